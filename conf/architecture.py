@@ -1,0 +1,156 @@
+"""What a decoder's dimensions say: parameters, bytes read for a token, bytes kept for a token."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from omegaconf import MISSING
+
+KINDS = ("llama", "qwen2", "qwen2_moe", "qwen3")
+
+
+class Matrix(NamedTuple):
+    """One linear layer as it stands in every decoder layer; `copies` counts equal experts."""
+
+    name: str
+    rows: int
+    columns: int
+    copies: int = 1
+    used_per_token: int = 1
+
+    @property
+    def weights(self) -> int:
+        return self.rows * self.columns
+
+
+@dataclass
+class Architecture:
+    """The dimensions of a decoder, under the names that a transformers config.json gives them."""
+
+    model_type: str = MISSING
+    """Family: llama, qwen2, qwen2_moe or qwen3."""
+    hidden_size: int = MISSING
+    """Width of the residual stream."""
+    intermediate_size: int = MISSING
+    """Width inside a dense feed-forward block."""
+    num_hidden_layers: int = MISSING
+    """Decoder layers."""
+    num_attention_heads: int = MISSING
+    """Query heads."""
+    num_key_value_heads: int = MISSING
+    """Key and value heads; fewer than query heads is grouped-query attention."""
+    head_dim: int = MISSING
+    """Width of one head."""
+    vocab_size: int = MISSING
+    """Rows of the embedding, padding included."""
+    max_position_embeddings: int = MISSING
+    """Longest context the weights were made for."""
+    rms_norm_eps: float = 1e-6
+    """Added under the root of every norm."""
+    rope_theta: float = 10000.0
+    """Base of the rotary position embedding."""
+    rope_scaling: dict[str, Any] | None = None
+    """How positions are stretched, as transformers spells it; null for not at all."""
+    tie_word_embeddings: bool = False
+    """Whether the output head is the embedding."""
+    bos_token_id: int | None = None
+    """First token of a text, where the family has one."""
+    eos_token_id: int | None = None
+    """Token that ends a text."""
+    num_experts: int = 0
+    """Experts in a layer; 0 for a dense model."""
+    num_experts_per_tok: int = 0
+    """Experts that one token visits."""
+    moe_intermediate_size: int = 0
+    """Width inside one expert."""
+    shared_expert_intermediate_size: int = 0
+    """Width inside the expert that every token visits."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further config.json fields, passed on as they are."""
+
+    @property
+    def attention_matrices(self) -> list[Matrix]:
+        queries = self.num_attention_heads * self.head_dim
+        keys = self.num_key_value_heads * self.head_dim
+        return [
+            Matrix("self_attn.q_proj", queries, self.hidden_size),
+            Matrix("self_attn.k_proj", keys, self.hidden_size),
+            Matrix("self_attn.v_proj", keys, self.hidden_size),
+            Matrix("self_attn.o_proj", self.hidden_size, queries),
+        ]
+
+    @property
+    def feed_forward_matrices(self) -> list[Matrix]:
+        if not self.num_experts:
+            return self._gated("mlp", self.intermediate_size)
+        shared = self._gated("mlp.shared_expert", self.shared_expert_intermediate_size)
+        experts = self._gated("mlp.experts", self.moe_intermediate_size)
+        return shared + [
+            matrix._replace(copies=self.num_experts, used_per_token=self.num_experts_per_tok)
+            for matrix in experts
+        ]
+
+    def _gated(self, prefix: str, width: int) -> list[Matrix]:
+        return [
+            Matrix(f"{prefix}.gate_proj", width, self.hidden_size),
+            Matrix(f"{prefix}.up_proj", width, self.hidden_size),
+            Matrix(f"{prefix}.down_proj", self.hidden_size, width),
+        ]
+
+    @property
+    def layer_matrices(self) -> list[Matrix]:
+        """Every linear layer that a recipe may quantize, for one decoder layer."""
+        return self.attention_matrices + self.feed_forward_matrices
+
+    @property
+    def small_parameters_per_layer(self) -> int:
+        """Norms, biases and expert gates: what no recipe quantizes."""
+        norms = 2 * self.hidden_size
+        if self.model_type == "qwen3":
+            norms += 2 * self.head_dim
+        biases = 0
+        if self.model_type in ("qwen2", "qwen2_moe"):
+            biases = sum(matrix.rows for matrix in self.attention_matrices[:3])
+        gates = self.hidden_size * (self.num_experts + 1) if self.num_experts else 0
+        return norms + biases + gates
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; a tied head counts once."""
+        layer = sum(matrix.weights * matrix.copies for matrix in self.layer_matrices)
+        layer += self.small_parameters_per_layer
+        embeddings = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
+        return self.num_hidden_layers * layer + embeddings + self.hidden_size
+
+    @property
+    def layer_weights_per_token(self) -> int:
+        """Weights of linear layers that one token multiplies with, the head left out."""
+        used = sum(matrix.weights * matrix.used_per_token for matrix in self.layer_matrices)
+        return self.num_hidden_layers * used
+
+    def weight_bytes_per_token(self, bits: float = 16, head_bits: float = 16) -> float:
+        """Bytes of weights that decoding one token at batch 1 has to read.
+
+        `bits` counts what is stored for each weight, its share of the scales included. The
+        embedding is a look-up of one row; the head is read whole.
+        """
+        small = self.num_hidden_layers * self.small_parameters_per_layer + 2 * self.hidden_size
+        head = self.embedding_parameters * head_bits / 8
+        return self.layer_weights_per_token * bits / 8 + head + small * 2
+
+    def kv_bytes_per_token(self, bits: int = 16) -> int:
+        """Bytes that the KV cache keeps for each token of context."""
+        values = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+        return values * bits // 8
+
+    def __post_init__(self) -> None:
+        if self.model_type not in KINDS:
+            raise ValueError(f"model_type is '{self.model_type}', known are {', '.join(KINDS)}")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} is no multiple of "
+                f"num_key_value_heads={self.num_key_value_heads}"
+            )

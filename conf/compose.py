@@ -1,0 +1,122 @@
+"""Composes a command's config with Hydra and turns it into its typed object.
+
+Every override is checked first against what exists, so that a wrong name or option is answered
+with what is close, not with Hydra's advice to add a plus sign.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from conf import sources
+from conf.cache import cache_root
+from conf.errors import bad_input, unknown
+from conf.explain import check_key, explain
+
+VERSION_BASE = "1.3"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its name (and that of its config file), its options, and three examples."""
+
+    name: str
+    schema: type[Any]
+    examples: tuple[str, str, str]
+
+    @property
+    def groups(self) -> list[str]:
+        return [group for group in sources.GROUPS if group in self.schema.__dataclass_fields__]
+
+
+def register(command: Command) -> None:
+    """Makes the command's options and the recipe folders known to Hydra."""
+    sources.register()
+    ConfigStore.instance().store(name=f"{command.name}_options", node=command.schema)
+
+
+def checked(command: Command, words: list[str]) -> list[str]:
+    """The overrides for Hydra, after each was held against what exists."""
+    overrides = OverridesParser.create().parse_overrides(words)
+    folders = sources.folders_of(_search_path(overrides))
+    for group in command.groups:
+        _check_names(group, overrides, sources.choices(group, folders))
+    for override in overrides:
+        key = override.key_or_group
+        if key not in command.groups and not key.startswith("hydra"):
+            check_key(key, command.schema)
+    keys = {override.key_or_group for override in overrides}
+    if keys & {"model.path", "model.id"} and "model" not in keys:
+        return ["model=custom", *words]
+    return words
+
+
+def _search_path(overrides: list[Override]) -> list[str]:
+    for override in overrides:
+        if override.key_or_group == "hydra.searchpath":
+            entries = override.value()
+            return [str(entry) for entry in entries] if isinstance(entries, list) else []
+    return []
+
+
+def _check_names(group: str, overrides: list[Override], known: dict[str, Path]) -> None:
+    for override in overrides:
+        if override.key_or_group != group:
+            continue
+        for name in _chosen(override):
+            if name not in known:
+                raise unknown(f"{group}={name}", name, known)
+
+
+def _chosen(override: Override) -> list[str]:
+    if override.is_delete():
+        return []
+    if override.is_sweep_override():
+        return [str(value).strip("'\"") for value in override.sweep_string_iterator()]
+    value = override.value()
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+def quiet() -> list[str]:
+    """Overrides that keep Hydra from writing folders: a run leaves its own record."""
+    folder = cache_root() / "hydra"
+    return [
+        "hydra.output_subdir=null",
+        f"hydra.run.dir='{folder}'",
+        f"hydra.sweep.dir='{folder}'",
+        "hydra.sweep.subdir=.",
+        "hydra/job_logging=disabled",
+        "hydra/hydra_logging=disabled",
+    ]
+
+
+def compose(command: Command, overrides: list[str]) -> Any:
+    """The typed object of a command and its overrides, from inside a program."""
+    register(command)
+    arguments = checked(command, overrides)
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(sources.CONF), version_base=VERSION_BASE):
+        config = hydra.compose(command.name, arguments, return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        with open_dict(config):
+            del config["hydra"]
+        return to_object(config)
+
+
+def to_object(config: DictConfig) -> Any:
+    """The typed object behind a composed config; a value that makes no sense is bad input."""
+    try:
+        return OmegaConf.to_object(config)
+    except OmegaConfBaseException as error:
+        raise bad_input(explain(error)) from error
+    except ValueError as error:
+        raise bad_input(str(error)) from error

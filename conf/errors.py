@@ -1,0 +1,40 @@
+"""The one error a user meets: a single message and an exit code, no traceback."""
+
+import difflib
+from collections.abc import Iterable
+
+BAD_INPUT = 2
+WORLD_FAULT = 3
+GATE_FAILED = 4
+
+
+class QuantlineError(Exception):
+    """Something the user can act on. The message names the file, key or option and the value."""
+
+    def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def bad_input(message: str) -> QuantlineError:
+    """The request itself is wrong: an option, a file, a combination."""
+    return QuantlineError(message, BAD_INPUT)
+
+
+def world_fault(message: str) -> QuantlineError:
+    """The request is fine and the world failed it: disk, memory, network, a dead process."""
+    return QuantlineError(message, WORLD_FAULT)
+
+
+def gate_failed(message: str) -> QuantlineError:
+    """The work was done and the result is not good enough to keep."""
+    return QuantlineError(message, GATE_FAILED)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> QuantlineError:
+    """`name` is not one of `known`: says what is close and what exists."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    listed = ", ".join(choices) if choices else "none"
+    return bad_input(f"{what}: there is no '{name}'.{hint} Known: {listed}.")

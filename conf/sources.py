@@ -1,0 +1,124 @@
+"""Where config files are found: conf/ for the groups, recipes/ and a team's folders for recipes.
+
+A recipe is a flat file, `FOLDER/NAME.yaml`, chosen with `recipe=NAME`. Hydra wants a group to be a
+folder of the same name, so a config source of our own maps one to the other. A team's folder may
+also hold groups (`FOLDER/scenario/NAME.yaml`).
+"""
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra._internal.core_plugins.file_config_source import FileConfigSource  # isort: skip
+
+from conf.errors import bad_input
+
+CONF = Path(__file__).parent
+RECIPES = CONF.parent / "recipes"
+GROUPS = ("model", "recipe", "calibration", "scenario", "accuracy", "engine", "gpu")
+TEAM_FOLDERS = "QUANTLINE_RECIPES"
+SCHEME = "recipes"
+
+
+class RecipeFolder(FileConfigSource):
+    """A folder whose flat files are the group `recipe` and whose subfolders are groups."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def _inside(self, config_path: str) -> str | None:
+        """The path below the folder, or None for what the folder does not offer."""
+        group, _, name = config_path.partition("/")
+        if group == "recipe":
+            return name
+        return config_path if group in GROUPS and (name or self._is_folder(group)) else None
+
+    def _is_folder(self, name: str) -> bool:
+        return Path(self.path, name).is_dir()
+
+    def available(self) -> bool:
+        return self._is_folder("")
+
+    def is_group(self, config_path: str) -> bool:
+        if config_path in ("", "recipe"):
+            return self.available()
+        inside = self._inside(config_path)
+        return inside is not None and not config_path.startswith("recipe/") and super().is_group(inside)
+
+    def is_config(self, config_path: str) -> bool:
+        inside = self._inside(config_path)
+        return bool(inside) and super().is_config(str(inside))
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        inside = self._inside(config_path)
+        if not inside:
+            raise ConfigLoadError(f"no config '{config_path}' in {self.path}")
+        return super().load_config(inside)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if config_path == "":
+            groups = [group for group in GROUPS if self.is_group(group)]
+            return [] if results_filter == ObjectType.CONFIG else groups
+        if results_filter == ObjectType.GROUP:
+            return []
+        return names_in(Path(self.path), config_path)
+
+
+class RecipeSearchPath(SearchPathPlugin):
+    """Adds our recipes and the folders of QUANTLINE_RECIPES to what Hydra searches."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in [RECIPES, *team_folders_from_environment()]:
+            search_path.append("quantline", f"{SCHEME}://{folder}")
+
+
+def register() -> None:
+    Plugins.instance().register(RecipeFolder)
+    Plugins.instance().register(RecipeSearchPath)
+
+
+def team_folders_from_environment() -> list[Path]:
+    entries = os.environ.get(TEAM_FOLDERS, "").split(os.pathsep)
+    folders = [Path(entry).expanduser().absolute() for entry in entries if entry]
+    for folder in folders:
+        if not folder.is_dir():
+            raise bad_input(f"{TEAM_FOLDERS}: there is no folder {folder}")
+    return folders
+
+
+def folders_of(search_path: list[str]) -> list[Path]:
+    """All folders with recipes: ours, the environment's, and those of hydra.searchpath."""
+    prefix = f"{SCHEME}://"
+    named = [Path(entry.removeprefix(prefix)) for entry in search_path if entry.startswith(prefix)]
+    for folder in named:
+        if not folder.is_dir():
+            raise bad_input(f"hydra.searchpath: there is no folder {folder}")
+    return [RECIPES, *team_folders_from_environment(), *named]
+
+
+def names_in(folder: Path, group: str) -> list[str]:
+    """The names that a recipe folder offers for a group."""
+    place = folder if group == "recipe" else folder / group
+    return sorted(path.stem for path in place.glob("*.yaml"))
+
+
+def choices(group: str, folders: list[Path]) -> dict[str, Path]:
+    """Every name of a group and its file. A name that stands in two places is an error."""
+    places: dict[str, list[Path]] = defaultdict(list)
+    if group != "recipe":
+        for path in sorted((CONF / group).glob("*.yaml")):
+            places[path.stem].append(path)
+    for folder in dict.fromkeys(folder.resolve() for folder in folders):
+        for name in names_in(folder, group):
+            places[name].append((folder if group == "recipe" else folder / group) / f"{name}.yaml")
+    for name, paths in places.items():
+        if len(paths) > 1:
+            listed = " and ".join(str(path) for path in paths)
+            raise bad_input(f"{group}={name} stands in two places: {listed}. Rename one of them.")
+    return {name: paths[0] for name, paths in places.items()}

@@ -1,0 +1,25 @@
+"""`python -m quantize recipe=NAME model=NAME`: calibrate, export, publish."""
+
+from conf.app import run
+from conf.compose import Command
+from conf.schema import QuantizeConfig
+
+COMMAND = Command(
+    "quantize",
+    QuantizeConfig,
+    (
+        "python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m",
+        "python -m quantize recipe=w8a8_smooth_gptq model=qwen3-8b calibration=ultrachat",
+        "python -m quantize recipe=fp8_dynamic model.path=/models/mine output_dir=/models/out",
+    ),
+)
+
+
+def main(config: QuantizeConfig) -> None:
+    from quantize.pipeline import quantize
+
+    quantize(config)
+
+
+if __name__ == "__main__":
+    run(COMMAND, main)
