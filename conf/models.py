@@ -1,0 +1,27 @@
+"""Which folder a model lies in. Making or fetching what is missing is quantize's work."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from conf.cache import cache_root
+from conf.schema import ModelConfig
+
+CACHED_FORMAT = 1  # raise it when models of the same config are made differently
+
+
+def is_made_here(model: ModelConfig) -> bool:
+    """Whether the folder is one that Quantline fills itself: random, trained here, or converted."""
+    if model.path:
+        return False
+    return model.weights == "random" or model.training is not None or model.package is not None
+
+
+def cached_folder(model: ModelConfig) -> Path:
+    """Where a model that is made here lies; the name carries what it was made from."""
+    recipe = asdict(model) | {"format": CACHED_FORMAT}
+    for irrelevant in ("id", "revision", "path", "trust_remote_code"):
+        del recipe[irrelevant]
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
+    return cache_root() / "models" / f"{model.name}-{model.weights}-{digest}"

@@ -1,0 +1,169 @@
+"""Real text for calibrating and judging, read as documents, in two parts that share nothing."""
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from conf.errors import bad_input, unknown, world_fault
+from conf.schema import TextSource
+
+Part = Literal["calibration", "evaluation"]
+Chat = list[dict[str, str]]
+Document = str | Chat
+
+EVALUATION_SHARE = 0.3
+PYTHON_DOCS_PIECE = 2000  # characters: about 500 tokens
+SHORTEST_PARAGRAPH = 60  # shorter ones (headings, "Changed in version ...") repeat by nature
+HUB_BUFFER = 10_000  # documents of a hub set that the seeded choice is made from
+
+
+def documents(source: TextSource, part: Part, seed: int = 0) -> Iterator[Document]:
+    """The documents of one part, in a seeded order.
+
+    Which part a document belongs to depends on its own text alone, so that calibration and
+    evaluation never share one, whatever the seed and however much either takes.
+    """
+    return (document for document in _read(source, seed) if _part_of(document) == part)
+
+
+def _part_of(document: Document) -> Part:
+    text = document if isinstance(document, str) else json.dumps(document, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).digest()
+    share = int.from_bytes(digest[:4], "big") / 2**32
+    return "evaluation" if share < EVALUATION_SHARE else "calibration"
+
+
+def _read(source: TextSource, seed: int) -> Iterator[Document]:
+    if source.source == "hub":
+        return _from_rows(_hub_rows(source, seed), source)
+    if source.source == "file":
+        pieces = list(_file(source))
+    else:
+        pieces = list(python_docs())
+    random.Random(seed).shuffle(pieces)
+    return iter(pieces)
+
+
+def python_docs() -> Iterator[str]:
+    """CPython's documentation topics in pieces of a page.
+
+    Topics quote each other at length; a paragraph counts where it stands first, so that no two
+    pieces share one.
+    """
+    from pydoc_data.topics import topics
+
+    seen: set[str] = set()
+    for name in sorted(topics):
+        paragraphs = []
+        for paragraph in re.split(r"\n\s*\n", topics[name]):
+            text = paragraph.strip()
+            if text in seen or not text:
+                continue
+            if len(text) >= SHORTEST_PARAGRAPH:
+                seen.add(text)
+            paragraphs.append(paragraph.rstrip())
+        yield from _pieces(paragraphs)
+
+
+def _pieces(paragraphs: Iterable[str]) -> Iterator[str]:
+    piece: list[str] = []
+    for paragraph in paragraphs:
+        piece.append(paragraph)
+        if sum(map(len, piece)) >= PYTHON_DOCS_PIECE:
+            yield "\n\n".join(piece)
+            piece = []
+    if sum(map(len, piece)) >= SHORTEST_PARAGRAPH:
+        yield "\n\n".join(piece)
+
+
+def _file(source: TextSource) -> Iterator[Document]:
+    path = Path(str(source.path)).expanduser()
+    if not path.is_file():
+        raise bad_input(f"calibration.path: there is no file {path}")
+    readers = {".txt": _text_file, ".jsonl": _jsonl_file, ".parquet": _parquet_file}
+    if path.suffix not in readers:
+        raise unknown(f"calibration.path={path}", path.suffix, readers)
+    return readers[path.suffix](path, source)
+
+
+def _text_file(path: Path, source: TextSource) -> Iterator[Document]:
+    """Documents are what stands between blank lines that come in pairs, else paragraphs."""
+    if source.is_chat:
+        raise bad_input(f"{path}: a text file holds no chats; use .jsonl or .parquet")
+    text = path.read_text(encoding="utf-8")
+    separator = r"\n\s*\n\s*\n" if re.search(r"\n\s*\n\s*\n", text) else r"\n\s*\n"
+    return (piece.strip() for piece in re.split(separator, text) if piece.strip())
+
+
+def _jsonl_file(path: Path, source: TextSource) -> Iterator[Document]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise bad_input(f"{path}:{number}: no JSON ({error.msg})") from error
+            if not isinstance(row, dict):
+                raise bad_input(f"{path}:{number}: an object is needed, found {type(row).__name__}")
+            yield from _document(row, source, f"{path}:{number}")
+
+
+def _parquet_file(path: Path, source: TextSource) -> Iterator[Document]:
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise bad_input(f"{path}: no parquet file ({error})") from error
+    for number, row in enumerate(table.to_pylist(), start=1):
+        yield from _document(row, source, f"{path}: row {number}")
+
+
+def _hub_rows(source: TextSource, seed: int) -> Iterable[dict[str, Any]]:
+    """Rows of a hub set, streamed, so that a sample of a large set does not fetch all of it."""
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(
+            str(source.id), source.subset, split=source.split, revision=source.revision, streaming=True
+        )
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        message = f"calibration.id={source.id}: cannot be read: {' '.join(str(error).split())}"
+        raise world_fault(message) from error
+    return rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
+
+
+def _from_rows(rows: Iterable[dict[str, Any]], source: TextSource) -> Iterator[Document]:
+    for number, row in enumerate(rows, start=1):
+        yield from _document(row, source, f"{source.id}: row {number}")
+
+
+def _document(row: dict[str, Any], source: TextSource, where: str) -> Iterator[Document]:
+    columns = [source.column, *([source.answer_column] if source.answer_column else [])]
+    for column in columns:
+        if column not in row:
+            raise unknown(f"{where}: calibration.column", column, row)
+    if source.answer_column:
+        turns = zip(("user", "assistant"), columns, strict=True)
+        yield [{"role": role, "content": str(row[column])} for role, column in turns]
+    elif source.chat:
+        yield _chat(row[source.column], where)
+    elif not isinstance(row[source.column], str):
+        kind = type(row[source.column]).__name__
+        raise bad_input(f"{where}: {source.column} is no text but {kind}")
+    else:
+        yield row[source.column]
+
+
+def _chat(value: Any, where: str) -> Chat:
+    whole = isinstance(value, list) and all(
+        isinstance(turn, dict) and {"role", "content"} <= set(turn) for turn in value
+    )
+    if not whole or not value:
+        raise bad_input(f"{where}: a chat is a list of turns with role and content")
+    return [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in value]

@@ -1,0 +1,133 @@
+"""From a model's config to a folder of safetensors: made here, taken as it is, or from the hub."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+from omegaconf import OmegaConf
+
+from conf.errors import bad_input, world_fault
+from conf.models import cached_folder, is_made_here
+from conf.schema import ModelConfig
+from quantize.progress import say
+
+HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+
+
+def fetch(model: ModelConfig) -> Path:
+    """The folder that holds the model, checked; made or fetched first where it is missing."""
+    if model.path:
+        folder = Path(model.path).expanduser()
+    elif is_made_here(model):
+        folder = _made(model)
+    else:
+        folder = _from_hub(model)
+    check_folder(folder, model)
+    return folder
+
+
+def _made(model: ModelConfig) -> Path:
+    """Makes the model beside its place and moves it there whole; two processes make it once."""
+    folder = cached_folder(model)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if folder.is_dir():
+            return folder
+        from quantize import build
+
+        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if model.weights == "random":
+            build.random_model(model, unfinished)
+        elif model.training:
+            build.trained_model(model, unfinished)
+        else:
+            build.packaged_model(model, unfinished)
+        os.replace(unfinished, folder)
+    say(f"{model.name}: ready in {folder}")
+    return folder
+
+
+def _from_hub(model: ModelConfig) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    say(f"{model.name}: fetching {model.id} at {model.revision}")
+    code = ["*.py"] if model.trust_remote_code else []
+    try:
+        return Path(
+            snapshot_download(
+                str(model.id), revision=model.revision, allow_patterns=HUB_FILES + code
+            )
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise world_fault(
+            f"model.id={model.id}: the hub did not give it ({' '.join(str(error).split())}). "
+            "Give a local copy with model.path=FOLDER, or model.weights=random for the "
+            "architecture alone."
+        ) from error
+
+
+def check_folder(folder: Path, model: ModelConfig) -> None:
+    """Refuses what is no plain safetensors model, before anything of it is loaded."""
+    if not folder.is_dir():
+        raise bad_input(f"model.path: there is no folder {folder}")
+    config_file = folder / "config.json"
+    if not config_file.is_file():
+        raise bad_input(f"{folder}: there is no config.json")
+    try:
+        config = json.loads(config_file.read_text())
+    except json.JSONDecodeError as error:
+        raise bad_input(f"{config_file}:{error.lineno}: no JSON ({error.msg})") from error
+    if not any(folder.glob("*.safetensors")):
+        other = [path.name for path in folder.glob("*.bin")]
+        found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""
+        raise bad_input(f"{folder}: there are no .safetensors weights{found}")
+    if "auto_map" in config and not model.trust_remote_code:
+        raise bad_input(
+            f"{config_file}: auto_map asks to run Python code that comes with the model; "
+            "model.trust_remote_code=true allows it"
+        )
+    _check_shards(folder)
+    _check_architecture(config, config_file, model)
+
+
+def _check_shards(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    shards = set(json.loads(index.read_text()).get("weight_map", {}).values())
+    for shard in sorted(shards):
+        if Path(shard).name != shard:
+            raise bad_input(f"{index}: the shard '{shard}' lies outside the folder")
+        if not (folder / shard).is_file():
+            raise bad_input(f"{index}: the shard '{shard}' is missing")
+
+
+def _check_architecture(config: dict[str, object], file: Path, model: ModelConfig) -> None:
+    """A listed model at a local path has to be that model."""
+    if model.architecture is None:
+        return
+    for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
+        listed, found = getattr(model.architecture, key), config.get(key)
+        if found != listed:
+            raise bad_input(f"{file}: {key} is {found}, but model={model.name} has {listed}")
+
+
+def main() -> None:
+    """Reads a model's config as JSON, prints its folder: how other commands have a model made."""
+    from conf.app import report
+    from conf.compose import to_object
+
+    try:
+        config = OmegaConf.merge(OmegaConf.structured(ModelConfig), json.load(sys.stdin))
+        print(fetch(to_object(config)))
+    except Exception as error:
+        sys.exit(report(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Loads a model for quantizing, in a number type that this machine computes in."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
+
+from conf.errors import bad_input
+from conf.hardware import cpu_has_bf16
+from conf.schema import ModelConfig
+
+logging.disable_progress_bar()
+
+
+def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
+    """The model and its tokenizer. Without a GPU or bf16 units it computes in float32."""
+    wide = not torch.cuda.is_available() and not cpu_has_bf16()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.float32 if wide else "auto",
+        use_safetensors=True,
+        trust_remote_code=config.trust_remote_code,
+    )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise bad_input(f"{folder}: the tokenizer cannot be loaded ({error})") from error
+    return model, tokenizer
+
+
+def answer(model: PreTrainedModel, tokenizer: Any, prompt: str, tokens: int = 32) -> str:
+    """The model's greedy answer to a prompt, in its chat format where it has one."""
+    if tokenizer.chat_template:
+        turn = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        inputs = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    else:
+        inputs = tokenizer(prompt, return_tensors="pt")
+    inputs = inputs.to(model.device)
+    output = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)
+    new = output[0, inputs["input_ids"].shape[1] :]
+    return str(tokenizer.decode(new, skip_special_tokens=True)).strip()
