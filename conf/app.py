@@ -55,9 +55,7 @@ def run(command: Command, main: Callable[[Any], None]) -> None:
     sys.exit(max([report(failure.error, failure.job) for failure in failures], default=0))
 
 
-def _run_jobs(
-    command: Command, arguments: list[str], main: Callable[[Any], None]
-) -> list[Failure]:
+def _run_jobs(command: Command, arguments: list[str], main: Callable[[Any], None]) -> list[Failure]:
     register(command)
     words = get_args_parser().parse_args(arguments).overrides
     flags = [argument for argument in arguments if argument not in words]

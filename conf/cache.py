@@ -13,3 +13,10 @@ def cache_root() -> Path:
         return Path(own).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "quantline"
+
+
+def log_file(name: str) -> Path:
+    """A log file of that name, for the chatter of the libraries below."""
+    folder = cache_root() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.log"

@@ -6,7 +6,7 @@ with what is close, not with Hydra's advice to add a plus sign.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -23,6 +23,7 @@ from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain
 
 VERSION_BASE = "1.3"
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,13 @@ def compose(command: Command, overrides: list[str]) -> Any:
         with open_dict(config):
             del config["hydra"]
         return to_object(config)
+
+
+def from_mapping(schema: type[Config], content: dict[str, Any]) -> Config:
+    """A typed object from plain values, as another process of ours sends them."""
+    merged = OmegaConf.merge(OmegaConf.structured(schema), content)
+    assert isinstance(merged, DictConfig)
+    return cast(Config, to_object(merged))
 
 
 def to_object(config: DictConfig) -> Any:

@@ -15,7 +15,7 @@ GPU_FILES = Path(__file__).parent / "gpu"
 
 @cache
 def cpu_has_bf16() -> bool:
-    """Whether the CPU multiplies bf16 itself. Where it does not, float32 is up to 300 times faster."""
+    """Whether the CPU multiplies bf16 itself; float32 can be 300 times faster where it does not."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -5,7 +5,6 @@ import dataclasses
 import inspect
 import os
 import textwrap
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,10 @@ def help_text(command: Command) -> str:
             [
                 "More",
                 _row("-m recipe=a,b", "One run for each; goes on when one fails."),
-                _row(sources.TEAM_FOLDERS, f"Folders with your own recipes, with '{os.pathsep}' between."),
+                _row(
+                    sources.TEAM_FOLDERS,
+                    f"Folders with your own recipes, with '{os.pathsep}' between.",
+                ),
                 _row("QUANTLINE_DEBUG=1", "Shows the traceback of an error."),
             ]
         ),
@@ -81,7 +83,6 @@ def _default(field: Any) -> str:
     return {None: "null", True: "true", False: "false"}.get(field.default, str(field.default))
 
 
-@cache
 def documentation(schema: type[Any]) -> dict[str, str]:
     """The text under each field of a dataclass."""
     body = ast.parse(textwrap.dedent(inspect.getsource(schema))).body[0]

@@ -263,7 +263,7 @@ class AccuracyConfig:
     """What is asked about accuracy beside speed."""
 
     kind: str = "none"
-    """none, or perplexity: on held-out text, through the engine."""
+    """none, or quick: perplexity on held-out text, through the engine."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
     tokens: int = 4096
@@ -272,7 +272,7 @@ class AccuracyConfig:
     """Tokens the model sees at once."""
 
     def __post_init__(self) -> None:
-        one_of("accuracy.kind", self.kind, ("none", "perplexity"))
+        one_of("accuracy.kind", self.kind, ("none", "quick"))
 
 
 @dataclass
@@ -282,7 +282,7 @@ class EngineConfig:
     kind: str = "vllm"
     """vllm."""
     dtype: str = "auto"
-    """Number type of what is not quantized; auto is the checkpoint's own where the device has it."""
+    """Number type of what is not quantized; auto is the checkpoint's where the device has it."""
     max_model_len: int | None = None
     """Longest context; null is what the scenarios need."""
     enforce_eager: bool | None = None
@@ -368,5 +368,7 @@ class ServeConfig:
     """Address to listen on; only this machine by default."""
     port: int = 8000
     """Port to listen on."""
+    prompt: str | None = None
+    """Answer this one prompt and stop, instead of serving."""
     dry_run: bool = False
     """Print the command and stop."""

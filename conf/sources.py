@@ -9,12 +9,12 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra._internal.core_plugins.file_config_source import FileConfigSource  # isort: skip
 
 from conf.errors import bad_input
 
@@ -49,7 +49,11 @@ class RecipeFolder(FileConfigSource):
         if config_path in ("", "recipe"):
             return self.available()
         inside = self._inside(config_path)
-        return inside is not None and not config_path.startswith("recipe/") and super().is_group(inside)
+        return (
+            inside is not None
+            and not config_path.startswith("recipe/")
+            and super().is_group(inside)
+        )
 
     def is_config(self, config_path: str) -> bool:
         inside = self._inside(config_path)

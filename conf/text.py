@@ -40,10 +40,7 @@ def _part_of(document: Document) -> Part:
 def _read(source: TextSource, seed: int) -> Iterator[Document]:
     if source.source == "hub":
         return _from_rows(_hub_rows(source, seed), source)
-    if source.source == "file":
-        pieces = list(_file(source))
-    else:
-        pieces = list(python_docs())
+    pieces = list(_file(source)) if source.source == "file" else list(python_docs())
     random.Random(seed).shuffle(pieces)
     return iter(pieces)
 
@@ -130,12 +127,17 @@ def _hub_rows(source: TextSource, seed: int) -> Iterable[dict[str, Any]]:
 
     try:
         rows = datasets.load_dataset(
-            str(source.id), source.subset, split=source.split, revision=source.revision, streaming=True
+            str(source.id),
+            source.subset,
+            split=source.split,
+            revision=source.revision,
+            streaming=True,
         )
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         message = f"calibration.id={source.id}: cannot be read: {' '.join(str(error).split())}"
         raise world_fault(message) from error
-    return rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
+    shuffled: Iterable[dict[str, Any]] = rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
+    return shuffled
 
 
 def _from_rows(rows: Iterable[dict[str, Any]], source: TextSource) -> Iterator[Document]:

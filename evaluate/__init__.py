@@ -1,0 +1,1 @@
+"""Measures checkpoints beside the original, through the engine that will serve them."""

@@ -2,5 +2,5 @@
 
 import os
 
-# llm-compressor logs to the terminal from the moment it is imported; a run sends it to its log file.
+# llm-compressor logs to the terminal from its import on; a run sends it to a log file instead.
 os.environ.setdefault("LLM_COMPRESSOR_LOG_LEVEL", "ERROR")

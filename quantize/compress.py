@@ -15,7 +15,7 @@ from rich.progress import Progress, TaskID
 from torch.utils.data import DataLoader
 
 from conf.schema import RecipeConfig
-from quantize.progress import progress
+from conf.terminal import progress
 from quantize.recipe import modifiers
 
 Batches = list[dict[str, torch.Tensor]]
@@ -57,11 +57,11 @@ def compress(
     """Applies the recipe's steps to the model, in place."""
     logger.remove()
     logger.add(sys.stderr, level="DEBUG")
-    with progress(console) as bars:
-        with patch_attr(sequential_pipeline, "tqdm", LayerProgress(bars, list(recipe.steps))):
-            oneshot(
-                model=model,
-                tokenizer=tokenizer,
-                recipe=modifiers(recipe),
-                dataset=DataLoader(batches, batch_size=None) if batches else None,
-            )
+    bars = progress(console)
+    with bars, patch_attr(sequential_pipeline, "tqdm", LayerProgress(bars, list(recipe.steps))):
+        oneshot(
+            model=model,
+            tokenizer=tokenizer,
+            recipe=modifiers(recipe),
+            dataset=DataLoader(batches, batch_size=None) if batches else None,
+        )

@@ -1,18 +1,16 @@
 """From a model's config to a folder of safetensors: made here, taken as it is, or from the hub."""
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 
 from filelock import FileLock
-from omegaconf import OmegaConf
 
 from conf.errors import bad_input, world_fault
 from conf.models import cached_folder, is_made_here
 from conf.schema import ModelConfig
-from quantize.progress import say
+from conf.terminal import say
 
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 
@@ -46,7 +44,7 @@ def _made(model: ModelConfig) -> Path:
             build.trained_model(model, unfinished)
         else:
             build.packaged_model(model, unfinished)
-        os.replace(unfinished, folder)
+        unfinished.replace(folder)
     say(f"{model.name}: ready in {folder}")
     return folder
 
@@ -120,11 +118,10 @@ def _check_architecture(config: dict[str, object], file: Path, model: ModelConfi
 def main() -> None:
     """Reads a model's config as JSON, prints its folder: how other commands have a model made."""
     from conf.app import report
-    from conf.compose import to_object
+    from conf.compose import from_mapping
 
     try:
-        config = OmegaConf.merge(OmegaConf.structured(ModelConfig), json.load(sys.stdin))
-        print(fetch(to_object(config)))
+        print(fetch(from_mapping(ModelConfig, json.load(sys.stdin))))
     except Exception as error:
         sys.exit(report(error))
 

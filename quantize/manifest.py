@@ -60,5 +60,7 @@ def read(folder: Path) -> Manifest:
 
 def published(root: Path, model: str) -> list[Path]:
     """The checkpoints of a model under a root, oldest first."""
-    found = [path for path in (root / model).glob(f"*/{FILE}") if not path.parent.name.startswith(".")]
+    found = [
+        path for path in (root / model).glob(f"*/{FILE}") if not path.parent.name.startswith(".")
+    ]
     return [path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)]

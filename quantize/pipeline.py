@@ -8,17 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-
 from conf.errors import gate_failed
 from conf.hardware import resolve_gpu
 from conf.schema import GpuConfig, QuantizeConfig
+from conf.terminal import chatter_to, say
 from quantize import save
 from quantize.calibration import batches, calibration_samples
 from quantize.compress import Batches, compress
 from quantize.fetch import fetch
 from quantize.load import answer, load
 from quantize.manifest import Manifest
-from quantize.progress import chatter_to, say
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
 

@@ -43,8 +43,8 @@ def _swap(unfinished: Path, folder: Path) -> None:
     old = folder.with_name(f".{folder.name}.replaced")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
-        os.replace(folder, old)
-    os.replace(unfinished, folder)
+        folder.replace(old)
+    unfinished.replace(folder)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -79,4 +79,4 @@ def source_dtype(folder: Path) -> torch.dtype:
     """The number type that the original is stored in."""
     config = json.loads((folder / "config.json").read_text())
     name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-    return getattr(torch, name)  # type: ignore[no-any-return]
+    return getattr(torch, name)

@@ -1,0 +1,1 @@
+"""Loads a checkpoint in an engine: asked once, or served over HTTP."""

@@ -1,0 +1,35 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+DEVICE ?= cpu
+BIN := .venv/bin
+READY := .venv/.ready-$(DEVICE)
+DEMO := checkpoints/smollm2-135m/w8a8_smooth_gptq
+
+.PHONY: help setup demo test lint lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): locks/$(DEVICE).txt locks/environment.py pyproject.toml
+	@$(PYTHON) locks/environment.py install $(DEVICE)
+	@touch $@
+
+setup: $(READY) ## make .venv with the locked packages (DEVICE=cuda for a GPU)
+
+demo: $(READY) ## quantize SmolLM2 on this machine and ask the result something
+	@$(BIN)/python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m replace=true \
+	    calibration.samples=16 calibration.length=256
+	@$(BIN)/python -m serve checkpoint=$(DEMO) prompt='What is the capital of France?'
+
+test: lint ## lint, types and all tests that this machine can run
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff (lint and format) and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+lock: ## resolve the packages anew into locks/
+	@$(PYTHON) locks/environment.py lock
+
+clean: ## remove .venv, caches and built files (checkpoints stay)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

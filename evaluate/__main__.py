@@ -1,0 +1,25 @@
+"""`python -m evaluate scenario=NAME`: measure the checkpoints of a model beside the original."""
+
+from conf.app import run
+from conf.compose import Command
+from conf.schema import EvaluateConfig
+
+COMMAND = Command(
+    "evaluate",
+    EvaluateConfig,
+    (
+        "python -m evaluate scenario=high_concurrency",
+        "python -m evaluate 'scenario=[interactive,base]' accuracy=quick",
+        "python -m evaluate model=tiny checkpoints=[/models/mine] results=mine.jsonl",
+    ),
+)
+
+
+def main(config: EvaluateConfig) -> None:
+    from evaluate.pipeline import evaluate
+
+    evaluate(config)
+
+
+if __name__ == "__main__":
+    run(COMMAND, main)

@@ -1,0 +1,29 @@
+"""Asks a checkpoint one question through vLLM."""
+
+import os
+from pathlib import Path
+
+from conf.cache import log_file
+from conf.schema import EngineConfig
+from conf.terminal import chatter_to, say
+from serve.engine import environment, options
+
+ANSWER_TOKENS = 64
+CONTEXT = 1024
+
+
+def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
+    """The greedy answer of the checkpoint, on the kernels that would serve it."""
+    os.environ.update(environment())
+    log = log_file("ask")
+    say(f"{folder}: loading in vLLM (log in {log})")
+    with chatter_to(log):
+        from vllm import LLM, SamplingParams
+
+        llm = LLM(str(folder), **({"max_model_len": CONTEXT} | options(engine)))
+        greedy = SamplingParams(temperature=0, max_tokens=ANSWER_TOKENS)
+        if llm.get_tokenizer().chat_template:
+            outputs = llm.chat([{"role": "user", "content": prompt}], greedy, use_tqdm=False)
+        else:
+            outputs = llm.generate(prompt, greedy, use_tqdm=False)
+        return str(outputs[0].outputs[0].text).strip()
