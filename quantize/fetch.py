@@ -90,6 +90,7 @@ def check_folder(folder: Path, model: ModelConfig) -> None:
             "model.trust_remote_code=true allows it"
         )
     _check_shards(folder)
+    _check_links(folder)
     _check_architecture(config, config_file, model)
 
 
@@ -103,6 +104,15 @@ def _check_shards(folder: Path) -> None:
             raise bad_input(f"{index}: the shard '{shard}' lies outside the folder")
         if not (folder / shard).is_file():
             raise bad_input(f"{index}: the shard '{shard}' is missing")
+
+
+def _check_links(folder: Path) -> None:
+    """A hub cache links its snapshots to blobs beside them; a plain folder links nowhere."""
+    root = folder.resolve()
+    allowed = [root, root.parent.parent / "blobs"]
+    for path in folder.iterdir():
+        if path.is_symlink() and not any(path.resolve().is_relative_to(at) for at in allowed):
+            raise bad_input(f"{path} is a link out of the folder, to {path.resolve()}")
 
 
 def _check_architecture(config: dict[str, object], file: Path, model: ModelConfig) -> None:

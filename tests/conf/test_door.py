@@ -1,0 +1,102 @@
+"""The door: names, options, errors, exit codes, help."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conf.app import report
+from conf.errors import gate_failed, world_fault
+from conf.help import documentation, help_text
+from conf.schema import EvaluateConfig, QuantizeConfig, ServeConfig
+from evaluate.__main__ import COMMAND as EVALUATE
+from quantize.__main__ import COMMAND as QUANTIZE
+from serve.__main__ import COMMAND as SERVE
+from tests.conftest import Run
+
+COMMANDS = {"quantize": QUANTIZE, "evaluate": EVALUATE, "serve": SERVE}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("quantize", "recipe=w8a8_smoth_gptq"), "Did you mean w8a8_smooth_gptq?"),
+        (("quantize", "model=qwen3-8"), "Did you mean qwen3-8b?"),
+        (("evaluate", "scenario=high_concurency"), "Did you mean high_concurrency?"),
+        (("evaluate", "scenario=[interactive,bas]"), "there is no 'bas'"),
+        (("evaluate", "+modle=x"), "Did you mean model?"),
+        (("evaluate", "modle=x"), "Did you mean model?"),
+        (("serve", "pot=1"), "Did you mean port?"),
+        (("quantize", "recipe.steps=[gtpq]"), "choose one of smoothquant, gptq, rounding"),
+        (("quantize", "recipe.steps=[smoothquant]"), "the last step has to round"),
+        (("quantize", "calibration.samples=many"), "calibration.samples: Value 'many'"),
+        (("quantize", "calibration.samples=0"), "must be at least 1"),
+        (("quantize", "recipe=[w8a8"), "write NAME=VALUE"),
+        (("quantize", "model.weights=rnadom"), "choose one of trained, random"),
+        (("quantize", "model.path=/x", "model.weights=random"), "choose one with model=NAME"),
+        (("quantize", "model.path=/nowhere/at/all"), "there is no folder /nowhere/at/all"),
+        (("quantize", "model.name='../up'"), "a plain folder name is needed"),
+        (("quantize", "-m", "recipe=w8a8_smooth_gptq,nope"), "there is no 'nope'"),
+        (("serve", "host=0.0.0.0", "checkpoint=."), "there is no model in that folder"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_2(
+    run_command: Run, arguments: tuple[str, ...], expected: str
+) -> None:
+    result = run_command(*arguments)
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_an_unknown_name_lists_what_exists(run_command: Run) -> None:
+    result = run_command("evaluate", "scenario=nothing_like_it")
+    assert "Known: base, decode_bound, high_concurrency" in result.stderr
+
+
+def test_debug_shows_the_traceback(run_command: Run) -> None:
+    result = run_command("quantize", "recipe=nope", QUANTLINE_DEBUG="1")
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+
+
+def test_every_error_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(world_fault("disk")) == 3
+    assert report(gate_failed("quality")) == 4
+    assert report(OSError(28, "No space left on device", "/x")) == 3
+    assert report(KeyError("surprise")) == 1
+    assert "QUANTLINE_DEBUG=1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_it_does_the_groups_and_three_examples(run_command: Run, name: str) -> None:
+    text = run_command(name, "--help").stdout
+    assert text == help_text(COMMANDS[name]) + "\n"
+    for group in COMMANDS[name].groups:
+        assert f"\n{group}=NAME, by default " in text
+    examples = text.split("Examples\n")[1].split("\n\n")[0].splitlines()
+    assert len(examples) == 3
+    assert all(line.startswith(f"  python -m {name}") for line in examples)
+    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("schema", [QuantizeConfig, EvaluateConfig, ServeConfig])
+def test_every_option_is_documented(schema: type) -> None:
+    groups = {"model", "recipe", "calibration", "scenario", "accuracy", "engine", "gpu"}
+    assert set(documentation(schema)) | groups >= set(schema.__dataclass_fields__)
+
+
+def test_a_sweep_goes_on_and_lists_what_failed(run_command: Run, tmp_path: Path) -> None:
+    missing = "/nowhere/a", "/nowhere/b"
+    result = run_command("quantize", "-m", f"model.path={','.join(missing)}")
+    assert result.returncode == 2
+    for path in missing:
+        assert re.search(f"error: .*model.path={path}.*there is no folder", result.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_leaves_no_hydra_folders(run_command: Run, tmp_path: Path) -> None:
+    run_command("quantize", "model.path=/nowhere")
+    assert list(tmp_path.iterdir()) == []

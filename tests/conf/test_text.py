@@ -1,0 +1,125 @@
+"""Text: sources, the two parts, and complaints that name file and line."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from conf.errors import QuantlineError
+from conf.schema import TextSource
+from conf.text import Document, documents, python_docs
+
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+
+
+def everything(source: TextSource) -> list[Document]:
+    return [*documents(source, "calibration"), *documents(source, "evaluation")]
+
+
+def paragraphs(texts: list[Document]) -> set[str]:
+    found = (part.strip() for text in texts for part in re.split(r"\n\s*\n", str(text)))
+    return {part for part in found if len(part) >= 60}
+
+
+def test_calibration_and_evaluation_share_no_paragraph() -> None:
+    calibration = list(documents(TextSource(), "calibration"))
+    evaluation = list(documents(TextSource(), "evaluation"))
+    assert len(calibration) > 100
+    assert len(evaluation) > 40
+    assert paragraphs(calibration) & paragraphs(evaluation) == set()
+
+
+def test_the_parts_do_not_depend_on_the_seed() -> None:
+    one = list(documents(TextSource(), "evaluation", seed=1))
+    two = list(documents(TextSource(), "evaluation", seed=2))
+    assert one != two
+    assert sorted(map(str, one)) == sorted(map(str, two))
+
+
+def test_a_seed_gives_one_order() -> None:
+    first = list(documents(TextSource(), "calibration", seed=7))
+    assert first == list(documents(TextSource(), "calibration", seed=7))
+
+
+def test_python_docs_lose_no_paragraph() -> None:
+    from pydoc_data.topics import topics
+
+    assert paragraphs(list(python_docs())) == paragraphs(list(topics.values()))
+
+
+def test_a_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("first one\nsame document\n\nsecond one\n\n\n")
+    found = everything(TextSource(source="file", path=str(path)))
+    assert sorted(map(str, found)) == ["first one\nsame document\n\nsecond one"]
+
+
+def test_jsonl_with_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"body": f"text {i}"}) for i in range(50)))
+    source = TextSource(source="file", path=str(path), column="body")
+    assert sorted(map(str, everything(source))) == sorted(f"text {i}" for i in range(50))
+
+
+def test_parquet_with_chats(tmp_path: Path) -> None:
+    path = tmp_path / "chats.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"messages": [CHAT]}), path)
+    source = TextSource(source="file", path=str(path), column="messages", chat=True)
+    assert everything(source) == [CHAT]
+
+
+def test_a_question_and_its_answer_are_a_chat(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"ask": "Hi", "say": "Hello"}))
+    source = TextSource(source="file", path=str(path), column="ask", answer_column="say")
+    assert everything(source) == [CHAT]
+
+
+def test_a_hub_set_is_read_through_datasets(tmp_path: Path) -> None:
+    """A local folder stands in for the hub: the code that loads it is the same."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    rows = [json.dumps({"text": f"row {i}"}) for i in range(40)]
+    (folder / "train.jsonl").write_text("\n".join(rows))
+    source = TextSource(source="hub", id=str(folder))
+    assert sorted(map(str, everything(source))) == sorted(f"row {i}" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "source", "message"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{oops\n', {}, "a.jsonl:2: no JSON"),
+        ("a.jsonl", '{"text": "x"}\n[1]\n', {}, "a.jsonl:2: an object is needed"),
+        ("a.jsonl", '{"txt": "x"}\n', {}, r"a.jsonl:1: .*'text'. Did you mean txt\?"),
+        ("a.jsonl", '{"text": 3}\n', {}, "a.jsonl:1: text is no text but int"),
+        ("a.jsonl", '{"text": ["x"]}\n', {"chat": True}, "a.jsonl:1: a chat is a list of turns"),
+        ("a.txt", "x", {"chat": True}, "a text file holds no chats"),
+        ("a.doc", "x", {}, r"there is no '.doc'.* Known: .jsonl, .parquet, .txt"),
+        ("a.parquet", "x", {}, "no parquet file"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(
+    tmp_path: Path, name: str, content: str, source: dict[str, bool], message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(QuantlineError, match=message) as error:
+        everything(TextSource(source="file", path=str(path), **source))
+    assert error.value.exit_code == 2
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(QuantlineError, match="there is no file"):
+        everything(TextSource(source="file", path=str(tmp_path / "none.txt")))
+
+
+def test_a_set_that_the_hub_does_not_give_is_a_fault_of_the_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(QuantlineError, match=r"calibration\.id=no/such_set") as error:
+        everything(TextSource(source="hub", id="no/such_set"))
+    assert error.value.exit_code == 3

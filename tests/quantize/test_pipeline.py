@@ -1,0 +1,130 @@
+"""A whole run on a real, small model: what it publishes, and what it leaves alone."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from conf.errors import QuantlineError
+from conf.schema import ModelConfig
+from quantize import manifest, save
+from tests.conftest import Run, quantize_config
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def digest(folder: Path) -> str:
+    parts = [path.read_bytes() for path in sorted(folder.iterdir())]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_holds_int8_weights_and_the_rest_as_it_was(tiny_checkpoint: Path) -> None:
+    found = tensors(tiny_checkpoint)
+    quantized = {name for name, tensor in found.items() if tensor.dtype == torch.int8}
+    assert len(quantized) == 14
+    assert all(name.endswith("_proj.weight") for name in quantized)
+    for name in quantized:
+        scale = found[name.replace(".weight", ".weight_scale")]
+        assert scale.shape == (found[name].shape[0], 1)
+        assert torch.isfinite(scale).all()
+    rest = {found[name].dtype for name in found if "_proj" not in name}
+    assert rest == {torch.bfloat16}
+
+
+@pytest.mark.slow
+def test_the_manifest_says_how_it_was_made(tiny_checkpoint: Path) -> None:
+    record = manifest.read(tiny_checkpoint)
+    assert (record.model, record.recipe) == ("tiny", "w8a8_smooth_gptq")
+    assert record.quantized_modules == 14
+    assert record.text is not None
+    assert record.text["counts"]["tokens"] == 8 * 128
+    assert record.recipe_config["smoothquant"] == {"smoothing_strength": 0.8}
+    assert record.versions["compressed-tensors"] == "0.19.0"
+    assert record.weight_bytes == (tiny_checkpoint / "model.safetensors").stat().st_size
+    assert manifest.published(tiny_checkpoint.parent.parent, "tiny") == [tiny_checkpoint]
+
+
+@pytest.mark.slow
+def test_it_speaks_almost_like_the_original(
+    tiny_checkpoint: Path, tiny: tuple[ModelConfig, Path]
+) -> None:
+    """8 bit costs little: the next-token distributions stay close, in transformers."""
+    inputs = torch.arange(16, 80).view(1, -1)
+    with torch.no_grad():
+        original, quantized = (
+            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(inputs).logits
+            for folder in (tiny[1], tiny_checkpoint)
+        )
+    divergence = torch.nn.functional.kl_div(
+        quantized.log_softmax(-1), original.log_softmax(-1), log_target=True, reduction="none"
+    ).sum(-1)
+    assert 0 < divergence.mean() < 0.01
+
+
+@pytest.mark.slow
+def test_an_existing_checkpoint_is_replaced_only_when_asked(
+    tiny_checkpoint: Path, run_command: Run
+) -> None:
+    before = digest(tiny_checkpoint)
+    root = tiny_checkpoint.parent.parent
+    result = run_command("quantize", "model=tiny", f"output_dir={root}")
+    assert result.returncode == 2
+    assert "replace=true" in result.stderr
+    assert digest(tiny_checkpoint) == before
+
+
+def test_a_failing_save_leaves_the_old_checkpoint_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("old")
+    (folder / "stale-shard.safetensors").write_text("old")
+    with (
+        pytest.raises(QuantlineError, match="No space left") as error,
+        save.published_whole(folder),
+    ):
+        raise OSError(28, "No space left on device")
+    assert error.value.exit_code == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
+    assert (folder / "model.safetensors").read_text() == "old"
+
+    with save.published_whole(folder) as unfinished:
+        (unfinished / "model.safetensors").write_text("new")
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+    assert (folder / "model.safetensors").read_text() == "new"
+
+
+@pytest.mark.slow
+def test_a_recipe_that_matches_nothing_publishes_nothing(run_command: Run, tmp_path: Path) -> None:
+    result = run_command(
+        "quantize", "model=tiny", "recipe.steps=[rounding]", "recipe.ignore=['re:.*']"
+    )
+    assert result.returncode == 4, result.stderr
+    assert "no module was quantized" in result.stderr
+    assert list(tmp_path.rglob("quantline.json")) == []
+
+
+def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(QuantlineError, match=r"no checkpoint of ours"):
+        manifest.read(tmp_path)
+    (tmp_path / manifest.FILE).write_text("{]")
+    with pytest.raises(QuantlineError, match=r"quantline.json:1: no JSON"):
+        manifest.read(tmp_path)
+    (tmp_path / manifest.FILE).write_text(json.dumps({"schema": 1}))
+    with pytest.raises(QuantlineError, match="no manifest of schema"):
+        manifest.read(tmp_path)
+
+
+def test_names_stay_under_the_output_root() -> None:
+    for name in ("../up", "/abs", ".."):
+        with pytest.raises(QuantlineError, match="a plain folder name"):
+            quantize_config(f"model.name={name!r}")
+        with pytest.raises(QuantlineError, match="a plain folder name"):
+            quantize_config(f"recipe.name={name!r}")

