@@ -2,22 +2,25 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
 Item = TypeVar("Item")
+SECONDS_BETWEEN_LINES = 10.0
 
 
 def say(message: str) -> None:
@@ -25,8 +28,32 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+class Lines(Progress):
+    """Progress for a log or a pipe: a line now and then instead of a bar that is drawn over."""
+
+    def start(self) -> None:
+        self._due = 0.0
+
+    def stop(self) -> None:
+        pass
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        task = self._tasks[task_id]
+        if time.monotonic() < self._due and not task.finished:
+            return
+        self._due = time.monotonic() + SECONDS_BETWEEN_LINES
+        left = f", {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        total = f"{task.total:.0f}" if task.total else "?"
+        line = f"{task.description}: {task.completed:.0f} of {total}{left}"
+        self.console.print(line, soft_wrap=True, highlight=False)
+
+
 def progress(console: Console | None = None) -> Progress:
-    """A bar with its count, the time spent and the time left."""
+    """A bar with its count, the time spent and the time left; lines where there is no terminal."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        return Lines(console=console)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -34,13 +61,16 @@ def progress(console: Console | None = None) -> Progress:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=console or Console(stderr=True),
+        console=console,
     )
 
 
 def progress_bar(items: Iterable[Item], description: str, total: int) -> Iterator[Item]:
     with progress() as bars:
-        yield from bars.track(items, total=total, description=description)
+        task = bars.add_task(description, total=total)
+        for number, item in enumerate(items, start=1):
+            yield item
+            bars.update(task, completed=number)
 
 
 @contextmanager
