@@ -1,0 +1,85 @@
+"""Every command in the documents is run, or composed where it needs a GPU, a hub or a server."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Run
+
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "recipes" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+def commands(path: Path) -> list[str]:
+    """Lines of the sh and console blocks, without prompts, output and comments."""
+    found = []
+    for kind, block in re.findall(r"```(sh|console)\n(.*?)```", path.read_text(), flags=re.DOTALL):
+        lines = block.replace("\\\n", " ").splitlines()
+        if kind == "console":
+            lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        found += [re.sub(r"\s+#.*", "", line).strip() for line in lines if line.strip()]
+    return found
+
+
+ALL = [(path, command) for path in DOCUMENTS for command in commands(path)]
+OURS = [
+    command for _, command in ALL if re.search(r"python -m (quantize|evaluate|serve)\b", command)
+]
+
+
+def test_the_readme_has_its_two_commands() -> None:
+    assert commands(ROOT / "README.md")[:2] == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("command", [command for _, command in ALL if command.startswith("make")])
+def test_every_make_target_exists(command: str) -> None:
+    words = [word for word in shlex.split(command)[1:] if "=" not in word]
+    assert set(words) <= set(MAKE_TARGETS)
+    subprocess.run(["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(OURS))
+def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path: Path) -> None:
+    """With the folders and files that it names made up."""
+    variables = dict(re.findall(r"(QUANTLINE_\w+)=(\S+)", command))
+    for folder in variables.values():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "gentle.yaml").write_text("defaults: [w8a8_smooth_gptq]\n")
+    words = shlex.split(command)
+    arguments = words[words.index("-m") + 1 :]
+    if "-m" in arguments:  # a sweep: each of its choices
+        arguments.remove("-m")
+        sweep = next(word for word in arguments if "," in word)
+        key, values = sweep.split("=", 1)
+        composed = [
+            [f"{key}={value}" if word == sweep else word for word in arguments]
+            for value in values.split(",")
+        ]
+    else:
+        composed = [arguments]
+    for case in composed:
+        result = run_command(*case, "--cfg", "job", **variables)
+        wrong = "smoth" in command
+        assert result.returncode == (2 if wrong else 0), result.stderr
+        if wrong:
+            assert result.stderr.strip() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_readmes_own_recipe_runs(run_command: Run, tmp_path: Path) -> None:
+    lines = commands(ROOT / "README.md")
+    start = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
+    for line in lines[start : start + 2]:
+        subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    variable, *words = shlex.split(lines[start + 2])
+    name, folder = variable.split("=")
+    result = run_command(*words[2:], "calibration.samples=8", **{name: folder})
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "checkpoints/tiny/gentle"
