@@ -1,8 +1,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-DEVICE ?= cpu
+# What is installed stays; DEVICE=cuda or DEVICE=cpu changes it.
+DEVICE ?= $(if $(wildcard .venv/.ready-cuda),cuda,cpu)
 BIN := .venv/bin
 READY := .venv/.ready-$(DEVICE)
-DEMO := checkpoints/smollm2-135m/w8a8_smooth_gptq
+DEMO ?= checkpoints
 
 .PHONY: help setup demo test lint lock clean
 
@@ -10,6 +11,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): locks/$(DEVICE).txt locks/environment.py pyproject.toml
+	@rm -rf $(if $(filter-out $(READY),$(wildcard .venv/.ready-*)),.venv)
 	@$(PYTHON) locks/environment.py install $(DEVICE)
 	@touch $@
 
@@ -17,8 +19,9 @@ setup: $(READY) ## make .venv with the locked packages (DEVICE=cuda for a GPU)
 
 demo: $(READY) ## quantize SmolLM2 on this machine and ask the result something
 	@$(BIN)/python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m replace=true \
-	    calibration.samples=16 calibration.length=256
-	@$(BIN)/python -m serve checkpoint=$(DEMO) prompt='What is the capital of France?'
+	    calibration.samples=16 calibration.length=256 output_dir=$(DEMO)
+	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
+	    prompt='What is the capital of France?'
 
 test: lint ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest

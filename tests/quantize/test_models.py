@@ -122,6 +122,27 @@ def test_a_package_that_pip_cannot_get_is_a_fault_of_the_world(tmp_path: Path) -
     assert error.value.exit_code == 3
 
 
+def test_a_hub_model_comes_from_the_hubs_cache(
+    tiny: tuple[ModelConfig, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub client's own cache, laid out as a download leaves it, stands in for the hub."""
+    repository = tmp_path / "models--org--name"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = repository / "snapshots" / commit
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "v1").write_text(commit)
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(tiny[1].iterdir())):
+        shutil.copy(path, repository / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(repository / "blobs" / str(number))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    model = quantize_config("model.id=org/name", "model.revision=v1").model
+    assert model.name == "name"
+    assert fetch(model) == snapshot
+
+
 def test_a_hub_model_without_a_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(QuantlineError, match=r"model.id=Qwen/Qwen3-8B.*model.path=FOLDER") as error:
