@@ -6,28 +6,11 @@ from typing import Any
 from omegaconf import MISSING
 
 from conf.architecture import Architecture
+from conf.checks import at_least, one_of, plain_name
+from conf.recipe_schema import RecipeConfig
 
 WEIGHTS = ("trained", "random")
-STEPS = ("smoothquant", "gptq", "rounding")
 TEXT_SOURCES = ("python_docs", "file", "hub")
-NUMBER_TYPES = ("int", "float")
-STRATEGIES = ("tensor", "channel", "group", "block", "token")
-
-
-def one_of(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{option}={value}: choose one of {', '.join(known)}")
-
-
-def at_least(option: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{option}={value}: must be at least {least}")
-
-
-def plain_name(option: str, value: str) -> None:
-    """The name becomes a folder under the cache or the output root, and has to stay there."""
-    if value in ("", ".", "..") or any(part in value for part in ("/", "\\", "\n", "\0")):
-        raise ValueError(f"{option}={value!r}: a plain folder name is needed")
 
 
 @dataclass
@@ -155,96 +138,6 @@ class CalibrationConfig(TextSource):
         super().__post_init__()
         at_least("calibration.samples", self.samples, 1)
         at_least("calibration.length", self.length, 8)
-
-
-@dataclass
-class NumberFormat:
-    """How one kind of tensor is stored: weights or activations."""
-
-    type: str = "int"
-    """int or float."""
-    bits: int = 8
-    """Bits for a value."""
-    strategy: str = "channel"
-    """What shares a scale: tensor, channel, group, block or token."""
-    group_size: int | None = None
-    """Columns that share a scale, for strategy group."""
-    block_structure: list[int] | None = None
-    """Rows and columns that share a scale, for strategy block."""
-    symmetric: bool = True
-    """Without a zero point."""
-    dynamic: bool = False
-    """Scales computed as the tokens come (activations)."""
-
-    def __post_init__(self) -> None:
-        one_of("type", self.type, NUMBER_TYPES)
-        one_of("strategy", self.strategy, STRATEGIES)
-        if (self.strategy == "group") != (self.group_size is not None):
-            raise ValueError(f"strategy={self.strategy} with group_size={self.group_size}")
-
-
-@dataclass
-class SmoothQuantStep:
-    """Moves outliers from activations into weights, where they cost less."""
-
-    smoothing_strength: float = 0.8
-    """0 leaves activations as they are, 1 makes them flat."""
-
-
-@dataclass
-class GptqStep:
-    """Rounds a weight matrix column by column and lets the rest make up for the error."""
-
-    block_size: int = 128
-    """Columns that are updated together."""
-    dampening: float = 0.01
-    """Share of the mean diagonal that is added to the Hessian."""
-    act_order: bool = True
-    """Round the columns that matter most first; the order is not stored, so it costs no speed."""
-
-
-@dataclass
-class RecipeConfig:
-    """What is done to a model, step by step, and how the result is stored."""
-
-    name: str = MISSING
-    """What checkpoints and results call it; the file's name if not given."""
-    description: str = ""
-    """One line: what it is."""
-    when: str = ""
-    """When to use it."""
-    hardware: str = ""
-    """What runs it."""
-    steps: list[str] = MISSING
-    """The steps in their order: smoothquant, gptq, rounding. The last one rounds."""
-    weights: NumberFormat = field(default_factory=NumberFormat)
-    """How weights are stored."""
-    activations: NumberFormat | None = None
-    """How activations are rounded before a product; null leaves them at 16 bit."""
-    targets: list[str] = field(default_factory=lambda: ["Linear"])
-    """Module classes or `re:` patterns to quantize."""
-    ignore: list[str] = field(default_factory=lambda: ["lm_head"])
-    """Modules or `re:` patterns to leave alone."""
-    smoothquant: SmoothQuantStep = field(default_factory=SmoothQuantStep)
-    """Options of that step."""
-    gptq: GptqStep = field(default_factory=GptqStep)
-    """Options of that step."""
-
-    def __post_init__(self) -> None:
-        plain_name("recipe.name", self.name)
-        for step in self.steps:
-            one_of("recipe.steps", step, STEPS)
-        if not self.steps or self.steps[-1] not in ("gptq", "rounding"):
-            raise ValueError(
-                f"recipe.steps={self.steps}: the last step has to round (gptq or rounding)"
-            )
-        if len(set(self.steps)) != len(self.steps):
-            raise ValueError(f"recipe.steps={self.steps}: a step stands there twice")
-
-    @property
-    def needs_text(self) -> bool:
-        static = self.activations is not None and not self.activations.dynamic
-        return static or self.steps != ["rounding"]
 
 
 @dataclass

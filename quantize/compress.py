@@ -1,67 +1,73 @@
-"""Runs llm-compressor on a loaded model, with its progress on one bar for each step."""
+"""Runs a recipe's steps on a loaded model, in place."""
 
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from compressed_tensors.utils import patch_attr
 from llmcompressor import oneshot
-from llmcompressor.pipelines.sequential import pipeline as sequential_pipeline
 from loguru import logger
 from rich.console import Console
-from rich.progress import Progress, TaskID
 from torch.utils.data import DataLoader
 
-from conf.schema import RecipeConfig
+from conf.errors import gate_failed
+from conf.recipe_schema import RecipeConfig
 from conf.terminal import progress
+from quantize import sequential
 from quantize.recipe import modifiers
+from quantize.resume import WorkFolder
+from quantize.solver import Errors, ours
 
 Batches = list[dict[str, torch.Tensor]]
-CALIBRATING = "Calibrating"
 
 
-class LayerProgress:
-    """Stands in for llm-compressor's tqdm, which counts batches; a person counts layers.
+@dataclass
+class Outcome:
+    """What the steps did, beside changing the weights."""
 
-    It passes through the layers once for each step, and through each layer twice: to look, and to
-    hand on what the quantized layer makes of its input.
-    """
-
-    def __init__(self, bars: Progress, steps: list[str]) -> None:
-        self.bars = bars
-        self.steps = iter(steps)
-        self.task: TaskID | None = None
-
-    def __call__(self, batches: Iterable[Any], total: int, desc: str) -> Iterator[Any]:
-        layer, layers, phase = self._where(desc)
-        if layer == 1 and phase == CALIBRATING:
-            self.task = self.bars.add_task(next(self.steps), total=layers)
-        assert self.task is not None
-        before = layer - 1 if phase == CALIBRATING else layer - 0.5
-        for number, batch in enumerate(batches, start=1):
-            yield batch
-            self.bars.update(self.task, completed=before + 0.5 * number / total)
-
-    @staticmethod
-    def _where(description: str) -> tuple[int, int, str]:
-        found = re.fullmatch(r"\((\d+)/(\d+)\): (\w+)", description)
-        assert found, f"llm-compressor describes its passes differently now: {description}"
-        return int(found[1]), int(found[2]), found[3]
+    errors: Errors
+    """Each module's error, by step."""
+    layer_seconds: dict[str, list[float]]
+    """Seconds for each layer, by step."""
+    resumed_layers: int
+    """Layers that an earlier try had finished."""
+    fallbacks: list[str]
+    """Modules that GPTQ could only round."""
 
 
 def compress(
-    model: Any, tokenizer: Any, recipe: RecipeConfig, batches: Batches, console: Console
-) -> None:
-    """Applies the recipe's steps to the model, in place."""
+    model: Any,
+    tokenizer: Any,
+    recipe: RecipeConfig,
+    batches: Batches,
+    work: WorkFolder | None,
+    console: Console,
+) -> Outcome:
+    """Applies the recipe's steps to the model; goes on where an earlier try in `work` stopped."""
     logger.remove()
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
-    with bars, patch_attr(sequential_pipeline, "tqdm", LayerProgress(bars, list(recipe.steps))):
+    state = sequential.Run(list(recipe.steps), bars, work)
+    steps = modifiers(recipe)
+    sequential.RUN.set(state)
+    with bars, ours(model, keep_mask=recipe.is_sparse) as errors:
         oneshot(
             model=model,
             tokenizer=tokenizer,
-            recipe=modifiers(recipe),
+            recipe=steps,
             dataset=DataLoader(batches, batch_size=None) if batches else None,
+            pipeline=sequential.NAME,
+        )
+    fallbacks = list(getattr(steps[-1], "_rtn_fallback_module_names", []))
+    _check_fallbacks(fallbacks, errors, recipe)
+    return Outcome(dict(errors), dict(state.layer_seconds), state.resumed_layers, fallbacks)
+
+
+def _check_fallbacks(fallbacks: list[str], errors: Errors, recipe: RecipeConfig) -> None:
+    limit = recipe.gptq.max_fallback
+    if fallbacks and len(fallbacks) > limit * len(errors):
+        raise gate_failed(
+            f"recipe={recipe.name}: GPTQ could only round {len(fallbacks)} of {len(errors)} "
+            f"modules, {fallbacks[0]} the first; raise recipe.gptq.dampening or "
+            f"calibration.samples, or allow it with recipe.gptq.max_fallback (now {limit})"
         )

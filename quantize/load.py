@@ -23,6 +23,8 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
         use_safetensors=True,
         trust_remote_code=config.trust_remote_code,
     )
+    if wide:
+        _widen(model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=config.trust_remote_code
@@ -30,6 +32,16 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     except (OSError, ValueError) as error:
         raise bad_input(f"{folder}: the tokenizer cannot be loaded ({error})") from error
     return model, tokenizer
+
+
+def _widen(model: PreTrainedModel) -> None:
+    """NVFP4 unpacks to bf16 whatever type was asked for: unpacked now, and then widened."""
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and "nvfp4" in str(model.config.quantization_config):
+        quantizer.compressor.decompress_model(model)
+    for parameter in model.parameters():
+        if parameter.dtype in (torch.bfloat16, torch.float16):
+            parameter.data = parameter.data.float()
 
 
 def answer(model: PreTrainedModel, tokenizer: Any, prompt: str, tokens: int = 32) -> str:

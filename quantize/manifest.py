@@ -8,12 +8,12 @@ from typing import Any
 from conf.errors import bad_input
 
 FILE = "quantline.json"
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass
 class Manifest:
-    """How a checkpoint was made."""
+    """How a checkpoint was made, and the proof of what is in it."""
 
     model: str
     """Name of the original."""
@@ -21,22 +21,32 @@ class Manifest:
     """Name of the recipe."""
     model_config: dict[str, Any]
     """The original, as configured."""
+    model_sha256: str
+    """Hash of the original's weight files."""
     recipe_config: dict[str, Any]
     """The recipe as it was resolved."""
     text: dict[str, Any] | None
     """The calibration text and its counts; null where none is needed."""
-    quantized_modules: int
-    """Modules whose weights are stored in the recipe's format."""
-    weight_bytes: int
-    """Bytes of all safetensors files."""
+    errors: dict[str, dict[str, float]]
+    """The error of each step, by module, as the step measures it."""
+    fallbacks: list[str]
+    """Modules that GPTQ could only round."""
+    layer_seconds: dict[str, list[float]]
+    """Seconds for each layer, by step; layers of an earlier try are not in it."""
+    resumed_layers: int
+    """Layers that an earlier, interrupted try had finished."""
     seconds: dict[str, float]
     """How long each part took."""
+    peak_memory_gib: dict[str, float]
+    """Highest use of host and GPU memory."""
     versions: dict[str, str]
     """Packages that made it."""
     device: str
     """What it was made on."""
+    proof: dict[str, Any]
+    """What was found when the files were opened again."""
     canary: dict[str, str]
-    """A prompt and the answer that the finished checkpoint gave."""
+    """A prompt and the answer that the checkpoint gave."""
     schema: int = SCHEMA
 
     def write(self, folder: Path) -> None:

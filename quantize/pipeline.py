@@ -1,25 +1,46 @@
-"""The story of a run: fetch, read text, calibrate, let it speak, publish."""
+"""The story of a run: fetch, read text, calibrate, save, prove, publish."""
 
+import hashlib
 import importlib.metadata
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from conf.errors import gate_failed
 from conf.hardware import resolve_gpu
 from conf.schema import GpuConfig, QuantizeConfig
 from conf.terminal import chatter_to, say
 from quantize import save
-from quantize.calibration import batches, calibration_samples
-from quantize.compress import Batches, compress
+from quantize.calibration import TextCounts, batches, calibration_samples
+from quantize.card import model_card
+from quantize.compress import Batches, Outcome, compress
 from quantize.fetch import fetch
 from quantize.load import answer, load
 from quantize.manifest import Manifest
+from quantize.reload import closeness, probe_logits
+from quantize.resume import WorkFolder
+from quantize.verify import Proof, verify
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
+READ_AT_ONCE = 1 << 24
+# The reloaded checkpoint against the model in memory, mean divergence of the next token: rounding
+# to the original's number type on the way to disk gives about 1e-6, a wrong tensor far more.
+CLOSE_ENOUGH = 0.02
+
+
+@dataclass
+class Text:
+    """The calibration text as batches, and its record."""
+
+    batches: Batches
+    record: dict[str, Any] | None
+    sha256: str = ""
 
 
 def quantize(config: QuantizeConfig) -> Path:
@@ -27,56 +48,140 @@ def quantize(config: QuantizeConfig) -> Path:
     name, recipe = str(config.model.name), config.recipe
     folder = save.destination(config.output_dir, name, recipe.name, config.replace)
     seconds: dict[str, float] = {}
-
     with timed(seconds, "fetch"):
         source = fetch(config.model)
+        source_hash = weights_sha256(source)
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)
-    text, data = _text(config, tokenizer)
-
+    text = _text(config, tokenizer)
+    work = WorkFolder(folder.with_name(f".{folder.name}.work"), _key(config, source_hash, text))
     log_file = folder.with_name(f"{folder.name}.log")
-    log_file.parent.mkdir(parents=True, exist_ok=True)
     say(f"{name}: {recipe.name}, {' then '.join(recipe.steps)} (log in {log_file})")
     with chatter_to(log_file) as console:
         with timed(seconds, "compress"):
-            compress(model, tokenizer, recipe, data, console)
-        modules = save.quantized_modules(model)
-        if not modules:
+            outcome = compress(model, tokenizer, recipe, text.batches, work, console)
+        if recipe.weights is not None and not save.quantized_modules(model):
             raise gate_failed(f"recipe={recipe.name}: no module was quantized, none is published")
-        with timed(seconds, "answer"):
-            reply = answer(model, tokenizer, config.prompt)
         with save.published_whole(folder) as unfinished:
             with timed(seconds, "save"):
+                save.on_device(model)
+                before = probe_logits(model)
                 save.save(model, tokenizer, unfinished, save.source_dtype(source))
-            manifest = Manifest(
-                model=name,
-                recipe=recipe.name,
-                model_config=asdict(config.model),
-                recipe_config=asdict(recipe),
-                text=text,
-                quantized_modules=modules,
-                weight_bytes=weight_bytes(unfinished),
-                seconds={part: round(value, 2) for part, value in seconds.items()},
-                versions={package: importlib.metadata.version(package) for package in PACKAGES},
-                device=str(resolve_gpu(GpuConfig()).name),
-                canary={"prompt": config.prompt, "answer": reply},
-            )
+                del model
+            with timed(seconds, "prove"):
+                proof = verify(unfinished, sparse=recipe.is_sparse)
+                reloaded, _ = load(unfinished, config.model)
+                save.on_device(reloaded)
+                divergence = closeness(before, probe_logits(reloaded))
+                reply = answer(reloaded, tokenizer, config.prompt)
+            _gate(recipe.name, proof, divergence)
+            manifest = _manifest(config, source_hash, text, outcome, seconds, proof)
+            manifest.proof["reload_divergence"] = divergence
+            manifest.canary = {"prompt": config.prompt, "answer": reply}
             manifest.write(unfinished)
-    _summary(folder, manifest, weight_bytes(source))
+            (unfinished / "README.md").write_text(model_card(manifest))
+            if verify(unfinished).faults:
+                raise gate_failed(
+                    f"{unfinished}: the manifest does not match: {verify(unfinished)}"
+                )
+    work.remove()
+    _summary(folder, manifest, file_bytes(source))
     return folder
 
 
-def _text(config: QuantizeConfig, tokenizer: Any) -> tuple[dict[str, Any] | None, Batches]:
+def _text(config: QuantizeConfig, tokenizer: Any) -> Text:
     """The calibration batches and their record; none for a recipe that rounds without data."""
     if not config.recipe.needs_text:
-        return None, []
+        return Text([], None)
     samples, counts = calibration_samples(config.calibration, tokenizer)
     say(f"text: {counts.samples} samples, {counts.tokens:,} tokens, {counts.cut_tokens:,} cut off")
-    record = {"source": asdict(config.calibration), "counts": asdict(counts)}
-    return record, batches(samples, config.batch_size)
+    return Text(batches(samples, config.batch_size), _record(config, counts), counts.sha256)
 
 
-def weight_bytes(folder: Path) -> int:
+def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, Any]:
+    return {"source": asdict(config.calibration), "counts": asdict(counts)}
+
+
+def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]:
+    """What has to be the same for a finished layer to be taken over from an earlier try."""
+    return {
+        "model": source_hash,
+        "recipe": asdict(config.recipe),
+        "text": text.sha256,
+        "batch_size": config.batch_size,
+        "versions": versions(),
+        "device": device_name(),
+    }
+
+
+def _gate(recipe: str, proof: Proof, divergence: float) -> None:
+    if proof.faults:
+        more = f" and {len(proof.faults) - 1} more" if len(proof.faults) > 1 else ""
+        raise gate_failed(f"recipe={recipe}: not published: {proof.faults[0]}{more}")
+    if not divergence < CLOSE_ENOUGH:
+        raise gate_failed(
+            f"recipe={recipe}: not published: the file answers differently from the model it was "
+            f"made from (divergence {divergence:.3g}, allowed {CLOSE_ENOUGH})"
+        )
+
+
+def _manifest(
+    config: QuantizeConfig,
+    source_hash: str,
+    text: Text,
+    outcome: Outcome,
+    seconds: dict[str, float],
+    proof: Proof,
+) -> Manifest:
+    return Manifest(
+        model=str(config.model.name),
+        recipe=config.recipe.name,
+        model_config=asdict(config.model),
+        model_sha256=source_hash,
+        recipe_config=asdict(config.recipe),
+        text=text.record,
+        errors=outcome.errors,
+        fallbacks=outcome.fallbacks,
+        layer_seconds=rounded(outcome.layer_seconds),
+        resumed_layers=outcome.resumed_layers,
+        seconds={part: round(value, 2) for part, value in seconds.items()},
+        peak_memory_gib=peak_memory(),
+        versions=versions(),
+        device=device_name(),
+        proof=asdict(proof),
+        canary={},
+    )
+
+
+def rounded(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {step: [round(value, 3) for value in values] for step, values in seconds.items()}
+
+
+def versions() -> dict[str, str]:
+    return {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def device_name() -> str:
+    return str(resolve_gpu(GpuConfig()).name)
+
+
+def peak_memory() -> dict[str, float]:
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    return {"host": round(host / 2**30, 2), "gpu": round(gpu / 2**30, 2)}
+
+
+def weights_sha256(folder: Path) -> str:
+    """One hash over all weight files, in the order of their names."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(READ_AT_ONCE):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def file_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
@@ -88,12 +193,16 @@ def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 
 def _summary(folder: Path, manifest: Manifest, original_bytes: int) -> None:
-    share = manifest.weight_bytes / original_bytes
+    share = file_bytes(folder) / original_bytes
     say(
-        f"{manifest.model}: {manifest.quantized_modules} modules quantized, "
-        f"{manifest.weight_bytes / 1e6:.1f} MB ({share:.0%} of the original), "
+        f"{manifest.model}: {file_bytes(folder) / 1e6:.1f} MB ({share:.0%} of the original), "
         f"{sum(manifest.seconds.values()):.0f} s"
     )
+    for kind, count in manifest.proof["formats"].items():
+        say(f"proven: {count} layers {kind}")
+    say(f"proven: divergence after reloading {manifest.proof['reload_divergence']:.1e}")
+    if manifest.fallbacks:
+        say(f"GPTQ could only round {len(manifest.fallbacks)} modules: {manifest.fallbacks[0]} ...")
     say(f"asked: {manifest.canary['prompt']}")
     say(f"it says: {manifest.canary['answer']}")
     print(folder)

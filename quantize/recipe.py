@@ -1,23 +1,30 @@
 """From our recipe to llm-compressor's modifiers."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from llmcompressor.modifiers import Modifier
+from llmcompressor.modifiers.autoround import AutoRoundModifier
 from llmcompressor.modifiers.gptq import GPTQModifier
+from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 from llmcompressor.modifiers.quantization import QuantizationModifier
+from llmcompressor.modifiers.transform.awq import AWQModifier
 from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 from pydantic import ValidationError
 
 from conf.errors import bad_input
-from conf.schema import NumberFormat, RecipeConfig
+from conf.recipe_schema import NumberFormat, RecipeConfig
+
+MASK = "2:4"
+SPARSITY = 0.5
 
 
 def modifiers(recipe: RecipeConfig) -> list[Modifier]:
     """The recipe's steps in their order, as llm-compressor runs them."""
-    makers = {"smoothquant": _smoothquant, "gptq": _gptq, "rounding": _rounding}
     try:
-        return [makers[step](recipe) for step in recipe.steps]
+        return [MAKERS[step](recipe) for step in recipe.steps]
     except (ValidationError, ValueError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise bad_input(f"recipe={recipe.name}: {reason}") from error
@@ -25,6 +32,21 @@ def modifiers(recipe: RecipeConfig) -> list[Modifier]:
 
 def _smoothquant(recipe: RecipeConfig) -> Modifier:
     return SmoothQuantModifier(smoothing_strength=recipe.smoothquant.smoothing_strength)
+
+
+def _awq(recipe: RecipeConfig) -> Modifier:
+    return AWQModifier(n_grid=recipe.awq.grid, duo_scaling=recipe.awq.duo_scaling)
+
+
+def _sparsegpt(recipe: RecipeConfig) -> Modifier:
+    return SparseGPTModifier(
+        sparsity=SPARSITY,
+        mask_structure=MASK,
+        block_size=recipe.sparsegpt.block_size,
+        dampening_frac=recipe.sparsegpt.dampening,
+        targets=recipe.targets,
+        ignore=recipe.ignore,
+    )
 
 
 def _gptq(recipe: RecipeConfig) -> Modifier:
@@ -36,20 +58,39 @@ def _gptq(recipe: RecipeConfig) -> Modifier:
     )
 
 
+def _autoround(recipe: RecipeConfig) -> Modifier:
+    return AutoRoundModifier(
+        iters=recipe.autoround.iterations, enable_torch_compile=False, **_formats(recipe)
+    )
+
+
 def _rounding(recipe: RecipeConfig) -> Modifier:
     return QuantizationModifier(**_formats(recipe))
 
 
+MAKERS: dict[str, Callable[[RecipeConfig], Modifier]] = {
+    "smoothquant": _smoothquant,
+    "awq": _awq,
+    "sparsegpt": _sparsegpt,
+    "gptq": _gptq,
+    "autoround": _autoround,
+    "rounding": _rounding,
+}
+
+
 def _formats(recipe: RecipeConfig) -> dict[str, Any]:
+    assert recipe.weights is not None
     scheme = QuantizationScheme(
         targets=recipe.targets,
-        weights=_arguments(recipe.weights),
-        input_activations=_arguments(recipe.activations) if recipe.activations else None,
+        weights=quantization_args(recipe.weights),
+        input_activations=quantization_args(recipe.activations) if recipe.activations else None,
     )
     return {"config_groups": {"group_0": scheme}, "ignore": recipe.ignore}
 
 
-def _arguments(number: NumberFormat) -> QuantizationArgs:
+def quantization_args(number: NumberFormat) -> QuantizationArgs:
+    """compressed-tensors' description of a number format."""
+    scale = torch.float8_e4m3fn if number.scale_type == "fp8" else None
     return QuantizationArgs(
         num_bits=number.bits,
         type=number.type,
@@ -58,4 +99,6 @@ def _arguments(number: NumberFormat) -> QuantizationArgs:
         block_structure=number.block_structure,
         symmetric=number.symmetric,
         dynamic=number.dynamic,
+        scale_dtype=scale,
+        zp_dtype=scale,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compressed_tensors.offload import dispatch_model
 from transformers import PreTrainedModel
 
 from conf.errors import bad_input, world_fault
@@ -67,6 +68,12 @@ def _readable(folder: Path) -> None:
     os.umask(mask)
     for path in folder.iterdir():
         path.chmod(0o666 & ~mask)
+
+
+def on_device(model: PreTrainedModel) -> None:
+    """Puts the model on the GPU where there is one; calibrating leaves it on the host."""
+    if torch.cuda.is_available():
+        dispatch_model(model)
 
 
 def quantized_modules(model: PreTrainedModel) -> int:

@@ -1,0 +1,158 @@
+"""What we do differently inside llm-compressor's GPTQ and AWQ.
+
+GPTQ: products for the Hessians run on the tensor cores, once for modules that share an input; a 2:4
+mask is kept while rounding. AWQ: nothing is pinned where there is no accelerator to pin for. Every
+module's error is noted.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+from copy import copy
+from typing import Any
+
+import torch
+from compressed_tensors.quantization import QuantizationArgs, QuantizationStrategy, fake_quantize
+from compressed_tensors.utils import patch_attr
+from llmcompressor.modifiers.gptq import base as gptq
+from llmcompressor.modifiers.gptq.helpers import (
+    apply_activation_ordering,
+    column_scale_window,
+    factorize_hessian,
+)
+from llmcompressor.modifiers.pruning.sparsegpt import base as sparsegpt
+from llmcompressor.pipelines.cache import IntermediatesCache
+from llmcompressor.utils.metric_logging import CompressionLogger
+
+Errors = dict[str, dict[str, float]]
+
+
+@contextlib.contextmanager
+def ours(model: torch.nn.Module, keep_mask: bool) -> Iterator[Errors]:
+    """Puts our parts in place while a recipe runs; yields each module's error by step."""
+    names = {module: name for name, module in model.named_modules()}
+    errors: Errors = defaultdict(dict)
+
+    def note(logger: Any, name: str | None = None, loss: float | None = None) -> None:
+        if loss is not None:
+            errors[names[logger.module]][str(name).lower()] = loss
+        original_note(logger, name, loss)
+
+    original_note = CompressionLogger.set_results
+    hessians = SharedProducts()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch_attr(CompressionLogger, "set_results", note))
+        stack.enter_context(patch_attr(gptq, "accumulate_hessian", hessians.accumulate))
+        stack.enter_context(patch_attr(sparsegpt, "accumulate_hessian", hessians.accumulate_plain))
+        if keep_mask:
+            stack.enter_context(patch_attr(gptq, "quantize_weight", quantize_keeping_zeros))
+        if not torch.accelerator.is_available():
+            stack.enter_context(patch_attr(IntermediatesCache, "pin_memory", lambda *_: None))
+        yield errors
+
+
+class SharedProducts:
+    """Accumulates X'X for GPTQ. q, k and v see the same X, and so do gate and up: one product
+    serves them all. On a GPU it runs in TF32, which holds every bf16 number exactly and adds up in
+    float32: as exact for bf16 activations as full float32, and several times faster."""
+
+    def __init__(self) -> None:
+        self._input: torch.Tensor | None = None
+        self._product: torch.Tensor | None = None
+
+    def _product_of(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self._product is None or self._input is not inputs:
+            rows = inputs.reshape(-1, inputs.shape[-1]).float()
+            before = torch.backends.cuda.matmul.allow_tf32
+            torch.backends.cuda.matmul.allow_tf32 = inputs.dtype == torch.bfloat16
+            try:
+                self._product = rows.t() @ rows
+            finally:
+                torch.backends.cuda.matmul.allow_tf32 = before
+            self._input = inputs
+        return self._product
+
+    def accumulate(
+        self, inp: torch.Tensor, module: Any, hessian: torch.Tensor, num_samples: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Stands in for GPTQ's function of the same signature, for linear layers."""
+        assert isinstance(module, torch.nn.Linear)
+        num_samples += inp.shape[0] if inp.dim() > 2 else 1
+        hessian += 2 * self._product_of(inp)
+        return hessian, num_samples
+
+    def accumulate_plain(
+        self, inp: torch.Tensor, module: Any, hessian: torch.Tensor, num_samples: int
+    ) -> tuple[torch.Tensor, int]:
+        """SparseGPT's variant keeps a running mean instead of a sum."""
+        added = inp.shape[0] if inp.dim() > 2 else 1
+        hessian *= num_samples / (num_samples + added)
+        num_samples += added
+        hessian += self._product_of(inp) * (2 / num_samples)
+        return hessian, num_samples
+
+
+def quantize_keeping_zeros(
+    weights: torch.Tensor,
+    hessians: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    global_scale: torch.Tensor | None,
+    quant_args: QuantizationArgs,
+    blocksize: int = 128,
+    percdamp: float = 0.01,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """GPTQ in which a weight that is zero stays zero, and the others make up for that too.
+
+    The same signature and result as llm-compressor's `quantize_weight`: weights, losses, and
+    which of them fell back to plain rounding.
+    """
+    kind = weights.dtype
+    mask = weights != 0
+    work, hessians, order = apply_activation_ordering(
+        weights.float(), hessians.float(), quant_args.actorder
+    )
+    if order is not None:
+        mask = mask.gather(-1, order.unsqueeze(-2).expand_as(mask))
+    groups = _group_of_column(work.shape[-1], quant_args, order)
+    losses = torch.zeros(work.shape[:2], device=work.device)
+    fell_back = torch.zeros(work.shape[0], dtype=torch.bool, device=work.device)
+    inverse = factorize_hessian(work, hessians, percdamp, fell_back)
+    by_channel = copy(quant_args)
+    by_channel.strategy = QuantizationStrategy.CHANNEL
+
+    for start in range(0, work.shape[-1], blocksize):
+        end = min(start + blocksize, work.shape[-1])
+        scales, _ = column_scale_window(
+            scale, zero_point, global_scale, groups, quant_args, work.shape[-2], start, end
+        )
+        block = work[:, :, start:end].clone()
+        errors = torch.zeros_like(block)
+        for column in range(end - start):
+            values = block[:, :, column]
+            rounded = fake_quantize(values.t(), scales[:, :, column].t(), None, by_channel).t()
+            rounded = rounded * mask[:, :, start + column]
+            error = (values - rounded) / inverse[:, start + column, start + column, None]
+            row = inverse[:, start + column, start + column : end]
+            block[:, :, column:] -= error.unsqueeze(-1) * row.unsqueeze(1)
+            work[:, :, start + column] = rounded
+            errors[:, :, column] = error
+        losses += errors.square().sum(-1) / 2
+        work[:, :, end:] -= torch.bmm(errors, inverse[:, start:end, end:])
+
+    if order is not None:
+        back = order.argsort(dim=-1).unsqueeze(-2).expand_as(work)
+        work = work.gather(-1, back)
+    return work.to(kind), losses.sum(dim=1), fell_back
+
+
+def _group_of_column(
+    columns: int, quant_args: QuantizationArgs, order: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Which scale a column uses, in the order that columns are rounded in."""
+    if quant_args.strategy != QuantizationStrategy.GROUP:
+        return None
+    groups = torch.arange(columns) // quant_args.group_size
+    if order is None:
+        return groups
+    return groups.to(order.device)[order]

@@ -1,0 +1,296 @@
+"""`python -m quantize.verify PATH`: holds what a checkpoint contains against what it claims.
+
+Nothing here uses the code that wrote it: the files are opened again, and for every linear layer of
+the architecture the tensors found are held against the config's format, and against the recipe
+where the manifest names one.
+"""
+
+import json
+import math
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.utils import match_named_modules
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from conf.errors import bad_input, gate_failed
+from conf.terminal import say
+from quantize import manifest
+from quantize.tensors import CheckpointTensors, breaks_2_of_4, unpack_integers
+
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass
+class Proof:
+    """What was found. `faults` is empty for a checkpoint that is what it says."""
+
+    formats: dict[str, int] = field(default_factory=dict)
+    """Linear layers by the format found in the file."""
+    tensors: int = 0
+    """Tensors read."""
+    bytes: int = 0
+    """Bytes of all tensors."""
+    faults: list[str] = field(default_factory=list)
+    """Each names a tensor or module and what is wrong with it."""
+
+
+def verify(folder: Path, sparse: bool | None = None) -> Proof:
+    """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null."""
+    config_file = folder / "config.json"
+    if not config_file.is_file():
+        raise bad_input(f"{folder}: there is no config.json")
+    config = json.loads(config_file.read_text())
+    recipe = _recipe(folder)
+    if sparse is None:
+        sparse = "sparsegpt" in recipe.get("steps", [])
+    with CheckpointTensors(folder) as tensors:
+        return _Check(folder, config, recipe, sparse, tensors).run()
+
+
+def _recipe(folder: Path) -> dict[str, Any]:
+    if not (folder / manifest.FILE).is_file():
+        return {}
+    return manifest.read(folder).recipe_config
+
+
+class _Check:
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        recipe: dict[str, Any],
+        sparse: bool,
+        tensors: CheckpointTensors,
+    ) -> None:
+        self.proof = Proof()
+        self.recipe, self.sparse, self.tensors = recipe, sparse, tensors
+        with torch.device("meta"):
+            self.model = AutoModelForCausalLM.from_config(_plain_config(folder))
+        self.schemes = _schemes(config, self.model)
+        self.expected: set[str] = set()
+
+    def run(self) -> Proof:
+        found: Counter[str] = Counter()
+        for name, module in self.model.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                scheme = self.schemes.get(name)
+                rows, columns = module.out_features, module.in_features
+                found[self._linear(name, rows, columns, scheme)] += 1
+        self.proof.formats = dict(found)
+        self._against_recipe()
+        self._names()
+        self._values()
+        return self.proof
+
+    def fault(self, message: str) -> None:
+        self.proof.faults.append(message)
+
+    def _linear(self, name: str, rows: int, columns: int, scheme: Any) -> str:
+        """Checks one layer's tensors and returns the format that they have."""
+        if scheme is None or scheme.weights is None:
+            return self._dense(name, rows, columns)
+        weights = scheme.weights
+        bits = weights.num_bits
+        integer = _plain(weights.type) == "int"
+        packed = scheme.format in ("pack-quantized", "nvfp4-pack-quantized")
+        if packed:
+            width = columns * bits // (32 if integer else 8)
+            self._shape(f"{name}.weight_packed", (rows, math.ceil(width)))
+        else:
+            self._shape(f"{name}.weight", (rows, columns))
+            self._stored_as(f"{name}.weight", torch.int8 if integer else FP8)
+        if f"{name}.weight_shape" in self.tensors:
+            self.expected.add(f"{name}.weight_shape")
+            if self.tensors[f"{name}.weight_shape"].tolist() != [rows, columns]:
+                self.fault(f"{name}.weight_shape is not {rows} x {columns}")
+        self._shape(f"{name}.weight_scale", _scale_shape(weights, rows, columns))
+        if weights.strategy == "tensor_group":
+            self._shape(f"{name}.weight_global_scale", None)
+        if not weights.symmetric:
+            self._shape(f"{name}.weight_zero_point", None)
+        self._mask(name, columns, bits if packed else None)
+        kind = "int" if integer else "float"
+        group = f" of {weights.group_size}" if weights.group_size else ""
+        return f"{kind}{bits}, a scale for each {_plain(weights.strategy)}{group}"
+
+    def _dense(self, name: str, rows: int, columns: int) -> str:
+        weight = f"{name}.weight"
+        tied = name == "lm_head" and self.model.config.tie_word_embeddings
+        if tied and weight not in self.tensors:
+            return "tied to the embedding"
+        self._shape(weight, (rows, columns))
+        self._mask(name, columns, None)
+        kind = str(self._dtype(weight)) if weight in self.tensors else "missing"
+        return kind.removeprefix("torch.")
+
+    def _shape(self, name: str, shape: tuple[int, ...] | None) -> None:
+        self.expected.add(name)
+        if name not in self.tensors:
+            self.fault(f"{name} is missing")
+        elif shape is not None and self.tensors.shape(name) != shape:
+            self.fault(f"{name} has the shape {self.tensors.shape(name)}, {shape} is expected")
+
+    def _stored_as(self, name: str, dtype: torch.dtype) -> None:
+        if name in self.tensors and self._dtype(name) != dtype:
+            self.fault(f"{name} is stored as {self._dtype(name)}, {dtype} is expected")
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return self.tensors[name].dtype
+
+    def _mask(self, name: str, columns: int, packed_bits: int | None) -> None:
+        """2:4 where it is claimed, in what the file holds."""
+        if not self.sparse or not self._is_pruned(name):
+            return
+        stored = f"{name}.weight" if packed_bits is None else f"{name}.weight_packed"
+        if stored not in self.tensors:
+            return
+        weights = self.tensors[stored]
+        if packed_bits is not None:
+            weights = unpack_integers(weights, packed_bits, columns)
+        broken = breaks_2_of_4(weights)
+        if broken:
+            self.fault(f"{stored}: {broken} groups of four have fewer than two zeros")
+
+    def _is_pruned(self, name: str) -> bool:
+        ignored = self.recipe.get("ignore", ["lm_head"])
+        targets = self.recipe.get("targets", ["Linear"])
+        matched = getattr(self, "_pruned", None)
+        if matched is None:
+            matched = {found for found, _ in match_named_modules(self.model, targets, ignored)}
+            self._pruned = matched
+        return name in matched
+
+    def _against_recipe(self) -> None:
+        """The config's schemes are the ones that the recipe asks for, on the modules it names."""
+        if not self.recipe:
+            return
+        asked = self.recipe["weights"]
+        targets, ignore = self.recipe["targets"], self.recipe["ignore"]
+        wanted = {name for name, _ in match_named_modules(self.model, targets, ignore)}
+        if asked is None:
+            wanted = set()
+        for name in sorted(wanted ^ set(self.schemes)):
+            state = (
+                "is not quantized" if name in wanted else "is quantized, which was not asked for"
+            )
+            self.fault(f"{name} {state}")
+        for name in sorted(wanted & set(self.schemes)):
+            self._against_format(name, "weights", asked, self.schemes[name].weights)
+            inputs = self.schemes[name].input_activations
+            self._against_format(name, "activations", self.recipe["activations"], inputs)
+
+    def _against_format(self, name: str, part: str, asked: Any, found: Any) -> None:
+        if (asked is None) != (found is None):
+            self.fault(f"{name}: {part} are {'not ' if found is None else ''}quantized")
+        if asked is None or found is None:
+            return
+        for ours, theirs in (
+            ("bits", "num_bits"),
+            ("strategy", "strategy"),
+            ("group_size", "group_size"),
+            ("symmetric", "symmetric"),
+        ):
+            value = _plain(getattr(found, theirs))
+            if value != asked[ours]:
+                self.fault(f"{name}: {part} have {ours} {value}, the recipe asks for {asked[ours]}")
+
+    def _names(self) -> None:
+        """Every parameter of the architecture is there, and nothing else is."""
+        linear = {
+            name
+            for name, module in self.model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        }
+        for name, _ in self.model.named_parameters():
+            owner, _, part = name.rpartition(".")
+            if owner not in linear or part == "bias":
+                self._shape(name, None)
+        for name in sorted(set(self.tensors) - self.expected):
+            if not name.endswith(("_g_idx", "k_scale", "v_scale")):
+                self.fault(f"{name} belongs to no part of the model")
+
+    def _values(self) -> None:
+        for name in self.tensors:
+            tensor = self.tensors[name]
+            self.proof.tensors += 1
+            self.proof.bytes += tensor.numel() * tensor.element_size()
+            if tensor.is_floating_point():
+                wide = tensor.float()
+                if not torch.isfinite(wide).all():
+                    self.fault(f"{name} holds NaN or infinite values")
+                elif name.endswith("_scale") and not (wide != 0).all():
+                    self.fault(f"{name} holds scales of zero")
+
+
+def _plain(value: Any) -> Any:
+    """An enum's value; compressed-tensors gives the one or the other."""
+    return getattr(value, "value", value)
+
+
+def _plain_config(folder: Path) -> Any:
+    """The architecture alone; with its quantization config, packed tensors would be expected."""
+    config = AutoConfig.from_pretrained(folder)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return config
+
+
+def _schemes(config: dict[str, Any], model: torch.nn.Module) -> dict[str, QuantizationScheme]:
+    """The scheme of every module that the config says is quantized."""
+    quantization = config.get("quantization_config")
+    if quantization is None:
+        return {}
+    if quantization.get("quant_method") != "compressed-tensors":
+        raise bad_input(
+            f"config.json: quant_method is {quantization.get('quant_method')}; only "
+            "compressed-tensors checkpoints can be proven"
+        )
+    found: dict[str, QuantizationScheme] = {}
+    for group in quantization["config_groups"].values():
+        scheme = QuantizationScheme.model_validate(group)
+        scheme.format = scheme.format or quantization["format"]
+        for name, module in match_named_modules(model, scheme.targets, quantization["ignore"]):
+            if isinstance(module, torch.nn.Linear):
+                found[name] = scheme
+    return found
+
+
+def _scale_shape(weights: Any, rows: int, columns: int) -> tuple[int, ...] | None:
+    if weights.strategy == "channel":
+        return (rows, 1)
+    if weights.strategy in ("group", "tensor_group"):
+        return (rows, columns // weights.group_size)
+    if weights.strategy == "block":
+        height, width = weights.block_structure
+        return (math.ceil(rows / height), math.ceil(columns / width))
+    return None
+
+
+def main(arguments: list[str]) -> None:
+    from conf.app import report
+
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("python -m quantize.verify PATH: proves a compressed-tensors checkpoint")
+        sys.exit(0 if arguments in (["-h"], ["--help"]) else 2)
+    try:
+        proof = verify(Path(arguments[0]))
+        for kind, count in sorted(proof.formats.items()):
+            print(f"{count:6} layers  {kind}")
+        print(f"{proof.tensors:6} tensors, {proof.bytes / 1e6:.1f} MB")
+        if proof.faults:
+            for fault in proof.faults[1:]:
+                say(f"fault: {fault}")
+            raise gate_failed(f"{arguments[0]}: {len(proof.faults)} faults; {proof.faults[0]}")
+        print("proven: every layer is what the config says")
+    except Exception as error:
+        sys.exit(report(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
