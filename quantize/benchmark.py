@@ -1,0 +1,152 @@
+"""`python -m quantize.benchmark recipe=NAME model=NAME`: ours against llm-compressor's defaults.
+
+The same model, recipe and tokens, one after the other in one process: seconds a layer, peak GPU
+memory, and how far each quantized layer's output lies from the original's. Tokens are random: the
+time does not depend on them, and a model with random weights has no text of its own.
+"""
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from llmcompressor import oneshot
+from rich.console import Console
+from torch.utils.data import DataLoader
+
+from conf.app import run
+from conf.schema import QuantizeConfig
+from conf.terminal import chatter_to, say
+from quantize.__main__ import COMMAND
+from quantize.calibration import batches
+from quantize.compress import Batches, compress
+from quantize.fetch import fetch
+from quantize.load import load
+from quantize.recipe import modifiers
+
+HELD_OUT = 4  # sequences that the errors are measured on
+
+
+@dataclass
+class Measured:
+    """One way's cost and its model."""
+
+    seconds: float
+    seconds_per_layer: float
+    peak_gpu_gib: float
+    model: Any
+
+
+def benchmark(config: QuantizeConfig) -> None:
+    """Prints both ways' figures and their ratio as JSON."""
+    folder = fetch(config.model)
+    samples = random_samples(config)
+    with tempfile.TemporaryDirectory() as scratch, chatter_to(Path(scratch) / "log") as console:
+        theirs = _measure(folder, config, batches(samples, 1), _theirs, console)
+        ours = _measure(folder, config, batches(samples, config.batch_size), _ours, console)
+        original, _ = load(folder, config.model)
+        errors = layer_errors(original, [theirs.model, ours.model], samples[:HELD_OUT])
+    worst = max(mine / other for other, mine in errors)
+    figures = {
+        "recipe": config.recipe.name,
+        "tokens": sum(map(len, samples)),
+        "layers": len(errors),
+        "llmcompressor": _figures(theirs),
+        "quantline": _figures(ours),
+        "speedup": round(theirs.seconds / ours.seconds, 2),
+        "output_error_by_layer": [[round(value, 6) for value in pair] for pair in errors],
+        "worst_error_ratio": round(worst, 4),
+    }
+    say(f"{figures['speedup']} times as fast, worst layer error {worst:.3f} times theirs")
+    print(json.dumps(figures))
+
+
+def random_samples(config: QuantizeConfig) -> list[list[int]]:
+    assert config.model.architecture is not None
+    generator = torch.Generator().manual_seed(config.calibration.seed)
+    shape = (config.calibration.samples, config.calibration.length)
+    tokens = torch.randint(config.model.architecture.vocab_size, shape, generator=generator)
+    samples: list[list[int]] = tokens.tolist()
+    return samples
+
+
+def _measure(
+    folder: Path, config: QuantizeConfig, data: Batches, way: Any, console: Console
+) -> Measured:
+    model, tokenizer = load(folder, config.model)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    way(model, tokenizer, config, data, console)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+    layers = model.config.num_hidden_layers
+    console.print(
+        f"{way.__name__}: {seconds:.1f} s, {seconds / layers:.2f} s a layer", soft_wrap=True
+    )
+    return Measured(seconds, seconds / layers, peak, model)
+
+
+def _theirs(
+    model: Any, tokenizer: Any, config: QuantizeConfig, data: Batches, console: Console
+) -> None:
+    """llm-compressor as it comes: its own loop, one sequence at a time."""
+    loader = DataLoader(data, batch_size=None)
+    oneshot(model=model, tokenizer=tokenizer, recipe=modifiers(config.recipe), dataset=loader)
+
+
+def _ours(
+    model: Any, tokenizer: Any, config: QuantizeConfig, data: Batches, console: Console
+) -> None:
+    compress(model, tokenizer, config.recipe, data, None, console)
+
+
+def _figures(measured: Measured) -> dict[str, float]:
+    return {
+        "seconds": round(measured.seconds, 2),
+        "seconds_per_layer": round(measured.seconds_per_layer, 3),
+        "peak_gpu_gib": round(measured.peak_gpu_gib, 2),
+    }
+
+
+def layer_errors(
+    original: Any, others: list[Any], samples: list[list[int]]
+) -> list[tuple[float, ...]]:
+    """For each layer and model, the relative squared error of what the layer adds to its input."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = []
+    with torch.no_grad():
+        hidden = original.model.embed_tokens(torch.tensor(samples))
+        positions = torch.arange(hidden.shape[1]).unsqueeze(0)
+        for number in range(original.config.num_hidden_layers):
+            stream = hidden.to(device)
+            rotary = original.model.rotary_emb.to(device)(stream, positions.to(device))
+            outputs = [
+                _run_layer(model.model.layers[number], stream, rotary, device)
+                for model in (original, *others)
+            ]
+            exact = outputs[0] - stream  # what the layer adds
+            found.append(
+                tuple(
+                    float(
+                        (output - outputs[0]).float().square().sum() / exact.float().square().sum()
+                    )
+                    for output in outputs[1:]
+                )
+            )
+            hidden = outputs[0].cpu()
+    return found
+
+
+def _run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, device: str) -> torch.Tensor:
+    output = layer.to(device)(hidden, position_embeddings=rotary)
+    return output[0] if isinstance(output, tuple) else output
+
+
+if __name__ == "__main__":
+    run(COMMAND, benchmark)
