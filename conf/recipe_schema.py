@@ -12,6 +12,7 @@ ROUNDERS = ("rounding", "gptq", "autoround")
 STEPS = (*TRANSFORMS, *ROUNDERS)
 NUMBER_TYPES = ("int", "float")
 STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block", "token")
+HEADS = ("int8", "int4", "fp8")
 GROUPED = ("group", "tensor_group")
 
 
@@ -115,6 +116,10 @@ class RecipeConfig:
     """How weights are stored; null leaves them as they are (pruning alone)."""
     activations: NumberFormat | None = None
     """How activations are rounded before a product; null leaves them at 16 bit."""
+    lm_head: str | None = None
+    """Store the output head too: int8, int4 or fp8; null leaves it as it is."""
+    kv_cache: str | None = None
+    """fp8: keep calibrated scales for an FP8 KV cache in the checkpoint."""
     targets: list[str] = field(default_factory=lambda: ["Linear"])
     """Module classes or `re:` patterns to quantize."""
     ignore: list[str] = field(default_factory=lambda: ["lm_head"])
@@ -144,6 +149,12 @@ class RecipeConfig:
                 f"recipe.steps={self.steps}: the last step has to round, and no other "
                 f"({', '.join(ROUNDERS)})"
             )
+        if self.lm_head is not None:
+            one_of("lm_head", self.lm_head, HEADS)
+        if self.kv_cache is not None:
+            one_of("kv_cache", self.kv_cache, ("fp8",))
+        if self.weights is None and (self.lm_head or self.kv_cache):
+            raise ValueError("recipe: lm_head and kv_cache need a recipe that quantizes weights")
         if self.is_sparse and self.weights is not None and not self.weights.symmetric:
             raise ValueError("recipe: 2:4 zeros survive only symmetric rounding; symmetric=true")
 
@@ -155,4 +166,4 @@ class RecipeConfig:
     @property
     def needs_text(self) -> bool:
         static = self.activations is not None and not self.activations.dynamic
-        return static or self.steps != ["rounding"]
+        return static or self.kv_cache is not None or self.steps != ["rounding"]

@@ -10,6 +10,7 @@ from conf.checks import at_least, one_of, plain_name
 from conf.recipe_schema import RecipeConfig
 
 WEIGHTS = ("trained", "random")
+AUTO = "auto"
 TEXT_SOURCES = ("python_docs", "file", "hub")
 
 
@@ -220,6 +221,16 @@ class QuantizeConfig:
     """Root of all checkpoints; this one goes to output_dir/MODEL/RECIPE."""
     replace: bool = False
     """Replace the checkpoint if it exists already."""
+    group_size: str | None = None
+    """Columns that share a scale: a number, or auto for the largest of 128, 64, 32 that fits."""
+    ignore: list[str] = field(default_factory=list)
+    """More modules or `re:` patterns to leave alone, beside the recipe's own."""
+    kv_cache: str | None = None
+    """fp8: keep calibrated scales for an FP8 KV cache too."""
+    lm_head: str | None = None
+    """int8, int4 or fp8: quantize the output head too."""
+    preflight: str = "run"
+    """only: stop after the checks that come before any weight is read."""
     batch_size: int = 8
     """Calibration sequences in one forward pass."""
     prompt: str = "What is the capital of France?"
@@ -227,6 +238,9 @@ class QuantizeConfig:
 
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
+        one_of("preflight", self.preflight, ("run", "only"))
+        if self.group_size not in (None, AUTO) and not str(self.group_size).isdigit():
+            raise ValueError(f"group_size={self.group_size}: give a number, or auto")
 
 
 @dataclass

@@ -48,19 +48,19 @@ def compress(
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
     state = sequential.Run(list(recipe.steps), bars, work)
-    steps = modifiers(recipe)
     sequential.RUN.set(state)
-    with bars, ours(model, keep_mask=recipe.is_sparse) as errors:
+    with bars, ours(model, recipe.is_sparse, state.errors):
         oneshot(
             model=model,
             tokenizer=tokenizer,
-            recipe=steps,
+            recipe=modifiers(recipe),
             dataset=DataLoader(batches, batch_size=None) if batches else None,
             pipeline=sequential.NAME,
         )
-    fallbacks = list(getattr(steps[-1], "_rtn_fallback_module_names", []))
-    _check_fallbacks(fallbacks, errors, recipe)
-    return Outcome(dict(errors), dict(state.layer_seconds), state.resumed_layers, fallbacks)
+    _check_fallbacks(state.fallbacks, state.errors, recipe)
+    return Outcome(
+        dict(state.errors), dict(state.layer_seconds), state.resumed_layers, state.fallbacks
+    )
 
 
 def _check_fallbacks(fallbacks: list[str], errors: Errors, recipe: RecipeConfig) -> None:

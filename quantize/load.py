@@ -34,6 +34,13 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     return model, tokenizer
 
 
+def check_finite(model: PreTrainedModel) -> None:
+    """Refuses a model with a weight that is no number: every step would spread it."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise bad_input(f"the original's {name} holds NaN or infinite values")
+
+
 def _widen(model: PreTrainedModel) -> None:
     """NVFP4 unpacks to bf16 whatever type was asked for: unpacked now, and then widened."""
     quantizer = getattr(model, "hf_quantizer", None)

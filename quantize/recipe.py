@@ -17,6 +17,13 @@ from pydantic import ValidationError
 from conf.errors import bad_input
 from conf.recipe_schema import NumberFormat, RecipeConfig
 
+HEAD = "re:.*lm_head$"
+BODY = "re:.*layers\\..*_proj$"  # linear layers but the head, where the head has its own format
+HEAD_FORMATS = {
+    "int8": NumberFormat(type="int", bits=8, strategy="channel"),
+    "int4": NumberFormat(type="int", bits=4, strategy="group", group_size=128),
+    "fp8": NumberFormat(type="float", bits=8, strategy="channel"),
+}
 MASK = "2:4"
 SPARSITY = 0.5
 
@@ -80,12 +87,25 @@ MAKERS: dict[str, Callable[[RecipeConfig], Modifier]] = {
 
 def _formats(recipe: RecipeConfig) -> dict[str, Any]:
     assert recipe.weights is not None
-    scheme = QuantizationScheme(
-        targets=recipe.targets,
-        weights=quantization_args(recipe.weights),
-        input_activations=quantization_args(recipe.activations) if recipe.activations else None,
-    )
-    return {"config_groups": {"group_0": scheme}, "ignore": recipe.ignore}
+    groups = {
+        "group_0": QuantizationScheme(
+            targets=recipe.targets,
+            weights=quantization_args(recipe.weights),
+            input_activations=quantization_args(recipe.activations) if recipe.activations else None,
+        )
+    }
+    ignore = list(recipe.ignore)
+    if recipe.lm_head:
+        head = quantization_args(HEAD_FORMATS[recipe.lm_head])
+        groups["lm_head"] = QuantizationScheme(targets=[HEAD], weights=head)
+        ignore = [pattern for pattern in ignore if pattern != "lm_head"]
+        groups["group_0"].targets = [BODY if name == "Linear" else name for name in recipe.targets]
+    formats: dict[str, Any] = {"config_groups": groups, "ignore": ignore}
+    if recipe.kv_cache:
+        formats["kv_cache_scheme"] = quantization_args(
+            NumberFormat(type="float", bits=8, strategy="tensor")
+        )
+    return formats
 
 
 def quantization_args(number: NumberFormat) -> QuantizationArgs:

@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 from compressed_tensors.offload import update_offload_parameter
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+Modules = dict[str, torch.nn.Module]
+Notes = dict[str, Any]
 KEY = "key.json"
+NOTES = "notes"
 
 
 class WorkFolder:
@@ -39,26 +43,30 @@ class WorkFolder:
         later = [path for path in found if int(path.name[4:].split("-")[0]) >= step]
         return later[-1] if later else None
 
-    def save(self, step: int, layer: int, modules: dict[str, torch.nn.Module]) -> None:
+    def save(self, step: int, layer: int, modules: Modules, notes: Notes) -> None:
         """Writes a layer whole, then forgets what the earlier step left of it."""
         tensors = {
             f"{name}.{part}": tensor.detach().cpu().contiguous()
             for name, module in modules.items()
             for part, tensor in _own_tensors(module)
         }
-        _write(self._file(step, layer), lambda path: save_file(tensors, path))
+        metadata = {NOTES: json.dumps(notes)}
+        _write(self._file(step, layer), lambda path: save_file(tensors, path, metadata=metadata))
         for earlier in range(step):
             self._file(earlier, layer).unlink(missing_ok=True)
 
-    def load(self, step: int, layer: int, modules: dict[str, torch.nn.Module]) -> None:
-        """Puts the saved state back into the layer's modules."""
+    def load(self, step: int, layer: int, modules: Modules) -> Notes:
+        """Puts the saved state back into the layer's modules; returns what was noted of it."""
         path = self._latest(step, layer)
         assert path is not None
-        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            notes: Notes = json.loads(file.metadata()[NOTES])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         for name, module in modules.items():
             for part, _ in _own_tensors(module):
                 if f"{name}.{part}" in tensors:
                     update_offload_parameter(module, part, tensors[f"{name}.{part}"])
+        return notes
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

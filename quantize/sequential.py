@@ -27,7 +27,8 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
 from conf.errors import world_fault
-from quantize.resume import WorkFolder
+from quantize.resume import Modules, Notes, WorkFolder
+from quantize.solver import Errors
 
 NAME = "quantline"
 # SmoothQuant rescales what stays mathematically the same, so its first pass through a layer gives
@@ -47,6 +48,19 @@ class Run:
     work: WorkFolder | None = None
     layer_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed_layers: int = 0
+    errors: Errors = field(default_factory=lambda: defaultdict(dict))
+    fallbacks: list[str] = field(default_factory=list)
+
+    def notes_of(self, modules: Modules) -> Notes:
+        """What is kept of a layer beside its weights."""
+        errors = {name: self.errors[name] for name in modules if name in self.errors}
+        return {"errors": errors, "fallbacks": [name for name in self.fallbacks if name in modules]}
+
+    def take_over(self, notes: Notes) -> None:
+        """Notes of a layer that an earlier try finished."""
+        for name, errors in notes["errors"].items():
+            self.errors[name].update(errors)
+        self.fallbacks += [name for name in notes["fallbacks"] if name not in self.fallbacks]
 
 
 RUN: ContextVar[Run] = ContextVar("run")
@@ -64,7 +78,7 @@ class LayerByLayer(CalibrationPipeline):  # type: ignore[misc]
             for number, (modifier, name) in enumerate(zip(steps, RUN.get().steps, strict=True)):
                 recipe.modifiers = [modifier]
                 if modifier.requires_calibration_data and dataloader is not None:
-                    _Step(model, dataloader, dataset_args, number, name).run()
+                    _Step(model, dataloader, dataset_args, modifier, number, name).run()
                 else:
                     CalibrationPipeline.from_modifiers([modifier])(model, dataloader, dataset_args)
 
@@ -73,10 +87,16 @@ class _Step:
     """One modifier's way through the layers."""
 
     def __init__(
-        self, model: torch.nn.Module, dataloader: Any, dataset_args: Any, number: int, name: str
+        self,
+        model: torch.nn.Module,
+        dataloader: Any,
+        dataset_args: Any,
+        modifier: Any,
+        number: int,
+        name: str,
     ) -> None:
         self.model, self.dataloader, self.dataset_args = model, dataloader, dataset_args
-        self.number, self.name = number, name
+        self.modifier, self.number, self.name = modifier, number, name
         self.state = RUN.get()
         self.names = {module: name for name, module in model.named_modules()}
         self.layers_count = 0
@@ -114,15 +134,26 @@ class _Step:
     def _layer(self, layer: int, subgraph: Any, activations: Any, done_before: bool) -> None:
         if done_before:
             assert self.state.work is not None
-            self.state.work.load(self.number, layer, self._modules(subgraph))
+            self.state.take_over(self.state.work.load(self.number, layer, self._modules(subgraph)))
         else:
             self._pass(layer, subgraph, activations, keep=self.hands_on_original)
             LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
-            if self.state.work is not None and self.name not in IN_ONE_PASS:
-                self.state.work.save(self.number, layer, self._modules(subgraph))
+            self._note_fallbacks()
+            if self.name not in IN_ONE_PASS:
+                self._keep(layer, subgraph)
         if done_before or not self.hands_on_original:
             with HooksMixin.disable_hooks():
                 self._pass(layer, subgraph, activations, keep=True)
+
+    def _keep(self, layer: int, subgraph: Any) -> None:
+        if self.state.work is not None:
+            modules = self._modules(subgraph)
+            self.state.work.save(self.number, layer, modules, self.state.notes_of(modules))
+
+    def _note_fallbacks(self) -> None:
+        """GPTQ forgets at its end which modules it could only round."""
+        names = getattr(self.modifier, "_rtn_fallback_module_names", [])
+        self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
 
     def _pass(self, layer: int, subgraph: Any, activations: Any, keep: bool) -> None:
         """Runs every batch through the layer; keeps the outputs as the next layer's input."""
@@ -134,7 +165,7 @@ class _Step:
                 activations.update(number, outputs)
                 activations.delete(number, subgraph.consumed_names)
 
-    def _modules(self, subgraph: Any) -> dict[str, torch.nn.Module]:
+    def _modules(self, subgraph: Any) -> Modules:
         """The layer's modules by name; observers come and go, and hold nothing to keep."""
         found = subgraph.submodules(self.model)
         return {self.names[module]: module for module in found if module in self.names}
@@ -154,7 +185,7 @@ class _Step:
             return
         for layer, subgraph in enumerate(subgraphs):
             if not self.state.work.has(self.number, layer):
-                self.state.work.save(self.number, layer, self._modules(subgraph))
+                self._keep(layer, subgraph)
 
     def _place_for_activations(self, device: torch.device) -> torch.device:
         """The GPU, while the activations of all text fit beside the layer; else the host."""

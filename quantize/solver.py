@@ -6,7 +6,6 @@ module's error is noted.
 """
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Iterator
 from copy import copy
 from typing import Any
@@ -28,10 +27,9 @@ Errors = dict[str, dict[str, float]]
 
 
 @contextlib.contextmanager
-def ours(model: torch.nn.Module, keep_mask: bool) -> Iterator[Errors]:
-    """Puts our parts in place while a recipe runs; yields each module's error by step."""
+def ours(model: torch.nn.Module, keep_mask: bool, errors: Errors) -> Iterator[None]:
+    """Puts our parts in place while a recipe runs, and notes each module's error by step."""
     names = {module: name for name, module in model.named_modules()}
-    errors: Errors = defaultdict(dict)
 
     def note(logger: Any, name: str | None = None, loss: float | None = None) -> None:
         if loss is not None:
@@ -48,7 +46,7 @@ def ours(model: torch.nn.Module, keep_mask: bool) -> Iterator[Errors]:
             stack.enter_context(patch_attr(gptq, "quantize_weight", quantize_keeping_zeros))
         if not torch.accelerator.is_available():
             stack.enter_context(patch_attr(IntermediatesCache, "pin_memory", lambda *_: None))
-        yield errors
+        yield
 
 
 class SharedProducts:

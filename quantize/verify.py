@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from conf.errors import bad_input, gate_failed
 from conf.terminal import say
 from quantize import manifest
+from quantize.recipe import HEAD_FORMATS
 from quantize.tensors import CheckpointTensors, breaks_2_of_4, unpack_integers
 
 FP8 = torch.float8_e4m3fn
@@ -170,20 +171,19 @@ class _Check:
         """The config's schemes are the ones that the recipe asks for, on the modules it names."""
         if not self.recipe:
             return
-        asked = self.recipe["weights"]
+        weights, head = self.recipe["weights"], self.recipe["lm_head"]
         targets, ignore = self.recipe["targets"], self.recipe["ignore"]
-        wanted = {name for name, _ in match_named_modules(self.model, targets, ignore)}
-        if asked is None:
-            wanted = set()
-        for name in sorted(wanted ^ set(self.schemes)):
-            state = (
-                "is not quantized" if name in wanted else "is quantized, which was not asked for"
-            )
-            self.fault(f"{name} {state}")
-        for name in sorted(wanted & set(self.schemes)):
-            self._against_format(name, "weights", asked, self.schemes[name].weights)
-            inputs = self.schemes[name].input_activations
-            self._against_format(name, "activations", self.recipe["activations"], inputs)
+        named = [name for name, _ in match_named_modules(self.model, targets, ignore)]
+        asked = dict.fromkeys(named, (weights, self.recipe["activations"])) if weights else {}
+        if head:
+            asked["lm_head"] = (asdict(HEAD_FORMATS[head]), None)
+        for name in sorted(set(asked) ^ set(self.schemes)):
+            state = "is not" if name in asked else "is, without being asked for,"
+            self.fault(f"{name} {state} quantized")
+        for name in sorted(set(asked) & set(self.schemes)):
+            scheme = self.schemes[name]
+            self._against_format(name, "weights", asked[name][0], scheme.weights)
+            self._against_format(name, "activations", asked[name][1], scheme.input_activations)
 
     def _against_format(self, name: str, part: str, asked: Any, found: Any) -> None:
         if (asked is None) != (found is None):

@@ -14,6 +14,10 @@ from conf.schema import ModelConfig
 from quantize import manifest, save
 from tests.conftest import Run, quantize_config
 
+LINEAR = [f"self_attn.{part}_proj" for part in "qkvo"] + [
+    f"mlp.{part}_proj" for part in ("gate", "up", "down")
+]
+
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
     with safe_open(folder / "model.safetensors", "pt") as file:
@@ -43,12 +47,13 @@ def test_a_checkpoint_holds_int8_weights_and_the_rest_as_it_was(tiny_checkpoint:
 def test_the_manifest_says_how_it_was_made(tiny_checkpoint: Path) -> None:
     record = manifest.read(tiny_checkpoint)
     assert (record.model, record.recipe) == ("tiny", "w8a8_smooth_gptq")
-    assert record.quantized_modules == 14
+    assert record.proof["formats"]["int8, a scale for each channel"] == 14
+    assert record.proof["faults"] == []
+    assert set(record.errors) == {f"model.layers.{i}.{name}" for i in (0, 1) for name in LINEAR}
     assert record.text is not None
     assert record.text["counts"]["tokens"] == 8 * 128
     assert record.recipe_config["smoothquant"] == {"smoothing_strength": 0.8}
     assert record.versions["compressed-tensors"] == "0.19.0"
-    assert record.weight_bytes == (tiny_checkpoint / "model.safetensors").stat().st_size
     assert manifest.published(tiny_checkpoint.parent.parent, "tiny") == [tiny_checkpoint]
 
 

@@ -1,0 +1,187 @@
+"""What can be known before a weight is read: whether the recipe fits the model and the machine."""
+
+import difflib
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from compressed_tensors.utils import match_named_modules
+from llmcompressor.modifiers.transform.awq.dynamic_mappings import (
+    get_layer_mappings_from_model as awq_mappings,
+)
+from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
+    get_layer_mappings_from_model as smoothquant_mappings,
+)
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from conf.errors import bad_input, world_fault
+from conf.recipe_schema import GROUPED, RecipeConfig
+from conf.schema import AUTO, QuantizeConfig
+
+GROUP_SIZES = (128, 64, 32)
+LISTED = 5  # modules that a message names before it says how many more
+# Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
+FLOPS_GPU, FLOPS_CPU = 3e14, 4e10
+PASSES = {"smoothquant": 1, "awq": 24, "sparsegpt": 4, "gptq": 4, "autoround": 400, "rounding": 0}
+
+
+@dataclass
+class Preflight:
+    """What the checks found; a check that fails raises instead."""
+
+    recipe: RecipeConfig
+    """The recipe with the command's own options in it and its group size settled."""
+    modules: int
+    """Modules that will be quantized or pruned."""
+    disk_gib: float
+    """Room needed for the checkpoint and for the layers kept against a crash."""
+    host_gib: float
+    """Host memory needed."""
+    minutes: float
+    """A rough estimate of the calibration."""
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
+            f"needs {self.disk_gib:.1f} GiB of disk and {self.host_gib:.1f} GiB of memory, "
+            f"about {max(self.minutes, 0.1):.1f} min",
+            f"runs on: {self.recipe.hardware}" if self.recipe.hardware else "",
+        ]
+
+
+def preflight(source: Path, config: QuantizeConfig) -> Preflight:
+    """Checks the recipe against the architecture and the machine."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(source, trust_remote_code=config.model.trust_remote_code),
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    recipe = with_options(config, model)
+    modules = dict(_matched(model, recipe.targets, recipe.ignore))
+    _check_patterns(model, recipe)
+    _check_head(model, recipe, modules)
+    _check_groups(recipe, modules)
+    _check_mappings(model, recipe, str(config.model.name))
+    found = Preflight(recipe, len(modules), *_needs(model, config, modules))
+    _check_machine(found, config)
+    return found
+
+
+def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
+    """The recipe with the options that go with any recipe."""
+    recipe = replace(
+        config.recipe,
+        ignore=[*config.recipe.ignore, *config.ignore],
+        kv_cache=config.kv_cache or config.recipe.kv_cache,
+        lm_head=config.lm_head or config.recipe.lm_head,
+    )
+    if config.group_size is None:
+        return recipe
+    if recipe.weights is None or recipe.weights.strategy not in GROUPED:
+        raise bad_input(f"group_size={config.group_size}: recipe={recipe.name} has no groups")
+    size = _fitting_group(model, recipe) if config.group_size == AUTO else int(config.group_size)
+    return replace(recipe, weights=replace(recipe.weights, group_size=size))
+
+
+def _fitting_group(model: Any, recipe: RecipeConfig) -> int:
+    columns = {module.in_features for _, module in _matched(model, recipe.targets, recipe.ignore)}
+    for size in GROUP_SIZES:
+        if all(width % size == 0 for width in columns):
+            return size
+    raise bad_input(f"group_size=auto: none of {GROUP_SIZES} divides {sorted(columns)} columns")
+
+
+def _matched(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str, Any]]:
+    found = match_named_modules(model, targets, ignore)
+    return [(name, module) for name, module in found if isinstance(module, torch.nn.Linear)]
+
+
+def _check_patterns(model: Any, recipe: RecipeConfig) -> None:
+    names = [name for name, _ in model.named_modules() if name]
+    for option, patterns in (("targets", recipe.targets), ("ignore", recipe.ignore)):
+        for pattern in patterns:
+            if any(True for _ in match_named_modules(model, [pattern])):
+                continue
+            kinds = {type(module).__name__ for module in model.modules()}
+            close = difflib.get_close_matches(pattern.removeprefix("re:"), [*names, *kinds], n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise bad_input(f"recipe.{option}: '{pattern}' matches no module.{hint}")
+
+
+def _check_head(model: Any, recipe: RecipeConfig, modules: dict[str, Any]) -> None:
+    if model.config.tie_word_embeddings and "lm_head" in modules and not recipe.lm_head:
+        raise bad_input(
+            "recipe.ignore: lm_head is the embedding in this model and would be quantized with it; "
+            "leave it in recipe.ignore, or ask for it with lm_head=int8"
+        )
+
+
+def _check_groups(recipe: RecipeConfig, modules: dict[str, Any]) -> None:
+    if recipe.weights is None or recipe.weights.group_size is None:
+        return
+    size = recipe.weights.group_size
+    wrong = [
+        f"{name} ({module.in_features} columns)"
+        for name, module in modules.items()
+        if module.in_features % size
+    ]
+    if wrong:
+        more = f" and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+        raise bad_input(
+            f"group size {size} does not divide {', '.join(wrong[:LISTED])}{more}; "
+            "group_size=auto picks one that fits"
+        )
+
+
+def _check_mappings(model: Any, recipe: RecipeConfig, name: str) -> None:
+    finders = {"smoothquant": smoothquant_mappings, "awq": awq_mappings}
+    architecture = type(model).__name__
+    for step in recipe.steps:
+        if step not in finders:
+            continue
+        try:
+            mappings = finders[step](model)
+        except Exception as error:
+            raise bad_input(f"{step}: has no mapping for {architecture}: {error}") from error
+        if not any(_mapping_matches(model, mapping) for mapping in mappings or []):
+            raise bad_input(
+                f"{step}: knows no layers to balance in {architecture} (model={name}); "
+                "use a recipe without that step"
+            )
+
+
+def _mapping_matches(model: Any, mapping: Any) -> bool:
+    smooth = getattr(mapping, "smooth_layer", None) or mapping[1]
+    return any(
+        True for _ in match_named_modules(model, [smooth] if isinstance(smooth, str) else smooth)
+    )
+
+
+def _needs(
+    model: Any, config: QuantizeConfig, modules: dict[str, Any]
+) -> tuple[float, float, float]:
+    """Disk and host memory in GiB, and minutes."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    on_gpu = torch.cuda.is_available()
+    disk = weights * 2 * 2  # the checkpoint and its kept layers, at the original's 16 bit
+    host = weights * (2 if on_gpu else 4) * 1.3
+    body = sum(module.in_features * module.out_features for module in modules.values())
+    tokens = config.calibration.samples * config.calibration.length
+    passes = sum(PASSES[step] for step in config.recipe.steps)
+    seconds = 2 * body * tokens * passes / (FLOPS_GPU if on_gpu else FLOPS_CPU)
+    return disk / 2**30, host / 2**30, seconds / 60
+
+
+def _check_machine(found: Preflight, config: QuantizeConfig) -> None:
+    place = Path(config.output_dir).expanduser().absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 2**30
+    if free < found.disk_gib:
+        raise world_fault(f"{place}: {free:.1f} GiB are free, {found.disk_gib:.1f} are needed")
+    memory = psutil.virtual_memory().available / 2**30
+    if memory < found.host_gib:
+        raise world_fault(f"{memory:.1f} GiB of memory are free, {found.host_gib:.1f} are needed")

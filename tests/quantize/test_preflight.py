@@ -1,0 +1,106 @@
+"""What is caught before a weight is read."""
+
+import json
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from conf.errors import QuantlineError
+from conf.schema import ModelConfig
+from quantize import preflight as module
+from quantize.preflight import preflight
+from tests.conftest import Run, quantize_config
+
+Disk = namedtuple("Disk", "total used free")
+
+
+def check(source: Path, *options: str) -> module.Preflight:
+    return preflight(source, quantize_config("model=tiny", *options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["ignore=['re:.*down_porj']"], r"recipe.ignore: 're:.*down_porj' matches no module"),
+        (["recipe.ignore=[lm_head,lm_haed]"], r"'lm_haed' matches no module. Did you mean lm_head"),
+        (["recipe.targets=[Linaer]"], r"recipe.targets: 'Linaer' matches .* Did you mean Linear"),
+        (["recipe.ignore=[]"], r"lm_head is the embedding in this model"),
+        (["group_size=64"], r"recipe=w8a8_smooth_gptq has no groups"),
+        (["recipe=w4a16_gptq", "group_size=96"], r"group size 96 does not divide .*q_proj \(256"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused(
+    tiny: tuple[ModelConfig, Path], options: list[str], message: str
+) -> None:
+    with pytest.raises(QuantlineError, match=message) as error:
+        check(tiny[1], *options)
+    assert error.value.exit_code == 2
+
+
+def test_auto_takes_the_largest_group_that_fits(tiny: tuple[ModelConfig, Path]) -> None:
+    found = check(tiny[1], "recipe=w4a16_gptq", "group_size=auto")
+    assert found.recipe.weights is not None
+    assert found.recipe.weights.group_size == 128
+
+
+def test_smollm2_has_576_columns(tmp_path: Path) -> None:
+    """From its config alone: preflight reads no weights."""
+    from quantize.build import architecture_config
+
+    model = quantize_config().model
+    assert model.architecture is not None
+    architecture_config(model.architecture).save_pretrained(tmp_path)
+    fitting = preflight(tmp_path, quantize_config("recipe=w4a16_gptq", "group_size=auto"))
+    assert fitting.recipe.weights is not None
+    assert fitting.recipe.weights.group_size == 64
+    with pytest.raises(QuantlineError, match="and 175 more; group_size=auto"):
+        preflight(tmp_path, quantize_config("recipe=w4a16_gptq"))
+
+
+def test_an_architecture_without_a_mapping_is_named(tmp_path: Path) -> None:
+    from transformers import GPT2Config
+
+    GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=64).save_pretrained(tmp_path)
+    with pytest.raises(QuantlineError, match="GPT2LMHeadModel"):
+        preflight(tmp_path, quantize_config("model=tiny", "recipe.targets=[Linear]"))
+
+
+def test_too_little_disk_or_memory_is_a_fault_of_the_world(
+    tiny: tuple[ModelConfig, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: Disk(1, 1, 0))
+    with pytest.raises(QuantlineError, match=r"0\.0 GiB are free") as error:
+        check(tiny[1])
+    assert error.value.exit_code == 3
+    monkeypatch.undo()
+    memory = namedtuple("Memory", "available")(0)
+    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: memory)
+    with pytest.raises(QuantlineError, match="GiB of memory are free") as error:
+        check(tiny[1])
+    assert error.value.exit_code == 3
+
+
+def test_preflight_only_stops_there(tmp_path: Path, run_command: Run) -> None:
+    result = run_command("quantize", "model=tiny", "preflight=only")
+    assert result.returncode == 0, result.stderr
+    assert "14 modules, smoothquant, then gptq" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_weight_that_is_no_number_is_named(
+    tiny: tuple[ModelConfig, Path], tmp_path: Path, run_command: Run
+) -> None:
+    import shutil
+
+    from safetensors.torch import load_file
+
+    copy = Path(shutil.copytree(tiny[1], tmp_path / "copy"))
+    tensors = load_file(copy / "model.safetensors")
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    result = run_command("quantize", f"model.path={copy}", "recipe=fp8_dynamic")
+    assert result.returncode == 2
+    assert "model.norm.weight holds NaN" in result.stderr
+    assert json.loads((copy / "config.json").read_text())
