@@ -1,6 +1,7 @@
 """What a recipe file may say, typed. The text under a field is its documentation."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from omegaconf import MISSING
 
@@ -12,7 +13,6 @@ ROUNDERS = ("rounding", "gptq", "autoround")
 STEPS = (*TRANSFORMS, *ROUNDERS)
 NUMBER_TYPES = ("int", "float")
 STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block", "token")
-HEADS = ("int8", "int4", "fp8")
 GROUPED = ("group", "tensor_group")
 
 
@@ -46,6 +46,13 @@ class NumberFormat:
             raise ValueError(f"strategy={self.strategy} with group_size={self.group_size}")
         if (self.strategy == "block") != (self.block_structure is not None):
             raise ValueError(f"strategy={self.strategy} with block={self.block_structure}")
+
+
+HEAD_FORMATS = {
+    "int8": NumberFormat(type="int", bits=8, strategy="channel"),
+    "int4": NumberFormat(type="int", bits=4, strategy="group", group_size=128),
+    "fp8": NumberFormat(type="float", bits=8, strategy="channel"),
+}
 
 
 @dataclass
@@ -104,6 +111,8 @@ class RecipeConfig:
 
     name: str = MISSING
     """What checkpoints and results call it; the file's name if not given."""
+    file: str | None = None
+    """A recipe.yaml of llm-compressor, to be run as it is instead of the steps below."""
     description: str = ""
     """One line: what it is."""
     when: str = ""
@@ -136,6 +145,12 @@ class RecipeConfig:
     """Options of that step."""
 
     def __post_init__(self) -> None:
+        if self.file:
+            path = Path(self.file)
+            self.name = (
+                path.parent.name if path.stem == "recipe" and path.parent.name else path.stem
+            )
+            return  # what the file says is checked when it is read
         plain_name("recipe.name", self.name)
         for step in self.steps:
             one_of("recipe.steps", step, STEPS)
@@ -150,7 +165,7 @@ class RecipeConfig:
                 f"({', '.join(ROUNDERS)})"
             )
         if self.lm_head is not None:
-            one_of("lm_head", self.lm_head, HEADS)
+            one_of("lm_head", self.lm_head, tuple(HEAD_FORMATS))
         if self.kv_cache is not None:
             one_of("kv_cache", self.kv_cache, ("fp8",))
         if self.weights is None and (self.lm_head or self.kv_cache):

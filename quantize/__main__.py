@@ -16,6 +16,13 @@ COMMAND = Command(
 
 
 def main(config: QuantizeConfig) -> None:
+    # What can be refused at once is, before seconds go by with imports.
+    from quantize.fetch import check_path
+    from quantize.publish import may_publish
+
+    check_path(config.model)
+    may_publish(config)
+
     from quantize.pipeline import quantize
 
     quantize(config)

@@ -103,7 +103,8 @@ def _theirs(
 def _ours(
     model: Any, tokenizer: Any, config: QuantizeConfig, data: Batches, console: Console
 ) -> None:
-    compress(model, tokenizer, config.recipe, data, None, console)
+    steps = modifiers(config.recipe)
+    compress(model, tokenizer, config.recipe, steps, data, None, console)
 
 
 def _figures(measured: Measured) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from llmcompressor import oneshot
+from llmcompressor.modifiers import Modifier
 from loguru import logger
 from rich.console import Console
 from torch.utils.data import DataLoader
@@ -14,7 +15,6 @@ from conf.errors import gate_failed
 from conf.recipe_schema import RecipeConfig
 from conf.terminal import progress
 from quantize import sequential
-from quantize.recipe import modifiers
 from quantize.resume import WorkFolder
 from quantize.solver import Errors, ours
 
@@ -39,6 +39,7 @@ def compress(
     model: Any,
     tokenizer: Any,
     recipe: RecipeConfig,
+    steps: list[Modifier],
     batches: Batches,
     work: WorkFolder | None,
     console: Console,
@@ -53,7 +54,7 @@ def compress(
         oneshot(
             model=model,
             tokenizer=tokenizer,
-            recipe=modifiers(recipe),
+            recipe=steps,
             dataset=DataLoader(batches, batch_size=None) if batches else None,
             pipeline=sequential.NAME,
         )

@@ -17,13 +17,20 @@ HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 
 def fetch(model: ModelConfig) -> Path:
     """The folder that holds the model, checked; made or fetched first where it is missing."""
-    if model.path:
-        folder = Path(model.path).expanduser()
-    elif is_made_here(model):
-        folder = _made(model)
-    else:
-        folder = _from_hub(model)
+    folder = check_path(model)
+    if folder is None:
+        folder = _made(model) if is_made_here(model) else _from_hub(model)
     check_folder(folder, model)
+    return folder
+
+
+def check_path(model: ModelConfig) -> Path | None:
+    """The local folder that was named, if any; complains at once where there is none."""
+    if not model.path:
+        return None
+    folder = Path(model.path).expanduser()
+    if not folder.is_dir():
+        raise bad_input(f"model.path: there is no folder {folder}")
     return folder
 
 
@@ -71,8 +78,6 @@ def _from_hub(model: ModelConfig) -> Path:
 
 def check_folder(folder: Path, model: ModelConfig) -> None:
     """Refuses what is no plain safetensors model, before anything of it is loaded."""
-    if not folder.is_dir():
-        raise bad_input(f"model.path: there is no folder {folder}")
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise bad_input(f"{folder}: there is no config.json")

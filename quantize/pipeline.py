@@ -24,6 +24,9 @@ from quantize.fetch import fetch
 from quantize.load import answer, check_finite, load
 from quantize.manifest import Manifest
 from quantize.preflight import preflight
+from quantize.publish import destination, may_publish, published_whole
+from quantize.recipe import modifiers
+from quantize.recipe_file import from_file
 from quantize.reload import closeness, probe_logits
 from quantize.resume import WorkFolder
 from quantize.verify import Proof, verify
@@ -48,14 +51,19 @@ class Text:
 def quantize(config: QuantizeConfig) -> Path | None:
     """Makes the checkpoint that the config asks for and returns its folder."""
     name = str(config.model.name)
-    may_exist = config.replace or config.preflight == "only"
-    folder = save.destination(config.output_dir, name, config.recipe.name, may_exist)
+    may_publish(config)
+    folder = destination(config)
     seconds: dict[str, float] = {}
     with timed(seconds, "fetch"):
         source = fetch(config.model)
+    steps = None
+    if config.recipe.file:
+        described, steps = from_file(config.recipe)
+        config = replace(config, recipe=described)
     checked = preflight(source, config)
     config = replace(config, recipe=checked.recipe)
     recipe = config.recipe
+    steps = steps or modifiers(recipe)
     for line in checked.lines():
         say(f"{name}: {line}")
     if config.preflight == "only":
@@ -70,10 +78,10 @@ def quantize(config: QuantizeConfig) -> Path | None:
     say(f"{name}: {recipe.name} (log in {log_file})")
     with chatter_to(log_file) as console:
         with timed(seconds, "compress"):
-            outcome = compress(model, tokenizer, recipe, text.batches, work, console)
+            outcome = compress(model, tokenizer, recipe, steps, text.batches, work, console)
         if recipe.weights is not None and not save.quantized_modules(model):
             raise gate_failed(f"recipe={recipe.name}: no module was quantized, none is published")
-        with save.published_whole(folder) as unfinished:
+        with published_whole(folder) as unfinished:
             with timed(seconds, "save"):
                 save.on_device(model)
                 before = probe_logits(model)

@@ -15,15 +15,10 @@ from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 from pydantic import ValidationError
 
 from conf.errors import bad_input
-from conf.recipe_schema import NumberFormat, RecipeConfig
+from conf.recipe_schema import HEAD_FORMATS, NumberFormat, RecipeConfig
 
 HEAD = "re:.*lm_head$"
 BODY = "re:.*layers\\..*_proj$"  # linear layers but the head, where the head has its own format
-HEAD_FORMATS = {
-    "int8": NumberFormat(type="int", bits=8, strategy="channel"),
-    "int4": NumberFormat(type="int", bits=4, strategy="group", group_size=128),
-    "fp8": NumberFormat(type="float", bits=8, strategy="channel"),
-}
 MASK = "2:4"
 SPARSITY = 0.5
 

@@ -1,10 +1,7 @@
-"""Writes a checkpoint beside its place and moves it there whole, so that none is ever half."""
+"""Writes a model as a compressed checkpoint."""
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +9,9 @@ import torch
 from compressed_tensors.offload import dispatch_model
 from transformers import PreTrainedModel
 
-from conf.errors import bad_input, world_fault
+from quantize.recipe_file import make_readable
 
 SHARD_SIZE = "4GB"
-
-
-def destination(output_dir: str, model: str, recipe: str, replace: bool) -> Path:
-    """The checkpoint's folder; stops where one exists that may not be replaced."""
-    folder = Path(output_dir).expanduser() / model / recipe
-    if folder.exists() and not replace:
-        raise bad_input(f"{folder}: exists already; replace=true makes it anew")
-    return folder
-
-
-@contextmanager
-def published_whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill; it takes the place of `folder` only once the block ends well."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        _swap(unfinished, folder)
-    except OSError as error:
-        raise world_fault(f"{folder}: could not be written ({error})") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _swap(unfinished: Path, folder: Path) -> None:
-    old = folder.with_name(f".{folder.name}.replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.replace(old)
-    unfinished.replace(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
@@ -59,6 +24,7 @@ def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtyp
     model.config.dtype = dtype
     model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
     tokenizer.save_pretrained(folder)
+    make_readable(folder)
     _readable(folder)
 
 

@@ -19,9 +19,9 @@ from compressed_tensors.utils import match_named_modules
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from conf.errors import bad_input, gate_failed
+from conf.recipe_schema import HEAD_FORMATS
 from conf.terminal import say
 from quantize import manifest
-from quantize.recipe import HEAD_FORMATS
 from quantize.tensors import CheckpointTensors, breaks_2_of_4, unpack_integers
 
 FP8 = torch.float8_e4m3fn
@@ -169,8 +169,8 @@ class _Check:
 
     def _against_recipe(self) -> None:
         """The config's schemes are the ones that the recipe asks for, on the modules it names."""
-        if not self.recipe:
-            return
+        if not self.recipe or self.recipe["file"]:
+            return  # nothing is claimed beside the config itself
         weights, head = self.recipe["weights"], self.recipe["lm_head"]
         targets, ignore = self.recipe["targets"], self.recipe["ignore"]
         named = [name for name, _ in match_named_modules(self.model, targets, ignore)]

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from conf.errors import QuantlineError
 from conf.schema import ModelConfig
-from quantize import manifest, save
+from quantize import manifest
+from quantize.publish import published_whole
 from tests.conftest import Run, quantize_config
 
 LINEAR = [f"self_attn.{part}_proj" for part in "qkvo"] + [
@@ -93,14 +94,14 @@ def test_a_failing_save_leaves_the_old_checkpoint_as_it_was(tmp_path: Path) -> N
     (folder / "stale-shard.safetensors").write_text("old")
     with (
         pytest.raises(QuantlineError, match="No space left") as error,
-        save.published_whole(folder),
+        published_whole(folder),
     ):
         raise OSError(28, "No space left on device")
     assert error.value.exit_code == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
     assert (folder / "model.safetensors").read_text() == "old"
 
-    with save.published_whole(folder) as unfinished:
+    with published_whole(folder) as unfinished:
         (unfinished / "model.safetensors").write_text("new")
     assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
     assert (folder / "model.safetensors").read_text() == "new"
