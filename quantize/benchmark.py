@@ -6,6 +6,7 @@ time does not depend on them, and a model with random weights has no text of its
 """
 
 import json
+import math
 import tempfile
 import time
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def benchmark(config: QuantizeConfig) -> None:
         ours = _measure(folder, config, batches(samples, config.batch_size), _ours, console)
         original, _ = load(folder, config.model)
         errors = layer_errors(original, [theirs.model, ours.model], samples[:HELD_OUT])
-    worst = max(mine / other for other, mine in errors)
+    worst = max(mine / other if other else (math.inf if mine else 1.0) for other, mine in errors)
     figures = {
         "recipe": config.recipe.name,
         "tokens": sum(map(len, samples)),
@@ -57,7 +58,7 @@ def benchmark(config: QuantizeConfig) -> None:
         "llmcompressor": _figures(theirs),
         "quantline": _figures(ours),
         "speedup": round(theirs.seconds / ours.seconds, 2),
-        "output_error_by_layer": [[round(value, 6) for value in pair] for pair in errors],
+        "output_error_by_layer": [[float(f"{value:.4g}") for value in pair] for pair in errors],
         "worst_error_ratio": round(worst, 4),
     }
     say(f"{figures['speedup']} times as fast, worst layer error {worst:.3f} times theirs")
