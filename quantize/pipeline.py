@@ -88,7 +88,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
                 save.save(model, tokenizer, unfinished, save.source_dtype(source))
                 del model
             with timed(seconds, "prove"):
-                proof = verify(unfinished, sparse=recipe.is_sparse)
+                proof = verify(unfinished, recipe.is_sparse, source)
                 reloaded, _ = load(unfinished, config.model)
                 save.on_device(reloaded)
                 divergence = closeness(before, probe_logits(reloaded))

@@ -18,6 +18,7 @@ from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from conf.errors import bad_input, world_fault
+from conf.kernels import kernels
 from conf.recipe_schema import GROUPED, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
 
@@ -40,15 +41,17 @@ class Preflight:
     """Room needed for the checkpoint and for the layers kept against a crash."""
     host_gib: float
     """Host memory needed."""
+    gpu_gib: float
+    """GPU memory needed for one layer and its step; activations move to the host if they must."""
     minutes: float
     """A rough estimate of the calibration."""
 
     def lines(self) -> list[str]:
         return [
             f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
-            f"needs {self.disk_gib:.1f} GiB of disk and {self.host_gib:.1f} GiB of memory, "
-            f"about {max(self.minutes, 0.1):.1f} min",
-            f"runs on: {self.recipe.hardware}" if self.recipe.hardware else "",
+            f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
+            f"GPU, {self.gpu_gib:.1f} GiB there; about {max(self.minutes, 0.1):.1f} min",
+            f"vLLM will run it with {kernels(self.recipe)}",
         ]
 
 
@@ -162,17 +165,22 @@ def _mapping_matches(model: Any, mapping: Any) -> bool:
 
 def _needs(
     model: Any, config: QuantizeConfig, modules: dict[str, Any]
-) -> tuple[float, float, float]:
-    """Disk and host memory in GiB, and minutes."""
+) -> tuple[float, float, float, float]:
+    """Disk, host and GPU memory in GiB, and minutes."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     on_gpu = torch.cuda.is_available()
     disk = weights * 2 * 2  # the checkpoint and its kept layers, at the original's 16 bit
     host = weights * (2 if on_gpu else 4) * 1.3
     body = sum(module.in_features * module.out_features for module in modules.values())
+    widest = max(module.in_features for module in modules.values()) if modules else 0
+    layer = body / max(1, model.config.num_hidden_layers)
+    gpu = (
+        layer * 2 * 4 + widest**2 * 4 * 4
+    )  # weights and copies, the widest Hessian and its inverse
     tokens = config.calibration.samples * config.calibration.length
-    passes = sum(PASSES[step] for step in config.recipe.steps)
+    passes = sum(PASSES[step] for step in config.recipe.steps) if config.recipe.needs_text else 0
     seconds = 2 * body * tokens * passes / (FLOPS_GPU if on_gpu else FLOPS_CPU)
-    return disk / 2**30, host / 2**30, seconds / 60
+    return disk / 2**30, host / 2**30, gpu / 2**30, seconds / 60
 
 
 def _check_machine(found: Preflight, config: QuantizeConfig) -> None:
@@ -185,3 +193,7 @@ def _check_machine(found: Preflight, config: QuantizeConfig) -> None:
     memory = psutil.virtual_memory().available / 2**30
     if memory < found.host_gib:
         raise world_fault(f"{memory:.1f} GiB of memory are free, {found.host_gib:.1f} are needed")
+    if torch.cuda.is_available():
+        gpu = torch.cuda.mem_get_info()[0] / 2**30
+        if gpu < found.gpu_gib:
+            raise world_fault(f"{gpu:.1f} GiB are free on the GPU, {found.gpu_gib:.1f} are needed")

@@ -127,7 +127,9 @@ class _Step:
                     self._layer(layer, subgraph, activations, done_before=layer < finished)
                 if layer >= finished:
                     self.state.layer_seconds[self.name].append(time.perf_counter() - start)
-                self.state.bars.update(task, completed=layer + 1)
+                self.state.bars.update(
+                    task, completed=layer + 1, description=self.name + self._error_of(subgraph)
+                )
             LifecycleCallbacks.calibration_end()
         self._keep_whole_step(subgraphs)
 
@@ -144,6 +146,12 @@ class _Step:
         if done_before or not self.hands_on_original:
             with HooksMixin.disable_hooks():
                 self._pass(layer, subgraph, activations, keep=True)
+
+    def _error_of(self, subgraph: Any) -> str:
+        """The mean error that this step measured in a layer, where it measures one."""
+        errors = [self.state.errors.get(name, {}) for name in self._modules(subgraph)]
+        found = [error[self.name] for error in errors if self.name in error]
+        return f", error {sum(found) / len(found):.3g}" if found else ""
 
     def _keep(self, layer: int, subgraph: Any) -> None:
         if self.state.work is not None:

@@ -41,8 +41,9 @@ class Proof:
     """Each names a tensor or module and what is wrong with it."""
 
 
-def verify(folder: Path, sparse: bool | None = None) -> Proof:
-    """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null."""
+def verify(folder: Path, sparse: bool | None = None, source: Path | None = None) -> Proof:
+    """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
+    `source`: the original, to show that the embedding and a head left alone are untouched."""
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise bad_input(f"{folder}: there is no config.json")
@@ -51,7 +52,23 @@ def verify(folder: Path, sparse: bool | None = None) -> Proof:
     if sparse is None:
         sparse = "sparsegpt" in recipe.get("steps", [])
     with CheckpointTensors(folder) as tensors:
-        return _Check(folder, config, recipe, sparse, tensors).run()
+        proof = _Check(folder, config, recipe, sparse, tensors).run()
+        if source is not None:
+            with CheckpointTensors(source) as original:
+                proof.faults += _touched(tensors, original)
+    return proof
+
+
+def _touched(tensors: CheckpointTensors, original: CheckpointTensors) -> list[str]:
+    """What no step has any business with, and yet differs from the original."""
+    same = [name for name in ("model.embed_tokens.weight", "lm_head.weight") if name in original]
+    return [
+        f"{name} is not the original's"
+        for name in same
+        if name in tensors
+        and tensors[name].dtype == original[name].dtype
+        and not torch.equal(tensors[name], original[name])
+    ]
 
 
 def _recipe(folder: Path) -> dict[str, Any]:
@@ -84,6 +101,7 @@ class _Check:
                 rows, columns = module.out_features, module.in_features
                 found[self._linear(name, rows, columns, scheme)] += 1
         self.proof.formats = dict(found)
+        self._size()
         self._against_recipe()
         self._names()
         self._values()
@@ -199,6 +217,20 @@ class _Check:
             value = _plain(getattr(found, theirs))
             if value != asked[ours]:
                 self.fault(f"{name}: {part} have {ours} {value}, the recipe asks for {asked[ours]}")
+
+    def _size(self) -> None:
+        """The weights take the room that their bits say; scales and the rest add little."""
+        for name, scheme in self.schemes.items():
+            module = self.model.get_submodule(name)
+            stored = [
+                part for part in ("weight", "weight_packed") if f"{name}.{part}" in self.tensors
+            ]
+            for part in stored:
+                tensor = self.tensors[f"{name}.{part}"]
+                found = tensor.numel() * tensor.element_size()
+                expected = module.out_features * module.in_features * scheme.weights.num_bits / 8
+                if found != expected:
+                    self.fault(f"{name}.{part} takes {found} bytes, {expected:.0f} are expected")
 
     def _names(self) -> None:
         """Every parameter of the architecture is there, and nothing else is."""

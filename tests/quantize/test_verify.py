@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
+from conf.schema import ModelConfig
 from quantize.tensors import breaks_2_of_4, unpack_integers
 from quantize.verify import verify
 from tests.conftest import Run
@@ -68,6 +69,15 @@ def test_a_recipe_that_asked_for_something_else_is_a_fault(copy: Path) -> None:
     faults = verify(copy).faults
     assert f"{Q}: weights have bits 8, the recipe asks for 4" in faults
     assert "model.layers.0.mlp.down_proj is, without being asked for, quantized" in faults
+
+
+@pytest.mark.slow
+def test_the_embedding_has_to_be_the_originals(copy: Path, tiny: tuple[ModelConfig, Path]) -> None:
+    assert verify(copy, source=tiny[1]).faults == []
+    rewrite(copy, lambda tensors: tensors["model.embed_tokens.weight"][5].add_(0.5))
+    assert verify(copy, source=tiny[1]).faults == [
+        "model.embed_tokens.weight is not the original's"
+    ]
 
 
 @pytest.mark.slow
