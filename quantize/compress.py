@@ -43,12 +43,13 @@ def compress(
     batches: Batches,
     work: WorkFolder | None,
     console: Console,
+    stored_as: torch.dtype = torch.bfloat16,
 ) -> Outcome:
     """Applies the recipe's steps to the model; goes on where an earlier try in `work` stopped."""
     logger.remove()
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
-    state = sequential.Run(list(recipe.steps), bars, work)
+    state = sequential.Run(list(recipe.steps), bars, stored_as, work)
     sequential.RUN.set(state)
     with bars, ours(model, recipe.is_sparse, state.errors):
         oneshot(

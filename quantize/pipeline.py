@@ -72,20 +72,23 @@ def quantize(config: QuantizeConfig) -> Path | None:
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)
         check_finite(model)
+    stored_as = save.source_dtype(source)
     text = _text(config, tokenizer)
     work = WorkFolder(folder.with_name(f".{folder.name}.work"), _key(config, source_hash, text))
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
     with chatter_to(log_file) as console:
         with timed(seconds, "compress"):
-            outcome = compress(model, tokenizer, recipe, steps, text.batches, work, console)
+            outcome = compress(
+                model, tokenizer, recipe, steps, text.batches, work, console, stored_as
+            )
         if recipe.weights is not None and not save.quantized_modules(model):
             raise gate_failed(f"recipe={recipe.name}: no module was quantized, none is published")
         with published_whole(folder) as unfinished:
             with timed(seconds, "save"):
                 save.on_device(model)
                 before = probe_logits(model)
-                save.save(model, tokenizer, unfinished, save.source_dtype(source))
+                save.save(model, tokenizer, unfinished, stored_as)
                 del model
             with timed(seconds, "prove"):
                 proof = verify(unfinished, recipe.is_sparse, source)

@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from compressed_tensors.offload import disable_offloading, set_onload_device
+from compressed_tensors.offload import (
+    disable_offloading,
+    set_onload_device,
+    update_offload_parameter,
+)
 from compressed_tensors.utils import patch_attr
 from llmcompressor.core import LifecycleCallbacks, active_session
 from llmcompressor.modifiers.utils.hooks import HooksMixin
@@ -35,6 +39,7 @@ NAME = "quantline"
 # the next one's input too. It is resumed as a whole: a layer's output before and after the
 # rescaling differs in the last bits.
 IN_ONE_PASS = ("smoothquant",)
+RESCALING = ("smoothquant", "awq")
 GPU_SHARE_FOR_ACTIVATIONS = 0.4
 COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps beside them
 
@@ -45,6 +50,7 @@ class Run:
 
     steps: list[str]
     bars: Progress
+    stored_as: torch.dtype
     work: WorkFolder | None = None
     layer_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed_layers: int = 0
@@ -131,6 +137,8 @@ class _Step:
                     task, completed=layer + 1, description=self.name + self._error_of(subgraph)
                 )
             LifecycleCallbacks.calibration_end()
+        if self.name in RESCALING:
+            self._round_norms()
         self._keep_whole_step(subgraphs)
 
     def _layer(self, layer: int, subgraph: Any, activations: Any, done_before: bool) -> None:
@@ -187,6 +195,18 @@ class _Step:
         while count < layers and work.has(self.number, count):
             count += 1
         return count if self.name not in IN_ONE_PASS or count == layers else 0
+
+    def _round_norms(self) -> None:
+        """Rescaled norms and biases as they will be stored, so that later steps see the same.
+
+        Where a model computes in float32 they would otherwise be rounded after the calibration,
+        which W8A8 SmolLM2 answered with a divergence of 0.035 between memory and file.
+        """
+        for module in self.model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() == 1 and "scale" not in name:
+                    stored = parameter.data.to(self.state.stored_as).to(parameter.dtype)
+                    update_offload_parameter(module, name, stored)
 
     def _keep_whole_step(self, subgraphs: list[Any]) -> None:
         if self.state.work is None or self.name not in IN_ONE_PASS:

@@ -29,8 +29,11 @@ def commands(path: Path) -> list[str]:
 
 
 ALL = [(path, command) for path in DOCUMENTS for command in commands(path)]
+VERIFY = [command for _, command in ALL if "quantize.verify" in command]
 OURS = [
-    command for _, command in ALL if re.search(r"python -m (quantize|evaluate|serve)\b", command)
+    command
+    for _, command in ALL
+    if command not in VERIFY and re.search(r"python -m (quantize|evaluate|serve)\b", command)
 ]
 
 
@@ -85,6 +88,16 @@ def test_what_needs_no_gpu_runs_on_the_test_model(
     result = run_command(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", VERIFY)
+def test_a_checkpoint_is_proven_as_the_documents_say(
+    command: str, run_command: Run, tiny_checkpoint: Path
+) -> None:
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "quantize.verify"]
+    assert run_command(*words[2:-1], str(tiny_checkpoint)).returncode == 0
 
 
 @pytest.mark.slow
