@@ -146,10 +146,9 @@ class RecipeConfig:
 
     def __post_init__(self) -> None:
         if self.file:
-            path = Path(self.file)
-            self.name = (
-                path.parent.name if path.stem == "recipe" and path.parent.name else path.stem
-            )
+            path = Path(self.file).expanduser().absolute()
+            self.name = path.parent.name if path.stem == "recipe" else path.stem
+            plain_name("recipe.name", self.name)
             return  # what the file says is checked when it is read
         plain_name("recipe.name", self.name)
         for step in self.steps:
@@ -172,11 +171,18 @@ class RecipeConfig:
             raise ValueError("recipe: lm_head and kv_cache need a recipe that quantizes weights")
         if self.is_sparse and self.weights is not None and not self.weights.symmetric:
             raise ValueError("recipe: 2:4 zeros survive only symmetric rounding; symmetric=true")
+        if self.is_sparse and self.weights is not None and self.weights.type == "float":
+            raise ValueError("recipe: sparsegpt goes with int weights, or with none")
 
     @property
     def is_sparse(self) -> bool:
         """Whether every pruned matrix has two zeros in each four weights of a row."""
         return "sparsegpt" in self.steps
+
+    @property
+    def rounds(self) -> bool:
+        """Whether weights end up in another number format, and are not pruned alone."""
+        return any(step in ROUNDERS for step in self.steps)
 
     @property
     def needs_text(self) -> bool:

@@ -7,7 +7,7 @@ from omegaconf import MISSING
 
 from conf.architecture import Architecture
 from conf.checks import at_least, one_of, plain_name
-from conf.recipe_schema import RecipeConfig
+from conf.recipe_schema import HEAD_FORMATS, RecipeConfig
 
 WEIGHTS = ("trained", "random")
 AUTO = "auto"
@@ -172,6 +172,8 @@ class AccuracyConfig:
 
     def __post_init__(self) -> None:
         one_of("accuracy.kind", self.kind, ("none", "quick"))
+        at_least("accuracy.window", self.window, 2)
+        at_least("accuracy.tokens", self.tokens, 2)
 
 
 @dataclass
@@ -239,8 +241,19 @@ class QuantizeConfig:
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
         one_of("preflight", self.preflight, ("run", "only"))
-        if self.group_size not in (None, AUTO) and not str(self.group_size).isdigit():
-            raise ValueError(f"group_size={self.group_size}: give a number, or auto")
+        if self.lm_head is not None:
+            one_of("lm_head", self.lm_head, tuple(HEAD_FORMATS))
+        if self.kv_cache is not None:
+            one_of("kv_cache", self.kv_cache, ("fp8",))
+        if self.recipe.file and (self.lm_head or self.kv_cache or self.group_size or self.ignore):
+            raise ValueError(
+                "recipe.file: the file is run as it is; lm_head, kv_cache, group_size and ignore "
+                "belong into the file itself"
+            )
+        if self.group_size not in (None, AUTO):
+            if not str(self.group_size).isdigit():
+                raise ValueError(f"group_size={self.group_size}: give a number, or auto")
+            at_least("group_size", int(str(self.group_size)), 1)
 
 
 @dataclass

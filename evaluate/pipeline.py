@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conf.cache import log_file
-from conf.errors import bad_input, world_fault
+from conf.errors import WORLD_FAULT, QuantlineError, bad_input, world_fault
 from conf.hardware import resolve_gpu
 from conf.schema import EvaluateConfig, ScenarioConfig
 from conf.terminal import say
@@ -32,15 +32,17 @@ def evaluate(config: EvaluateConfig) -> None:
     """Measures everything that was asked for; one that fails does not stop the others."""
     folders = _folders(config)
     rows: list[Row] = []
-    failures = []
+    failures: list[str] = []
+    codes = [WORLD_FAULT]
     for name, folder in folders.items():
         try:
             rows += _measure(name, folder, config)
         except Exception as error:
             failures.append(f"{name}: {error}")
+            codes.append(error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT)
     _table(rows)
     if failures:
-        raise world_fault("; ".join(failures))
+        raise QuantlineError("; ".join(failures), min(codes))
 
 
 def _folders(config: EvaluateConfig) -> dict[str, Path]:
@@ -59,6 +61,9 @@ def _folders(config: EvaluateConfig) -> dict[str, Path]:
 
 def _measure(name: str, folder: Path, config: EvaluateConfig) -> list[Row]:
     model = json.loads((folder / "config.json").read_text())
+    for key in ("max_position_embeddings", "vocab_size"):
+        if key not in model:
+            raise bad_input(f"{folder / 'config.json'}: there is no {key}")
     scenarios = _fitting(config.scenario, model["max_position_embeddings"])
     lengths = [case.input_tokens + case.output_tokens for case in scenarios.values()]
     if config.accuracy.kind != "none":
@@ -87,7 +92,7 @@ def _measure(name: str, folder: Path, config: EvaluateConfig) -> list[Row]:
             versions=_versions(),
             **line,
         )
-        append(Path(config.results), row)
+        append(Path(config.results).expanduser(), row)
         rows.append(row)
     return rows
 

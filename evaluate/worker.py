@@ -42,7 +42,9 @@ def main() -> None:
     }
     llm = LLM(job.folder, **(settings | options(job.engine)))
     for name, scenario in job.scenarios.items():
-        run_batch(llm, scenario, random.Random(-1), job.vocabulary)  # warms up on other tokens
+        run_batch(
+            llm, scenario, random.Random("warm-up"), job.vocabulary
+        )  # warms up on other tokens
         for repeat in range(job.repeats):
             send(name, repeat, run_batch(llm, scenario, random.Random(repeat), job.vocabulary))
     if job.accuracy.kind == "quick":

@@ -116,7 +116,8 @@ def uv(arguments: list[str], device: str) -> None:
         arguments = [*arguments, "--torch-backend=cpu"]  # PyTorch's own index, for torch alone
     for setting, variable in HANDED_ON.items():
         if settings.get(setting):
-            variables.setdefault(variable, " ".join(settings[setting]))
+            separator = "," if variable == "UV_FIND_LINKS" else " "
+            variables.setdefault(variable, separator.join(settings[setting]))
     # pip takes the best version from all of its indexes; uv by default the first that has any.
     variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     variables.setdefault("UV_LINK_MODE", "copy")

@@ -73,7 +73,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
         model, tokenizer = load(source, config.model)
         check_finite(model)
     stored_as = save.source_dtype(source)
-    text = _text(config, tokenizer)
+    text = _text(config, tokenizer, steps)
     work = WorkFolder(folder.with_name(f".{folder.name}.work"), _key(config, source_hash, text))
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
@@ -82,7 +82,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
             outcome = compress(
                 model, tokenizer, recipe, steps, text.batches, work, console, stored_as
             )
-        if recipe.weights is not None and not save.quantized_modules(model):
+        if recipe.rounds and not save.quantized_modules(model):
             raise gate_failed(f"recipe={recipe.name}: no module was quantized, none is published")
         with published_whole(folder) as unfinished:
             with timed(seconds, "save"):
@@ -91,7 +91,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
                 save.save(model, tokenizer, unfinished, stored_as)
                 del model
             with timed(seconds, "prove"):
-                proof = verify(unfinished, recipe.is_sparse, source)
+                proof = verify(unfinished, recipe.is_sparse, source, config.model.trust_remote_code)
                 reloaded, _ = load(unfinished, config.model)
                 save.on_device(reloaded)
                 divergence = closeness(before, probe_logits(reloaded))
@@ -102,15 +102,17 @@ def quantize(config: QuantizeConfig) -> Path | None:
             manifest.canary = {"prompt": config.prompt, "answer": reply}
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
-            _gate(recipe.name, verify(unfinished), 0.0)  # against the manifest's recipe, too
+            # Once more, now that the manifest names the recipe that was asked for.
+            again = verify(unfinished, trust_remote_code=config.model.trust_remote_code)
+            _gate(recipe.name, again, 0.0)
     work.remove()
     _summary(folder, manifest, file_bytes(source))
     return folder
 
 
-def _text(config: QuantizeConfig, tokenizer: Any) -> Text:
+def _text(config: QuantizeConfig, tokenizer: Any, steps: list[Any]) -> Text:
     """The calibration batches and their record; none for a recipe that rounds without data."""
-    if not config.recipe.needs_text:
+    if not (config.recipe.needs_text or any(step.requires_calibration_data for step in steps)):
         return Text([], None)
     samples, counts = calibration_samples(config.calibration, tokenizer)
     say(f"text: {counts.samples} samples, {counts.tokens:,} tokens, {counts.cut_tokens:,} cut off")
@@ -123,9 +125,15 @@ def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, Any]:
 
 def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]:
     """What has to be the same for a finished layer to be taken over from an earlier try."""
+    recipe = asdict(config.recipe)
+    for words in ("description", "when", "hardware"):
+        del recipe[words]
+    del recipe["gptq"]["max_fallback"]  # a gate at the end, which changes no layer
+    if config.recipe.file:
+        recipe["content"] = Path(config.recipe.file).expanduser().read_text()
     return {
         "model": source_hash,
-        "recipe": asdict(config.recipe),
+        "recipe": recipe,
         "text": text.sha256,
         "batch_size": config.batch_size,
         "versions": versions(),

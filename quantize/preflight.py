@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from conf.errors import bad_input, world_fault
 from conf.kernels import kernels
-from conf.recipe_schema import GROUPED, RecipeConfig
+from conf.recipe_schema import GROUPED, HEAD_FORMATS, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
 
 GROUP_SIZES = (128, 64, 32)
@@ -51,22 +51,25 @@ class Preflight:
             f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there; about {max(self.minutes, 0.1):.1f} min",
-            f"vLLM will run it with {kernels(self.recipe)}",
+            *([] if self.recipe.file else [f"vLLM will run it with {kernels(self.recipe)}"]),
         ]
 
 
 def preflight(source: Path, config: QuantizeConfig) -> Preflight:
     """Checks the recipe against the architecture and the machine."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(source, trust_remote_code=config.model.trust_remote_code),
-            trust_remote_code=config.model.trust_remote_code,
-        )
-    recipe = with_options(config, model)
+    trusted = config.model.trust_remote_code
+    try:
+        with torch.device("meta"):
+            settings = AutoConfig.from_pretrained(source, trust_remote_code=trusted)
+            model = AutoModelForCausalLM.from_config(settings, trust_remote_code=trusted)
+        recipe = with_options(config, model)
+    except ValueError as error:
+        raise bad_input(f"model={config.model.name}: {' '.join(str(error).split())}") from error
     modules = dict(_matched(model, recipe.targets, recipe.ignore))
     _check_patterns(model, recipe)
     _check_head(model, recipe, modules)
     _check_groups(recipe, modules)
+    _check_head_groups(model, recipe)
     _check_mappings(model, recipe, str(config.model.name))
     found = Preflight(recipe, len(modules), *_needs(model, config, modules))
     _check_machine(found, config)
@@ -136,6 +139,15 @@ def _check_groups(recipe: RecipeConfig, modules: dict[str, Any]) -> None:
         raise bad_input(
             f"group size {size} does not divide {', '.join(wrong[:LISTED])}{more}; "
             "group_size=auto picks one that fits"
+        )
+
+
+def _check_head_groups(model: Any, recipe: RecipeConfig) -> None:
+    size = HEAD_FORMATS[recipe.lm_head].group_size if recipe.lm_head else None
+    if size and model.config.hidden_size % size:
+        raise bad_input(
+            f"lm_head={recipe.lm_head}: its groups of {size} do not divide the head's "
+            f"{model.config.hidden_size} columns; use lm_head=int8"
         )
 
 

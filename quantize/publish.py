@@ -1,5 +1,6 @@
 """A checkpoint is filled beside its place and moved there whole, so that none is ever half."""
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,8 @@ from pathlib import Path
 
 from conf.errors import bad_input, world_fault
 from conf.schema import QuantizeConfig
+
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 def destination(config: QuantizeConfig) -> Path:
@@ -31,6 +34,8 @@ def published_whole(folder: Path) -> Iterator[Path]:
         yield unfinished
         _swap(unfinished, folder)
     except OSError as error:
+        if error.errno not in DISK_FAULTS:
+            raise  # of reading something else; not this folder's fault
         raise world_fault(f"{folder}: could not be written ({error})") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -38,8 +43,13 @@ def published_whole(folder: Path) -> Iterator[Path]:
 
 def _swap(unfinished: Path, folder: Path) -> None:
     old = folder.with_name(f".{folder.name}.replaced")
-    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
         folder.replace(old)
-    unfinished.replace(folder)
+    try:
+        unfinished.replace(folder)
+    except BaseException:
+        if old.exists():
+            old.replace(folder)
+        raise
     shutil.rmtree(old, ignore_errors=True)

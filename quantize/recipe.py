@@ -1,5 +1,6 @@
 """From our recipe to llm-compressor's modifiers."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +48,18 @@ def _sparsegpt(recipe: RecipeConfig) -> Modifier:
         block_size=recipe.sparsegpt.block_size,
         dampening_frac=recipe.sparsegpt.dampening,
         targets=recipe.targets,
-        ignore=recipe.ignore,
+        ignore=[variant for pattern in recipe.ignore for variant in _with_dot(pattern)],
     )
+
+
+def _with_dot(pattern: str) -> list[str]:
+    """SparseGPT puts a dot behind each name before it compares, so that `lm_head` would match
+    nothing and be pruned, and with it a tied embedding."""
+    if pattern.startswith("re:"):
+        return (
+            [pattern, pattern.removesuffix("$") + r"\.?$"] if pattern.endswith("$") else [pattern]
+        )
+    return [pattern, f"re:{re.escape(pattern)}\\.?$"]
 
 
 def _gptq(recipe: RecipeConfig) -> Modifier:

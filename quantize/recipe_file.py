@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from conf.errors import bad_input, unknown
 from conf.recipe_schema import RecipeConfig
+from quantize.recipe import MASK
 
 STEPS = {
     "SmoothQuantModifier": "smoothquant",
@@ -94,6 +95,13 @@ def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
         modifiers = Recipe.create_instance(yaml.safe_dump(content, sort_keys=False)).modifiers
     except (ValidationError, ValueError) as error:
         raise bad_input(f"{path}: {' '.join(str(error).split())}") from error
+    sparse = [modifier for modifier in modifiers if hasattr(modifier, "mask_structure")]
+    for modifier in sparse:
+        if modifier.mask_structure != MASK:
+            found = modifier.mask_structure
+            raise bad_input(f"{path}: mask_structure is {found}; {MASK} can be proven here")
+    if sparse and any(_asymmetric(modifier) for modifier in modifiers):
+        raise bad_input(f"{path}: zeros of a {MASK} mask survive only symmetric rounding")
     targets: list[str] = []
     ignore: list[str] = []
     for modifier in modifiers:
@@ -103,10 +111,21 @@ def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
         recipe,
         description=f"llm-compressor's {path.name}.",
         steps=[STEPS[type(modifier).__name__] for modifier in modifiers],
+        weights=None,
+        activations=None,
+        lm_head=None,
+        kv_cache=None,
         targets=list(dict.fromkeys(targets)) or ["Linear"],
         ignore=list(dict.fromkeys(ignore)),
     )
     return described, modifiers
+
+
+def _asymmetric(modifier: Modifier) -> bool:
+    if not hasattr(modifier, "resolve_quantization_config"):
+        return False
+    schemes = modifier.resolve_quantization_config().config_groups.values()
+    return any(scheme.weights is not None and not scheme.weights.symmetric for scheme in schemes)
 
 
 def _listed(value: Any) -> list[str]:

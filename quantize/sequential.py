@@ -38,7 +38,8 @@ NAME = "quantline"
 # SmoothQuant rescales what stays mathematically the same, so its first pass through a layer gives
 # the next one's input too. It is resumed as a whole: a layer's output before and after the
 # rescaling differs in the last bits.
-IN_ONE_PASS = ("smoothquant",)
+# AutoRound tunes each layer on what the original hands on, not on rounded input.
+IN_ONE_PASS = ("smoothquant", "autoround")
 RESCALING = ("smoothquant", "awq")
 GPU_SHARE_FOR_ACTIVATIONS = 0.4
 COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps beside them
@@ -106,8 +107,7 @@ class _Step:
         self.state = RUN.get()
         self.names = {module: name for name, module in model.named_modules()}
         self.layers_count = 0
-        # AutoRound tunes each layer on what the original hands on, not on rounded input.
-        self.hands_on_original = name in IN_ONE_PASS or name == "autoround"
+        self.hands_on_original = name in IN_ONE_PASS
 
     def run(self) -> None:
         model, session = self.model, active_session()

@@ -76,7 +76,7 @@ class SharedProducts:
         """Stands in for GPTQ's function of the same signature, for linear layers."""
         assert isinstance(module, torch.nn.Linear)
         num_samples += inp.shape[0] if inp.dim() > 2 else 1
-        hessian += 2 * self._product_of(inp)
+        hessian.add_(self._product_of(inp), alpha=2)
         return hessian, num_samples
 
     def accumulate_plain(
@@ -112,7 +112,7 @@ def quantize_keeping_zeros(
     )
     if order is not None:
         mask = mask.gather(-1, order.unsqueeze(-2).expand_as(mask))
-    groups = _group_of_column(work.shape[-1], quant_args, order)
+    groups = _group_of_column(work.shape[-1], quant_args, order, work.device)
     losses = torch.zeros(work.shape[:2], device=work.device)
     fell_back = torch.zeros(work.shape[0], dtype=torch.bool, device=work.device)
     inverse = factorize_hessian(work, hessians, percdamp, fell_back)
@@ -145,12 +145,14 @@ def quantize_keeping_zeros(
 
 
 def _group_of_column(
-    columns: int, quant_args: QuantizationArgs, order: torch.Tensor | None
+    columns: int, quant_args: QuantizationArgs, order: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor | None:
     """Which scale a column uses, in the order that columns are rounded in."""
-    if quant_args.strategy != QuantizationStrategy.GROUP:
+    if quant_args.strategy == QuantizationStrategy.BLOCK:
+        width = quant_args.block_structure[1]
+    elif quant_args.strategy in (QuantizationStrategy.GROUP, QuantizationStrategy.TENSOR_GROUP):
+        width = quant_args.group_size
+    else:
         return None
-    groups = torch.arange(columns) // quant_args.group_size
-    if order is None:
-        return groups
-    return groups.to(order.device)[order]
+    groups = torch.arange(columns, device=device) // width
+    return groups if order is None else groups[order]

@@ -25,6 +25,8 @@ from quantize import manifest
 from quantize.tensors import CheckpointTensors, breaks_2_of_4, unpack_integers
 
 FP8 = torch.float8_e4m3fn
+# Tensors that a format may carry beside those that it needs.
+OPTIONAL = ("_g_idx", "k_scale", "v_scale", "_zero_point", "input_scale", "input_global_scale")
 
 
 @dataclass
@@ -41,18 +43,27 @@ class Proof:
     """Each names a tensor or module and what is wrong with it."""
 
 
-def verify(folder: Path, sparse: bool | None = None, source: Path | None = None) -> Proof:
+def verify(
+    folder: Path,
+    sparse: bool | None = None,
+    source: Path | None = None,
+    trust_remote_code: bool = False,
+) -> Proof:
     """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
     `source`: the original, to show that the embedding and a head left alone are untouched."""
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise bad_input(f"{folder}: there is no config.json")
-    config = json.loads(config_file.read_text())
+    try:
+        config = json.loads(config_file.read_text())
+    except json.JSONDecodeError as error:
+        raise bad_input(f"{config_file}:{error.lineno}: no JSON ({error.msg})") from error
+    model = _empty_model(folder, trust_remote_code)
     recipe = _recipe(folder)
     if sparse is None:
         sparse = "sparsegpt" in recipe.get("steps", [])
     with CheckpointTensors(folder) as tensors:
-        proof = _Check(folder, config, recipe, sparse, tensors).run()
+        proof = _Check(model, config, recipe, sparse, tensors).run()
         if source is not None:
             with CheckpointTensors(source) as original:
                 proof.faults += _touched(tensors, original)
@@ -80,7 +91,7 @@ def _recipe(folder: Path) -> dict[str, Any]:
 class _Check:
     def __init__(
         self,
-        folder: Path,
+        model: Any,
         config: dict[str, Any],
         recipe: dict[str, Any],
         sparse: bool,
@@ -88,8 +99,7 @@ class _Check:
     ) -> None:
         self.proof = Proof()
         self.recipe, self.sparse, self.tensors = recipe, sparse, tensors
-        with torch.device("meta"):
-            self.model = AutoModelForCausalLM.from_config(_plain_config(folder))
+        self.model = model
         self.schemes = _schemes(config, self.model)
         self.expected: set[str] = set()
 
@@ -133,6 +143,9 @@ class _Check:
             self._shape(f"{name}.weight_global_scale", None)
         if not weights.symmetric:
             self._shape(f"{name}.weight_zero_point", None)
+        inputs = scheme.input_activations
+        if inputs is not None and inputs.dynamic is False:
+            self._shape(f"{name}.input_scale", None)
         self._mask(name, columns, bits if packed else None)
         kind = "int" if integer else "float"
         group = f" of {weights.group_size}" if weights.group_size else ""
@@ -244,7 +257,7 @@ class _Check:
             if owner not in linear or part == "bias":
                 self._shape(name, None)
         for name in sorted(set(self.tensors) - self.expected):
-            if not name.endswith(("_g_idx", "k_scale", "v_scale")):
+            if not name.endswith(OPTIONAL):
                 self.fault(f"{name} belongs to no part of the model")
 
     def _values(self) -> None:
@@ -265,12 +278,17 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _plain_config(folder: Path) -> Any:
-    """The architecture alone; with its quantization config, packed tensors would be expected."""
-    config = AutoConfig.from_pretrained(folder)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    return config
+def _empty_model(folder: Path, trust_remote_code: bool) -> Any:
+    """The architecture without weights; with its quantization config, packed tensors would be
+    expected."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        raise bad_input(f"{folder / 'config.json'}: {' '.join(str(error).split())}") from error
 
 
 def _schemes(config: dict[str, Any], model: torch.nn.Module) -> dict[str, QuantizationScheme]:
@@ -284,10 +302,12 @@ def _schemes(config: dict[str, Any], model: torch.nn.Module) -> dict[str, Quanti
             "compressed-tensors checkpoints can be proven"
         )
     found: dict[str, QuantizationScheme] = {}
-    for group in quantization["config_groups"].values():
+    for group in quantization.get("config_groups", {}).values():
         scheme = QuantizationScheme.model_validate(group)
-        scheme.format = scheme.format or quantization["format"]
-        for name, module in match_named_modules(model, scheme.targets, quantization["ignore"]):
+        scheme.format = scheme.format or quantization.get("format")
+        for name, module in match_named_modules(
+            model, scheme.targets, quantization.get("ignore", [])
+        ):
             if isinstance(module, torch.nn.Linear):
                 found[name] = scheme
     return found

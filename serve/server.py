@@ -1,5 +1,6 @@
 """vLLM's OpenAI-compatible server for one checkpoint."""
 
+import json
 import os
 import shlex
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from conf.errors import bad_input
 from conf.schema import ServeConfig
+from quantize import manifest
 from serve.engine import environment, options
 
 API_KEY = "VLLM_API_KEY"
@@ -18,14 +20,23 @@ def server_command(folder: Path, config: ServeConfig) -> list[str]:
     vLLM has another distribution name, on which `vllm serve` stumbles."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(folder), "--host", config.host, "--port", str(config.port)]
-    command += ["--served-model-name", f"{config.model.name}"]
+    command += ["--served-model-name", _served_name(folder, config)]
     for name, value in options(config.engine).items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            command.append(flag)
-        elif value is not False and value is not None:
-            command += [flag, str(value)]
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            command.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, dict | list):
+            command += [f"--{flag}", json.dumps(value)]
+        elif value is not None:
+            command += [f"--{flag}", str(value)]
     return command
+
+
+def _served_name(folder: Path, config: ServeConfig) -> str:
+    """The model's name; for a folder that was named, the one that its manifest gives."""
+    if config.checkpoint is None:
+        return str(config.model.name)
+    return manifest.read(folder).model if (folder / manifest.FILE).is_file() else folder.name
 
 
 def serve(folder: Path, config: ServeConfig) -> None:

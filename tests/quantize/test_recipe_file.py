@@ -48,6 +48,16 @@ def test_what_would_do_nothing_is_named(tmp_path: Path, text: str, message: str)
     assert error.value.exit_code == 2
 
 
+def test_a_changed_file_is_another_run(tmp_path: Path) -> None:
+    """Layers that a killed run kept are taken over only if the file says the same."""
+    from quantize.pipeline import Text, _key
+
+    config = quantize_config("model=tiny", f"recipe.file={write(tmp_path, GOOD)}")
+    first = _key(config, "hash", Text([], None))
+    write(tmp_path, GOOD.replace("W4A16", "W8A16"))
+    assert _key(config, "hash", Text([], None)) != first
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(QuantlineError, match="there is no file"):
         read(Path("/nowhere/recipe.yaml"))

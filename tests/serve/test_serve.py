@@ -70,6 +70,20 @@ def ask(url: str, body: dict[str, object], server: subprocess.Popen[bytes]) -> d
     raise AssertionError("the server did not come up")
 
 
+def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, run_command: Run) -> None:
+    result = run_command(
+        "serve",
+        f"checkpoint={tiny_checkpoint}",
+        "dry_run=true",
+        "+engine.options.enable_prefix_caching=false",
+        "+engine.options.speculative_config={method: ngram}",
+    )
+    words = shlex.split(result.stdout)
+    assert "--no-enable-prefix-caching" in words
+    assert words[words.index("--speculative-config") + 1] == '{"method": "ngram"}'
+    assert words[words.index("--served-model-name") + 1] == "tiny"
+
+
 def test_another_host_needs_a_key(tiny_checkpoint: Path, run_command: Run) -> None:
     arguments = ("serve", f"checkpoint={tiny_checkpoint}", "host=0.0.0.0", "dry_run=true")
     refused = run_command(*arguments)
