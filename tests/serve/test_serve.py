@@ -52,8 +52,10 @@ def test_the_server_answers_and_stops_cleanly(tiny_checkpoint: Path, run_command
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(timeout=60)
-    with socket.socket() as probe:
+    with socket.socket() as probe:  # a server may take the port again at once
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", port))
+        probe.listen()
 
 
 def ask(url: str, body: dict[str, object], server: subprocess.Popen[bytes]) -> dict[str, object]:
