@@ -4,10 +4,13 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from conf.cache import cache_root
+from conf.errors import bad_input
 from conf.schema import ModelConfig
 
+CONFIG = "config.json"
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
 
 
@@ -25,3 +28,15 @@ def cached_folder(model: ModelConfig) -> Path:
         del recipe[irrelevant]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
     return cache_root() / "models" / f"{model.name}-{model.weights}-{digest}"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model folder's config.json; complains by name where there is none."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise bad_input(f"{folder}: there is no {CONFIG}")
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise bad_input(f"{path}:{error.lineno}: no JSON ({error.msg})") from error
+    return content

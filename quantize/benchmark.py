@@ -27,6 +27,7 @@ from quantize.compress import Batches, compress
 from quantize.fetch import fetch
 from quantize.load import load
 from quantize.recipe import modifiers
+from quantize.reload import weights_held
 
 HELD_OUT = 4  # sequences that the errors are measured on
 
@@ -146,7 +147,8 @@ def layer_errors(
 
 
 def _run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, device: str) -> torch.Tensor:
-    output = layer.to(device)(hidden, position_embeddings=rotary)
+    with weights_held(layer):
+        output = layer.to(device)(hidden, position_embeddings=rotary)
     return output[0] if isinstance(output, tuple) else output
 
 

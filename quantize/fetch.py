@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from conf.errors import bad_input, world_fault
-from conf.models import cached_folder, is_made_here
+from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.schema import ModelConfig
 from conf.terminal import say
 
@@ -78,13 +78,7 @@ def _from_hub(model: ModelConfig) -> Path:
 
 def check_folder(folder: Path, model: ModelConfig) -> None:
     """Refuses what is no plain safetensors model, before anything of it is loaded."""
-    config_file = folder / "config.json"
-    if not config_file.is_file():
-        raise bad_input(f"{folder}: there is no config.json")
-    try:
-        config = json.loads(config_file.read_text())
-    except json.JSONDecodeError as error:
-        raise bad_input(f"{config_file}:{error.lineno}: no JSON ({error.msg})") from error
+    config, config_file = read_config(folder), folder / CONFIG
     if not any(folder.glob("*.safetensors")):
         other = [path.name for path in folder.glob("*.bin")]
         found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from conf.errors import bad_input
@@ -32,6 +32,18 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     except (OSError, ValueError) as error:
         raise bad_input(f"{folder}: the tokenizer cannot be loaded ({error})") from error
     return model, tokenizer
+
+
+def empty_model(folder: Path, trust_remote_code: bool) -> Any:
+    """The architecture without weights and without its quantization: plain linear layers."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        raise bad_input(f"{folder / 'config.json'}: {' '.join(str(error).split())}") from error
 
 
 def check_finite(model: PreTrainedModel) -> None:

@@ -15,12 +15,12 @@ from llmcompressor.modifiers.transform.awq.dynamic_mappings import (
 from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
     get_layer_mappings_from_model as smoothquant_mappings,
 )
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from conf.errors import bad_input, world_fault
 from conf.kernels import kernels
 from conf.recipe_schema import GROUPED, HEAD_FORMATS, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
+from quantize.load import empty_model
 
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it says how many more
@@ -57,15 +57,13 @@ class Preflight:
 
 def preflight(source: Path, config: QuantizeConfig) -> Preflight:
     """Checks the recipe against the architecture and the machine."""
-    trusted = config.model.trust_remote_code
+    model = empty_model(source, config.model.trust_remote_code)
     try:
-        with torch.device("meta"):
-            settings = AutoConfig.from_pretrained(source, trust_remote_code=trusted)
-            model = AutoModelForCausalLM.from_config(settings, trust_remote_code=trusted)
         recipe = with_options(config, model)
     except ValueError as error:
-        raise bad_input(f"model={config.model.name}: {' '.join(str(error).split())}") from error
+        raise bad_input(str(error)) from error
     modules = dict(_matched(model, recipe.targets, recipe.ignore))
+    _check_experts(model, str(config.model.name))
     _check_patterns(model, recipe)
     _check_head(model, recipe, modules)
     _check_groups(recipe, modules)
@@ -115,6 +113,18 @@ def _check_patterns(model: Any, recipe: RecipeConfig) -> None:
             close = difflib.get_close_matches(pattern.removeprefix("re:"), [*names, *kinds], n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise bad_input(f"recipe.{option}: '{pattern}' matches no module.{hint}")
+
+
+def _check_experts(model: Any, name: str) -> None:
+    """transformers keeps a layer's experts in one tensor of three dimensions, which no recipe's
+    patterns reach: the checkpoint would be the original's size and say it is quantized."""
+    tensors = model.named_parameters()
+    fused = [part for part, tensor in tensors if tensor.dim() > 2 and "experts" in part]
+    if fused:
+        raise bad_input(
+            f"model={name}: its experts are kept as one tensor ({fused[0]} and {len(fused) - 1} "
+            "more), which no recipe quantizes; only dense models can be quantized here"
+        )
 
 
 def _check_head(model: Any, recipe: RecipeConfig, modules: dict[str, Any]) -> None:

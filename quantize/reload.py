@@ -1,8 +1,11 @@
 """The reloaded checkpoint against the model in memory: do they answer alike?"""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from compressed_tensors.offload import disable_offloading
 
 PROBE_TOKENS = 64
 LOWEST_TOKEN = 16  # below lie special tokens
@@ -12,9 +15,33 @@ def probe_logits(model: Any) -> torch.Tensor:
     """The logits on a fixed run of tokens, spread over the vocabulary."""
     step = max(1, (model.config.vocab_size - LOWEST_TOKEN) // PROBE_TOKENS)
     tokens = torch.arange(LOWEST_TOKEN, LOWEST_TOKEN + step * PROBE_TOKENS, step)
-    with torch.no_grad():
+    with torch.no_grad(), weights_held(model):
         logits: torch.Tensor = model(tokens.unsqueeze(0).to(model.device)).logits
     return logits.float().cpu()
+
+
+@contextmanager
+def weights_held(model: torch.nn.Module) -> Iterator[None]:
+    """Lets every layer fetch its weight once in a forward pass.
+
+    compressed-tensors rounds the weight that it fetched; a layer whose weight lies on the host
+    then fetches another, unrounded one, so that a model in memory seems to lose nothing.
+    """
+    held = ExitStack()
+
+    def hold(module: Any, inputs: Any) -> None:
+        held.enter_context(disable_offloading())
+
+    def release(module: Any, inputs: Any, output: Any) -> None:
+        held.close()
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if hasattr(module, "quantization_scheme"):
+                hooks.callback(module.register_forward_pre_hook(hold).remove)
+                hooks.callback(module.register_forward_hook(release).remove)
+        with held:
+            yield
 
 
 def closeness(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -1,6 +1,5 @@
 """Writes a model as a compressed checkpoint."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from compressed_tensors.offload import dispatch_model
 from transformers import PreTrainedModel
 
+from conf.models import read_config
 from quantize.recipe_file import make_readable
 
 SHARD_SIZE = "4GB"
@@ -50,6 +50,6 @@ def quantized_modules(model: PreTrainedModel) -> int:
 
 def source_dtype(folder: Path) -> torch.dtype:
     """The number type that the original is stored in."""
-    config = json.loads((folder / "config.json").read_text())
+    config = read_config(folder)
     name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     return getattr(torch, name)

@@ -5,7 +5,6 @@ the architecture the tensors found are held against the config's format, and aga
 where the manifest names one.
 """
 
-import json
 import math
 import sys
 from collections import Counter
@@ -16,12 +15,13 @@ from typing import Any
 import torch
 from compressed_tensors.quantization import QuantizationScheme
 from compressed_tensors.utils import match_named_modules
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from conf.errors import bad_input, gate_failed
+from conf.models import read_config
 from conf.recipe_schema import HEAD_FORMATS
 from conf.terminal import say
 from quantize import manifest
+from quantize.load import empty_model
 from quantize.tensors import CheckpointTensors, breaks_2_of_4, unpack_integers
 
 FP8 = torch.float8_e4m3fn
@@ -47,19 +47,16 @@ def verify(
     folder: Path,
     sparse: bool | None = None,
     source: Path | None = None,
+    recipe: dict[str, Any] | None = None,
     trust_remote_code: bool = False,
 ) -> Proof:
     """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
-    `source`: the original, to show that the embedding and a head left alone are untouched."""
-    config_file = folder / "config.json"
-    if not config_file.is_file():
-        raise bad_input(f"{folder}: there is no config.json")
-    try:
-        config = json.loads(config_file.read_text())
-    except json.JSONDecodeError as error:
-        raise bad_input(f"{config_file}:{error.lineno}: no JSON ({error.msg})") from error
-    model = _empty_model(folder, trust_remote_code)
-    recipe = _recipe(folder)
+    `source`: the original, to show that the embedding and a head left alone are untouched;
+    `recipe`: what was asked for, the manifest's where there is one."""
+    config = read_config(folder)
+    model = empty_model(folder, trust_remote_code)
+    if recipe is None:
+        recipe = _recipe(folder)
     if sparse is None:
         sparse = "sparsegpt" in recipe.get("steps", [])
     with CheckpointTensors(folder) as tensors:
@@ -101,17 +98,21 @@ class _Check:
         self.recipe, self.sparse, self.tensors = recipe, sparse, tensors
         self.model = model
         self.schemes = _schemes(config, self.model)
+        self.linear = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        }
+        targets, ignore = recipe.get("targets", ["Linear"]), recipe.get("ignore", ["lm_head"])
+        self.named = {name for name, _ in match_named_modules(model, targets, ignore)}
         self.expected: set[str] = set()
 
     def run(self) -> Proof:
         found: Counter[str] = Counter()
-        for name, module in self.model.named_modules():
-            if isinstance(module, torch.nn.Linear):
-                scheme = self.schemes.get(name)
-                rows, columns = module.out_features, module.in_features
-                found[self._linear(name, rows, columns, scheme)] += 1
+        for name, module in self.linear.items():
+            rows, columns = module.out_features, module.in_features
+            found[self._linear(name, rows, columns, self.schemes.get(name))] += 1
         self.proof.formats = dict(found)
-        self._size()
         self._against_recipe()
         self._names()
         self._values()
@@ -130,7 +131,7 @@ class _Check:
         packed = scheme.format in ("pack-quantized", "nvfp4-pack-quantized")
         if packed:
             width = columns * bits // (32 if integer else 8)
-            self._shape(f"{name}.weight_packed", (rows, math.ceil(width)))
+            self._shape(f"{name}.weight_packed", (rows, width))
         else:
             self._shape(f"{name}.weight", (rows, columns))
             self._stored_as(f"{name}.weight", torch.int8 if integer else FP8)
@@ -177,7 +178,7 @@ class _Check:
 
     def _mask(self, name: str, columns: int, packed_bits: int | None) -> None:
         """2:4 where it is claimed, in what the file holds."""
-        if not self.sparse or not self._is_pruned(name):
+        if not self.sparse or name not in self.named:
             return
         stored = f"{name}.weight" if packed_bits is None else f"{name}.weight_packed"
         if stored not in self.tensors:
@@ -189,23 +190,12 @@ class _Check:
         if broken:
             self.fault(f"{stored}: {broken} groups of four have fewer than two zeros")
 
-    def _is_pruned(self, name: str) -> bool:
-        ignored = self.recipe.get("ignore", ["lm_head"])
-        targets = self.recipe.get("targets", ["Linear"])
-        matched = getattr(self, "_pruned", None)
-        if matched is None:
-            matched = {found for found, _ in match_named_modules(self.model, targets, ignored)}
-            self._pruned = matched
-        return name in matched
-
     def _against_recipe(self) -> None:
         """The config's schemes are the ones that the recipe asks for, on the modules it names."""
         if not self.recipe or self.recipe["file"]:
             return  # nothing is claimed beside the config itself
         weights, head = self.recipe["weights"], self.recipe["lm_head"]
-        targets, ignore = self.recipe["targets"], self.recipe["ignore"]
-        named = [name for name, _ in match_named_modules(self.model, targets, ignore)]
-        asked = dict.fromkeys(named, (weights, self.recipe["activations"])) if weights else {}
+        asked = dict.fromkeys(self.named, (weights, self.recipe["activations"])) if weights else {}
         if head:
             asked["lm_head"] = (asdict(HEAD_FORMATS[head]), None)
         for name in sorted(set(asked) ^ set(self.schemes)):
@@ -231,30 +221,11 @@ class _Check:
             if value != asked[ours]:
                 self.fault(f"{name}: {part} have {ours} {value}, the recipe asks for {asked[ours]}")
 
-    def _size(self) -> None:
-        """The weights take the room that their bits say; scales and the rest add little."""
-        for name, scheme in self.schemes.items():
-            module = self.model.get_submodule(name)
-            stored = [
-                part for part in ("weight", "weight_packed") if f"{name}.{part}" in self.tensors
-            ]
-            for part in stored:
-                tensor = self.tensors[f"{name}.{part}"]
-                found = tensor.numel() * tensor.element_size()
-                expected = module.out_features * module.in_features * scheme.weights.num_bits / 8
-                if found != expected:
-                    self.fault(f"{name}.{part} takes {found} bytes, {expected:.0f} are expected")
-
     def _names(self) -> None:
         """Every parameter of the architecture is there, and nothing else is."""
-        linear = {
-            name
-            for name, module in self.model.named_modules()
-            if isinstance(module, torch.nn.Linear)
-        }
         for name, _ in self.model.named_parameters():
             owner, _, part = name.rpartition(".")
-            if owner not in linear or part == "bias":
+            if owner not in self.linear or part == "bias":
                 self._shape(name, None)
         for name in sorted(set(self.tensors) - self.expected):
             if not name.endswith(OPTIONAL):
@@ -263,8 +234,10 @@ class _Check:
     def _values(self) -> None:
         for name in self.tensors:
             tensor = self.tensors[name]
+            size = tensor.numel() * tensor.element_size()
             self.proof.tensors += 1
-            self.proof.bytes += tensor.numel() * tensor.element_size()
+            self.proof.bytes += size
+            self._size(name, size)
             if tensor.is_floating_point():
                 wide = tensor.float()
                 if not torch.isfinite(wide).all():
@@ -272,23 +245,19 @@ class _Check:
                 elif name.endswith("_scale") and not (wide != 0).all():
                     self.fault(f"{name} holds scales of zero")
 
+    def _size(self, name: str, found: int) -> None:
+        """Quantized weights take the room that their bits say."""
+        owner, _, part = name.rpartition(".")
+        if owner in self.schemes and part in ("weight", "weight_packed"):
+            weights = self.linear[owner].out_features * self.linear[owner].in_features
+            expected = weights * self.schemes[owner].weights.num_bits / 8
+            if found != expected:
+                self.fault(f"{name} takes {found} bytes, {expected:.0f} are expected")
+
 
 def _plain(value: Any) -> Any:
     """An enum's value; compressed-tensors gives the one or the other."""
     return getattr(value, "value", value)
-
-
-def _empty_model(folder: Path, trust_remote_code: bool) -> Any:
-    """The architecture without weights; with its quantization config, packed tensors would be
-    expected."""
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    except ValueError as error:
-        raise bad_input(f"{folder / 'config.json'}: {' '.join(str(error).split())}") from error
 
 
 def _schemes(config: dict[str, Any], model: torch.nn.Module) -> dict[str, QuantizationScheme]:

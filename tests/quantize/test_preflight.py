@@ -39,6 +39,17 @@ def test_a_recipe_that_does_not_fit_is_refused(
     assert error.value.exit_code == 2
 
 
+def test_fused_experts_are_refused(tmp_path: Path) -> None:
+    """They are no linear layers: a recipe would leave nine tenths of the model as it was."""
+    from quantize.build import architecture_config
+
+    model = quantize_config("model=qwen2-57b-a14b").model
+    assert model.architecture is not None
+    architecture_config(model.architecture).save_pretrained(tmp_path)
+    with pytest.raises(QuantlineError, match=r"experts are kept as one tensor \(model.layers.0"):
+        check(tmp_path)
+
+
 def test_auto_takes_the_largest_group_that_fits(tiny: tuple[ModelConfig, Path]) -> None:
     found = check(tiny[1], "recipe=w4a16_gptq", "group_size=auto")
     assert found.recipe.weights is not None

@@ -1,0 +1,30 @@
+"""On an NVIDIA GPU: recipes run there, are proven there, and answer in vLLM there."""
+
+from pathlib import Path
+
+import pytest
+
+from quantize import manifest
+from quantize.pipeline import quantize
+from tests.conftest import ROOT, Run, quantize_config
+
+SMALL = ["model=tiny", "calibration.samples=8", "calibration.length=128"]
+RECIPES = ("w8a16_awq", "w8a8_smooth_gptq", "w4a16_gptq", "fp8_dynamic", "w8a8_sparse_smooth_gptq")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_runs_on_the_gpu(recipe: str, tmp_path: Path) -> None:
+    folder = quantize(quantize_config(*SMALL, f"recipe={recipe}", f"output_dir={tmp_path}"))
+    assert folder is not None
+    record = manifest.read(folder)
+    assert record.peak_memory_gib["gpu"] > 0
+    assert record.proof["reload_divergence"] < 0.02
+
+
+@pytest.mark.gpu
+def test_vllm_answers_with_a_weight_only_checkpoint(run_command: Run, tmp_path: Path) -> None:
+    folder = quantize(quantize_config(*SMALL, "recipe=w4a16_gptq", f"output_dir={tmp_path}"))
+    result = run_command("serve", f"checkpoint={folder}", "prompt=The", PYTHONPATH=str(ROOT))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
