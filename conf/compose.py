@@ -21,6 +21,7 @@ from conf import sources
 from conf.cache import cache_root
 from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain
+from conf.load_schema import EngineConfig
 
 VERSION_BASE = "1.3"
 Config = TypeVar("Config")
@@ -53,12 +54,26 @@ def checked(command: Command, words: list[str]) -> list[str]:
         _check_names(group, overrides, sources.choices(group, folders))
     for override in overrides:
         key = override.key_or_group
-        if key not in command.groups and not key.startswith("hydra"):
+        if key not in command.groups and not key.startswith("hydra") and not _is_engines_own(key):
             check_key(key, command.schema)
+    words = [_passed_on(word, override) for word, override in zip(words, overrides, strict=True)]
     keys = {override.key_or_group for override in overrides}
     if keys & {"model.path", "model.id"} and "model" not in keys:
         return ["model=custom", *words]
     return words
+
+
+def _is_engines_own(key: str) -> bool:
+    """Whether `engine.NAME` is no option of ours, but one that goes to the engine as it is."""
+    group, _, name = key.partition(".")
+    ours = EngineConfig.__dataclass_fields__
+    return group == "engine" and bool(name) and name.split(".")[0] not in ours
+
+
+def _passed_on(word: str, override: Override) -> str:
+    if not _is_engines_own(override.key_or_group):
+        return word
+    return "++engine.options." + word.lstrip("+").removeprefix("engine.")
 
 
 def _search_path(overrides: list[Override]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from conf.schema import GpuConfig
+from conf.load_schema import GpuConfig
 
 BF16_FLAGS = {"bf16", "avx512_bf16", "amx_bf16"}
 CPU = "cpu"

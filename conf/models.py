@@ -6,11 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from conf import sources
 from conf.cache import cache_root
 from conf.errors import bad_input
 from conf.schema import ModelConfig
 
 CONFIG = "config.json"
+SHAPES_FORMAT = 1
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
 
 
@@ -28,6 +30,18 @@ def cached_folder(model: ModelConfig) -> Path:
         del recipe[irrelevant]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
     return cache_root() / "models" / f"{model.name}-{model.weights}-{digest}"
+
+
+def shapes_folder(model: ModelConfig, recipe: str) -> Path:
+    """Where the config and tensor shapes of a recipe on a model are kept, without weights."""
+    what = asdict(model)
+    for irrelevant in ("name", "weights", "seed", "package", "training"):
+        del what[irrelevant]
+    files = sources.choices("recipe", sources.folders_of([]))
+    content = files[recipe].read_text() if recipe in files else ""
+    stated = json.dumps([SHAPES_FORMAT, what, recipe, content], sort_keys=True)
+    digest = hashlib.sha256(stated.encode()).hexdigest()[:12]
+    return cache_root() / "shapes" / f"{model.name}-{recipe}-{digest}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

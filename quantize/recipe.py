@@ -67,18 +67,18 @@ def _gptq(recipe: RecipeConfig) -> Modifier:
         block_size=recipe.gptq.block_size,
         dampening_frac=recipe.gptq.dampening,
         actorder="static" if recipe.gptq.act_order else None,
-        **_formats(recipe),
+        **formats(recipe),
     )
 
 
 def _autoround(recipe: RecipeConfig) -> Modifier:
     return AutoRoundModifier(
-        iters=recipe.autoround.iterations, enable_torch_compile=False, **_formats(recipe)
+        iters=recipe.autoround.iterations, enable_torch_compile=False, **formats(recipe)
     )
 
 
 def _rounding(recipe: RecipeConfig) -> Modifier:
-    return QuantizationModifier(**_formats(recipe))
+    return QuantizationModifier(**formats(recipe))
 
 
 MAKERS: dict[str, Callable[[RecipeConfig], Modifier]] = {
@@ -91,7 +91,8 @@ MAKERS: dict[str, Callable[[RecipeConfig], Modifier]] = {
 }
 
 
-def _formats(recipe: RecipeConfig) -> dict[str, Any]:
+def formats(recipe: RecipeConfig) -> dict[str, Any]:
+    """What is stored how: the fields of compressed-tensors' config, which modifiers take too."""
     assert recipe.weights is not None
     groups = {
         "group_0": QuantizationScheme(

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from conf.cache import log_file
-from conf.schema import EngineConfig
+from conf.load_schema import EngineConfig
 from conf.terminal import chatter_to, say
 from serve.engine import environment, options
 

@@ -1,21 +1,33 @@
-"""What starting vLLM takes on this machine: the model's folder, the options, the environment."""
+"""Starting vLLM on this machine: the model's folder, the options, the server and its end."""
 
+import ast
+import importlib.util
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conf.errors import QuantlineError, bad_input
+from conf.errors import QuantlineError, bad_input, unknown, world_fault
 from conf.hardware import cpu_has_bf16, gpu_names
+from conf.load_schema import EngineConfig
 from conf.models import cached_folder, is_made_here
-from conf.schema import EngineConfig, ModelConfig
+from conf.schema import ModelConfig
 from quantize.manifest import published
 
 CPU_KV_CACHE_GIB = "4"
+SECONDS_TO_START = 1800
+SECONDS_TO_STOP = 30
 
 
 @cache
@@ -63,7 +75,24 @@ def options(engine: EngineConfig) -> dict[str, Any]:
     chosen: dict[str, Any] = {"dtype": dtype, "enforce_eager": eager}
     if engine.max_model_len:
         chosen["max_model_len"] = engine.max_model_len
+    known = known_options() if engine.options else set()
+    for name in engine.options:
+        if name not in known:
+            raise unknown(f"engine.{name}", name, known)
     return chosen | dict(engine.options)
+
+
+def known_options() -> set[str]:
+    """vLLM's engine options, read from its source: importing it takes ten seconds."""
+    package = importlib.util.find_spec("vllm")
+    if package is None or not package.submodule_search_locations:
+        raise world_fault("vLLM is not installed here; `make setup` installs it")
+    source = Path(package.submodule_search_locations[0]) / "engine" / "arg_utils.py"
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
+            fields = [part.target for part in node.body if isinstance(part, ast.AnnAssign)]
+            return {target.id for target in fields if isinstance(target, ast.Name)}
+    raise world_fault(f"{source}: there is no class EngineArgs")
 
 
 def environment() -> dict[str, str]:
@@ -74,3 +103,81 @@ def environment() -> dict[str, str]:
         wanted["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_CACHE_GIB
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     return wanted | dict(os.environ)
+
+
+def server_command(
+    folder: Path, settings: dict[str, Any], host: str, port: int, name: str
+) -> list[str]:
+    """The command line of the server. The module is called by its path because the CPU build of
+    vLLM has another distribution name, on which `vllm serve` stumbles."""
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(folder), "--host", host, "--port", str(port)]
+    command += ["--served-model-name", name]
+    for option, value in settings.items():
+        flag = option.replace("_", "-")
+        if isinstance(value, bool):
+            command.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, dict | list):
+            command += [f"--{flag}", json.dumps(value)]
+        elif value is not None:
+            command += [f"--{flag}", str(value)]
+    return command
+
+
+def server_environment() -> dict[str, str]:
+    """A server answers many at once and needs its engine in a process of its own."""
+    variables = environment()
+    variables.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    return variables
+
+
+@contextmanager
+def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path) -> Iterator[str]:
+    """Starts vLLM's server on a free port of this machine, yields its address once it answers,
+    and leaves no process behind."""
+    port = _free_port()
+    command = server_command(folder, settings, "127.0.0.1", port, name)
+    with log.open("ab") as chatter:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=chatter,
+            stderr=chatter,
+            env=server_environment(),
+            start_new_session=True,
+        )
+    try:
+        _wait_until_healthy(process, f"http://127.0.0.1:{port}", log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        _stop(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise world_fault(f"the server stopped with {process.returncode} (see {log})")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise world_fault(f"the server was not ready after {SECONDS_TO_START} s (see {log})")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Asks it to end, and after a while ends it and everything that it started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_STOP)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

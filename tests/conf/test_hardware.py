@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conf import hardware
-from conf.schema import GpuConfig
+from conf.load_schema import GpuConfig
 
 
 @pytest.mark.parametrize(

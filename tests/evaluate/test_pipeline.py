@@ -55,7 +55,7 @@ def test_a_checkpoint_is_measured_beside_the_original(
 def test_a_scenario_that_does_not_fit_is_said_and_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from conf.schema import ScenarioConfig
+    from conf.load_schema import ScenarioConfig
 
     cases = {"short": ScenarioConfig(1, 8, 8), "long": ScenarioConfig(1, 20, 8)}
     assert set(_fitting(cases, limit=20)) == {"short"}

@@ -1,0 +1,104 @@
+"""What an evaluation puts on a checkpoint: the load, the engine that takes it, the accelerator."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from conf.checks import at_least, one_of
+
+ENGINES = ("vllm", "vllm_server", "transformers")
+
+
+@dataclass
+class ScenarioConfig:
+    """One load: a batch that starts at once, or requests that keep coming to a server."""
+
+    input_tokens: int = MISSING
+    """Tokens in each prompt."""
+    output_tokens: int = MISSING
+    """Tokens in each answer."""
+    batch: int | None = None
+    """Requests that start at once; null for a load that lasts."""
+    concurrency: int | None = None
+    """Closed loop: clients of a server, each asking again as soon as it has its answer."""
+    rate: float | None = None
+    """Open loop: requests a second that reach a server, at random (Poisson) times."""
+    requests: int | None = None
+    """Requests in a load that lasts."""
+    ttft_ms: float | None = None
+    """A request of a lasting load counts as good if its first token comes within this time."""
+    tpot_ms: float | None = None
+    """And if the following tokens take no longer than this each, in the mean."""
+
+    def __post_init__(self) -> None:
+        for name in ("input_tokens", "output_tokens"):
+            at_least(name, getattr(self, name), 1)
+        kinds = [name for name in ("batch", "concurrency", "rate") if getattr(self, name)]
+        if len(kinds) != 1:
+            found = f"found {' and '.join(kinds)}" if kinds else "found none"
+            raise ValueError(f"scenario: give one of batch, concurrency and rate; {found}")
+        if self.lasts:
+            at_least("requests", self.requests or 0, 1)
+        if self.lasts and not (self.ttft_ms and self.tpot_ms):
+            raise ValueError("scenario: a load that lasts needs its targets, ttft_ms and tpot_ms")
+
+    @property
+    def lasts(self) -> bool:
+        """Whether requests keep coming, which takes a server."""
+        return self.batch is None
+
+    @property
+    def count(self) -> int:
+        """Requests in one run."""
+        return self.batch or self.requests or 0
+
+    @property
+    def tokens(self) -> int:
+        """The longest context it reaches."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass
+class EngineConfig:
+    """The engine that loads a checkpoint."""
+
+    kind: str = "vllm"
+    """vllm (in a process of its own), vllm_server (over HTTP) or transformers."""
+    dtype: str = "auto"
+    """Number type of what is not quantized; auto is the checkpoint's where the device has it."""
+    max_model_len: int | None = None
+    """Longest context; null is what the scenarios need."""
+    enforce_eager: bool | None = None
+    """Without compiling and graphs; null is yes on a CPU, no on a GPU."""
+    url: str | None = None
+    """For vllm_server: a server that is already running, as http://HOST:PORT."""
+    allow_missing_kv_scales: bool = False
+    """Let an FP8 KV cache run with scales of 1 where the checkpoint has none."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Any further option of the engine; `engine.NAME=VALUE` puts it here."""
+
+    def __post_init__(self) -> None:
+        one_of("engine.kind", self.kind, ENGINES)
+        if self.url is not None and self.kind != "vllm_server":
+            raise ValueError(f"engine.url goes with engine=vllm_server, not with {self.kind}")
+
+
+@dataclass
+class GpuConfig:
+    """The accelerator and what its maker says of it; peak rates are for dense products."""
+
+    name: str | None = None
+    """Its name as the driver gives it, or null to look."""
+    compute_capability: float | None = None
+    """Of NVIDIA's architectures: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell."""
+    memory_gib: float | None = None
+    """Memory on the card."""
+    bandwidth_gb_s: float | None = None
+    """Memory bandwidth."""
+    bf16_tflops: float | None = None
+    """bf16 matrix products."""
+    fp8_tflops: float | None = None
+    """FP8 matrix products; null where it has none."""
+    int8_tops: float | None = None
+    """INT8 matrix products."""

@@ -1,0 +1,68 @@
+"""`python -m evaluate.benchmark scenario=NAME`: our timed loop against plain `LLM.generate`.
+
+One loaded engine, the two loops in turn on the same shapes: what timing every token costs. Takes
+the options of `python -m evaluate` and measures the original.
+"""
+
+import json
+import statistics
+import time
+from pathlib import Path
+
+from conf.app import run
+from conf.cache import log_file
+from conf.errors import bad_input
+from conf.models import read_config
+from conf.schema import EvaluateConfig
+from conf.terminal import chatter_to
+from evaluate.__main__ import COMMAND
+from evaluate.engines import Load
+from evaluate.metrics import batch_values
+from evaluate.targets import targets
+from evaluate.workload import prompts
+
+
+def benchmark(config: EvaluateConfig) -> None:
+    """Prints the median latencies of both loops and their ratio, as JSON."""
+    if config.engine.kind != "vllm":
+        raise bad_input("evaluate.benchmark goes with engine=vllm")
+    target = targets(config)[0]
+    assert target.folder is not None
+    context = max(scenario.tokens for scenario in config.scenario.values())
+    log = log_file("evaluate-benchmark")
+    with chatter_to(log):
+        figures = _measure(config, Load(target.folder, config.engine, context, target.dummy, log))
+    print(json.dumps(figures))
+
+
+def _measure(config: EvaluateConfig, load: Load) -> dict[str, dict[str, float]]:
+    from vllm import SamplingParams
+
+    from evaluate.engines.vllm import VllmEngine
+
+    engine = VllmEngine(load)
+    vocabulary = read_config(Path(load.folder))["vocab_size"]
+    found = {}
+    for name, scenario in config.scenario.items():
+        sampling = SamplingParams(
+            temperature=0, max_tokens=scenario.output_tokens, ignore_eos=True, detokenize=False
+        )
+        ours: list[float] = []
+        plain: list[float] = []
+        for repeat in range(-1, config.repeats):
+            tokens = prompts(scenario, name, 2 * repeat, vocabulary)
+            values = batch_values(engine.batch(tokens, scenario.output_tokens))
+            ours.append(values["latency_s"])
+            tokens = prompts(scenario, name, 2 * repeat + 1, vocabulary)
+            start = time.perf_counter()
+            engine.llm.generate(
+                [{"prompt_token_ids": prompt} for prompt in tokens], sampling, use_tqdm=False
+            )
+            plain.append(time.perf_counter() - start)
+        middle = [statistics.median(times[1:]) for times in (ours, plain)]
+        found[name] = {"ours_s": middle[0], "plain_s": middle[1], "ratio": middle[0] / middle[1]}
+    return found
+
+
+if __name__ == "__main__":
+    run(COMMAND, benchmark)

@@ -1,0 +1,148 @@
+"""Whether a checkpoint is whole, before an engine loads it: vLLM loads a broken one silently."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from conf.cache import cache_root
+from conf.errors import GATE_FAILED, bad_input, gate_failed, world_fault
+from conf.load_schema import EngineConfig
+from conf.models import CONFIG, read_config
+from evaluate.tensors import SHAPES, Tensor, tensors
+
+TOKENIZER = "tokenizer.json"
+QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")
+KV_SCALES = ("k_scale", "v_scale")
+READ_AT_ONCE = 1 << 24
+NO_NUMBER = "NaN or infinite"
+
+
+def check(folder: Path, original: Path, engine: EngineConfig) -> None:
+    """Raises what is wrong with a checkpoint, naming the file or tensor."""
+    config = read_config(folder)
+    for key in ("max_position_embeddings", "vocab_size"):
+        if key not in config:
+            raise bad_input(f"{folder / CONFIG}: there is no {key}")
+    found = tensors(folder)
+    _check_quantization(folder, config, found)
+    _check_layers(folder, found)
+    if folder != original:
+        _check_tokenizer(folder, original)
+    _check_kv_scales(folder, engine, found)
+    quantization = config.get("quantization_config") or {}
+    if quantization.get("quant_method") == "compressed-tensors":
+        _check_proof(folder)
+
+
+def _check_quantization(folder: Path, config: dict[str, Any], found: dict[str, Tensor]) -> None:
+    quantized = [name for name in found if name.endswith(QUANTIZED_PARTS)]
+    if quantized and not config.get("quantization_config"):
+        raise bad_input(
+            f"{folder / CONFIG}: there is no quantization_config, yet {quantized[0]} and "
+            f"{len(quantized) - 1} more tensors are quantized"
+        )
+
+
+def _check_layers(folder: Path, found: dict[str, Tensor]) -> None:
+    """All layers of a model have the same tensors, but for what a recipe leaves alone: a tensor
+    that all but one or two layers have is missing in those, unless another takes its place."""
+    layers: dict[str, set[str]] = defaultdict(set)
+    for name in found:
+        if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)", name):
+            layers[match[2]].add(match[1] + "{}." + match[3])
+    counts = Counter(part for parts in layers.values() for part in parts)
+    modules = {
+        number: {part.rsplit(".", 1)[0] for part in parts} for number, parts in layers.items()
+    }
+    for number, parts in layers.items():
+        for part, count in counts.items():
+            module = part.rsplit(".", 1)[0]
+            alone = count == len(layers) - 1
+            if alone and part not in parts and module not in modules[number]:
+                raise bad_input(f"{folder}: {part.format(number)} is missing")
+
+
+def _check_tokenizer(folder: Path, original: Path) -> None:
+    """The checkpoint's vocabulary is the original's; where the original has none, any will do."""
+    if not (original / TOKENIZER).is_file():
+        return
+    if not (folder / TOKENIZER).is_file():
+        raise bad_input(f"{folder}: there is no {TOKENIZER}")
+    one, other = (_vocabulary(place / TOKENIZER) for place in (original, folder))
+    if one != other:
+        raise bad_input(f"{folder / TOKENIZER}: its vocabulary is not the original's")
+
+
+def _vocabulary(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_text())
+        return content["model"]["vocab"], [token["content"] for token in content["added_tokens"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise bad_input(f"{path}: is no tokenizer ({error})") from error
+
+
+def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor]) -> None:
+    asked = str(engine.options.get("kv_cache_dtype", "auto"))
+    if not asked.startswith("fp8") or engine.allow_missing_kv_scales:
+        return
+    if not any(name.endswith(KV_SCALES) for name in found):
+        raise bad_input(
+            f"engine.kv_cache_dtype={asked}: {folder} has no scales for it; quantize with "
+            "kv_cache=fp8, or allow scales of 1 with engine.allow_missing_kv_scales=true"
+        )
+
+
+def _check_proof(folder: Path) -> None:
+    """The proof of quantize, in a process of its own; a checkpoint that passed is remembered."""
+    mark = cache_root() / "proven" / checkpoint_hash(folder)
+    if mark.is_file():
+        return
+    result = subprocess.run(
+        [sys.executable, "-m", "quantize.verify", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode == 0:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        return
+    lines = result.stderr.strip().splitlines() or ["no output"]
+    words = lines[-1].removeprefix("error: ")
+    if result.returncode == GATE_FAILED:
+        raise (gate_failed if NO_NUMBER in words else bad_input)(words)
+    raise (bad_input if result.returncode == 2 else world_fault)(words)
+
+
+def checkpoint_hash(folder: Path) -> str:
+    """One hash over the weight files and the config; remembered until a file changes."""
+    files = [*sorted(folder.glob("*.safetensors")), folder / CONFIG]
+    if (folder / SHAPES).is_file():
+        files.append(folder / SHAPES)
+    stamp = json.dumps(
+        [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    )
+    kept = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
+    if kept.is_file():
+        return kept.read_text()
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(READ_AT_ONCE):
+                digest.update(block)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(digest.hexdigest())
+    return digest.hexdigest()
+
+
+def quantization_hash(config: dict[str, Any]) -> str:
+    """A hash of the quantization config; of none for an original."""
+    quantization = config.get("quantization_config")
+    if not quantization:
+        return ""
+    return hashlib.sha256(json.dumps(quantization, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,115 @@
+"""transformers' generate, the baseline that people know."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+
+from conf.hardware import cpu_has_bf16
+from evaluate.engines import Engine, Load, Loaded
+from evaluate.metrics import Request
+
+
+class StepTimes(LogitsProcessor):  # type: ignore[misc]
+    """Notes when the logits of each step are there; it changes none of them."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if scores.is_cuda:
+            torch.cuda.synchronize()
+        self.times.append(time.perf_counter())
+        return scores
+
+
+class TransformersEngine(Engine):
+    """A model and its tokenizer, on the GPU where there is one."""
+
+    def __init__(self, load: Load) -> None:
+        begin = time.perf_counter()
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = AutoModelForCausalLM.from_pretrained(
+            load.folder,
+            dtype=_dtype(load.engine.dtype),
+            device_map=self.device,
+            **load.engine.options,
+        ).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(load.folder)
+        self.traces = load.traces
+        self.loaded = Loaded(startup={"start_s": time.perf_counter() - begin})
+        parameters = list(self.model.parameters()) + list(self.model.buffers())
+        held = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+        self.loaded.memory["weights_gib"] = held / 2**30
+
+    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
+        start = time.perf_counter()
+        steps = StepTimes()
+        inputs = torch.tensor(prompts, device=self.device)
+        output = self.model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            do_sample=False,
+            min_new_tokens=output_tokens,
+            max_new_tokens=output_tokens,
+            logits_processor=[steps],
+            pad_token_id=0,
+        )
+        if output.is_cuda:
+            torch.cuda.synchronize()
+        times = [moment - start for moment in (*steps.times[:-1], time.perf_counter())]
+        counted = output.shape[1] - inputs.shape[1]
+        return [Request(inputs.shape[1], list(times[:counted])) for _ in prompts]
+
+    def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
+        found = []
+        for prompt in prompts:
+            inputs = torch.tensor([self.tokens_of(prompt)], device=self.device)
+            output = self.model.generate(
+                inputs,
+                attention_mask=torch.ones_like(inputs),
+                do_sample=False,
+                max_new_tokens=tokens,
+                pad_token_id=0,
+            )
+            found.append(output[0, inputs.shape[1] :].tolist())
+        return found
+
+    def log_probabilities(self, windows: list[list[int]]) -> list[list[float]]:
+        found: list[list[float]] = []
+        with torch.no_grad():
+            for window in windows:
+                tokens = torch.tensor([window], device=self.device)
+                logits = self.model(tokens).logits[0, :-1].float()
+                chosen = logits.log_softmax(-1).gather(1, tokens[0, 1:, None])
+                found.append(chosen[:, 0].tolist())
+        return found
+
+    def tokens_of(self, text: str) -> list[int]:
+        tokens: list[int] = self.tokenizer(text)["input_ids"]
+        return tokens
+
+    def profile(self, prompts: list[list[int]], output_tokens: int) -> Path:
+        from torch.profiler import ProfilerActivity, profile
+
+        assert self.traces is not None
+        activities = [ProfilerActivity.CPU]
+        if self.device == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        with profile(activities=activities) as profiler:
+            self.batch(prompts, output_tokens)
+        path = self.traces / f"transformers-{time.time_ns()}.json.gz"
+        profiler.export_chrome_trace(str(path))
+        return path
+
+
+def _dtype(asked: str) -> Any:
+    if asked != "auto":
+        return getattr(torch, asked)
+    wide = not torch.cuda.is_available() and not cpu_has_bf16()
+    return torch.float32 if wide else "auto"
+
+
+ENGINE = TransformersEngine

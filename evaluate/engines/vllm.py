@@ -1,0 +1,120 @@
+"""vLLM in this process: requests are added and stepped through by hand, to time every token."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from evaluate.engines import Engine, Load
+from evaluate.engines.vllm_log import loaded
+from evaluate.metrics import Request
+from serve.engine import environment, options
+
+
+def engine_settings(load: Load) -> dict[str, Any]:
+    """Options that make a measurement fair, under what was asked for."""
+    settings: dict[str, Any] = {
+        "max_model_len": load.context,
+        "enable_prefix_caching": False,
+        "jit_monitor_verbose": True,
+    }
+    if load.dummy:
+        settings |= {"load_format": "dummy", "skip_tokenizer_init": True}
+    if load.traces:
+        settings["profiler_config"] = {
+            "profiler": "torch",
+            "torch_profiler_dir": str(load.traces),
+            "torch_profiler_with_stack": False,
+        }
+    return settings | options(load.engine)
+
+
+class VllmEngine(Engine):
+    """`vllm.LLM`, and the engine inside it for timed runs."""
+
+    def __init__(self, load: Load) -> None:
+        os.environ.update(environment())
+        begin = time.perf_counter()
+        from vllm import LLM
+
+        imported = time.perf_counter()
+        # The statistics hold the prefix cache's counters.
+        self.llm = LLM(str(load.folder), disable_log_stats=False, **engine_settings(load))
+        self.traces = load.traces
+        self.numbers = itertools.count()
+        self.loaded = loaded(load.log)
+        self.loaded.startup["import_s"] = imported - begin
+        self.loaded.startup["start_s"] = time.perf_counter() - imported
+        cache = self.llm.llm_engine.vllm_config.cache_config
+        if "kv_cache_tokens" not in self.loaded.memory and cache.num_gpu_blocks:
+            tokens = cache.num_gpu_blocks * cache.block_size
+            self.loaded.memory["kv_cache_tokens"] = float(tokens)
+
+    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=output_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        engine = self.llm.llm_engine
+        found = {str(next(self.numbers)): Request(0, []) for _ in prompts}
+        start = time.perf_counter()
+        for number, prompt in zip(found, prompts, strict=True):
+            engine.add_request(number, {"prompt_token_ids": prompt}, sampling)
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+            now = time.perf_counter() - start
+            for output in outputs:
+                request = found[output.request_id]
+                request.token_times += [now] * len(output.outputs[0].token_ids)
+                request.input_tokens = len(output.prompt_token_ids)
+        return list(found.values())
+
+    def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False)
+        outputs = self.llm.generate(list(prompts), greedy, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    def log_probabilities(self, windows: list[list[int]]) -> list[list[float]]:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        prompts = [{"prompt_token_ids": window} for window in windows]
+        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        return [
+            [
+                entry[token].logprob
+                for token, entry in zip(window[1:], output.prompt_logprobs[1:], strict=True)
+            ]
+            for window, output in zip(windows, outputs, strict=True)
+        ]
+
+    def tokens_of(self, text: str) -> list[int]:
+        tokens: list[int] = self.llm.get_tokenizer()(text)["input_ids"]
+        return tokens
+
+    def prefix_cache(self) -> tuple[float, float]:
+        totals = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        hits = totals.get("vllm:prefix_cache_hits", 0)
+        return float(hits), float(totals.get("vllm:prefix_cache_queries", 0))
+
+    def profile(self, prompts: list[list[int]], output_tokens: int) -> Path:
+        assert self.traces is not None
+        before = set(self.traces.rglob("*.json*"))
+        self.llm.start_profile()
+        self.batch(prompts, output_tokens)
+        self.llm.stop_profile()
+        written = set(self.traces.rglob("*.json*")) - before
+        # The worker's trace holds the operators; the front end writes a small one beside it.
+        return max(written, key=lambda path: path.stat().st_size)
+
+
+ENGINE = VllmEngine

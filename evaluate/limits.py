@@ -1,0 +1,134 @@
+"""`python -m evaluate.limits`: what this machine reads and multiplies in a second, measured once.
+
+Matrices are far larger than any cache and hold random numbers: zeros take less power and run
+faster than any model does.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from conf.cache import cache_root
+from conf.hardware import cpu_has_bf16
+from conf.load_schema import GpuConfig
+from conf.terminal import say
+from evaluate.roofline import Rates
+
+FORMAT = 1
+GPU_BYTES, CPU_BYTES = 4 << 30, 1 << 28
+GPU_SIDE, CPU_SIDE = 8192, 1536
+TRIES = 5
+GIGA, TERA = 1e9, 1e12
+
+
+def rates(gpu: GpuConfig) -> Rates | None:
+    """The measured rates of this machine; a datasheet's where measuring fails; none without."""
+    name = str(gpu.name)
+    path = cache_root() / "limits" / f"{name.replace(' ', '-').replace('/', '-')}-{FORMAT}.json"
+    if not path.is_file():
+        say(f"{name}: measuring bandwidth and matrix rates, once")
+        result = subprocess.run(
+            [sys.executable, "-m", "evaluate.limits", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            reason = (result.stderr.strip().splitlines() or ["no output"])[-1]
+            say(f"{name}: its rates could not be measured ({reason})")
+            return _datasheet(gpu)
+    found = json.loads(path.read_text())
+    return Rates(found["bandwidth"], found["products"], "measured")
+
+
+def _datasheet(gpu: GpuConfig) -> Rates | None:
+    if not gpu.bandwidth_gb_s or not gpu.bf16_tflops:
+        return None
+    products = {"bf16": gpu.bf16_tflops, "fp8": gpu.fp8_tflops, "int8": gpu.int8_tops}
+    known = {kind: rate * TERA for kind, rate in products.items() if rate}
+    return Rates(gpu.bandwidth_gb_s * GIGA, known, "datasheet")
+
+
+def measure() -> dict[str, Any]:
+    """Bandwidth in bytes a second, matrix products in operations a second."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    device = "cuda" if on_gpu else "cpu"
+
+    def seconds(work: Callable[[], Any]) -> float:
+        """The fastest of some tries: the limit is what the hardware can do."""
+        work()
+        best = float("inf")
+        for _ in range(TRIES):
+            if on_gpu:
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            if on_gpu:
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    size = GPU_BYTES if on_gpu else CPU_BYTES
+    source = torch.rand(size // 4, device=device)
+    target = torch.empty_like(source)
+    copied = 2 * size / seconds(lambda: target.copy_(source))
+    added = size / seconds(lambda: source.sum())
+
+    side = GPU_SIDE if on_gpu else CPU_SIDE
+    operations = 2.0 * side**3
+    kinds = {"float32": torch.float32}
+    if on_gpu or cpu_has_bf16():
+        kinds["bf16"] = torch.bfloat16
+    products = {}
+    for kind, number in kinds.items():
+        one = torch.randn(side, side, device=device, dtype=number)
+        other = torch.randn(side, side, device=device, dtype=number)
+        products[kind] = operations / seconds(partial(torch.mm, one, other))
+    if on_gpu:
+        products |= _eight_bit(one, other, operations, seconds)
+    return {"bandwidth": max(copied, added), "products": products, "device": device}
+
+
+def _eight_bit(
+    one: Any, other: Any, operations: float, seconds: Callable[[Callable[[], Any]], float]
+) -> dict[str, float]:
+    """INT8 and FP8 products, where the card has them."""
+    import torch
+
+    found = {}
+    capability = torch.cuda.get_device_capability()
+    if capability >= (8, 0):
+        left = (one * 30).to(torch.int8)
+        right = (other * 30).to(torch.int8).t().contiguous().t()
+        found["int8"] = operations / seconds(lambda: torch._int_mm(left, right))
+    if capability >= (8, 9):
+        eight = torch.float8_e4m3fn
+        left, right = one.to(eight), other.to(eight).t().contiguous().t()
+        unit = torch.ones((), device=one.device)
+        found["fp8"] = operations / seconds(
+            lambda: torch._scaled_mm(left, right, unit, unit, out_dtype=torch.bfloat16)
+        )
+    return found
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        print(json.dumps(measure(), indent=2))
+        return
+    path = Path(sys.argv[1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(measure()))
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What is running now, how long it will take, and the table so far; lines where no one watches."""
+
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from conf.terminal import say
+from evaluate.results import Row
+from evaluate.table import speed_table
+
+WARM_UP = "warming up"
+PROFILE = "profiling"
+
+
+class View:
+    """Shows an evaluation as it goes."""
+
+    def __init__(self, runs: int, max_spread: float) -> None:
+        self.runs, self.max_spread = runs, max_spread
+        self.rows: list[Row] = []
+        self.done = 0
+        self.start = time.monotonic()
+        self.status = ""
+        console = Console(stderr=True)
+        self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> "View":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.update(Text(""), refresh=True)
+            self.live.stop()
+
+    def say(self, words: str) -> None:
+        self.status = words
+        if self.live:
+            self._draw()
+        else:
+            say(words)
+
+    def running(self, checkpoint: str, measure: str, repeat: int) -> None:
+        what = {-1: WARM_UP, -2: PROFILE}.get(repeat, f"run {repeat + 1}")
+        self.say(f"{checkpoint}: {measure}, {what}{self._left()}")
+
+    def row(self, row: Row) -> None:
+        self.rows.append(row)
+        self.done += 1
+        if self.live:
+            self._draw()
+
+    def note(self, words: str) -> None:
+        """A line that stays."""
+        if self.live:
+            self.live.console.print(words, soft_wrap=True, highlight=False)
+        else:
+            say(words)
+
+    def _left(self) -> str:
+        """Time left, by the runs that are done; the engines' starts are in it."""
+        if not self.done:
+            return f" ({self.runs} runs in all)"
+        seconds = (time.monotonic() - self.start) / self.done * (self.runs - self.done)
+        return f" ({self.done} of {self.runs} runs done, about {seconds:.0f} s left)"
+
+    def _draw(self) -> None:
+        assert self.live is not None
+        parts = [speed_table(self.rows, self.max_spread)] if self.rows else []
+        self.live.update(Group(Text(self.status), *parts), refresh=True)

@@ -1,0 +1,69 @@
+"""The process that holds an engine: started, listened to, and never left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from conf.cache import log_file
+from conf.errors import QuantlineError, world_fault
+from evaluate.live import View
+from evaluate.worker import Job
+from serve.engine import environment
+
+
+def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
+    """Starts the worker and yields its events as they come; its chatter goes to a log file."""
+    log = log_file(f"evaluate-{name}-{os.getpid()}")
+    job.log = str(log)
+    view.say(f"{name}: loading in {job.engine.kind} (log in {log})")
+    reading, writing = os.pipe()
+    with log.open("wb") as chatter:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "evaluate.worker", str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=chatter,
+            stderr=chatter,
+            pass_fds=[writing],
+            env=environment(),
+            start_new_session=True,
+        )
+    os.close(writing)
+    refused: QuantlineError | None = None
+    try:
+        assert worker.stdin is not None
+        worker.stdin.write(json.dumps(asdict(job)).encode())
+        worker.stdin.close()
+        with os.fdopen(reading, encoding="utf-8") as events:
+            for line in events:
+                event = json.loads(line)
+                if event["event"] == "refused":
+                    refused = QuantlineError(event["error"], event["code"])
+                else:
+                    yield event
+        worker.wait()
+    finally:
+        # An engine of several processes must not outlive its worker, however that ended.
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    if refused is not None:
+        raise refused
+    if worker.returncode:
+        lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
+        raise world_fault(
+            f"the engine stopped with {worker.returncode}: {_reason(lines)} (see {log})"
+        )
+
+
+def _reason(lines: list[str]) -> str:
+    """The last line that names an error, or else the last one."""
+    for line in reversed(lines):
+        if "Error" in line or "error:" in line:
+            return line.strip()
+    return lines[-1].strip()

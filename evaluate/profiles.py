@@ -1,0 +1,144 @@
+"""What a trace says: which operators take the time, by kind, and how long the device waits."""
+
+import gzip
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LISTED = 30
+MICRO = 1e-6
+# The first pattern that a kernel's or operator's name contains says its kind.
+KINDS = (
+    ("attention", r"flash|attention|attn|fmha|paged|sdpa|reshape_and_cache|rotary|rope"),
+    ("quantization", r"quant|scaled_fp8|int8_scal|dequant"),
+    ("matrix products", r"gemm|gemv|matmul|cutlass|machete|marlin|scaled_mm|::mm|addmm|linear"
+                        r"|cublas|nvjet|splitk|onednn|dnnl|bmm|dot_kernel|_mm\b"),
+    ("norms", r"norm|rms"),
+    ("activations", r"silu|act_and_mul|gelu|sigmoid"),
+    ("sampling", r"sampl|argmax|softmax|topk|top_k|multinomial|logits|sort|penalt"),
+    ("memory", r"memcpy|memset|copy_|fill_|cat\b|index|gather|embedding"),
+)  # fmt: skip
+GAPS = "gaps"
+OTHER = "other"
+
+
+@dataclass
+class Event:
+    """A timed piece of a trace, in microseconds."""
+
+    name: str
+    start: float
+    length: float
+    thread: Any
+    external: Any
+
+    @property
+    def end(self) -> float:
+        return self.start + self.length
+
+
+def profile_values(trace: Path, steps: int) -> dict[str, Any]:
+    """The table of operators and the shares by kind of a trace that torch's profiler wrote."""
+    opener = gzip.open if trace.suffix == ".gz" else open
+    with opener(trace, "rt", encoding="utf-8") as file:
+        content = json.load(file)
+    return operators(content["traceEvents"]) | {"trace": trace.name, "steps": steps}
+
+
+def operators(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Self times by operator and by kind, in seconds; on a GPU the kinds are of its kernels."""
+    cpu = [_event(event) for event in events if event.get("cat") == "cpu_op" and "dur" in event]
+    kernels = [
+        _event(event)
+        for event in events
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "dur" in event
+    ]
+    own = self_times(cpu)
+    launched: dict[Any, float] = defaultdict(float)
+    for kernel in kernels:
+        launched[kernel.external] += kernel.length
+    table: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+    for event, seconds in zip(cpu, own, strict=True):
+        line = table[event.name]
+        line[0] += seconds
+        line[1] += launched.get(event.external, 0.0) if event.external is not None else 0.0
+        line[2] += 1
+    for kernel in kernels:
+        line = table[kernel.name]
+        line[1] += kernel.length
+        line[2] += 1
+    device = kernels or cpu
+    lengths = [kernel.length for kernel in kernels] if kernels else own
+    ordered = sorted(table.items(), key=lambda item: -max(item[1][1], item[1][0]))
+    return {
+        "device": "gpu" if kernels else "cpu",
+        "operators": [
+            {
+                "name": name,
+                "self_cpu_s": cpu_us * MICRO,
+                "self_cuda_s": cuda_us * MICRO,
+                "calls": calls,
+            }
+            for name, (cpu_us, cuda_us, calls) in ordered[:LISTED]
+        ],
+        "kinds_s": _by_kind(device, lengths),
+        "window_s": _window(device) * MICRO,
+    }
+
+
+def self_times(events: list[Event]) -> list[float]:
+    """Each event's length without the events inside it, thread by thread."""
+    own = [event.length for event in events]
+    threads: dict[Any, list[int]] = defaultdict(list)
+    for place, event in enumerate(events):
+        threads[event.thread].append(place)
+    for places in threads.values():
+        places.sort(key=lambda place: (events[place].start, -events[place].length))
+        open_events: list[int] = []
+        for place in places:
+            while open_events and events[open_events[-1]].end <= events[place].start:
+                open_events.pop()
+            if open_events:
+                own[open_events[-1]] -= events[place].length
+            open_events.append(place)
+    return own
+
+
+def kind_of(name: str) -> str:
+    for kind, pattern in KINDS:
+        if re.search(pattern, name, re.IGNORECASE):
+            return kind
+    return OTHER
+
+
+def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
+    """Seconds by kind, and the time in which nothing ran."""
+    found: dict[str, float] = defaultdict(float)
+    for event, length in zip(events, lengths, strict=True):
+        found[kind_of(event.name)] += length * MICRO
+    found[GAPS] = (_window(events) - busy(events)) * MICRO
+    return dict(found)
+
+
+def busy(events: list[Event]) -> float:
+    """Microseconds in which at least one event ran."""
+    total = 0.0
+    end = float("-inf")
+    for event in sorted(events, key=lambda event: event.start):
+        total += max(0.0, event.end - max(event.start, end))
+        end = max(end, event.end)
+    return total
+
+
+def _window(events: list[Event]) -> float:
+    if not events:
+        return 0.0
+    return max(event.end for event in events) - min(event.start for event in events)
+
+
+def _event(entry: dict[str, Any]) -> Event:
+    external = (entry.get("args") or {}).get("External id")
+    return Event(str(entry["name"]), entry["ts"], entry["dur"], entry.get("tid"), external)

@@ -1,0 +1,111 @@
+"""The table that fills while an evaluation runs, and stands at its end."""
+
+from rich.table import Table
+
+from evaluate.cells import Cell, against_original, cells
+from evaluate.results import Row
+from evaluate.summary import Ratio
+
+FIGURES = {
+    "latency_s": ("latency (s)", 1, 3),
+    "ttft_last_s": ("TTFT (ms)", 1e3, 1),
+    "tpot_median_s": ("TPOT (ms)", 1e3, 2),
+    "output_tokens_per_s": ("output (tok/s)", 1, 0),
+}
+SIDES = ("prefill", "decode")
+PROFILE_LINES = 12
+NAME_WIDTH = 70
+
+
+def speed_table(rows: list[Row], max_spread: float) -> Table:
+    """One line a cell: medians, the spread, against the original, and the limit's share."""
+    titles = [title for title, _, _ in FIGURES.values()]
+    table = Table(
+        "scenario", "checkpoint", "runs", *titles, "±", "times as fast", "of limit", "note"
+    )
+    found = cells(rows)
+    before = ""
+    for cell in found:
+        if before and before != cell.measure:
+            table.add_section()
+        table.add_row(
+            cell.measure if before != cell.measure else "", *_line(cell, found, max_spread)
+        )
+        before = cell.measure
+    return table
+
+
+def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
+    figures = []
+    for name, (_, scale, digits) in FIGURES.items():
+        summary = cell.summary(name)
+        figures.append(f"{summary.median * scale:.{digits}f}" if summary else "")
+    latency = cell.summary("latency_s")
+    spread = f"{latency.spread:.1%}" if latency and latency.runs > 1 else ""
+    ranked = cell.is_ranked(max_spread)
+    ratio = against_original(cell, found) if ranked else None
+    shares = [cell.share(side) for side in SIDES]
+    reached = " / ".join(f"{share:.0%}" for share in shares if share is not None)
+    runs = f"{len(cell.valid)}"
+    return [cell.checkpoint, runs, *figures, spread, words(ratio), reached, _note(cell, ranked)]
+
+
+def _note(cell: Cell, ranked: bool) -> str:
+    if cell.invalid:
+        return f"{len(cell.invalid)} invalid: {cell.invalid[0].invalid[0]}"
+    latency = cell.summary("latency_s")
+    if not ranked:
+        return "too much spread to rank"
+    if latency and latency.outliers:
+        return f"{len(latency.outliers)} outlier left out"
+    return ""
+
+
+def words(ratio: Ratio | None) -> str:
+    """A ratio, or that the two cannot be told apart."""
+    if ratio is None:
+        return ""
+    if not ratio.differs:
+        return f"{ratio.ratio:.2f} (no difference)"
+    return f"{ratio.ratio:.2f}"
+
+
+def accuracy_table(rows: list[Row]) -> Table | None:
+    judged = [row for row in rows if row.kind == "accuracy"]
+    if not judged:
+        return None
+    table = Table("accuracy", "checkpoint", "perplexity", "tokens")
+    for row in judged:
+        values = row.values
+        table.add_row(
+            row.measure, row.checkpoint, f"{values['perplexity']:.3f}", f"{values['tokens']:.0f}"
+        )
+    return table
+
+
+def profile_tables(rows: list[Row]) -> list[Table]:
+    """For each profile the operators that take most, and the shares of their kinds."""
+    return [_profile_table(row) for row in rows if row.kind == "profile"]
+
+
+def _profile_table(row: Row) -> Table:
+    values = row.values
+    window = values["window_s"]
+    kinds = sorted(values["kinds_s"].items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{kind} {seconds / window:.0%}" for kind, seconds in kinds)
+    table = Table(
+        "operator",
+        "self CPU (ms)",
+        "self CUDA (ms)",
+        "calls",
+        title=f"{row.checkpoint}, {row.measure}: prefill and {values['steps'] - 1} decode steps",
+        caption=f"{window * 1e3:.1f} ms: {shares}",
+    )
+    for line in values["operators"][:PROFILE_LINES]:
+        table.add_row(
+            line["name"][:NAME_WIDTH],
+            f"{line['self_cpu_s'] * 1e3:.3f}",
+            f"{line['self_cuda_s'] * 1e3:.3f}",
+            str(line["calls"]),
+        )
+    return table

@@ -1,0 +1,114 @@
+"""What is measured: the original first, then checkpoints, or recipes on made-up weights."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from conf import sources
+from conf.errors import QuantlineError, bad_input, unknown, world_fault
+from conf.models import CONFIG, shapes_folder
+from conf.schema import EvaluateConfig, ModelConfig
+from quantize.manifest import published
+from serve.engine import checkpoint_folder, model_folder
+
+ORIGINAL = "original"
+SERVER = "server"
+
+
+@dataclass
+class Target:
+    """One thing to load and measure."""
+
+    name: str
+    folder: Path | None
+    """None where there is nothing to load, for the reason in `problem`."""
+    dummy: bool = False
+    problem: QuantlineError | None = None
+
+
+def targets(config: EvaluateConfig) -> list[Target]:
+    """The original and everything that was asked for beside it."""
+    if config.weights == "random":
+        return _recipes(config)
+    original = Target(ORIGINAL, model_folder(config.model))
+    if config.engine.url:
+        named = [_named(entry) for entry in config.checkpoints or []]
+        if len(named) > 1:
+            raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
+        return named or [Target(SERVER, original.folder)]
+    if config.checkpoints is None:
+        root = Path(config.checkpoint_root).expanduser()
+        found = [Target(folder.name, folder) for folder in published(root, str(config.model.name))]
+    else:
+        found = [_named(entry) for entry in config.checkpoints]
+    names = {ORIGINAL}
+    for target in found:
+        if target.name in names:
+            raise bad_input(f"checkpoints: two are called {target.name}: {target.folder}")
+        names.add(target.name)
+    return [original, *found]
+
+
+def _named(entry: str) -> Target:
+    """A folder, or a model on the hub."""
+    folder = Path(entry).expanduser()
+    if folder.is_dir() or entry.count("/") != 1 or entry.startswith((".", "/", "~")):
+        name = folder.resolve().name
+        try:
+            return Target(name, checkpoint_folder(entry, "", ModelConfig(path=entry)))
+        except QuantlineError as error:
+            return Target(name, None, problem=error)
+    model = ModelConfig(id=entry)
+    try:
+        return Target(str(model.name), model_folder(model))
+    except QuantlineError as error:
+        return Target(str(model.name), None, problem=error)
+
+
+def _recipes(config: EvaluateConfig) -> list[Target]:
+    """Folders that describe each recipe's checkpoint, with no weights in them."""
+    model = config.model
+    if model.architecture is None and not model.path:
+        raise bad_input(
+            f"weights=random: the architecture of model={model.name} is not listed; give "
+            "model.path=FOLDER with its config.json"
+        )
+    known = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
+    names = list(dict.fromkeys([ORIGINAL, *(config.recipes or sorted(known))]))
+    for name in names:
+        if name not in known:
+            raise unknown(f"recipes={name}", name, known)
+    problems = _described(model, [n for n in names if not _is_described(model, n)])
+    return [
+        Target(name, None if name in problems else shapes_folder(model, name), True, problem)
+        for name in names
+        for problem in [problems.get(name)]
+    ]
+
+
+def _is_described(model: ModelConfig, name: str) -> bool:
+    return (shapes_folder(model, name) / CONFIG).is_file()
+
+
+def _described(model: ModelConfig, names: list[str]) -> dict[str, QuantlineError]:
+    """Has quantize describe what is missing, in a process of its own; what cannot be."""
+    if not names:
+        return {}
+    result = subprocess.run(
+        [sys.executable, "-m", "quantize.describe"],
+        input=json.dumps({"model": asdict(model), "recipes": names}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or ["no output"])[-1]
+        raise world_fault(f"model={model.name}: its recipes could not be described: {reason}")
+    answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    return {
+        answer["recipe"]: QuantlineError(answer["error"], int(answer["code"]))
+        for answer in answers
+        if "error" in answer
+    }

@@ -1,0 +1,104 @@
+"""`python -m quantize.describe`: what a recipe would make of a model, without any weights.
+
+Reads {"model": ..., "recipes": [NAME, ...]} from standard input and prints, for each recipe, a
+folder with the config that a checkpoint would have and the shapes of its tensors, or why there can
+be none. An engine that makes up weights runs the recipe's real kernels on it.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed_tensors.compressors import ModelCompressor
+from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
+
+from conf.compose import compose, from_mapping
+from conf.errors import QuantlineError
+from conf.models import CONFIG, shapes_folder
+from conf.recipe_schema import RecipeConfig
+from conf.schema import ModelConfig
+from quantize.__main__ import COMMAND
+from quantize.build import architecture_config
+from quantize.load import empty_model
+from quantize.preflight import check_fit
+from quantize.recipe import formats
+
+SHAPES = "tensors.json"
+ORIGINAL = "original"
+TYPES = {
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float32: "F32",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.int32: "I32",
+    torch.int64: "I64",
+}
+
+
+def describe(model: ModelConfig, name: str) -> Path:
+    """The folder of a recipe on a model; made on first use."""
+    folder = shapes_folder(model, name)
+    if folder.is_dir():
+        return folder
+    partial = folder.with_name(f".{folder.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    if model.path:
+        shutil.copy(Path(model.path).expanduser() / CONFIG, partial / CONFIG)
+    else:
+        assert model.architecture is not None
+        config = architecture_config(model.architecture)
+        config.dtype = torch.bfloat16
+        config.architectures = [type(_empty(partial, config, model)).__name__]
+        config.save_pretrained(partial)
+    empty = empty_model(partial, model.trust_remote_code).to(torch.bfloat16)
+    if name != ORIGINAL:
+        recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
+        check_fit(empty, recipe, str(model.name))
+        _quantize(empty, recipe, partial)
+    tied = empty.config.tie_word_embeddings
+    shapes = {
+        key: [TYPES[tensor.dtype], list(tensor.shape)]
+        for key, tensor in empty.state_dict().items()
+        if not (tied and key == "lm_head.weight")
+    }
+    (partial / SHAPES).write_text(json.dumps(shapes))
+    partial.replace(folder)
+    return folder
+
+
+def _empty(folder: Path, config: Any, model: ModelConfig) -> Any:
+    config.save_pretrained(folder)
+    return empty_model(folder, model.trust_remote_code)
+
+
+def _quantize(model: Any, recipe: RecipeConfig, folder: Path) -> None:
+    """The recipe's format on the empty model, and its description in the config."""
+    if recipe.weights is None:
+        return  # pruned weights are stored as they were
+    apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    content = json.loads((folder / CONFIG).read_text())
+    content["quantization_config"] = compressor.quantization_config.model_dump(mode="json")
+    (folder / CONFIG).write_text(json.dumps(content, indent=2))
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    model: ModelConfig = from_mapping(ModelConfig, request["model"])
+    for name in request["recipes"]:
+        try:
+            answer = {"recipe": name, "folder": str(describe(model, name))}
+        except QuantlineError as error:
+            answer = {"recipe": name, "error": str(error), "code": str(error.exit_code)}
+        print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
