@@ -29,11 +29,13 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its name (and that of its config file), its options, and three examples."""
+    """A command: the name of its config file, its options, three examples, and the module that
+    is called where that is not the name."""
 
     name: str
     schema: type[Any]
     examples: tuple[str, str, str]
+    module: str = ""
 
     @property
     def groups(self) -> list[str]:

@@ -14,6 +14,7 @@ from omegaconf import MISSING
 from conf import sources
 from conf.compose import Command
 
+FIELDS = "Every field of a group is an option too (model.path=DIR); `--cfg job` prints them all."
 WIDTH = 100
 COLUMN = 28
 
@@ -23,12 +24,13 @@ def help_text(command: Command) -> str:
     documentation = inspect.getdoc(command.schema) or ""
     defaults = _defaults(command.name)
     folders = sources.folders_of([])
+    groups = "[GROUP=NAME] " if command.groups else ""
     parts = [
-        f"python -m {command.name} [GROUP=NAME] [OPTION=VALUE] ...",
+        f"python -m {command.module or command.name} {groups}[OPTION=VALUE] ...",
         documentation,
         *[_group(group, defaults.get(group, ""), folders) for group in command.groups],
         "\n".join(["Options, with their defaults", *_options(command)]),
-        "Every field of a group is an option too (model.path=DIR); `--cfg job` prints them all.",
+        *([FIELDS] if command.groups else []),
         "\n".join(["Examples", *[f"  {example}" for example in command.examples]]),
         "\n".join(
             [

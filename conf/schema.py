@@ -246,6 +246,26 @@ class EvaluateConfig:
 
 
 @dataclass
+class CompareConfig:
+    """Says whether one set of runs is faster than another, or cannot be told from it."""
+
+    results: list[str] = field(default_factory=lambda: ["results.jsonl"])
+    """Two files to compare, or one or more that hold two checkpoints."""
+    checkpoints: list[str] | None = None
+    """Two checkpoints to compare within the results; null compares two files."""
+    value: str = "latency_s"
+    """What is compared; smaller has to be better."""
+    max_spread: float = 0.1
+    """Relative deviation of the latency above which a cell is not judged."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoints is None and len(self.results) != 2:
+            raise ValueError(f"results={self.results}: give two files, or checkpoints=[A,B]")
+        if self.checkpoints is not None and len(self.checkpoints) != 2:
+            raise ValueError(f"checkpoints={self.checkpoints}: give two of them")
+
+
+@dataclass
 class ServeConfig:
     """Serves a checkpoint over the OpenAI-compatible API."""
 

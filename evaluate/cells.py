@@ -1,7 +1,7 @@
 """The runs of one checkpoint under one load, put together: what counts, and what it says."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evaluate.results import Row
 from evaluate.summary import Ratio, Summary, compare, summarize
@@ -17,8 +17,14 @@ class Cell:
     measure: str
     checkpoint: str
     key: str
-    valid: list[Row]
-    invalid: list[Row]
+    valid: list[Row] = field(default_factory=list)
+    invalid: list[Row] = field(default_factory=list)
+    setting: str = ""
+    """What sets it apart from other cells of the same checkpoint and scenario."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.checkpoint} {self.setting}".strip()
 
     def values(self, name: str) -> list[float]:
         return [float(row.values[name]) for row in self.valid if name in row.values]
@@ -40,21 +46,45 @@ class Cell:
 
 def cells(rows: list[Row]) -> list[Cell]:
     """Speed rows by scenario and checkpoint, in the order in which they were measured."""
-    found: dict[tuple[str, str, str], Cell] = {}
-    order: dict[str, int] = defaultdict(int)
+    found: dict[str, Cell] = {}
+    order: dict[str, int] = {}
     for row in rows:
         if row.kind != "speed":
             continue
-        place = (row.measure, row.checkpoint, row.key)
-        cell = found.setdefault(place, Cell(row.measure, row.checkpoint, row.key, [], []))
+        place = f"{row.checkpoint} {row.key}"
+        cell = found.setdefault(place, Cell(row.measure, row.checkpoint, row.key))
         (cell.invalid if row.invalid else cell.valid).append(row)
         order.setdefault(row.measure, len(order))
+    _set_apart(list(found.values()))
     return sorted(found.values(), key=lambda cell: order[cell.measure])
 
 
+def _set_apart(found: list[Cell]) -> None:
+    """Names what differs between cells that would otherwise be called the same."""
+    alike: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in found:
+        alike[cell.measure, cell.checkpoint].append(cell)
+    for group in alike.values():
+        facts = [_facts((cell.valid + cell.invalid)[0]) for cell in group]
+        shared = set.intersection(*(set(fact.items()) for fact in facts))
+        for cell, fact in zip(group, facts, strict=True):
+            own = [f"{name}={value}" for name, value in fact.items() if (name, value) not in shared]
+            cell.setting = ", ".join(own)
+
+
+def _facts(row: Row) -> dict[str, str]:
+    """What a key stands for, beside the checkpoint and the load, in words."""
+    environment = row.environment
+    parts = {name: environment.get(name, "") for name in ("device", "engine")}
+    for group in ("engine_options", "versions", "variables"):
+        parts |= environment.get(group, {})
+    return {name: str(value) for name, value in parts.items()}
+
+
 def against_original(cell: Cell, all_cells: list[Cell]) -> Ratio | None:
-    """How many times as fast as the original it is, with its interval, by latency."""
+    """How many times as fast as the original under the same settings it is, by latency."""
     for other in all_cells:
-        if other.measure == cell.measure and other.checkpoint == ORIGINAL and other is not cell:
+        same = other.measure == cell.measure and other.setting == cell.setting
+        if same and other.checkpoint == ORIGINAL and other is not cell:
             return compare(cell.values(LATENCY), other.values(LATENCY))
     return None

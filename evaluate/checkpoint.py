@@ -49,22 +49,20 @@ def _check_quantization(folder: Path, config: dict[str, Any], found: dict[str, T
 
 
 def _check_layers(folder: Path, found: dict[str, Tensor]) -> None:
-    """All layers of a model have the same tensors, but for what a recipe leaves alone: a tensor
-    that all but one or two layers have is missing in those, unless another takes its place."""
+    """A module that every layer but one has is missing in that one, unless the layer has
+    something of its own instead."""
     layers: dict[str, set[str]] = defaultdict(set)
     for name in found:
-        if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)", name):
-            layers[match[2]].add(match[1] + "{}." + match[3])
-    counts = Counter(part for parts in layers.values() for part in parts)
-    modules = {
-        number: {part.rsplit(".", 1)[0] for part in parts} for number, parts in layers.items()
-    }
-    for number, parts in layers.items():
-        for part, count in counts.items():
-            module = part.rsplit(".", 1)[0]
-            alone = count == len(layers) - 1
-            if alone and part not in parts and module not in modules[number]:
-                raise bad_input(f"{folder}: {part.format(number)} is missing")
+        if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.", name):
+            layers[match[2]].add(f"{match[1]}{{}}.{match[3]}")
+    counts = Counter(module for modules in layers.values() for module in modules)
+    if len(layers) < 2:
+        return
+    for number, modules in layers.items():
+        missing = [part for part in counts if part not in modules]
+        own = any(counts[module] == 1 for module in modules)
+        if missing and not own and counts[missing[0]] == len(layers) - 1:
+            raise bad_input(f"{folder}: {missing[0].format(number)} is missing")
 
 
 def _check_tokenizer(folder: Path, original: Path) -> None:

@@ -79,9 +79,9 @@ def cpu_name() -> str:
 
 @cache
 def commit() -> str:
-    """Quantline's own commit, where it runs from a checkout."""
+    """Quantline's own commit, where it runs from a checkout; `-dirty` with changes on top."""
     result = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"],
         capture_output=True,
         text=True,
         check=False,

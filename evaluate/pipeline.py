@@ -233,7 +233,7 @@ class Sweep:
             return row
         scenario = plan.scenarios[measure]
         row.settings = {k: value for k, value in asdict(scenario).items() if value is not None}
-        row.memory["checkpoint_gib"] = plan.work.weight_gib
+        row.memory["weights_read_gib"] = plan.work.weight_gib
         if "kv_cache_tokens" in row.memory:
             row.memory["kv_cache_requests"] = row.memory["kv_cache_tokens"] / scenario.tokens
         known = self.rates is not None and plan.work.plain_product in self.rates.products

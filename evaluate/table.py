@@ -47,7 +47,7 @@ def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
     shares = [cell.share(side) for side in SIDES]
     reached = " / ".join(f"{share:.0%}" for share in shares if share is not None)
     runs = f"{len(cell.valid)}"
-    return [cell.checkpoint, runs, *figures, spread, words(ratio), reached, _note(cell, ranked)]
+    return [cell.label, runs, *figures, spread, words(ratio), reached, _note(cell, ranked)]
 
 
 def _note(cell: Cell, ranked: bool) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from conf.compose import compose
-from conf.schema import ModelConfig, QuantizeConfig
+from conf.schema import EvaluateConfig, ModelConfig, QuantizeConfig
+from evaluate.__main__ import COMMAND as EVALUATE
 from quantize.__main__ import COMMAND as QUANTIZE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +38,12 @@ def run_command(tmp_path: Path) -> Run:
 def quantize_config(*overrides: str) -> QuantizeConfig:
     config = compose(QUANTIZE, list(overrides))
     assert isinstance(config, QuantizeConfig)
+    return config
+
+
+def evaluate_config(*overrides: str) -> EvaluateConfig:
+    config = compose(EVALUATE, list(overrides))
+    assert isinstance(config, EvaluateConfig)
     return config
 
 

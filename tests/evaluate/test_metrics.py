@@ -1,29 +1,78 @@
-"""The arithmetic of a batch, against timelines made by hand."""
+"""The arithmetic of timed requests, against timelines made by hand."""
 
 import math
 
 import pytest
 
-from evaluate.metrics import Request, batch_values, perplexity
+from conf.load_schema import ScenarioConfig
+from evaluate.metrics import Request, batch_values, perplexity, quantile, serving_values
 
-EARLY = Request(input_tokens=100, output_tokens=11, first_token_s=1.0, last_token_s=3.0)
-LATE = Request(input_tokens=300, output_tokens=11, first_token_s=2.0, last_token_s=6.0)
+EARLY = Request(input_tokens=100, token_times=[1.0, 2.0, 3.0])
+LATE = Request(input_tokens=300, token_times=[2.0, 2.5, 6.0])
+
+
+def test_a_request_by_vllms_definitions() -> None:
+    late_start = Request(input_tokens=5, token_times=[3.0, 4.0, 7.0], start=1.0)
+    assert late_start.ttft == 2.0
+    assert late_start.tpot == (7.0 - 3.0) / 2
+    assert late_start.latency == 6.0
+    assert late_start.gaps == [1.0, 3.0]
 
 
 def test_a_batch_of_two() -> None:
-    values = batch_values([EARLY, LATE], latency_s=6.0)
+    values = batch_values([EARLY, LATE])
+    assert values["latency_s"] == 6.0
     assert values["ttft_first_s"] == 1.0
     assert values["ttft_last_s"] == 2.0
-    assert values["tpot_median_s"] == pytest.approx((0.2 + 0.4) / 2)
+    assert values["tpot_median_s"] == pytest.approx((1.0 + 2.0) / 2)
+    assert values["gap_median_s"] == pytest.approx(1.0)
+    assert values["gap_p99_s"] == pytest.approx(1.0 + 2.5 * 0.97)
     assert values["input_tokens_per_s"] == 400 / 2
-    assert values["output_tokens_per_s"] == 22 / 4
-    assert values["overall_tokens_per_s"] == 422 / 6
+    assert values["output_tokens_per_s"] == 6 / (6 - 2)
+    assert values["decode_tokens_per_s"] == (6 - 2) / (6 - 2)
+    assert values["overall_tokens_per_s"] == 406 / 6
+    assert values["requests_per_s"] == 2 / 6
+    assert values["failed_requests"] == 0
 
 
-def test_one_token_has_no_gap() -> None:
-    single = Request(input_tokens=5, output_tokens=1, first_token_s=1.0, last_token_s=1.0)
-    assert batch_values([single], latency_s=1.0)["tpot_median_s"] == 0.0
-    assert batch_values([single], latency_s=1.0)["output_tokens_per_s"] == 0.0
+def test_a_failed_request_is_counted_and_in_no_average() -> None:
+    values = batch_values([EARLY, Request(0, [], error="HTTP 500")])
+    assert values["failed_requests"] == 1
+    assert values["output_tokens"] == 3
+    assert values["requests_per_s"] == 1 / 3
+
+
+def test_one_token_has_no_pace() -> None:
+    values = batch_values([Request(input_tokens=5, token_times=[1.0])])
+    assert "tpot_median_s" not in values
+    assert values["output_tokens_per_s"] == values["decode_tokens_per_s"] == 0.0
+
+
+def test_goodput_counts_requests_within_both_targets() -> None:
+    scenario = ScenarioConfig(
+        input_tokens=10, output_tokens=3, concurrency=2, requests=4, ttft_ms=1000, tpot_ms=500
+    )
+    requests = [
+        Request(10, [1.0, 1.5, 2.0], start=0.0),  # good: 1.0 s and 0.5 s a token
+        Request(10, [1.5, 1.6, 1.7], start=0.0),  # first token too late
+        Request(10, [3.0, 4.0, 5.0], start=2.5),  # too slow after it
+        Request(10, [], start=3.0, error="HTTP 503"),
+    ]
+    values = serving_values(requests, scenario)
+    assert values["latency_s"] == 5.0
+    assert values["goodput_requests_per_s"] == 1 / 5
+    assert values["good_share"] == 1 / 4
+    assert values["requests_per_s"] == 3 / 5
+    assert values["ttft_median_s"] == 1.0
+    assert values["request_latency_median_s"] == 2.0
+    assert values["output_tokens_per_s"] == 9 / 5
+    assert values["overall_tokens_per_s"] == 39 / 5
+    assert values["failed_requests"] == 1
+
+
+@pytest.mark.parametrize(("share", "value"), [(0, 1.0), (0.5, 2.5), (1, 4.0), (0.99, 3.97)])
+def test_quantiles_lie_between_neighbours(share: float, value: float) -> None:
+    assert quantile([4.0, 1.0, 3.0, 2.0], share) == pytest.approx(value)
 
 
 def test_perplexity_of_even_odds_is_their_number() -> None:

@@ -1,26 +1,46 @@
-"""Real vLLM on the test model: speed and perplexity beside the original, and failures."""
+"""Real engines on the test model: what is recorded, what a crash leaves, what is invalid."""
 
-import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
+from safetensors.torch import load_file, save_file
 
-from evaluate.pipeline import _fitting
-from tests.conftest import Run
+from conf.schema import ModelConfig
+from evaluate.results import Row, read
+from serve.engine import options, running_server
+from tests.conftest import Run, evaluate_config
+
+SHORT = ["model=tiny", "scenario=interactive", "scenario.interactive.output_tokens=8"]
+OWN_LOAD = """# A team's own scenario file
+clients: {concurrency: 2, requests: 4, input_tokens: 32, output_tokens: 8, ttft_ms: 5e3, tpot_ms: 5e3}
+arrivals: {rate: 20, requests: 4, input_tokens: 32, output_tokens: 8, ttft_ms: 5e3, tpot_ms: 5e3}
+"""
 
 
-def rows(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def rows(path: Path) -> list[Row]:
+    found, faults = read(path)
+    assert faults == []
+    return found
+
+
+def runs(path: Path) -> list[tuple[str, str, str, int]]:
+    return [(row.kind, row.checkpoint, row.measure, row.repeat) for row in rows(path)]
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_measured_beside_the_original(
+def test_checkpoints_are_measured_beside_the_original(
     tiny_checkpoint: Path, run_command: Run, tmp_path: Path
 ) -> None:
     broken = Path(shutil.copytree(tiny_checkpoint, tmp_path / "broken"))
     (broken / "model.safetensors").write_bytes(b"not a model")
-    result = run_command(
+    command = [
         "evaluate",
         "model=tiny",
         f"checkpoints=[{broken},{tiny_checkpoint}]",
@@ -30,33 +50,231 @@ def test_a_checkpoint_is_measured_beside_the_original(
         "accuracy.tokens=1024",
         "accuracy.window=128",
         "repeats=2",
-    )
-    assert result.returncode == 3, result.stderr
-    assert "error: broken: the engine stopped" in result.stderr
-    assert "long_context: skipped, 16416 tokens are more than the model's 2048" in result.stderr
+    ]
+    result = run_command(*command)
+    assert result.returncode == 2, result.stderr
+    assert "error: broken: " in result.stderr
+    assert "model.safetensors: is no whole .safetensors file" in result.stderr
+    assert "long_context is skipped, 16416 tokens are more than the model's 2048" in result.stderr
 
-    found = rows(tmp_path / "results.jsonl")
-    cells = [(row["checkpoint"], row["measure"], row["repeat"]) for row in found]
-    assert cells == [
+    path = tmp_path / "results.jsonl"
+    names = ("original", "w8a8_smooth_gptq")
+    found = rows(path)
+    measured = [row for row in found if row.kind in ("speed", "accuracy")]
+    assert [(row.checkpoint, row.measure, row.repeat) for row in measured] == [
         (name, measure, repeat)
-        for name in ("original", "w8a8_smooth_gptq")
+        for name in names
         for measure, repeat in (("interactive", 0), ("interactive", 1), ("quick", 0))
     ]
-    speed = [row["values"] for row in found if row["measure"] == "interactive"]
-    assert all(values["input_tokens"] == 128 for values in speed)
-    assert all(values["output_tokens"] == 8 for values in speed)
-    assert all(0 < values["ttft_last_s"] < values["latency_s"] for values in speed)
-    original, quantized = (row["values"] for row in found if row["measure"] == "quick")
+    assert [row.checkpoint for row in found if row.kind == "skipped"] == list(names)
+    assert [row.reason[:20] for row in found if row.kind == "failed"] == [f"{broken}"[:20]]
+    _check_speed([row for row in measured if row.kind == "speed"])
+    original, quantized = (row.values for row in measured if row.kind == "accuracy")
     assert original["tokens"] == quantized["tokens"] == 1024 - 1024 / 128
     assert original["perplexity"] < 1024 / 8
     assert quantized["perplexity"] == pytest.approx(original["perplexity"], rel=0.03)
 
+    again = run_command(*command)
+    assert "6 runs stand there already" in again.stderr
+    assert [row for row in rows(path) if row.kind != "failed"] == [
+        row for row in found if row.kind != "failed"
+    ]
 
-def test_a_scenario_that_does_not_fit_is_said_and_left_out(
-    capsys: pytest.CaptureFixture[str],
+
+def _check_speed(found: list[Row]) -> None:
+    for row in found:
+        values = row.values
+        assert row.invalid == []
+        assert (values["input_tokens"], values["output_tokens"]) == (128, 8)
+        assert row.requests["output_tokens"] == {"8": 1}
+        assert 0 < values["ttft_last_s"] < values["latency_s"]
+        assert values["gap_median_s"] > 0
+        assert values["prefix_hits"] == 0
+        assert 0 < row.limit["prefill_share"] < 1.5
+        assert 0 < row.limit["decode_share"] < 1
+        assert row.memory["kv_cache_requests"] > 1
+        assert row.startup["start_s"] > 0
+        assert len(row.environment["checkpoint_sha256"]) == 64
+        assert row.environment["versions"]["torch"]
+    kernels = {row.checkpoint: row.kernels for row in found}
+    assert kernels["original"] == {}
+    assert "CompressedTensorsW8A8Int8" in kernels["w8a8_smooth_gptq"]
+    hashes = {row.checkpoint: row.environment["quantization_sha256"] for row in found}
+    assert hashes["original"] == ""
+    assert len(hashes["w8a8_smooth_gptq"]) == 64
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "evaluate", *SHORT, "repeats=3", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+
+
+def wait_for_rows(process: subprocess.Popen[str], path: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
+    (found,) = [
+        child
+        for child in psutil.Process(process.pid).children()
+        if "evaluate.worker" in child.cmdline()
+    ]
+    return found
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_had_finished_stays(tiny: object, tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    # The engine dies: what is finished stays, and the failure is told.
+    many = "scenario.interactive.output_tokens=200"
+    dying = start(tmp_path, many)
+    wait_for_rows(dying, path, 1)
+    worker_of(dying).kill()
+    _, words = dying.communicate(timeout=60)
+    assert dying.returncode == 3
+    assert "error: original: the engine stopped with -9" in words
+    done = [row.repeat for row in rows(path) if row.kind == "speed"]
+    assert 0 < len(done) < 3
+
+    # We die ourselves: no engine is left behind.
+    killed = start(tmp_path, many)
+    wait_for_rows(killed, path, len(done) + 2)
+    worker = worker_of(killed)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    worker.wait(timeout=10)
+
+    # The same command goes on with what is missing, and force starts over.
+    before = path.read_text()
+    assert start(tmp_path, many).wait() == 0
+    assert path.read_text().startswith(before)
+    assert sorted(row.repeat for row in rows(path) if row.kind == "speed") == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_run_a_recipe_stops_no_other(
+    run_command: Run, tmp_path: Path
 ) -> None:
-    from conf.load_schema import ScenarioConfig
+    """vLLM's CPU build has no kernel for 8-bit weights alone."""
+    result = run_command(
+        "evaluate", *SHORT, "weights=random", "recipes=[w8a16_gptq,w8a8_smooth_gptq]", "repeats=1"
+    )
+    assert result.returncode == 3
+    assert "error: w8a16_gptq: the engine stopped" in result.stderr
+    assert runs(tmp_path / "results.jsonl") == [
+        ("speed", "original", "interactive", 0),
+        ("failed", "w8a16_gptq", "", 0),
+        ("speed", "w8a8_smooth_gptq", "interactive", 0),
+    ]
+    last = rows(tmp_path / "results.jsonl")[-1]
+    assert last.environment["weights"] == "random"
+    assert last.invalid == []
 
-    cases = {"short": ScenarioConfig(1, 8, 8), "long": ScenarioConfig(1, 20, 8)}
-    assert set(_fitting(cases, limit=20)) == {"short"}
-    assert "scenario=long: skipped, 28 tokens" in capsys.readouterr().err
+
+@pytest.mark.slow
+def test_a_checkpoint_that_says_one_thing_only_is_invalid(
+    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+) -> None:
+    """With an embedding of zeros, which is the head too, every token is as likely."""
+    mute = Path(shutil.copytree(tiny[1], tmp_path / "mute"))
+    weights = load_file(mute / "model.safetensors")
+    weights["model.embed_tokens.weight"].zero_()
+    save_file(weights, mute / "model.safetensors", {"format": "pt"})
+    result = run_command("evaluate", *SHORT, f"checkpoints=[{mute}]", "repeats=1")
+    assert result.returncode == 4
+    assert "error: mute: the output is broken: it answers every prompt with token" in result.stderr
+    found = {row.checkpoint: row for row in rows(tmp_path / "results.jsonl") if row.kind == "speed"}
+    assert found["original"].invalid == []
+    assert "the output is broken" in found["mute"].invalid[0]
+    assert "1 invalid" in result.stdout
+
+
+@pytest.mark.slow
+def test_transformers_and_its_profile(tiny: object, run_command: Run, tmp_path: Path) -> None:
+    result = run_command(
+        "evaluate",
+        "model=tiny",
+        "engine=transformers",
+        "scenario=base",
+        "scenario.base.output_tokens=6",
+        "accuracy=quick",
+        "accuracy.tokens=512",
+        "accuracy.window=128",
+        "repeats=1",
+        "profile=true",
+    )
+    assert result.returncode == 0, result.stderr
+    speed, profile, accuracy = rows(tmp_path / "results.jsonl")
+    assert (speed.values["input_tokens"], speed.values["output_tokens"]) == (32 * 256, 32 * 6)
+    assert speed.environment["engine"] == "transformers"
+    names = [line["name"] for line in profile.values["operators"]]
+    assert any("mm" in name for name in names)
+    assert profile.values["kinds_s"]["matrix products"] > 0
+    assert "decode steps" in result.stdout
+    assert (tmp_path / "results-traces" / "original" / profile.values["trace"]).is_file()
+    assert accuracy.values["perplexity"] < 1024 / 8
+
+
+@pytest.mark.slow
+def test_a_server_under_load_and_a_warm_prefix_cache(
+    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+) -> None:
+    """A server that outlives a run still holds its prompts: the same tokens again are found."""
+    settings = options(evaluate_config().engine) | {
+        "enable_prefix_caching": True,
+        "max_model_len": 256,
+    }
+    log = tmp_path / "server.log"
+    (tmp_path / "team" / "scenario").mkdir(parents=True)
+    (tmp_path / "team" / "scenario" / "ours.yaml").write_text(OWN_LOAD)
+    with running_server(tiny[1], settings, "tiny", log) as url:
+        team = {"QUANTLINE_RECIPES": str(tmp_path / "team")}
+        command = [
+            "evaluate", "model=tiny", "scenario=[interactive,ours]", "engine=vllm_server",
+            "scenario.interactive.output_tokens=8", f"engine.url={url}", "repeats=1", "force=true",
+        ]  # fmt: skip
+        result = run_command(*command, **team)
+        assert result.returncode == 0, result.stderr
+        first = rows(tmp_path / "results.jsonl")
+        assert {row.measure for row in first} == {"interactive", "clients", "arrivals"}
+        assert all(row.invalid == [] for row in first)
+        for row in first:
+            if row.measure != "interactive":
+                assert row.values["good_share"] == 1
+                assert row.values["goodput_requests_per_s"] == row.values["requests_per_s"]
+                assert row.requests["output_tokens"] == {"8": 4}
+
+        again = run_command(*command, **team)
+        assert again.returncode == 0
+        second = rows(tmp_path / "results.jsonl")[3:]
+        assert all("warm prefix cache" in row.invalid[0] for row in second)
+        assert {row.generation for row in second} == {1}
+    gone = run_command(*command, **team)
+    assert gone.returncode == 3
+    assert "no server answers there" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["scenario=serving"], "scenario=clients_1: needs a server: engine=vllm_server"),
+        (["engine=vllm_server", "profile=true"], "profile=true goes with"),
+        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: goes with"),
+        (["engine.tensor_paralel_size=2"], "Did you mean tensor_parallel_size"),
+        (["+modle=x"], "there is no 'modle'"),
+        (["scenario=intractive"], "Did you mean interactive"),
+        (["scenario.interactive.batch=null"], "give one of batch, concurrency and rate"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    tiny: object, run_command: Run, overrides: list[str], words: str
+) -> None:
+    result = run_command("evaluate", "model=tiny", *overrides)
+    assert result.returncode == 2
+    assert words in result.stderr

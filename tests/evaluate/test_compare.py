@@ -1,0 +1,62 @@
+"""Faster, slower, or no difference."""
+
+from pathlib import Path
+
+from evaluate.results import Row, append
+from tests.conftest import Run
+
+
+def write(path: Path, checkpoint: str, latencies: list[float], **options: str) -> None:
+    for repeat, latency in enumerate(latencies):
+        facts = {"device": "cpu", "engine_options": options}
+        key = f"{checkpoint} {options}"
+        values = {"latency_s": latency}
+        row = Row("speed", "tiny", checkpoint, "base", repeat, key, values, environment=facts)
+        append(path, row)
+
+
+def test_two_files(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0, 1.01, 0.99])
+    write(tmp_path / "b.jsonl", "original", [0.5, 0.51, 0.49])
+    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    assert result.returncode == 0, result.stderr
+    assert "faster" in result.stdout
+    assert "2.00" in result.stdout
+    back = run_command("evaluate.compare", "results=[b.jsonl,a.jsonl]").stdout
+    assert "slower" in back
+
+
+def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, "original", [1.0, 1.1, 0.95])
+    write(path, "w8", [1.02, 1.08, 0.97])
+    write(path, "w4", [0.5, 0.5, 0.5])
+    write(path, "w4", [0.7, 0.7, 0.7], linear_backend="marlin")
+    same = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w8]")
+    assert "no difference" in same.stdout
+    backends = "checkpoints=[w4,'w4 linear_backend=marlin']"
+    slower = run_command("evaluate.compare", "results=[a.jsonl]", backends).stdout
+    assert "slower" in slower
+    assert "0.714" in slower
+
+
+def test_runs_that_say_too_little(run_command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, "original", [1.0, 1.0])
+    write(path, "once", [0.1])
+    write(path, "wild", [1.0, 3.0])
+    for name, words in (("once", "fewer than two valid runs"), ("wild", "too much spread")):
+        options = ["results=[a.jsonl]", f"checkpoints=[original,{name}]"]
+        assert words in run_command("evaluate.compare", *options).stdout
+
+
+def test_nothing_to_compare(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0])
+    missing = run_command("evaluate.compare", "results=[a.jsonl,none.jsonl]")
+    assert missing.returncode == 2
+    assert "none.jsonl: there is no such file" in missing.stderr
+    one = run_command("evaluate.compare", "results=[a.jsonl]")
+    assert one.returncode == 2
+    unknown = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w9]")
+    assert unknown.returncode == 2
+    assert "there are: original" in unknown.stderr

@@ -1,0 +1,68 @@
+"""A trace made by hand: self times, kinds, gaps."""
+
+from typing import Any
+
+import pytest
+
+from evaluate.profiles import Event, busy, kind_of, operators, self_times
+
+
+def entry(cat: str, name: str, start: float, length: float, external: int = 0) -> dict[str, Any]:
+    return {
+        "cat": cat, "name": name, "ts": start, "dur": length, "tid": 1,
+        "args": {"External id": external},
+    }  # fmt: skip
+
+
+def test_an_operator_is_charged_for_itself_alone() -> None:
+    events = [
+        Event("outer", 0, 100, 1, None),
+        Event("inner", 10, 30, 1, None),
+        Event("innermost", 15, 5, 1, None),
+        Event("next", 100, 10, 1, None),
+        Event("elsewhere", 0, 100, 2, None),
+    ]
+    assert self_times(events) == [70, 25, 5, 10, 100]
+
+
+def test_kernels_are_what_a_gpus_time_goes_to() -> None:
+    found = operators(
+        [
+            entry("cpu_op", "aten::mm", 0, 20, external=7),
+            entry("kernel", "cutlass_gemm", 30, 40, external=7),
+            entry("kernel", "rms_norm_kernel", 80, 20),
+            {"cat": "ac2g", "name": "arrow", "ts": 0},
+        ]
+    )
+    assert found["device"] == "gpu"
+    lines = {line["name"]: line for line in found["operators"]}
+    assert lines["aten::mm"]["self_cpu_s"] == pytest.approx(20e-6)
+    assert lines["aten::mm"]["self_cuda_s"] == pytest.approx(40e-6)
+    assert lines["cutlass_gemm"]["calls"] == 1
+    assert found["kinds_s"] == pytest.approx(
+        {"matrix products": 40e-6, "norms": 20e-6, "gaps": 10e-6}
+    )
+    assert found["window_s"] == pytest.approx(70e-6)
+
+
+def test_time_that_overlaps_counts_once() -> None:
+    events = [Event("a", 0, 10, 1, None), Event("b", 5, 10, 2, None), Event("c", 20, 1, 1, None)]
+    assert busy(events) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("machete_mm_kernel", "matrix products"),
+        ("void flash_fwd_splitkv_kernel<...>", "attention"),
+        ("fused_add_rms_norm_kernel", "norms"),
+        ("scaled_fp8_quant_kernel", "quantization"),
+        ("dynamic_scaled_int8_quant_kernel", "quantization"),
+        ("silu_and_mul", "activations"),
+        ("aten::argmax", "sampling"),
+        ("aten::mm", "matrix products"),
+        ("something", "other"),
+    ],
+)
+def test_names_tell_the_kind(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
