@@ -17,9 +17,12 @@ $(READY): locks/$(DEVICE).txt locks/environment.py pyproject.toml
 
 setup: $(READY) ## make .venv with the locked packages (DEVICE=cuda for a GPU)
 
-demo: $(READY) ## quantize SmolLM2 on this machine and ask the result something
+demo: $(READY) ## quantize SmolLM2 on this machine, measure it beside the original, ask it something
 	@$(BIN)/python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m replace=true \
 	    calibration.samples=16 calibration.length=256 output_dir=$(DEMO)
+	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
+	    scenario=interactive scenario.interactive.input_tokens=32 \
+	    scenario.interactive.output_tokens=8 repeats=3
 	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
 	    prompt='What is the capital of France?'
 

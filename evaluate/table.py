@@ -7,10 +7,10 @@ from evaluate.results import Row
 from evaluate.summary import Ratio
 
 FIGURES = {
-    "latency_s": ("latency (s)", 1, 3),
-    "ttft_last_s": ("TTFT (ms)", 1e3, 1),
-    "tpot_median_s": ("TPOT (ms)", 1e3, 2),
-    "output_tokens_per_s": ("output (tok/s)", 1, 0),
+    "latency_s": ("latency (s)", 1.0),
+    "ttft_last_s": ("TTFT (ms)", 1e3),
+    "tpot_median_s": ("TPOT (ms)", 1e3),
+    "output_tokens_per_s": ("output (tok/s)", 1.0),
 }
 SIDES = ("prefill", "decode")
 PROFILE_LINES = 12
@@ -19,7 +19,7 @@ NAME_WIDTH = 70
 
 def speed_table(rows: list[Row], max_spread: float) -> Table:
     """One line a cell: medians, the spread, against the original, and the limit's share."""
-    titles = [title for title, _, _ in FIGURES.values()]
+    titles = [title for title, _ in FIGURES.values()]
     table = Table(
         "scenario", "checkpoint", "runs", *titles, "±", "times as fast", "of limit", "note"
     )
@@ -37,9 +37,9 @@ def speed_table(rows: list[Row], max_spread: float) -> Table:
 
 def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
     figures = []
-    for name, (_, scale, digits) in FIGURES.items():
+    for name, (_, scale) in FIGURES.items():
         summary = cell.summary(name)
-        figures.append(f"{summary.median * scale:.{digits}f}" if summary else "")
+        figures.append(figure(summary.median * scale) if summary else "")
     latency = cell.summary("latency_s")
     spread = f"{latency.spread:.1%}" if latency and latency.runs > 1 else ""
     ranked = cell.is_ranked(max_spread)
@@ -48,6 +48,12 @@ def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
     reached = " / ".join(f"{share:.0%}" for share in shares if share is not None)
     runs = f"{len(cell.valid)}"
     return [cell.label, runs, *figures, spread, words(ratio), reached, _note(cell, ranked)]
+
+
+def figure(value: float) -> str:
+    """Three digits that mean something, and no more than the whole number has."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f}"
 
 
 def _note(cell: Cell, ranked: bool) -> str:

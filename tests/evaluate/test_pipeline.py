@@ -19,8 +19,9 @@ from tests.conftest import Run, evaluate_config
 
 SHORT = ["model=tiny", "scenario=interactive", "scenario.interactive.output_tokens=8"]
 OWN_LOAD = """# A team's own scenario file
-clients: {concurrency: 2, requests: 4, input_tokens: 32, output_tokens: 8, ttft_ms: 5e3, tpot_ms: 5e3}
-arrivals: {rate: 20, requests: 4, input_tokens: 32, output_tokens: 8, ttft_ms: 5e3, tpot_ms: 5e3}
+clients: {concurrency: 2, requests: 4, input_tokens: 300, output_tokens: 8,
+  ttft_ms: 5e3, tpot_ms: 5e3}
+arrivals: {rate: 20, requests: 4, input_tokens: 300, output_tokens: 8, ttft_ms: 5e3, tpot_ms: 5e3}
 """
 
 
@@ -228,7 +229,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
     """A server that outlives a run still holds its prompts: the same tokens again are found."""
     settings = options(evaluate_config().engine) | {
         "enable_prefix_caching": True,
-        "max_model_len": 256,
+        "max_model_len": 512,
     }
     log = tmp_path / "server.log"
     (tmp_path / "team" / "scenario").mkdir(parents=True)
@@ -237,7 +238,8 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         team = {"QUANTLINE_RECIPES": str(tmp_path / "team")}
         command = [
             "evaluate", "model=tiny", "scenario=[interactive,ours]", "engine=vllm_server",
-            "scenario.interactive.output_tokens=8", f"engine.url={url}", "repeats=1", "force=true",
+            "scenario.interactive.output_tokens=8", "scenario.interactive.input_tokens=300",
+            f"engine.url={url}", "repeats=1", "force=true",
         ]  # fmt: skip
         result = run_command(*command, **team)
         assert result.returncode == 0, result.stderr
