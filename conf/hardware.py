@@ -1,8 +1,11 @@
 """What this machine has: its accelerators as the driver names them, and what its CPU can do."""
 
+import os
+import platform
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -10,6 +13,7 @@ from conf.load_schema import GpuConfig
 
 BF16_FLAGS = {"bf16", "avx512_bf16", "amx_bf16"}
 CPU = "cpu"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPU_FILES = Path(__file__).parent / "gpu"
 
 
@@ -24,16 +28,47 @@ def cpu_has_bf16() -> bool:
     return any(BF16_FLAGS & set(line.split(":", 1)[-1].split()) for line in lines)
 
 
-def gpu_names() -> list[str]:
-    """The NVIDIA GPUs of this machine, by the driver's name; none without a driver."""
+@cache
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "cpu part")):
+                return f"{platform.machine()} {line.split(':', 1)[-1].strip()}"
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def gpu_handles() -> list[Any]:
+    """NVML's handles of the GPUs that programs here may use, in their order; none without a
+    driver. CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        count = pynvml.nvmlDeviceGetCount()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
+        visible = os.environ.get(VISIBLE)
+        if visible is None:
+            return handles
+        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        found = []
+        for entry in filter(None, (part.strip() for part in visible.split(","))):
+            match = [n for n in range(count) if entry == str(n) or uuids[n].startswith(entry)]
+            if not match:
+                break  # CUDA, too, stops at the first that does not exist
+            found.append(handles[match[0]])
+        return found
     except pynvml.NVMLError:
         return []
+
+
+def gpu_names() -> list[str]:
+    """The NVIDIA GPUs that programs here may use, by the driver's name."""
+    import pynvml
+
+    return [str(pynvml.nvmlDeviceGetName(handle)) for handle in gpu_handles()]
 
 
 def resolve_gpu(asked: GpuConfig) -> GpuConfig:

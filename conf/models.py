@@ -39,7 +39,9 @@ def shapes_folder(model: ModelConfig, recipe: str) -> Path:
         del what[irrelevant]
     files = sources.choices("recipe", sources.folders_of([]))
     content = files[recipe].read_text() if recipe in files else ""
-    stated = json.dumps([SHAPES_FORMAT, what, recipe, content], sort_keys=True)
+    config = Path(model.path).expanduser() / CONFIG if model.path else None
+    stands = config.read_text() if config and config.is_file() else ""
+    stated = json.dumps([SHAPES_FORMAT, what, recipe, content, stands], sort_keys=True)
     digest = hashlib.sha256(stated.encode()).hexdigest()[:12]
     return cache_root() / "shapes" / f"{model.name}-{recipe}-{digest}"
 

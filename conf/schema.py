@@ -146,18 +146,31 @@ class AccuracyConfig:
     """What is asked about accuracy beside speed."""
 
     kind: str = "none"
-    """none, or quick: perplexity on held-out text, through the engine."""
+    """none, or quick: how near the checkpoint stays to the original, token by token."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
-    tokens: int = 4096
+    tokens: int = 16384
     """Tokens to judge."""
     window: int = 512
     """Tokens the model sees at once."""
+    likely: int = 64
+    """Most likely tokens that are compared at every position."""
+    continuations: int = 8
+    """Openings that are continued greedily."""
+    continued_tokens: int = 48
+    """Tokens of each continuation."""
+    seed: int = 0
+    """Seed of the choice of text and of the intervals."""
+    min_recovery: float | None = None
+    """A gate: exit 4 where less of the original's quality is left, as 0.99."""
 
     def __post_init__(self) -> None:
         one_of("accuracy.kind", self.kind, ("none", "quick"))
         at_least("accuracy.window", self.window, 2)
         at_least("accuracy.tokens", self.tokens, 2)
+        at_least("accuracy.likely", self.likely, 1)
+        if self.min_recovery is not None and not 0 < self.min_recovery <= 1:
+            raise ValueError(f"accuracy.min_recovery={self.min_recovery}: must be within 0 and 1")
 
 
 @dataclass
@@ -243,6 +256,12 @@ class EvaluateConfig:
             raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
         if self.weights == "random" and self.engine.kind == "transformers":
             raise ValueError("weights=random needs a vLLM engine: engine=vllm")
+        if self.profile and self.engine.kind == "vllm_server":
+            raise ValueError("profile=true goes with engine=vllm or engine=transformers")
+        if self.accuracy.kind != "none" and self.engine.kind == "vllm_server":
+            raise ValueError(
+                f"accuracy={self.accuracy.kind}: goes with engine=vllm or engine=transformers"
+            )
 
 
 @dataclass

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from evaluate.results import Row
 from evaluate.summary import Ratio, Summary, compare, summarize
 from evaluate.targets import ORIGINAL
 
-LATENCY = "latency_s"
+LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
 
 
 @dataclass
@@ -26,8 +27,25 @@ class Cell:
     def label(self) -> str:
         return f"{self.checkpoint} {self.setting}".strip()
 
+    @property
+    def load(self) -> dict[str, Any]:
+        """The scenario, as it was asked for."""
+        return (self.valid + self.invalid)[0].settings
+
+    @property
+    def ranked_by(self) -> str:
+        """The time that tells fast from slow. How long an open loop lasts is set by its arrivals,
+        not by the engine: there it is the time of a request."""
+        return REQUEST_LATENCY if self.load.get("rate") else LATENCY
+
     def values(self, name: str) -> list[float]:
         return [float(row.values[name]) for row in self.valid if name in row.values]
+
+    @property
+    def names(self) -> set[str]:
+        """What was measured in every run that counts."""
+        rows = [set(row.values) for row in self.valid]
+        return set.intersection(*rows) if rows else set()
 
     def summary(self, name: str) -> Summary | None:
         values = self.values(name)
@@ -35,12 +53,13 @@ class Cell:
 
     def is_ranked(self, max_spread: float) -> bool:
         """Whether it may be compared: some run counts, and they agree with each other."""
-        latency = self.summary(LATENCY)
+        latency = self.summary(self.ranked_by)
         return latency is not None and latency.spread <= max_spread
 
     def share(self, phase: str) -> float | None:
         """The share of the hardware's limit that was reached, the middle of the runs."""
-        values = [row.limit[f"{phase}_share"] for row in self.valid if row.limit]
+        name = f"{phase}_share"
+        values = [row.limit[name] for row in self.valid if name in row.limit]
         return summarize(values).median if values else None
 
 
@@ -55,11 +74,11 @@ def cells(rows: list[Row]) -> list[Cell]:
         cell = found.setdefault(place, Cell(row.measure, row.checkpoint, row.key))
         (cell.invalid if row.invalid else cell.valid).append(row)
         order.setdefault(row.measure, len(order))
-    _set_apart(list(found.values()))
+    set_apart(list(found.values()))
     return sorted(found.values(), key=lambda cell: order[cell.measure])
 
 
-def _set_apart(found: list[Cell]) -> None:
+def set_apart(found: list[Cell]) -> None:
     """Names what differs between cells that would otherwise be called the same."""
     alike: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in found:
@@ -78,6 +97,8 @@ def _facts(row: Row) -> dict[str, str]:
     parts = {name: environment.get(name, "") for name in ("device", "engine")}
     for group in ("engine_options", "versions", "variables"):
         parts |= environment.get(group, {})
+    parts |= row.settings
+    parts["weights"] = environment.get("checkpoint_sha256", "")[:8]
     return {name: str(value) for name, value in parts.items()}
 
 
@@ -86,5 +107,5 @@ def against_original(cell: Cell, all_cells: list[Cell]) -> Ratio | None:
     for other in all_cells:
         same = other.measure == cell.measure and other.setting == cell.setting
         if same and other.checkpoint == ORIGINAL and other is not cell:
-            return compare(cell.values(LATENCY), other.values(LATENCY))
+            return compare(cell.values(cell.ranked_by), other.values(cell.ranked_by))
     return None

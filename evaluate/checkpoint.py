@@ -17,6 +17,7 @@ from evaluate.tensors import SHAPES, Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
 QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")
+PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
 KV_SCALES = ("k_scale", "v_scale")
 READ_AT_ONCE = 1 << 24
 NO_NUMBER = "NaN or infinite"
@@ -49,20 +50,29 @@ def _check_quantization(folder: Path, config: dict[str, Any], found: dict[str, T
 
 
 def _check_layers(folder: Path, found: dict[str, Tensor]) -> None:
-    """A module that every layer but one has is missing in that one, unless the layer has
-    something of its own instead."""
-    layers: dict[str, set[str]] = defaultdict(set)
+    """All layers have the same modules and these the same tensors, but for what a recipe leaves
+    alone, and layers that have something of their own instead."""
+    layers: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name in found:
-        if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.", name):
-            layers[match[2]].add(f"{match[1]}{{}}.{match[3]}")
-    counts = Counter(module for modules in layers.values() for module in modules)
+        if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.(\w+)$", name):
+            layers[match[2]][f"{match[1]}{{}}.{match[3]}"].add(match[4])
     if len(layers) < 2:
         return
+    counts = Counter(module for modules in layers.values() for module in modules)
     for number, modules in layers.items():
         missing = [part for part in counts if part not in modules]
         own = any(counts[module] == 1 for module in modules)
         if missing and not own and counts[missing[0]] == len(layers) - 1:
             raise bad_input(f"{folder}: {missing[0].format(number)} is missing")
+    for module in counts:
+        kinds = {
+            n: frozenset(modules[module]) for n, modules in layers.items() if module in modules
+        }
+        usual = Counter(kinds.values()).most_common(1)[0][0]
+        for number, parts in kinds.items():
+            lost = sorted(usual - parts)
+            if lost and parts < usual and (not parts <= PLAIN or lost == ["bias"]):
+                raise bad_input(f"{folder}: {module.format(number)}.{lost[0]} is missing")
 
 
 def _check_tokenizer(folder: Path, original: Path) -> None:

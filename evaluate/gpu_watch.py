@@ -1,14 +1,16 @@
 """What the GPU did while a run was timed: energy, memory, clocks, throttling, and whose it was."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from conf.hardware import gpu_names
+from conf.hardware import gpu_handles
 
 PAUSE_S = 0.02
+SECONDS_TO_CALM = 10
 # Reasons for lower clocks that make a run incomparable; a power cap under full load is normal.
 HARMFUL = {
     0x8: "hardware slowdown",
@@ -29,32 +31,42 @@ class Watched:
 
 
 class GpuWatch:
-    """Looks at the first GPUs of the machine through NVML; sees nothing where there is none."""
+    """Looks at GPUs through NVML; sees nothing where there is none, or none was asked for."""
 
     def __init__(self, count: int = 1) -> None:
-        self.handles: list[Any] = []
-        if gpu_names():
-            import pynvml
+        import pynvml
 
-            self.nvml = pynvml
-            self.handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
+        self.nvml = pynvml
+        self.handles = gpu_handles()[:count]
 
     def processes(self) -> int:
         """Processes that compute on the GPUs now."""
         return sum(
-            len(self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)) for handle in self.handles
+            len(self._asked(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle) or [])
+            for handle in self.handles
         )
 
+    def processes_once_calm(self) -> int:
+        """The same, after giving those of an engine that has just ended some seconds to go."""
+        deadline = time.monotonic() + SECONDS_TO_CALM
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return self.processes()
+
     def facts(self) -> dict[str, Any]:
-        """Driver, power limit and highest clock."""
+        """Driver, power limit and highest clock, as far as the card tells them."""
         if not self.handles:
             return {}
         nvml, first = self.nvml, self.handles[0]
+        limit = self._asked(nvml.nvmlDeviceGetEnforcedPowerLimit, first)
+        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, first)
         return {
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
-            "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(first) / 1e3,
-            "max_sm_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(first, nvml.NVML_CLOCK_SM),
-            "gpu_memory_gib": round(nvml.nvmlDeviceGetMemoryInfo(first).total / 2**30, 1),
+            "power_limit_w": limit / 1e3 if limit else None,
+            "max_sm_clock_mhz": self._asked(
+                nvml.nvmlDeviceGetMaxClockInfo, first, nvml.NVML_CLOCK_SM
+            ),
+            "gpu_memory_gib": round(memory.total / 2**30, 1) if memory else None,
         }
 
     @contextmanager
@@ -65,41 +77,58 @@ class GpuWatch:
             yield seen
             return
         done = threading.Event()
-        samples: list[tuple[float, float, int]] = []
+        samples: list[_Sample] = []
         thread = threading.Thread(target=self._sample, args=(done, samples), daemon=True)
         before = self._energy()
         thread.start()
         try:
             yield seen
         finally:
-            seen.energy_j = self._energy() - before
+            after = self._energy()
             done.set()
             thread.join()
-            clocks, memory, reasons = zip(*samples, strict=True)
-            seen.sm_clock_mhz = sum(clocks) / len(clocks)
-            seen.peak_memory_gib = max(memory)
-            combined = 0
-            for reason in reasons:
-                combined |= reason
-            seen.throttled = [words for bit, words in HARMFUL.items() if combined & bit]
+            if before is not None and after is not None:
+                seen.energy_j = after - before
+            clocks = [sample.clock for sample in samples if sample.clock]
+            seen.sm_clock_mhz = sum(clocks) / len(clocks) if clocks else None
+            seen.peak_memory_gib = max(sample.memory for sample in samples) or None
+            reasons = [
+                words for bit, words in HARMFUL.items() if any(s.reasons & bit for s in samples)
+            ]
+            seen.throttled = reasons
 
-    def _energy(self) -> float:
-        """Joules since the driver was loaded; zero where a card does not count them."""
-        try:
-            counters = map(self.nvml.nvmlDeviceGetTotalEnergyConsumption, self.handles)
-            return float(sum(counters)) / 1e3
-        except self.nvml.NVMLError:
-            return 0.0
+    def _energy(self) -> float | None:
+        """Joules since the driver was loaded, of all cards; none where one does not count them."""
+        read = self.nvml.nvmlDeviceGetTotalEnergyConsumption
+        counters = [self._asked(read, handle) for handle in self.handles]
+        return None if None in counters else sum(counters) / 1e3
 
-    def _sample(self, done: threading.Event, samples: list[tuple[float, float, int]]) -> None:
-        nvml, first = self.nvml, self.handles[0]
+    def _sample(self, done: threading.Event, samples: list["_Sample"]) -> None:
+        """The slowest clock, all memory in use, and every card's reasons to be slow."""
+        nvml = self.nvml
         while True:
-            samples.append(
-                (
-                    float(nvml.nvmlDeviceGetClockInfo(first, nvml.NVML_CLOCK_SM)),
-                    nvml.nvmlDeviceGetMemoryInfo(first).used / 2**30,
-                    int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(first)),
-                )
-            )
+            clocks = [
+                self._asked(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM) or 0
+                for handle in self.handles
+            ]
+            memory = [self._asked(nvml.nvmlDeviceGetMemoryInfo, handle) for handle in self.handles]
+            reasons = 0
+            for handle in self.handles:
+                reasons |= self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+            used = sum(entry.used for entry in memory if entry) / 2**30
+            samples.append(_Sample(float(min(clocks)), used, reasons))
             if done.wait(PAUSE_S):
                 return
+
+    def _asked(self, question: Any, *arguments: Any) -> Any:
+        """What NVML answers; none where a card does not support the question."""
+        try:
+            return question(*arguments)
+        except self.nvml.NVMLError:
+            return None
+
+
+class _Sample(NamedTuple):
+    clock: float
+    memory: float
+    reasons: int

@@ -5,6 +5,7 @@ faster than any model does.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.cache import cache_root
-from conf.hardware import cpu_has_bf16
+from conf.hardware import cpu_has_bf16, cpu_name, gpu_names
 from conf.load_schema import GpuConfig
 from conf.terminal import say
 from evaluate.roofline import Rates
@@ -26,9 +27,18 @@ TRIES = 5
 GIGA, TERA = 1e9, 1e12
 
 
-def rates(gpu: GpuConfig) -> Rates | None:
-    """The measured rates of this machine; a datasheet's where measuring fails; none without."""
-    name = str(gpu.name)
+def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
+    """The measured rates of this machine, for that many of its GPUs; a datasheet's where measuring
+    fails; none without."""
+    one = _rates_of_one(gpu)
+    if one is None or count == 1:
+        return one
+    together = {kind: rate * count for kind, rate in one.products.items()}
+    return Rates(one.bandwidth * count, together, one.source)
+
+
+def _rates_of_one(gpu: GpuConfig) -> Rates | None:
+    name = (gpu_names() or [f"{cpu_name()}, {os.cpu_count()} cores"])[0]
     path = cache_root() / "limits" / f"{name.replace(' ', '-').replace('/', '-')}-{FORMAT}.json"
     if not path.is_file():
         say(f"{name}: measuring bandwidth and matrix rates, once")

@@ -12,6 +12,7 @@ from evaluate.table import speed_table
 
 WARM_UP = "warming up"
 PROFILE = "profiling"
+LINES_EVERY = 8
 
 
 class View:
@@ -46,6 +47,10 @@ class View:
     def running(self, checkpoint: str, measure: str, repeat: int) -> None:
         what = {-1: WARM_UP, -2: PROFILE}.get(repeat, f"run {repeat + 1}")
         self.say(f"{checkpoint}: {measure}, {what}{self._left()}")
+
+    def judging(self, checkpoint: str, window: int, windows: int) -> None:
+        if self.live or window % LINES_EVERY == 0:
+            self.say(f"{checkpoint}: reading text, window {window + 1} of {windows}{self._left()}")
 
     def row(self, row: Row) -> None:
         self.rows.append(row)

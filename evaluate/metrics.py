@@ -3,7 +3,9 @@
 Times follow vLLM's definitions: TTFT from the moment a request is handed over to its first token,
 TPOT = (last token - first token) / (tokens - 1) for each request, and the gaps between a request's
 successive tokens as they arrive. Throughputs of a batch follow its phases: prompts until every
-request has its first token, answers after that.
+request has its first token, answers after that. Where a batch is so large that some requests are
+answered while others still wait, `overlap_share` tells, and only `generated_tokens_per_s` means
+something.
 """
 
 import itertools
@@ -11,6 +13,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from conf.errors import world_fault
 from conf.load_schema import ScenarioConfig
 
 PERCENT_99 = 0.99
@@ -55,12 +58,13 @@ class Request:
 
 def batch_values(requests: list[Request]) -> dict[str, float]:
     """Latency, TTFT, TPOT and throughput of requests that started at once."""
-    answered = [request for request in requests if request.token_times]
+    answered = _answered(requests)
     latency = max(request.token_times[-1] for request in answered)
     inputs = sum(request.input_tokens for request in answered)
     outputs = sum(request.output_tokens for request in answered)
     last_first_token = max(request.ttft for request in answered)
     decoding = latency - last_first_token
+    decoded = sum(time > last_first_token for request in answered for time in request.token_times)
     return {
         "latency_s": latency,
         "ttft_first_s": min(request.ttft for request in answered),
@@ -70,7 +74,9 @@ def batch_values(requests: list[Request]) -> dict[str, float]:
         "output_tokens": float(outputs),
         "input_tokens_per_s": inputs / last_first_token,
         "output_tokens_per_s": outputs / decoding if decoding > 0 else 0.0,
-        "decode_tokens_per_s": (outputs - len(answered)) / decoding if decoding > 0 else 0.0,
+        "decode_tokens_per_s": decoded / decoding if decoding > 0 else 0.0,
+        "generated_tokens_per_s": outputs / latency,
+        "overlap_share": (outputs - len(answered) - decoded) / outputs,
         "overall_tokens_per_s": (inputs + outputs) / latency,
         "requests_per_s": len(answered) / latency,
         "failed_requests": float(len(requests) - len(answered)),
@@ -79,7 +85,7 @@ def batch_values(requests: list[Request]) -> dict[str, float]:
 
 def serving_values(requests: list[Request], scenario: ScenarioConfig) -> dict[str, float]:
     """What clients of a server saw over a load that lasts; goodput counts requests in time."""
-    answered = [request for request in requests if request.token_times]
+    answered = _answered(requests)
     begin = min(request.start for request in requests)
     duration = max(request.token_times[-1] for request in answered) - begin
     good = [request for request in answered if _in_time(request, scenario)]
@@ -97,12 +103,21 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> dict[st
         "input_tokens": float(sum(request.input_tokens for request in answered)),
         "output_tokens": float(sum(request.output_tokens for request in answered)),
         "output_tokens_per_s": sum(request.output_tokens for request in answered) / duration,
+        "generated_tokens_per_s": sum(request.output_tokens for request in answered) / duration,
         "overall_tokens_per_s": sum(r.input_tokens + r.output_tokens for r in answered) / duration,
         "requests_per_s": len(answered) / duration,
         "goodput_requests_per_s": len(good) / duration,
         "good_share": len(good) / len(requests),
         "failed_requests": float(len(requests) - len(answered)),
     }
+
+
+def _answered(requests: list[Request]) -> list[Request]:
+    """The requests that count; a run without any has nothing to tell but why."""
+    answered = [request for request in requests if request.token_times]
+    if not answered:
+        raise world_fault(f"all {len(requests)} requests failed: {requests[0].error}")
+    return answered
 
 
 def _in_time(request: Request, scenario: ScenarioConfig) -> bool:
@@ -134,8 +149,3 @@ def quantile(values: list[float], share: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
-def perplexity(log_probabilities: list[float]) -> float:
-    """exp of the mean negative log-probability."""
-    return math.exp(-sum(log_probabilities) / len(log_probabilities))

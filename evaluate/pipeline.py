@@ -8,7 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, bad_input, gate_failed
+from conf.errors import (
+    GATE_FAILED,
+    WORLD_FAULT,
+    QuantlineError,
+    gate_failed,
+    world_fault,
+)
 from conf.hardware import resolve_gpu
 from conf.load_schema import ScenarioConfig
 from conf.models import read_config
@@ -17,18 +23,21 @@ from conf.terminal import say
 from evaluate import limits
 from evaluate.checkpoint import check, checkpoint_hash, quantization_hash
 from evaluate.environment import environment, key
+from evaluate.judging import engine_findings, gate, judged_values, view_path
 from evaluate.live import View
 from evaluate.process import run_worker
 from evaluate.profiles import profile_values
 from evaluate.results import Row, append, current, read
-from evaluate.roofline import Cost, Rates, cost, limit
-from evaluate.table import accuracy_table, profile_tables, speed_table
-from evaluate.targets import Target, targets
+from evaluate.roofline import Cost, Rates, cost, reached
+from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
+from evaluate.targets import ORIGINAL, Target, targets
 from evaluate.tensors import tensors
 from evaluate.worker import Job
 
 NARROWEST_TABLE = 140  # columns; names cut short would all look alike
 PARALLEL = ("tensor", "pipeline", "data")
+SHORTEST_CONTEXT = 64
+NOT_LOADED: dict[str, Any] = {"startup": {}, "memory": {}, "kernels": {}, "faults": []}
 DTYPE_BYTES = {"float32": 4, "float": 4}
 
 
@@ -39,17 +48,29 @@ class Plan:
     target: Target
     config: dict[str, Any]
     """Its config.json."""
-    work: Cost
+    work: Cost | None
+    """What it makes the hardware do; unknown for a mixture of experts."""
     scenarios: dict[str, ScenarioConfig]
     repeats: dict[str, list[int]]
     accuracy: AccuracyConfig
     keys: dict[str, str]
     facts: dict[str, Any]
+    view: Path
+    """Where its view of the accuracy's text goes."""
+    is_judged: bool
+    """Whether the results hold its accuracy already."""
+    context: int
+    """Longest context that the engine is started with."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether an engine has to read the text; the original's view serves others, too."""
+        wanted = not self.is_judged or self.target.name == ORIGINAL
+        return self.accuracy.kind != "none" and wanted and not self.view.is_file()
 
     @property
     def runs(self) -> int:
-        judged = int(self.accuracy.kind != "none")
-        return sum(len(missing) for missing in self.repeats.values()) + judged
+        return sum(len(missing) for missing in self.repeats.values()) + int(self.judges)
 
 
 def evaluate(config: EvaluateConfig) -> None:
@@ -63,7 +84,6 @@ class Sweep:
     def __init__(self, config: EvaluateConfig) -> None:
         self.config = config
         self.path = Path(config.results).expanduser()
-        _check_loads(config)
         self.facts = environment(config.gpu, config.engine)
         self.before, faults = read(self.path)
         for fault in faults:
@@ -72,21 +92,27 @@ class Sweep:
         self.rows: list[Row] = []
         self.failures: list[QuantlineError] = []
         self.rates: Rates | None = None
+        self.original_view: Path | None = None
 
     def run(self) -> None:
         found = targets(self.config)
         original = next((t.folder for t in found if t.folder is not None), Path())
-        self.rates = limits.rates(resolve_gpu(self.config.gpu))
+        if self.config.engine.url is None:
+            self.rates = limits.rates(resolve_gpu(self.config.gpu), self._gpus())
         plans = [plan for target in found if (plan := self._plan(target, original)) is not None]
         taken = len(self.rows)
         if taken:
             say(f"{self.path}: {taken} runs stand there already (force=true measures them again)")
         with View(sum(plan.runs for plan in plans), self.config.max_spread) as view:
             view.rows = list(self.rows)
+            self.original_view = plans[0].view if plans else None
             for plan in plans:
-                if plan.runs or self.config.profile:
-                    self._guarded(plan, view)
+                self._guarded(plan, view)
         self._finish()
+
+    def _gpus(self) -> int:
+        options = self.config.engine.options
+        return math.prod(int(options.get(f"{kind}_parallel_size", 1)) for kind in PARALLEL)
 
     def _plan(self, target: Target, original: Path) -> Plan | None:
         """What is missing of a target; none where it cannot be measured, which is noted."""
@@ -112,19 +138,45 @@ class Sweep:
         asked: dict[str, Any] = dict(self.config.scenario)
         if self.config.accuracy.kind != "none":
             asked[self.config.accuracy.kind] = self.config.accuracy
-        keys = {name: key(self.facts, checkpoint, settings) for name, settings in asked.items()}
-        done = self._done(keys, target.name)
+        longest = min(
+            config["max_position_embeddings"],
+            self.config.engine.max_model_len or config["max_position_embeddings"],
+        )
         accuracy = self.config.accuracy
-        if accuracy.kind in done:
-            accuracy = AccuracyConfig(kind="none")
-        scenarios = self._fitting(target, config["max_position_embeddings"], keys)
+        context = self._context(longest)
+        timed = facts | {"engine_options": {"max_model_len": context} | facts["engine_options"]}
+        keys = {
+            name: key(
+                timed if name in self.config.scenario else facts,
+                (target.name, name),
+                checkpoint,
+                settings,
+            )
+            for name, settings in asked.items()
+        }
+        done = self._done(keys, target.name)
+        scenarios = self._fitting(target, longest, keys)
         repeats = {
             name: [n for n in range(self.config.repeats) if n not in done.get(name, {})]
             for name in scenarios
         }
-        dtype = str(self.facts["engine_options"].get("dtype", "auto"))
-        work = cost(tensors(folder), config, DTYPE_BYTES.get(dtype, 2))
-        return Plan(target, config, work, scenarios, repeats, accuracy, keys, facts)
+        options = self.facts["engine_options"]
+        width = DTYPE_BYTES.get(str(options.get("dtype", "auto")), 2)
+        cache = str(options.get("kv_cache_dtype", "auto"))
+        work = cost(tensors(folder), config, width, 1 if cache.startswith("fp8") else None)
+        view = view_path(keys.get(accuracy.kind, ""))
+        judged = accuracy.kind in done
+        return Plan(
+            target, config, work, scenarios, repeats, accuracy, keys, timed, view, judged, context
+        )
+
+    def _context(self, longest: int) -> int:
+        """The context that the engine is started with: what the longest fitting load needs."""
+        lengths = [case.tokens for case in self.config.scenario.values() if case.tokens <= longest]
+        if self.config.accuracy.kind != "none":
+            accuracy = self.config.accuracy
+            lengths.append(accuracy.window + accuracy.continued_tokens)
+        return max([SHORTEST_CONTEXT, *lengths])
 
     def _done(self, keys: dict[str, str], checkpoint: str) -> dict[str, dict[int, Row]]:
         """The runs that count already, which are shown beside the new ones."""
@@ -158,13 +210,32 @@ class Sweep:
 
     def _guarded(self, plan: Plan, view: View) -> None:
         try:
-            self._measure(plan, view)
+            if plan.runs or self.config.profile:
+                self._measure(plan, view)
+            elif plan.accuracy.kind != "none" and not plan.is_judged:
+                self._judged(plan, NOT_LOADED, view)
         except Exception as error:
             self._fail(plan.target.name, "", "", error)
 
+    def _judged(self, plan: Plan, loaded: dict[str, Any], view: View) -> None:
+        """The row of an accuracy, from the view that was written or stood there already."""
+        if plan.is_judged:
+            return
+        assert plan.target.folder is not None
+        others = None if plan.target.name == ORIGINAL else self.original_view
+        values = judged_values(plan.view, others, plan.target.folder, plan.accuracy.seed)
+        event = {"measure": plan.accuracy.kind, "repeat": 0, "values": values}
+        row = self._measured(plan, loaded, event)
+        self._append(row)
+        self.rows.append(row)
+        view.row(row)
+        failed = gate(values, plan.accuracy)
+        if failed is not None:
+            self._fail(plan.target.name, plan.accuracy.kind, row.key, failed)
+
     def _measure(self, plan: Plan, view: View) -> None:
         name = plan.target.name
-        loaded: dict[str, Any] = {}
+        loaded = NOT_LOADED
         for event in run_worker(name, self._job(plan), view):
             kind = event.pop("event")
             if kind == "loaded":
@@ -173,30 +244,36 @@ class Sweep:
                     self._fail(name, "", "", gate_failed(fault))
             elif kind == "running":
                 view.running(name, event["measure"], event["repeat"])
+            elif kind == "judging":
+                view.judging(name, event["window"], event["windows"])
+            elif kind == "judged":
+                self._judged(plan, loaded, view)
             elif kind == "failed":
                 error = QuantlineError(event["error"], event["code"])
                 self._fail(name, event["measure"], plan.keys[event["measure"]], error)
                 view.note(f"{name}: {event['measure']} failed: {event['error']}")
             elif kind == "profile":
-                values = profile_values(Path(event["trace"]), event["steps"])
-                row = self._row(name, event["measure"], plan.keys[event["measure"]], "profile")
-                row.values, row.environment = values, plan.facts
-                self._append(row)
-                self.rows.append(row)
+                self._profiled(plan, event)
             else:
                 row = self._measured(plan, loaded, event)
                 self._append(row)
                 self.rows.append(row)
                 view.row(row)
 
+    def _profiled(self, plan: Plan, event: dict[str, Any]) -> None:
+        name, measure = plan.target.name, event["measure"]
+        row = self._row(name, measure, plan.keys[measure], "profile")
+        row.environment = plan.facts
+        try:
+            row.values = profile_values(Path(event["trace"]), event["steps"])
+        except (OSError, ValueError, KeyError) as error:
+            self._fail(name, measure, row.key, world_fault(f"{event['trace']}: no trace ({error})"))
+            return
+        self._append(row)
+        self.rows.append(row)
+
     def _job(self, plan: Plan) -> Job:
         assert plan.target.folder is not None
-        lengths = [scenario.tokens for scenario in plan.scenarios.values()]
-        if plan.accuracy.kind != "none":
-            lengths.append(plan.accuracy.window + 1)
-        if not lengths:
-            raise bad_input("no scenario fits the model's context")
-        options = self.config.engine.options
         traces = self.path.with_name(f"{self.path.stem}-traces") / plan.target.name
         if self.config.profile:
             traces.mkdir(parents=True, exist_ok=True)
@@ -205,12 +282,13 @@ class Sweep:
             engine=self.config.engine,
             scenarios=plan.scenarios,
             repeats=plan.repeats,
-            accuracy=plan.accuracy,
-            context=max(*lengths, 64),
+            accuracy=plan.accuracy if plan.judges else AccuracyConfig(kind="none"),
+            context=plan.context,
             vocabulary=plan.config["vocab_size"],
             dummy=plan.target.dummy,
-            gpus=math.prod(int(options.get(f"{kind}_parallel_size", 1)) for kind in PARALLEL),
+            gpus=self._gpus(),
             log="",
+            view=str(plan.view),
             traces=str(traces.absolute()) if self.config.profile else None,
         )
 
@@ -233,13 +311,12 @@ class Sweep:
             return row
         scenario = plan.scenarios[measure]
         row.settings = {k: value for k, value in asdict(scenario).items() if value is not None}
-        row.memory["weights_read_gib"] = plan.work.weight_gib
+        if plan.work is not None:
+            row.memory["weights_read_gib"] = plan.work.weight_gib
         if "kv_cache_tokens" in row.memory:
             row.memory["kv_cache_requests"] = row.memory["kv_cache_tokens"] / scenario.tokens
-        known = self.rates is not None and plan.work.plain_product in self.rates.products
-        if not scenario.lasts and known:
-            assert self.rates is not None
-            row.limit = _reached(plan.work, scenario, self.rates, row.values)
+        if not scenario.lasts and self.rates is not None and plan.work is not None:
+            row.limit = reached(plan.work, scenario, self.rates, row.values)
         return row
 
     def _row(self, checkpoint: str, measure: str, cell: str, kind: str, reason: str = "") -> Row:
@@ -277,10 +354,12 @@ class Sweep:
     def _finish(self) -> None:
         screen = Console()
         screen.width = max(screen.width, NARROWEST_TABLE)
-        judged = accuracy_table(self.rows)
+        judged = [accuracy_table(self.rows), worst_table(self.rows)]
         if any(row.kind == "speed" for row in self.rows):
             screen.print(speed_table(self.rows, self.config.max_spread))
-        for table in [*profile_tables(self.rows), *([judged] if judged else [])]:
+        for finding in engine_findings([*current(self.before), *self.rows]):
+            say(f"finding: {finding}")
+        for table in [*profile_tables(self.rows), *filter(None, judged)]:
             screen.print(table)
         say(f"{self.path}: {len(self.rows)} runs")
         if self.failures:
@@ -290,39 +369,10 @@ class Sweep:
             raise QuantlineError(str(self.failures[-1]), min(codes))
 
 
-def _check_loads(config: EvaluateConfig) -> None:
-    lasting = [name for name, scenario in config.scenario.items() if scenario.lasts]
-    if lasting and config.engine.kind != "vllm_server":
-        raise bad_input(f"scenario={lasting[0]}: needs a server: engine=vllm_server")
-    if config.profile and config.engine.kind == "vllm_server":
-        raise bad_input("profile=true goes with engine=vllm or engine=transformers")
-    if config.accuracy.kind != "none" and config.engine.kind == "vllm_server":
-        raise bad_input(
-            f"accuracy={config.accuracy.kind}: goes with engine=vllm or engine=transformers"
-        )
-
-
 def _finite(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The values that are numbers, and a complaint about those that are none."""
-    kept = {name: value for name, value in values.items() if math.isfinite(value)}
-    return kept, [f"{name} is no number" for name in values if name not in kept]
-
-
-def _reached(
-    work: Cost, scenario: ScenarioConfig, rates: Rates, values: dict[str, float]
-) -> dict[str, Any]:
-    """The least seconds of each phase, and their share of the seconds that were measured."""
-    least = limit(work, scenario, rates)
-    decoding = values["latency_s"] - values["ttft_last_s"]
-    found = asdict(least) | {
-        "bandwidth_gb_s": rates.bandwidth / 1e9,
-        "product": work.product,
-        "product_tops": rates.products.get(work.product, 0.0) / 1e12,
-        "rates": rates.source,
-        "body_gb": work.body_bytes / 1e9,
-        "head_gb": work.head_bytes / 1e9,
-        "prefill_share": least.prefill_s / values["ttft_last_s"],
-    }
-    if decoding > 0 and scenario.output_tokens > 1:
-        found["decode_share"] = least.decode_s / decoding
-    return found
+    strange = [
+        n for n, value in values.items() if isinstance(value, float) and not math.isfinite(value)
+    ]
+    kept = {name: value for name, value in values.items() if name not in strange}
+    return kept, [f"{name} is no number" for name in strange]

@@ -23,17 +23,21 @@ def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
     job.log = str(log)
     view.say(f"{name}: loading in {job.engine.kind} (log in {log})")
     reading, writing = os.pipe()
-    with log.open("wb") as chatter:
+    # The worker holds one end of the life line, we the other: it closes with us, however we end.
+    held, life_line = os.pipe()
+    log.write_bytes(b"")
+    with log.open("ab") as chatter:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "evaluate.worker", str(writing)],
+            [sys.executable, "-m", "evaluate.worker", str(writing), str(held)],
             stdin=subprocess.PIPE,
             stdout=chatter,
             stderr=chatter,
-            pass_fds=[writing],
+            pass_fds=[writing, held],
             env=environment(),
             start_new_session=True,
         )
     os.close(writing)
+    os.close(held)
     refused: QuantlineError | None = None
     try:
         assert worker.stdin is not None
@@ -51,6 +55,7 @@ def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
         # An engine of several processes must not outlive its worker, however that ended.
         with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
+        os.close(life_line)
         worker.wait()
     if refused is not None:
         raise refused

@@ -4,7 +4,7 @@ Decoding reads all weights and the whole KV cache for every token; a prompt is m
 weights. Each phase takes at least the longer of reading and multiplying.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from conf.load_schema import ScenarioConfig
@@ -12,6 +12,7 @@ from evaluate.tensors import Tensor
 
 PACKED = ("weight_packed", "qweight")
 WIDE = ("BF16", "F16", "F32")
+MOST_OVERLAP = 0.05  # of the answers' tokens, before the last request had its first
 
 
 @dataclass
@@ -59,10 +60,18 @@ class Limit:
     decode_bound: str
 
 
-def cost(tensors: dict[str, Tensor], config: dict[str, Any], dtype_bytes: int) -> Cost:
-    """What the checkpoint's tensors weigh, with 16-bit ones as wide as the engine holds them."""
+def cost(
+    tensors: dict[str, Tensor],
+    config: dict[str, Any],
+    dtype_bytes: int,
+    kv_bytes: int | None = None,
+) -> Cost | None:
+    """What the checkpoint's tensors weigh, with 16-bit ones as wide as the engine holds them; none
+    for a mixture of experts, of which each token reads a part that the tensors do not tell."""
+    if any(".experts." in name for name in tensors):
+        return None
     quantization = config.get("quantization_config") or {}
-    bits = _weight_bits(quantization)
+    bits, head_bits = _weight_bits(quantization)
     body = [(name, tensor) for name, tensor in tensors.items() if ".layers." in name]
     head = [(name, tensor) for name, tensor in tensors.items() if "lm_head" in name]
     if not head:
@@ -70,12 +79,12 @@ def cost(tensors: dict[str, Tensor], config: dict[str, Any], dtype_bytes: int) -
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     layers = config["num_hidden_layers"]
-    kv_width = 1 if quantization.get("kv_cache_scheme") else dtype_bytes
+    kv_width = kv_bytes or (1 if quantization.get("kv_cache_scheme") else dtype_bytes)
     return Cost(
         body_bytes=sum(_bytes(tensor, dtype_bytes) for _, tensor in body),
         head_bytes=sum(_bytes(tensor, dtype_bytes) for _, tensor in head),
         body_weights=sum(_weights(name, tensor, bits) for name, tensor in body),
-        head_weights=sum(_weights(name, tensor, bits) for name, tensor in head),
+        head_weights=sum(_weights(name, tensor, head_bits) for name, tensor in head),
         kv_bytes=2.0 * layers * config.get("num_key_value_heads", heads) * width * kv_width,
         attention_operations=4.0 * layers * heads * width,
         product=_product(quantization, dtype_bytes),
@@ -107,6 +116,29 @@ def limit(work: Cost, scenario: ScenarioConfig, rates: Rates) -> Limit:
     )
 
 
+def reached(
+    work: Cost, scenario: ScenarioConfig, rates: Rates, values: dict[str, float]
+) -> dict[str, Any]:
+    """The least seconds of each phase, and their share of the seconds that were measured; none
+    where prompts were still read while answers were written."""
+    if work.plain_product not in rates.products or values["overlap_share"] > MOST_OVERLAP:
+        return {}
+    least = limit(work, scenario, rates)
+    decoding = values["latency_s"] - values["ttft_last_s"]
+    found = asdict(least) | {
+        "bandwidth_gb_s": rates.bandwidth / 1e9,
+        "product": work.product,
+        "product_tops": rates.products.get(work.product, 0.0) / 1e12,
+        "rates": rates.source,
+        "body_gb": work.body_bytes / 1e9,
+        "head_gb": work.head_bytes / 1e9,
+        "prefill_share": least.prefill_s / values["ttft_last_s"],
+    }
+    if decoding > 0 and scenario.output_tokens > 1:
+        found["decode_share"] = least.decode_s / decoding
+    return found
+
+
 def _multiplying(work: Cost, rates: Rates, tokens: float, heads: float, pairs: float) -> float:
     """Seconds of products: tokens through the layers, some through the head, pairs attended."""
     plain = rates.products[work.plain_product]
@@ -128,18 +160,26 @@ def _weights(name: str, tensor: Tensor, bits: int | None) -> float:
     return tensor.count
 
 
-def _weight_bits(quantization: dict[str, Any]) -> int | None:
-    groups = list((quantization.get("config_groups") or {}).values())
-    if groups:
-        return int(groups[0]["weights"]["num_bits"])
-    bits = quantization.get("bits")
-    return int(bits) if bits else None
+def _weight_bits(quantization: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Bits of a weight in the layers, and in the head where that has a format of its own."""
+    body = quantization.get("bits") or quantization.get("w_bit")
+    head = None
+    for group in (quantization.get("config_groups") or {}).values():
+        bits = (group.get("weights") or {}).get("num_bits")
+        if any("lm_head" in target for target in group.get("targets") or []):
+            head = bits
+        else:
+            body = body or bits
+    return body, head or body
 
 
 def _product(quantization: dict[str, Any], dtype_bytes: int) -> str:
     """The type that tensor cores multiply in: weight-only formats are widened first."""
+    if quantization.get("quant_method") in ("fp8", "fbgemm_fp8"):
+        return "fp8"
     groups = list((quantization.get("config_groups") or {}).values())
-    activations = groups[0].get("input_activations") if groups else None
+    found = [group["input_activations"] for group in groups if group.get("input_activations")]
+    activations = found[0] if found else None
     if not activations:
         return _plain(dtype_bytes)
     return "int8" if activations["type"] == "int" else "fp8"

@@ -87,9 +87,9 @@ class Ratio:
 
 def compare(one: list[float], other: list[float]) -> Ratio | None:
     """The ratio of geometric means with its 95 % interval (Welch on logarithms); none where a
-    side has fewer than two runs, since nothing is known of its noise."""
+    side has fewer than two runs, since nothing is known of its noise, or none to divide by."""
     first, second = (_without_outliers(values) for values in (one, other))
-    if len(first) < 2 or len(second) < 2:
+    if len(first) < 2 or len(second) < 2 or min(first + second) <= 0:
         return None
     logs = [[math.log(value) for value in side] for side in (first, second)]
     difference = statistics.fmean(logs[1]) - statistics.fmean(logs[0])

@@ -1,5 +1,8 @@
 """The table that fills while an evaluation runs, and stands at its end."""
 
+from typing import Any
+
+from rich.markup import escape
 from rich.table import Table
 
 from evaluate.cells import Cell, against_original, cells
@@ -10,10 +13,12 @@ FIGURES = {
     "latency_s": ("latency (s)", 1.0),
     "ttft_last_s": ("TTFT (ms)", 1e3),
     "tpot_median_s": ("TPOT (ms)", 1e3),
-    "output_tokens_per_s": ("output (tok/s)", 1.0),
+    "generated_tokens_per_s": ("output (tok/s)", 1.0),
 }
 SIDES = ("prefill", "decode")
 PROFILE_LINES = 12
+WORST_SHOWN = 2
+CONTEXT_WIDTH = 50
 NAME_WIDTH = 70
 
 
@@ -40,7 +45,7 @@ def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
     for name, (_, scale) in FIGURES.items():
         summary = cell.summary(name)
         figures.append(figure(summary.median * scale) if summary else "")
-    latency = cell.summary("latency_s")
+    latency = cell.summary(cell.ranked_by)
     spread = f"{latency.spread:.1%}" if latency and latency.runs > 1 else ""
     ranked = cell.is_ranked(max_spread)
     ratio = against_original(cell, found) if ranked else None
@@ -59,7 +64,7 @@ def figure(value: float) -> str:
 def _note(cell: Cell, ranked: bool) -> str:
     if cell.invalid:
         return f"{len(cell.invalid)} invalid: {cell.invalid[0].invalid[0]}"
-    latency = cell.summary("latency_s")
+    latency = cell.summary(cell.ranked_by)
     if not ranked:
         return "too much spread to rank"
     if latency and latency.outliers:
@@ -77,15 +82,48 @@ def words(ratio: Ratio | None) -> str:
 
 
 def accuracy_table(rows: list[Row]) -> Table | None:
+    """What is left of the original, with intervals, and a verdict."""
     judged = [row for row in rows if row.kind == "accuracy"]
     if not judged:
         return None
-    table = Table("accuracy", "checkpoint", "perplexity", "tokens")
+    level = judged[-1].values.get("interval", 0.99)
+    table = Table(
+        *("accuracy", "checkpoint", "perplexity", f"quality left ({level:.0%} interval)"),
+        *("divergence", "99th percentile", "same top token", "agrees for", "verdict"),
+    )
     for row in judged:
-        values = row.values
-        table.add_row(
-            row.measure, row.checkpoint, f"{values['perplexity']:.3f}", f"{values['tokens']:.0f}"
-        )
+        table.add_row(row.measure, row.checkpoint, *_accuracy_line(row.values))
+    return table
+
+
+def _accuracy_line(values: dict[str, Any]) -> list[str]:
+    perplexity = f"{values['perplexity']:.3f}" if "perplexity" in values else "no number"
+    if "recovery" not in values:
+        return [perplexity, "", "", "", "", "", str(values.get("verdict", ""))]
+    left = [values[name] for name in ("recovery", "recovery_low", "recovery_high")]
+    return [
+        perplexity,
+        f"{left[0]:.2%} ({left[1]:.2%} to {left[2]:.2%})",
+        f"{values['divergence_mean']:.4f}",
+        f"{values['divergence_p99']:.3f}",
+        f"{values['same_top_share']:.1%}",
+        f"{values['agreed_tokens_mean']:.0f} of {values['continued_tokens']:.0f}",
+        str(values["verdict"]),
+    ]
+
+
+def worst_table(rows: list[Row]) -> Table | None:
+    """Where checkpoints are furthest from the original, in context."""
+    judged = [row for row in rows if row.values.get("worst")]
+    if not judged:
+        return None
+    table = Table("checkpoint", "after", "stands there", "original expects", "it expects", "nats")
+    for row in judged:
+        for place in row.values["worst"][:WORST_SHOWN]:
+            words = [place[part] for part in ("stands_there", "original_expects", "it_expects")]
+            before = " ".join(place["before"].split())[-CONTEXT_WIDTH:]
+            shown = [escape(repr(word)) for word in words]
+            table.add_row(row.checkpoint, escape(before), *shown, f"{place['divergence']:.2f}")
     return table
 
 

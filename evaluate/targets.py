@@ -30,6 +30,9 @@ class Target:
 
 def targets(config: EvaluateConfig) -> list[Target]:
     """The original and everything that was asked for beside it."""
+    lasting = [name for name, scenario in config.scenario.items() if scenario.lasts]
+    if lasting and config.engine.kind != "vllm_server":
+        raise bad_input(f"scenario={lasting[0]}: needs a server: engine=vllm_server")
     if config.weights == "random":
         return _recipes(config)
     original = Target(ORIGINAL, model_folder(config.model))

@@ -1,33 +1,33 @@
 """Measures one checkpoint in a process of its own, and sends each run up a pipe as it is done."""
 
-import ctypes
 import json
 import os
 import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from conf.compose import from_mapping
-from conf.errors import QuantlineError
+from conf.errors import QuantlineError, bad_input
 from conf.load_schema import EngineConfig, ScenarioConfig
 from conf.schema import AccuracyConfig
 from conf.text import documents
+from evaluate.accuracy import View
 from evaluate.engines import CANARIES, CANARY_TOKENS, Engine, Load, create
 from evaluate.engines.vllm_log import LateCompiling
 from evaluate.gpu_watch import GpuWatch, Watched
-from evaluate.metrics import Request, batch_values, perplexity, serving_values
+from evaluate.metrics import Request, batch_values, serving_values
 from evaluate.validity import Observed, constant_output, reasons
 from evaluate.workload import WARM_UP, prompts
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
 ERROR_LENGTH = 300
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -46,21 +46,31 @@ class Job:
     gpus: int
     log: str
     traces: str | None
+    view: str
+    """Where its view of the text goes."""
 
 
 Send = Callable[[str, dict[str, Any]], None]
 
 
-def die_with_parent() -> None:
-    """Asks the kernel to end this process when the one that started it is gone."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with(life_line: int, pipe: int) -> None:
+    """Leaves a process behind that waits for the other end of the life line to close, which is
+    when the one that started us is gone, and then ends our whole group, engines and servers
+    included. Processes that an engine forks must not hold the pipe: its end is our end."""
+    if os.fork():
+        os.close(life_line)
+        os.register_at_fork(after_in_child=lambda: os.close(pipe))
+        return
+    os.close(pipe)
+    while os.read(life_line, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    die_with_parent()
+    pipe, life_line = (int(argument) for argument in sys.argv[1:3])
+    end_with(life_line, pipe)
     job: Job = from_mapping(Job, json.load(sys.stdin))
-    pipe = int(sys.argv[1])
 
     def send(event: str, content: dict[str, Any]) -> None:
         os.write(pipe, (json.dumps({"event": event, **content}) + "\n").encode())
@@ -77,12 +87,22 @@ class _Measurement:
 
     def __init__(self, job: Job, send: Send) -> None:
         self.job, self.send = job, send
-        self.watch = GpuWatch(job.gpus)
-        self.others = self.watch.processes()
+        # A server that runs elsewhere says nothing of the GPU here.
+        self.watch = GpuWatch(job.gpus if job.engine.url is None else 0)
+        self.others = self.watch.processes_once_calm()
         traces = Path(job.traces) if job.traces else None
         self.engine: Engine = create(
-            Load(Path(job.folder), job.engine, job.context, job.dummy, Path(job.log), traces)
+            Load(
+                Path(job.folder),
+                job.engine,
+                job.context,
+                job.dummy,
+                Path(job.log),
+                traces,
+                job.accuracy.likely if job.accuracy.kind != "none" else 0,
+            )
         )
+        self.own = self.watch.processes()
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
 
@@ -113,9 +133,11 @@ class _Measurement:
 
     def _scenario(self, name: str, scenario: ScenarioConfig) -> None:
         repeats = self.job.repeats[name]
-        if repeats:
+        if repeats or self.job.traces:
             self.send("running", {"measure": name, "repeat": WARM_UP})
-            self._take(scenario, prompts(scenario, name, WARM_UP, self.job.vocabulary))
+            with self.watch.watching() as watched:
+                self._take(scenario, prompts(scenario, name, WARM_UP, self.job.vocabulary))
+            self._clock_share(name, watched)
         for repeat in repeats:
             self.send("running", {"measure": name, "repeat": repeat})
             tokens = prompts(scenario, name, repeat, self.job.vocabulary)
@@ -142,7 +164,7 @@ class _Measurement:
             compiled=self.compiling.since_last_look(),
             throttled=watched.throttled,
             clock_share=self._clock_share(name, watched),
-            other_processes=self.others,
+            other_processes=self.others + max(0, self.watch.processes() - self.own),
         )
         values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
         self.send(
@@ -171,20 +193,41 @@ class _Measurement:
         self.send("profile", {"measure": name, "trace": str(trace), "steps": steps})
 
     def _judge(self) -> None:
-        """Perplexity on the evaluation part of the text, in windows that do not overlap."""
+        """The model's view of the evaluation text, in windows that do not overlap, and its
+        continuations of some of their openings."""
         accuracy = self.job.accuracy
-        self.send("running", {"measure": "quick", "repeat": 0})
+        tokens = self._text(accuracy)
+        windows = [tokens[i : i + accuracy.window] for i in range(0, len(tokens), accuracy.window)]
+        windows = [window for window in windows if len(window) > 1]
+        found = []
+        for number, window in enumerate(windows):
+            self.send("judging", {"measure": "quick", "window": number, "windows": len(windows)})
+            found.append(self.engine.judged(window, accuracy.likely))
+        openings = [window[: len(window) // 2] for window in windows[: accuracy.continuations]]
+        answers = self.engine.continued(openings, accuracy.continued_tokens)
+        width = accuracy.continued_tokens
+        view = View(
+            tokens=numpy.array([token for window in windows for token in window[1:]], "int32"),
+            chosen=numpy.array([score for part in found for score in part.chosen], "float32"),
+            likely=numpy.array([row for part in found for row in part.likely], "int32"),
+            scores=numpy.array([row for part in found for row in part.scores], "float32"),
+            continuations=numpy.array(
+                [(answer + [-1] * width)[:width] for answer in answers], "int32"
+            ).reshape(-1, width),
+        )
+        view.save(Path(self.job.view))
+        self.send("judged", {"measure": "quick"})
+
+    def _text(self, accuracy: AccuracyConfig) -> list[int]:
         tokens: list[int] = []
-        for document in documents(accuracy.text, "evaluation"):
+        for document in documents(accuracy.text, "evaluation", accuracy.seed):
             tokens += self.engine.tokens_of(str(document))
             if len(tokens) >= accuracy.tokens:
-                break
-        tokens = tokens[: accuracy.tokens]
-        windows = [tokens[i : i + accuracy.window] for i in range(0, len(tokens), accuracy.window)]
-        found = self.engine.log_probabilities([window for window in windows if len(window) > 1])
-        flat = [value for window in found for value in window]
-        values = {"perplexity": perplexity(flat), "tokens": float(len(flat))}
-        self.send("accuracy", {"measure": "quick", "repeat": 0, "values": values})
+                return tokens[: accuracy.tokens]
+        raise bad_input(
+            f"accuracy.tokens={accuracy.tokens}: the evaluation part of the text has "
+            f"{len(tokens)}; ask for fewer, or give more text"
+        )
 
 
 def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:

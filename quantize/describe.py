@@ -8,6 +8,7 @@ be none. An engine that makes up weights runs the recipe's real kernels on it.
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from compressed_tensors.compressors import ModelCompressor
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
 
 from conf.compose import compose, from_mapping
-from conf.errors import QuantlineError
+from conf.errors import WORLD_FAULT, QuantlineError, bad_input
 from conf.models import CONFIG, shapes_folder
 from conf.recipe_schema import RecipeConfig
 from conf.schema import ModelConfig
@@ -45,9 +46,8 @@ def describe(model: ModelConfig, name: str) -> Path:
     folder = shapes_folder(model, name)
     if folder.is_dir():
         return folder
-    partial = folder.with_name(f".{folder.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     if model.path:
         shutil.copy(Path(model.path).expanduser() / CONFIG, partial / CONFIG)
     else:
@@ -59,6 +59,8 @@ def describe(model: ModelConfig, name: str) -> Path:
     empty = empty_model(partial, model.trust_remote_code).to(torch.bfloat16)
     if name != ORIGINAL:
         recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
+        if recipe.file:
+            raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
         check_fit(empty, recipe, str(model.name))
         _quantize(empty, recipe, partial)
     tied = empty.config.tie_word_embeddings
@@ -68,7 +70,10 @@ def describe(model: ModelConfig, name: str) -> Path:
         if not (tied and key == "lm_head.weight")
     }
     (partial / SHAPES).write_text(json.dumps(shapes))
-    partial.replace(folder)
+    try:
+        partial.replace(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(partial)
     return folder
 
 
@@ -95,8 +100,9 @@ def main() -> None:
     for name in request["recipes"]:
         try:
             answer = {"recipe": name, "folder": str(describe(model, name))}
-        except QuantlineError as error:
-            answer = {"recipe": name, "error": str(error), "code": str(error.exit_code)}
+        except Exception as error:  # one that cannot be described stops no other
+            code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
+            answer = {"recipe": name, "error": str(error), "code": str(code)}
         print(json.dumps(answer))
 
 

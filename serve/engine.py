@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from conf.errors import QuantlineError, bad_input, unknown, world_fault
 from conf.hardware import cpu_has_bf16, gpu_names
 from conf.load_schema import EngineConfig
@@ -144,7 +146,6 @@ def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path)
             stdout=chatter,
             stderr=chatter,
             env=server_environment(),
-            start_new_session=True,
         )
     try:
         _wait_until_healthy(process, f"http://127.0.0.1:{port}", log)
@@ -174,10 +175,26 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Asks it to end, and after a while ends it and everything that it started."""
+    started = []
     if process.poll() is None:
+        started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_TO_STOP)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.kill()
     process.wait()
+
+
+def served_name(url: str) -> str:
+    """What a running server calls its model."""
+    key = os.environ.get("VLLM_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(json.load(answer)["data"][0]["id"])
+    except (OSError, KeyError, IndexError, ValueError) as error:
+        raise world_fault(f"engine.url={url}: no server answers there ({error})") from error

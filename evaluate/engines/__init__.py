@@ -15,6 +15,7 @@ CANARIES = (
     "In the morning she opened the window and",
 )
 CANARY_TOKENS = 16
+NO_JUDGE = "this engine cannot judge text: engine=vllm or engine=transformers"
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Load:
     """Where its chatter goes, which also says what it chose."""
     traces: Path | None = None
     """Folder for profiles; null for none."""
+    likely: int = 0
+    """Most likely tokens that it will be asked for at a position."""
 
 
 @dataclass
@@ -40,6 +43,15 @@ class Loaded:
     startup: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Positions:
+    """What a model thinks of the tokens of a window."""
+
+    chosen: list[float]
+    likely: list[list[int]]
+    scores: list[list[float]]
 
 
 class Engine(ABC):
@@ -52,20 +64,24 @@ class Engine(ABC):
         """All prompts at once; exactly as many tokens out as asked for."""
 
     @abstractmethod
+    def tokens_of(self, text: str) -> list[int]:
+        """The text as token ids."""
+
+    @abstractmethod
+    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        """Greedy continuations, ended where the model ends them."""
+
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
-        """Greedy answers to text, ended where the model ends them."""
+        """Greedy answers to text."""
+        return self.continued([self.tokens_of(prompt) for prompt in prompts], tokens)
 
     def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """Prompts that keep coming, as the scenario says."""
         raise bad_input("a load that lasts needs a server: engine=vllm_server")
 
-    def log_probabilities(self, windows: list[list[int]]) -> list[list[float]]:
-        """For each window the log-probability of every token after the first."""
-        raise bad_input("this engine cannot judge text: engine=vllm or engine=transformers")
-
-    def tokens_of(self, text: str) -> list[int]:
-        """The text as token ids."""
-        raise bad_input("this engine cannot judge text: engine=vllm or engine=transformers")
+    def judged(self, window: list[int], likely: int) -> Positions:
+        """For every token after the first: its log-probability, and the most likely tokens'."""
+        raise bad_input(NO_JUDGE)
 
     def prefix_cache(self) -> tuple[float, float]:
         """Prompt tokens found in the prefix cache so far, and looked up there."""

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
 
 from conf.hardware import cpu_has_bf16
-from evaluate.engines import Engine, Load, Loaded
+from evaluate.engines import Engine, Load, Loaded, Positions
 from evaluate.metrics import Request
 
 
@@ -63,10 +63,10 @@ class TransformersEngine(Engine):
         counted = output.shape[1] - inputs.shape[1]
         return [Request(inputs.shape[1], list(times[:counted])) for _ in prompts]
 
-    def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
+    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         found = []
         for prompt in prompts:
-            inputs = torch.tensor([self.tokens_of(prompt)], device=self.device)
+            inputs = torch.tensor([prompt], device=self.device)
             output = self.model.generate(
                 inputs,
                 attention_mask=torch.ones_like(inputs),
@@ -77,15 +77,13 @@ class TransformersEngine(Engine):
             found.append(output[0, inputs.shape[1] :].tolist())
         return found
 
-    def log_probabilities(self, windows: list[list[int]]) -> list[list[float]]:
-        found: list[list[float]] = []
+    def judged(self, window: list[int], likely: int) -> Positions:
+        tokens = torch.tensor([window], device=self.device)
         with torch.no_grad():
-            for window in windows:
-                tokens = torch.tensor([window], device=self.device)
-                logits = self.model(tokens).logits[0, :-1].float()
-                chosen = logits.log_softmax(-1).gather(1, tokens[0, 1:, None])
-                found.append(chosen[:, 0].tolist())
-        return found
+            scores = self.model(tokens).logits[0, :-1].float().log_softmax(-1)
+        best = scores.topk(likely)
+        chosen = scores.gather(1, tokens[0, 1:, None])[:, 0]
+        return Positions(chosen.tolist(), best.indices.tolist(), best.values.tolist())
 
     def tokens_of(self, text: str) -> list[int]:
         tokens: list[int] = self.tokenizer(text)["input_ids"]

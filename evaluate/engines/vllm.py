@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from evaluate.engines import Engine, Load
+from evaluate.engines import Engine, Load, Positions
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
 from serve.engine import environment, options
@@ -19,6 +19,8 @@ def engine_settings(load: Load) -> dict[str, Any]:
         "enable_prefix_caching": False,
         "jit_monitor_verbose": True,
     }
+    if load.likely:
+        settings["max_logprobs"] = load.likely
     if load.dummy:
         settings |= {"load_format": "dummy", "skip_tokenizer_init": True}
     if load.traces:
@@ -76,26 +78,34 @@ class VllmEngine(Engine):
                 request.input_tokens = len(output.prompt_token_ids)
         return list(found.values())
 
-    def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
+    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         from vllm import SamplingParams
 
         greedy = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False)
-        outputs = self.llm.generate(list(prompts), greedy, use_tqdm=False)
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self.llm.generate(inputs, greedy, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
-    def log_probabilities(self, windows: list[list[int]]) -> list[list[float]]:
+    def judged(self, window: list[int], likely: int) -> Positions:
         from vllm import SamplingParams
 
-        sampling = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-        prompts = [{"prompt_token_ids": window} for window in windows]
-        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
-        return [
-            [
-                entry[token].logprob
-                for token, entry in zip(window[1:], output.prompt_logprobs[1:], strict=True)
-            ]
-            for window, output in zip(windows, outputs, strict=True)
-        ]
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=1,
+            prompt_logprobs=likely,
+            detokenize=False,
+            flat_logprobs=True,
+        )
+        (output,) = self.llm.generate([{"prompt_token_ids": window}], sampling, use_tqdm=False)
+        flat = output.prompt_logprobs
+        found = Positions([], [], [])
+        for place in range(1, len(window)):
+            start, end = flat.start_indices[place], flat.end_indices[place]
+            # The token that stands there comes first, then the most likely by rank.
+            found.chosen.append(flat.logprobs[start])
+            found.likely.append(flat.token_ids[start + 1 : end][:likely])
+            found.scores.append(flat.logprobs[start + 1 : end][:likely])
+        return found
 
     def tokens_of(self, text: str) -> list[int]:
         tokens: list[int] = self.llm.get_tokenizer()(text)["input_ids"]

@@ -22,7 +22,7 @@ SECONDS = {
     "prepare_s": r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s",
 }
 COMPILING = re.compile(
-    r"(?P<what>(?:Triton|CuTeDSL)[^\n]* during inference: [^\n.]*"
+    r"(?P<what>\w+ (?:kernel |autotun|JIT|cute)[^\n]{0,40} during inference: [^\n.]*"
     r"|Compiling a graph for[^\n]*|Triton autotuning for[^\n]*|Autotuning kernel [^\n]*)"
 )
 

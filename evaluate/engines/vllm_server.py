@@ -11,13 +11,13 @@ from typing import Any
 
 import aiohttp
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input
 from conf.load_schema import ScenarioConfig
-from evaluate.engines import Engine, Load, Loaded
+from evaluate.engines import NO_JUDGE, Engine, Load, Loaded
 from evaluate.engines.vllm import engine_settings
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
-from serve.engine import running_server
+from serve.engine import running_server, served_name
 
 NAME = "measured"
 SECONDS_FOR_A_RUN = 3600
@@ -31,8 +31,8 @@ class ServerEngine(Engine):
         self.stack = contextlib.ExitStack()
         begin = time.perf_counter()
         if load.engine.url:
-            self.url, self.name = load.engine.url.rstrip("/"), ""
-            self.name = self._served_name()
+            self.url = load.engine.url.rstrip("/")
+            self.name = served_name(self.url)
             self.loaded = Loaded()
             return
         if load.dummy:
@@ -48,7 +48,8 @@ class ServerEngine(Engine):
 
     def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         if scenario.rate:
-            chance = random.Random(len(prompts))
+            # The same times for every checkpoint, others in every repeat, as the prompts are.
+            chance = random.Random(str(prompts[0]))
             waits = [chance.expovariate(scenario.rate) for _ in prompts]
             arrivals = [sum(waits[:number]) for number in range(len(prompts))]
             at_once = len(prompts)
@@ -62,6 +63,12 @@ class ServerEngine(Engine):
         same."""
         texts = [self._ask(prompt, tokens) for prompt in prompts]
         return [[ord(character) for character in text.strip()] for text in texts]
+
+    def tokens_of(self, text: str) -> list[int]:
+        raise bad_input(NO_JUDGE)
+
+    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        raise bad_input(NO_JUDGE)
 
     def prefix_cache(self) -> tuple[float, float]:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
@@ -79,14 +86,6 @@ class ServerEngine(Engine):
     def _headers(self) -> dict[str, str]:
         key = os.environ.get(KEY)
         return {"Authorization": f"Bearer {key}"} if key else {}
-
-    def _served_name(self) -> str:
-        request = urllib.request.Request(f"{self.url}/v1/models", headers=self._headers())
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return str(json.load(answer)["data"][0]["id"])
-        except (OSError, KeyError, IndexError, ValueError) as error:
-            raise world_fault(f"engine.url={self.url}: no server answers there ({error})") from None
 
     def _ask(self, prompt: str, tokens: int) -> str:
         body = {"model": self.name, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
@@ -138,9 +137,8 @@ class ServerEngine(Engine):
             "max_tokens": output_tokens,
             "temperature": 0,
             "ignore_eos": True,
-            "return_token_ids": True,
             "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
         async with session.post("/v1/completions", json=body) as answer:
             if answer.status != 200:
@@ -151,10 +149,10 @@ class ServerEngine(Engine):
                     continue
                 now = time.perf_counter() - begin
                 part = json.loads(line[len(b"data: ") :])
-                for choice in part.get("choices", []):
-                    request.token_times += [now] * len(choice.get("token_ids") or [])
                 if usage := part.get("usage"):
                     request.input_tokens = usage["prompt_tokens"]
+                    new = usage["completion_tokens"] - request.output_tokens
+                    request.token_times += [now] * new
 
 
 ENGINE = ServerEngine

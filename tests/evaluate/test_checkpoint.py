@@ -17,6 +17,7 @@ from evaluate.checkpoint import check, checkpoint_hash
 from evaluate.tensors import INDEX, tensors
 
 WEIGHTS = "model.safetensors"
+FOREIGN = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 Change = Callable[[Path], None]
 
 
@@ -66,6 +67,26 @@ def test_a_missing_module_of_an_original_is_named(
     edit_tensors(folder, lambda found: found.pop("model.layers.0.self_attn.k_norm.weight"))
     error = refuse(folder, folder, r"model\.layers\.0\.self_attn\.k_norm is missing")
     assert error.exit_code == 2
+
+
+@pytest.mark.parametrize("lost", ["scales", "qzeros"])
+def test_a_missing_tensor_of_another_format_is_named(
+    tiny: tuple[ModelConfig, Path], tmp_path: Path, lost: str
+) -> None:
+    """AWQ's and GPTQ's own files: qweight, scales and qzeros for each layer."""
+    folder = Path(shutil.copytree(tiny[1], tmp_path / "gptq"))
+    edit_json(folder / "config.json", lambda content: content.update(FOREIGN))
+
+    def as_gptq(found: dict[str, torch.Tensor]) -> None:
+        for layer in (0, 1):
+            module = f"model.layers.{layer}.mlp.up_proj"
+            del found[f"{module}.weight"]
+            for part in ("qweight", "scales", "qzeros"):
+                found[f"{module}.{part}"] = torch.zeros(4, 4)
+        del found[f"model.layers.1.mlp.up_proj.{lost}"]
+
+    edit_tensors(folder, as_gptq)
+    refuse(folder, tiny[1], rf"model\.layers\.1\.mlp\.up_proj\.{lost} is missing")
 
 
 def test_a_scale_that_is_no_number_fails_the_gate(

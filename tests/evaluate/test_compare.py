@@ -6,12 +6,15 @@ from evaluate.results import Row, append
 from tests.conftest import Run
 
 
-def write(path: Path, checkpoint: str, latencies: list[float], **options: str) -> None:
+def write(
+    path: Path, checkpoint: str, latencies: list[float], outputs: int = 32, **options: str
+) -> None:
     for repeat, latency in enumerate(latencies):
         facts = {"device": "cpu", "engine_options": options}
-        key = f"{checkpoint} {options}"
-        values = {"latency_s": latency}
-        row = Row("speed", "tiny", checkpoint, "base", repeat, key, values, environment=facts)
+        key = f"{checkpoint} {options} {outputs}"
+        row = Row("speed", "tiny", checkpoint, "base", repeat, key, environment=facts)
+        row.values = {"latency_s": latency, "ttft_last_s": latency / 2}
+        row.settings = {"output_tokens": outputs}
         append(path, row)
 
 
@@ -38,6 +41,34 @@ def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
     slower = run_command("evaluate.compare", "results=[a.jsonl]", backends).stdout
     assert "slower" in slower
     assert "0.714" in slower
+
+
+def test_other_loads_are_not_compared(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
+    write(tmp_path / "b.jsonl", "original", [3.0, 3.0], outputs=200)
+    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    assert result.returncode == 2
+    assert "under another load" in result.stderr
+
+
+def test_a_file_with_more_settings_still_pairs(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "w4", [1.0, 1.0])
+    write(tmp_path / "b.jsonl", "w4", [0.5, 0.5])
+    write(tmp_path / "b.jsonl", "w4", [2.0, 2.0], linear_backend="marlin")
+    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    assert result.returncode == 0, result.stderr
+    assert "faster" in result.stdout
+    assert "slower" not in result.stdout
+
+
+def test_a_misspelt_value_is_named(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
+    write(tmp_path / "a.jsonl", "w8", [0.5, 0.5])
+    options = ["results=[a.jsonl]", "checkpoints=[original,w8]"]
+    result = run_command("evaluate.compare", *options, "value=ttft_lst_s")
+    assert result.returncode == 2
+    assert "Did you mean ttft_last_s" in result.stderr
+    assert "2.000" in run_command("evaluate.compare", *options, "value=ttft_last_s").stdout
 
 
 def test_runs_that_say_too_little(run_command: Run, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """The arithmetic of timed requests, against timelines made by hand."""
 
-import math
-
 import pytest
 
+from conf.errors import QuantlineError
 from conf.load_schema import ScenarioConfig
-from evaluate.metrics import Request, batch_values, perplexity, quantile, serving_values
+from evaluate.metrics import Request, batch_values, quantile, serving_values
 
 EARLY = Request(input_tokens=100, token_times=[1.0, 2.0, 3.0])
 LATE = Request(input_tokens=300, token_times=[2.0, 2.5, 6.0])
@@ -29,7 +28,9 @@ def test_a_batch_of_two() -> None:
     assert values["gap_p99_s"] == pytest.approx(1.0 + 2.5 * 0.97)
     assert values["input_tokens_per_s"] == 400 / 2
     assert values["output_tokens_per_s"] == 6 / (6 - 2)
-    assert values["decode_tokens_per_s"] == (6 - 2) / (6 - 2)
+    assert values["decode_tokens_per_s"] == 3 / (6 - 2)  # one of six came while LATE still waited
+    assert values["overlap_share"] == 1 / 6
+    assert values["generated_tokens_per_s"] == 6 / 6
     assert values["overall_tokens_per_s"] == 406 / 6
     assert values["requests_per_s"] == 2 / 6
     assert values["failed_requests"] == 0
@@ -40,6 +41,24 @@ def test_a_failed_request_is_counted_and_in_no_average() -> None:
     assert values["failed_requests"] == 1
     assert values["output_tokens"] == 3
     assert values["requests_per_s"] == 1 / 3
+
+
+def test_waves_of_requests_overlap() -> None:
+    """A second wave waits for the first: a rate by phases would count the first one's answers."""
+    waves = [
+        Request(10, [start + 0.1 * step for step in range(1, 11)])
+        for start in (0.0, 1.0)
+        for _ in range(5)
+    ]
+    values = batch_values(waves)
+    assert values["decode_tokens_per_s"] == pytest.approx(5 * 9 / 0.9)
+    assert values["generated_tokens_per_s"] == pytest.approx(100 / 2.0)
+    assert values["overlap_share"] == pytest.approx(0.45)
+
+
+def test_a_run_without_any_answer_says_why() -> None:
+    with pytest.raises(QuantlineError, match="all 2 requests failed: HTTP 400"):
+        batch_values([Request(0, [], error="HTTP 400")] * 2)
 
 
 def test_one_token_has_no_pace() -> None:
@@ -73,7 +92,3 @@ def test_goodput_counts_requests_within_both_targets() -> None:
 @pytest.mark.parametrize(("share", "value"), [(0, 1.0), (0.5, 2.5), (1, 4.0), (0.99, 3.97)])
 def test_quantiles_lie_between_neighbours(share: float, value: float) -> None:
     assert quantile([4.0, 1.0, 3.0, 2.0], share) == pytest.approx(value)
-
-
-def test_perplexity_of_even_odds_is_their_number() -> None:
-    assert perplexity([math.log(1 / 7)] * 5) == pytest.approx(7)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conf.load_schema import ScenarioConfig
-from evaluate.roofline import Cost, Rates, cost, limit
+from evaluate.roofline import Cost, Rates, cost, limit, reached
 from evaluate.tensors import Tensor
 
 CONFIG = {
@@ -16,6 +16,12 @@ CONFIG = {
     "num_hidden_layers": 2,
 }
 INT8 = {"num_bits": 8, "type": "int"}
+
+
+def weigh(*arguments: Any, **options: Any) -> Cost:
+    found = cost(*arguments, **options)
+    assert found is not None
+    return found
 
 
 def quantized(weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:
@@ -30,19 +36,20 @@ def test_a_16_bit_checkpoint_weighs_its_bytes() -> None:
         "model.embed_tokens.weight": Tensor("BF16", (1000, 64)),
         "lm_head.weight": Tensor("BF16", (1000, 64)),
     }
-    found = cost(tensors, CONFIG, dtype_bytes=2)
+    found = weigh(tensors, CONFIG, dtype_bytes=2)
     assert found.body_bytes == (128 * 64 + 64) * 2
     assert found.body_weights == 128 * 64
     assert found.head_bytes == 1000 * 64 * 2
     assert found.kv_bytes == 2 * 2 * 2 * 16 * 2
     assert found.attention_operations == 4 * 2 * 4 * 16
     assert found.product == "bf16"
-    assert cost(tensors, CONFIG, dtype_bytes=4).body_bytes == 2 * found.body_bytes
+    assert weigh(tensors, CONFIG, dtype_bytes=4).body_bytes == 2 * found.body_bytes
+    assert weigh(tensors, CONFIG, 2, kv_bytes=1).kv_bytes == found.kv_bytes / 2
 
 
 def test_a_tied_head_is_the_embedding() -> None:
     tensors = {"model.embed_tokens.weight": Tensor("BF16", (1000, 64))}
-    assert cost(tensors, CONFIG, 2).head_weights == 64_000
+    assert weigh(tensors, CONFIG, 2).head_weights == 64_000
 
 
 def test_packed_weights_count_one_by_one() -> None:
@@ -50,7 +57,7 @@ def test_packed_weights_count_one_by_one() -> None:
         "model.layers.0.up.weight_packed": Tensor("I32", (128, 8)),
         "model.layers.0.up.weight_scale": Tensor("BF16", (128, 2)),
     }
-    found = cost(tensors, quantized({"num_bits": 4, "type": "int"}, None), 2)
+    found = weigh(tensors, quantized({"num_bits": 4, "type": "int"}, None), 2)
     assert found.body_weights == 128 * 64
     assert found.body_bytes == 128 * 8 * 4 + 128 * 2 * 2
     assert found.product == "bf16"
@@ -59,8 +66,45 @@ def test_packed_weights_count_one_by_one() -> None:
 @pytest.mark.parametrize(("kind", "product"), [("int", "int8"), ("float", "fp8")])
 def test_activations_say_what_is_multiplied(kind: str, product: str) -> None:
     tensors = {"model.layers.0.up.weight": Tensor("I8", (128, 64))}
-    found = cost(tensors, quantized(INT8, {"num_bits": 8, "type": kind}), 2)
+    found = weigh(tensors, quantized(INT8, {"num_bits": 8, "type": kind}), 2)
     assert found.product == product
+
+
+def test_a_hub_models_fp8_multiplies_in_fp8() -> None:
+    tensors = {"model.layers.0.up.weight": Tensor("F8_E4M3", (128, 64))}
+    found = weigh(tensors, CONFIG | {"quantization_config": {"quant_method": "fp8"}}, 2)
+    assert found.product == "fp8"
+
+
+def test_a_head_has_bits_of_its_own() -> None:
+    groups = {
+        "lm_head": {"targets": ["re:.*lm_head$"], "weights": {"num_bits": 8}},
+        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}},
+    }
+    tensors = {
+        "lm_head.weight_packed": Tensor("I32", (100, 16)),
+        "model.layers.0.up.weight_packed": Tensor("I32", (100, 8)),
+    }
+    found = weigh(tensors, CONFIG | {"quantization_config": {"config_groups": groups}}, 2)
+    assert found.head_weights == found.body_weights == 100 * 64
+
+
+def test_what_a_mixture_of_experts_reads_is_not_guessed() -> None:
+    tensors = {"model.layers.0.mlp.experts.0.up.weight": Tensor("BF16", (128, 64))}
+    assert cost(tensors, CONFIG, 2) is None
+
+
+def test_shares_need_phases() -> None:
+    work = Cost(1000, 0, 500, 0, 10, 4, "bf16", "bf16")
+    rates = Rates(100.0, {"bf16": 1e4}, "measured")
+    scenario = ScenarioConfig(input_tokens=3, output_tokens=3, batch=2)
+    values = {"latency_s": 100.0, "ttft_last_s": 20.0, "overlap_share": 0.0}
+    found = reached(work, scenario, rates, values)
+    assert found["prefill_share"] == pytest.approx(found["prefill_s"] / 20)
+    assert found["decode_share"] == pytest.approx(found["decode_s"] / 80)
+    assert reached(work, scenario, rates, values | {"overlap_share": 0.2}) == {}
+    short = ScenarioConfig(input_tokens=3, output_tokens=1, batch=2)
+    assert "decode_share" not in reached(work, short, rates, values)
 
 
 def test_decoding_reads_and_a_prompt_multiplies() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from evaluate.cells import cells
+from evaluate.cells import against_original, cells
 from evaluate.results import Row
 from evaluate.summary import compare, outliers, student, summarize
 
@@ -50,6 +50,23 @@ def test_runs_that_disagree_are_not_ranked() -> None:
     (cell,) = cells(rows)
     assert not cell.is_ranked(max_spread=0.1)
     assert cell.is_ranked(max_spread=1.0)
+
+
+def test_an_open_loop_is_ranked_by_its_requests() -> None:
+    """It lasts as long as requests keep coming, however fast they are answered."""
+    rows = [
+        Row(
+            "speed", "m", name, "rate_1", repeat, name,
+            values={"latency_s": 30.0, "request_latency_median_s": seconds + 0.001 * repeat},
+            settings={"rate": 1.0},
+        )
+        for name, seconds in (("original", 1.0), ("w8", 0.5))
+        for repeat in range(3)
+    ]  # fmt: skip
+    found = cells(rows)
+    ratio = against_original(found[1], found)
+    assert ratio is not None
+    assert ratio.ratio == pytest.approx(2.0, rel=0.01)
 
 
 def test_an_invalid_run_is_in_no_figure() -> None:
