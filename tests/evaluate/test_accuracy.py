@@ -149,59 +149,31 @@ def test_damage_done_on_purpose_is_seen(
     def copy(name: str) -> Path:
         return Path(shutil.copytree(tiny_checkpoint, tmp_path / name))
 
-    unharmed, doubled, zeroed, lacking = map(copy, ("unharmed", "doubled", "zeroed", "lacking"))
-    for folder, name, change in (
-        (doubled, "model.layers.1.mlp.down_proj.weight_scale", "double"),
-        (zeroed, "model.layers.0.mlp.down_proj.weight", "zero"),
-        (lacking, "model.layers.0.mlp.down_proj.weight_scale", "drop"),
+    unharmed, doubled, zeroed = map(copy, ("unharmed", "doubled", "zeroed"))
+    for folder, name, factor in (
+        (doubled, "model.layers.1.mlp.down_proj.weight_scale", 2),
+        (zeroed, "model.layers.0.mlp.down_proj.weight", 0),
     ):
         found = load_file(folder / "model.safetensors")
-        if change == "drop":
-            del found[name]
-        else:
-            found[name].mul_(2 if change == "double" else 0)
+        found[name].mul_(factor)
         save_file(found, folder / "model.safetensors", {"format": "pt"})
-    folders = ",".join(map(str, (unharmed, doubled, zeroed, lacking)))
-    command = ["evaluate", *QUICK, f"checkpoints=[{folders}]"]
-    result = run_command(*command)
-    assert result.returncode == 2
-    assert "down_proj.weight_scale" in result.stderr
+    folders = ",".join(map(str, (unharmed, doubled, zeroed)))
+    gate = "accuracy.min_recovery=0.99"
+    result = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
+    assert result.returncode == 4
+    for name in ("doubled", "zeroed"):
+        assert f"{name}: quick: accuracy: " in result.stderr
+    assert "unharmed: quick" not in result.stderr
     rows, _ = read(tmp_path / "results.jsonl")
-    verdicts = {row.checkpoint: row.values.get("verdict") for row in rows if row.kind == "accuracy"}
-    assert verdicts["original"] is None
-    assert verdicts["unharmed"] == NO_LOSS
-    assert verdicts["doubled"] in (LOSS, BROKEN)
-    assert verdicts["zeroed"] in (LOSS, BROKEN)
-    assert "lacking" not in verdicts
-    values = {row.checkpoint: row.values for row in rows}["doubled"]
-    assert values["recovery_low"] <= values["recovery"] <= values["recovery_high"]
-    assert len(values["worst"]) == 5
-    assert values["worst"][0]["before"]
-
-    gate = run_command("evaluate", *QUICK, f"checkpoints=[{doubled}]", "accuracy.min_recovery=0.99",
-                       "results=gate.jsonl")  # fmt: skip
-    assert gate.returncode == 4
-    assert "of the original's quality is left" in gate.stderr or "it is broken" in gate.stderr
-
-
-@pytest.mark.slow
-def test_vllm_and_transformers_agree(
-    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
-) -> None:
-    for engine in ("transformers", "vllm"):
-        command = [*QUICK, f"checkpoints=[{tiny_checkpoint}]", f"engine={engine}"]
-        result = run_command("evaluate", *command)
-        assert result.returncode == 0, result.stderr
-    assert "finding:" not in result.stderr
-    rows, _ = read(tmp_path / "results.jsonl")
-    judged = {(row.checkpoint, row.environment["engine"]): row.values for row in rows}
-    for checkpoint in ("original", "w8a8_smooth_gptq"):
-        ours, theirs = (judged[checkpoint, engine] for engine in ("vllm", "transformers"))
-        assert ours["perplexity"] == pytest.approx(theirs["perplexity"], rel=0.005)
-    assert all(
-        judged["w8a8_smooth_gptq", engine]["divergence_mean"] < 0.02
-        for engine in ("vllm", "transformers")
-    )
+    values = {row.checkpoint: row.values for row in rows if row.kind == "accuracy"}
+    assert "verdict" not in values["original"]
+    assert values["unharmed"]["verdict"] == NO_LOSS
+    assert values["doubled"]["verdict"] in (LOSS, BROKEN)
+    assert values["zeroed"]["verdict"] in (LOSS, BROKEN)
+    left = [values["doubled"][name] for name in ("recovery_low", "recovery", "recovery_high")]
+    assert left == sorted(left)
+    assert len(values["doubled"]["worst"]) == 5
+    assert values["doubled"]["worst"][0]["before"]
 
 
 @pytest.mark.slow

@@ -41,17 +41,10 @@ def test_checkpoints_are_measured_beside_the_original(
 ) -> None:
     broken = Path(shutil.copytree(tiny_checkpoint, tmp_path / "broken"))
     (broken / "model.safetensors").write_bytes(b"not a model")
-    command = [
-        "evaluate",
-        "model=tiny",
-        f"checkpoints=[{broken},{tiny_checkpoint}]",
-        "scenario=[interactive,long_context]",
-        "scenario.interactive.output_tokens=8",
-        "accuracy=quick",
-        "accuracy.tokens=1024",
-        "accuracy.window=128",
-        "repeats=2",
-    ]
+    what = ["evaluate", "model=tiny", f"checkpoints=[{broken},{tiny_checkpoint}]"]
+    text = ["accuracy=quick", "accuracy.tokens=1024", "accuracy.window=128"]
+    loads = ["scenario=[interactive,long_context]", "scenario.interactive.output_tokens=8"]
+    command = [*what, *text, *loads, "repeats=2"]
     result = run_command(*command)
     assert result.returncode == 2, result.stderr
     assert "error: broken: " in result.stderr
@@ -81,6 +74,24 @@ def test_checkpoints_are_measured_beside_the_original(
     assert [row for row in rows(path) if row.kind != "failed"] == [
         row for row in found if row.kind != "failed"
     ]
+    _check_second_opinion(run_command(*what, *text, "scenario=none", "engine=transformers"), path)
+
+
+def _check_second_opinion(result: subprocess.CompletedProcess[str], path: Path) -> None:
+    """transformers and vLLM judge the same checkpoint alike."""
+    assert "finding:" not in result.stderr
+    judged = {
+        (row.checkpoint, row.environment["engine"]): row.values
+        for row in rows(path)
+        if row.kind == "accuracy"
+    }
+    for checkpoint in ("original", "w8a8_smooth_gptq"):
+        ours, theirs = (judged[checkpoint, engine] for engine in ("vllm", "transformers"))
+        assert ours["perplexity"] == pytest.approx(theirs["perplexity"], rel=0.005)
+    divergence = [
+        judged["w8a8_smooth_gptq", e]["divergence_mean"] for e in ("vllm", "transformers")
+    ]
+    assert max(divergence) < 0.02
 
 
 def _check_speed(found: list[Row]) -> None:
