@@ -210,9 +210,10 @@ class Sweep:
 
     def _guarded(self, plan: Plan, view: View) -> None:
         try:
+            view_stands = plan.accuracy.kind != "none" and plan.view.is_file()
             if plan.runs or self.config.profile:
                 self._measure(plan, view)
-            elif plan.accuracy.kind != "none" and not plan.is_judged:
+            if view_stands:
                 self._judged(plan, NOT_LOADED, view)
         except Exception as error:
             self._fail(plan.target.name, "", "", error)
