@@ -146,7 +146,8 @@ class AccuracyConfig:
     """What is asked about accuracy beside speed."""
 
     kind: str = "none"
-    """none, or quick: how near the checkpoint stays to the original, token by token."""
+    """none, quick (how near checkpoints stay to the original, token by token), or sensitivity
+    (which layers pay for a recipe's format)."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
     tokens: int = 16384
@@ -165,7 +166,7 @@ class AccuracyConfig:
     """A gate: exit 4 where less of the original's quality is left, as 0.99."""
 
     def __post_init__(self) -> None:
-        one_of("accuracy.kind", self.kind, ("none", "quick"))
+        one_of("accuracy.kind", self.kind, ("none", "quick", "sensitivity"))
         at_least("accuracy.window", self.window, 2)
         at_least("accuracy.tokens", self.tokens, 2)
         at_least("accuracy.likely", self.likely, 1)
@@ -233,7 +234,7 @@ class EvaluateConfig:
     weights: str = "trained"
     """random: no checkpoint at all; measures `recipes` on the architecture with dummy weights."""
     recipes: list[str] | None = None
-    """For weights=random: the recipes to measure; `original` is always among them."""
+    """For weights=random or accuracy=sensitivity: the recipes to measure."""
     results: str = "results.jsonl"
     """The file that runs are added to; runs that stand there already are not measured again."""
     force: bool = False
@@ -250,7 +251,8 @@ class EvaluateConfig:
         one_of("weights", self.weights, WEIGHTS)
         if self.weights == "random" and self.checkpoints is not None:
             raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")
-        if self.weights != "random" and self.recipes is not None:
+        for_recipes = self.weights == "random" or self.accuracy.kind == "sensitivity"
+        if not for_recipes and self.recipes is not None:
             raise ValueError("recipes=[...] goes with weights=random; give checkpoints=[...]")
         if self.weights == "random" and self.accuracy.kind != "none":
             raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")

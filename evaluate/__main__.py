@@ -17,8 +17,12 @@ COMMAND = Command(
 
 def main(config: EvaluateConfig) -> None:
     from evaluate.pipeline import evaluate
+    from evaluate.sensitivity import measure_sensitivity
 
-    evaluate(config)
+    if config.accuracy.kind == "sensitivity":
+        measure_sensitivity(config)
+    else:
+        evaluate(config)
 
 
 if __name__ == "__main__":

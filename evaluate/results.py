@@ -11,7 +11,7 @@ from typing import Any
 from conf.errors import bad_input, world_fault
 
 SCHEMA = 2
-KINDS = ("speed", "accuracy", "profile", "skipped", "failed")
+KINDS = ("speed", "accuracy", "sensitivity", "profile", "skipped", "failed")
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Row:
     """One timed run, one judgement of accuracy, one profile; or why there is none."""
 
     kind: str
-    """speed, accuracy, profile, skipped or failed."""
+    """speed, accuracy, sensitivity, profile, skipped or failed."""
     model: str
     """Name of the original."""
     checkpoint: str

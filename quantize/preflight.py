@@ -92,11 +92,12 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
         return recipe
     if recipe.weights is None or recipe.weights.strategy not in GROUPED:
         raise bad_input(f"group_size={config.group_size}: recipe={recipe.name} has no groups")
-    size = _fitting_group(model, recipe) if config.group_size == AUTO else int(config.group_size)
+    size = fitting_group(model, recipe) if config.group_size == AUTO else int(config.group_size)
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 
 
-def _fitting_group(model: Any, recipe: RecipeConfig) -> int:
+def fitting_group(model: Any, recipe: RecipeConfig) -> int:
+    """The largest group that divides the columns of every module."""
     columns = {module.in_features for _, module in _matched(model, recipe.targets, recipe.ignore)}
     for size in GROUP_SIZES:
         if all(width % size == 0 for width in columns):

@@ -10,11 +10,17 @@ from conf.errors import gate_failed, world_fault
 from conf.help import documentation, help_text
 from conf.schema import EvaluateConfig, QuantizeConfig, ServeConfig
 from evaluate.__main__ import COMMAND as EVALUATE
+from evaluate.compare import COMMAND as COMPARE
 from quantize.__main__ import COMMAND as QUANTIZE
 from serve.__main__ import COMMAND as SERVE
 from tests.conftest import Run
 
-COMMANDS = {"quantize": QUANTIZE, "evaluate": EVALUATE, "serve": SERVE}
+COMMANDS = {
+    "quantize": QUANTIZE,
+    "evaluate": EVALUATE,
+    "evaluate.compare": COMPARE,
+    "serve": SERVE,
+}
 
 
 @pytest.mark.parametrize(

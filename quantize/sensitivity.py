@@ -1,0 +1,135 @@
+"""`python -m quantize.sensitivity`: which layers pay for a recipe's format.
+
+Reads {"model": ..., "recipe": NAME, "accuracy": ...} from standard input. The model is rounded
+without data; then each block, a layer's attention or its feed-forward part, is rounded alone, and
+its answers are compared with the original's on the same text. Prints an event a line: each block as
+it is measured.
+"""
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from compressed_tensors.quantization import disable_quantization, enable_quantization
+from llmcompressor import oneshot
+from llmcompressor.modifiers.quantization import QuantizationModifier
+
+from conf.app import report
+from conf.compose import compose, from_mapping
+from conf.errors import bad_input
+from conf.recipe_schema import GROUPED, RecipeConfig
+from conf.schema import AccuracyConfig, ModelConfig
+from conf.text import documents
+from quantize.__main__ import COMMAND
+from quantize.fetch import fetch
+from quantize.load import load
+from quantize.preflight import check_fit, fitting_group
+from quantize.recipe import formats
+from quantize.reload import weights_held
+from quantize.save import on_device
+
+BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
+FULL_BITS = 16
+
+
+def sensitivity(
+    model_config: ModelConfig, recipe: RecipeConfig, accuracy: AccuracyConfig
+) -> Iterator[dict[str, Any]]:
+    """Every block's divergence from the original, and the bytes that leaving it alone costs."""
+    if recipe.weights is None:
+        raise bad_input(f"recipe={recipe.name}: it stores no weights in another format")
+    model, tokenizer = load(fetch(model_config), model_config)
+    recipe = _with_fitting_groups(model, recipe)
+    modules = check_fit(model, recipe, str(model_config.name))
+    windows = _windows(tokenizer, accuracy)
+    on_device(model)
+    original = [_answers(model, window) for window in windows]
+    oneshot(model=model, recipe=QuantizationModifier(**formats(recipe)))
+    blocks = blocks_of(list(modules))
+    assert recipe.weights is not None
+    bits = recipe.weights.bits
+    model.apply(disable_quantization)
+    for name, names in blocks.items():
+        parts = [modules[part] for part in names]
+        for part in parts:
+            enable_quantization(part)
+        with weights_held(model):
+            apart = [
+                _divergence(answers, _answers(model, window))
+                for answers, window in zip(original, windows, strict=True)
+            ]
+        for part in parts:
+            disable_quantization(part)
+        weights = sum(part.in_features * part.out_features for part in parts)
+        yield {
+            "block": name,
+            "modules": names,
+            "blocks": len(blocks),
+            "divergence": sum(apart) / len(apart),
+            "bytes": weights * (FULL_BITS - bits) / 8,
+        }
+
+
+def blocks_of(names: list[str]) -> dict[str, list[str]]:
+    """Modules by the part of their layer; what stands in no layer is a block of its own. An engine
+    fuses the matrices of a part, so that they can only be left alone together."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        match = BLOCK.match(name)
+        found[match[1] if match else name].append(name)
+    return dict(found)
+
+
+def _with_fitting_groups(model: Any, recipe: RecipeConfig) -> RecipeConfig:
+    """The recipe with the largest group that fits, where its own does not."""
+    assert recipe.weights is not None
+    if recipe.weights.strategy not in GROUPED:
+        return recipe
+    largest = fitting_group(model, recipe)
+    size = min(int(recipe.weights.group_size or largest), largest)
+    return replace(recipe, weights=replace(recipe.weights, group_size=size))
+
+
+def _windows(tokenizer: Any, accuracy: AccuracyConfig) -> list[torch.Tensor]:
+    tokens: list[int] = []
+    for document in documents(accuracy.text, "evaluation", accuracy.seed):
+        tokens += tokenizer(str(document))["input_ids"]
+        if len(tokens) >= accuracy.tokens:
+            break
+    parts = torch.tensor(tokens[: accuracy.tokens]).split(accuracy.window)
+    return [part for part in parts if len(part) > 1]
+
+
+def _answers(model: Any, window: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        logits = model(window.unsqueeze(0).to(model.device)).logits[0]
+    return logits.float().log_softmax(-1).cpu()
+
+
+def _divergence(original: torch.Tensor, other: torch.Tensor) -> float:
+    apart = torch.nn.functional.kl_div(other, original, log_target=True, reduction="none")
+    return float(apart.sum(-1).mean())
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    try:
+        model: ModelConfig = from_mapping(ModelConfig, request["model"])
+        accuracy: AccuracyConfig = from_mapping(AccuracyConfig, request["accuracy"])
+        recipe: RecipeConfig = compose(COMMAND, [f"recipe={request['recipe']}"]).recipe
+        # Libraries write to standard output; the events have it to themselves.
+        events = sys.stdout
+        sys.stdout = sys.stderr
+        for event in sensitivity(model, recipe, accuracy):
+            print(json.dumps(event), file=events, flush=True)
+    except Exception as error:
+        sys.exit(report(error))
+
+
+if __name__ == "__main__":
+    main()
