@@ -77,13 +77,14 @@ def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [line for line in dict.fromkeys(OURS) if "quick" in line or "prompt=" in line]
+    "command",
+    [line for line in commands(ROOT / "README.md") if "quick" in line or "prompt=" in line],
 )
 def test_what_needs_no_gpu_runs_on_the_test_model(
     command: str, run_command: Run, tiny_checkpoint: Path
 ) -> None:
     root = tiny_checkpoint.parent.parent
-    smaller = ["repeats=1"] if "evaluate" in command else []
+    smaller = ["repeats=1", "accuracy.tokens=1024"] if "evaluate" in command else []
     words = shlex.split(command)[2:]
     result = run_command(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
     assert result.returncode == 0, result.stderr
