@@ -22,7 +22,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, measure it beside the origin
 	    calibration.samples=16 calibration.length=256 output_dir=$(DEMO)
 	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
 	    scenario=interactive scenario.interactive.input_tokens=32 \
-	    scenario.interactive.output_tokens=8 repeats=3
+	    scenario.interactive.output_tokens=8 repeats=2
 	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
 	    prompt='What is the capital of France?'
 
