@@ -59,7 +59,15 @@ def end_with(life_line: int, pipe: int) -> None:
     included. Processes that an engine forks must not hold the pipe: its end is our end."""
     if os.fork():
         os.close(life_line)
-        os.register_at_fork(after_in_child=lambda: os.close(pipe))
+        os.set_inheritable(pipe, False)
+        held = [pipe]
+
+        def drop() -> None:
+            # Once in each line of descent: later the number may belong to another file.
+            while held:
+                os.close(held.pop())
+
+        os.register_at_fork(after_in_child=drop)
         return
     os.close(pipe)
     while os.read(life_line, 1):
