@@ -92,7 +92,7 @@ class Sweep:
         self.rows: list[Row] = []
         self.failures: list[QuantlineError] = []
         self.rates: Rates | None = None
-        self.original_view: Path | None = None
+        self.original_view = Path()
 
     def run(self) -> None:
         found = targets(self.config)
@@ -105,7 +105,8 @@ class Sweep:
             say(f"{self.path}: {taken} runs stand there already (force=true measures them again)")
         with View(sum(plan.runs for plan in plans), self.config.max_spread) as view:
             view.rows = list(self.rows)
-            self.original_view = plans[0].view if plans else None
+            originals = [plan.view for plan in plans if plan.target.name == ORIGINAL]
+            self.original_view = originals[0] if originals else Path()
             for plan in plans:
                 self._guarded(plan, view)
         self._finish()

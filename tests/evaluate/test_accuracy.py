@@ -7,6 +7,7 @@ import numpy
 import pytest
 from safetensors.torch import load_file, save_file
 
+from conf.errors import QuantlineError
 from evaluate.accuracy import (
     BROKEN,
     LOSS,
@@ -18,7 +19,7 @@ from evaluate.accuracy import (
     interval,
     paired_values,
 )
-from evaluate.judging import engine_findings
+from evaluate.judging import engine_findings, judged_values
 from evaluate.results import Row, read
 from tests.conftest import Run
 
@@ -184,3 +185,11 @@ def test_too_little_text_is_said(run_command: Run, tmp_path: Path) -> None:
     result = run_command("evaluate", *QUICK, "checkpoints=[]", *text)
     assert result.returncode == 2
     assert "accuracy.tokens=4096: the evaluation part of the text has" in result.stderr
+
+
+def test_nothing_is_compared_with_an_original_that_was_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "view.npz"
+    view(0).save(path)
+    with pytest.raises(QuantlineError, match="the original was not judged"):
+        judged_values(path, Path(), tmp_path, seed=0)
+    assert judged_values(path, None, tmp_path, seed=0)["tokens"] == POSITIONS
