@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from conf.errors import bad_input
 from conf.schema import ModelConfig
 
 CONFIG = "config.json"
+SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
+READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 1
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
 
@@ -30,6 +33,16 @@ def cached_folder(model: ModelConfig) -> Path:
         del recipe[irrelevant]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
     return cache_root() / "models" / f"{model.name}-{model.weights}-{digest}"
+
+
+def files_sha256(files: Iterable[Path]) -> str:
+    """One hash over the contents of files, in their order."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(READ_AT_ONCE):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def shapes_folder(model: ModelConfig, recipe: str) -> Path:

@@ -4,12 +4,12 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from conf.errors import bad_input, unknown, world_fault
-from conf.schema import TextSource
+from conf.schema import AccuracyConfig, TextSource
 
 Part = Literal["calibration", "evaluation"]
 Chat = list[dict[str, str]]
@@ -28,6 +28,23 @@ def documents(source: TextSource, part: Part, seed: int = 0) -> Iterator[Documen
     evaluation never share one, whatever the seed and however much either takes.
     """
     return (document for document in _read(source, seed) if _part_of(document) == part)
+
+
+def windows(accuracy: AccuracyConfig, tokens_of: Callable[[str], list[int]]) -> list[list[int]]:
+    """The evaluation text as token ids, in windows that do not overlap."""
+    tokens: list[int] = []
+    for document in documents(accuracy.text, "evaluation", accuracy.seed):
+        tokens += tokens_of(str(document))
+        if len(tokens) >= accuracy.tokens:
+            break
+    else:
+        raise bad_input(
+            f"accuracy.tokens={accuracy.tokens}: the evaluation part of the text has "
+            f"{len(tokens)}; ask for fewer, or give more text"
+        )
+    tokens, size = tokens[: accuracy.tokens], accuracy.window
+    parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    return [part for part in parts if len(part) > 1]
 
 
 def _part_of(document: Document) -> Part:

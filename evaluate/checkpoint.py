@@ -12,14 +12,13 @@ from typing import Any
 from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, world_fault
 from conf.load_schema import EngineConfig
-from conf.models import CONFIG, read_config
-from evaluate.tensors import SHAPES, Tensor, tensors
+from conf.models import CONFIG, SHAPES, files_sha256, read_config
+from evaluate.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
 QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")
 PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
 KV_SCALES = ("k_scale", "v_scale")
-READ_AT_ONCE = 1 << 24
 NO_NUMBER = "NaN or infinite"
 
 
@@ -138,14 +137,10 @@ def checkpoint_hash(folder: Path) -> str:
     kept = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
     if kept.is_file():
         return kept.read_text()
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(READ_AT_ONCE):
-                digest.update(block)
+    digest = files_sha256(files)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(digest.hexdigest())
-    return digest.hexdigest()
+    kept.write_text(digest)
+    return digest
 
 
 def quantization_hash(config: dict[str, Any]) -> str:

@@ -9,9 +9,9 @@ from rich.text import Text
 from conf.terminal import say
 from evaluate.results import Row
 from evaluate.table import speed_table
+from evaluate.workload import PROFILE, WARM_UP
 
-WARM_UP = "warming up"
-PROFILE = "profiling"
+UNTIMED = {WARM_UP: "warming up", PROFILE: "profiling"}
 LINES_EVERY = 8
 
 
@@ -45,7 +45,7 @@ class View:
             say(words)
 
     def running(self, checkpoint: str, measure: str, repeat: int) -> None:
-        what = {-1: WARM_UP, -2: PROFILE}.get(repeat, f"run {repeat + 1}")
+        what = UNTIMED.get(repeat, f"run {repeat + 1}")
         self.say(f"{checkpoint}: {measure}, {what}{self._left()}")
 
     def judging(self, checkpoint: str, window: int, windows: int) -> None:

@@ -1,6 +1,7 @@
 """The story of an evaluation: what to measure, what is missing, each in a process of its own."""
 
 import math
+import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from conf.cache import log_file
 from conf.errors import (
     GATE_FAILED,
     WORLD_FAULT,
@@ -206,7 +208,8 @@ class Sweep:
             say(f"{target.name}: scenario={name} is skipped, {reason}")
             known = any(r.kind == "skipped" and r.key == keys[name] for r in self.before)
             if not known:
-                self._append(self._row(target.name, name, keys[name], "skipped", reason=reason))
+                row = self._row(target.name, name, keys[name], "skipped", reason=reason)
+                append(self.path, row)
         return fitting
 
     def _guarded(self, plan: Plan, view: View) -> None:
@@ -228,8 +231,7 @@ class Sweep:
         values = judged_values(plan.view, others, plan.target.folder, plan.accuracy.seed)
         event = {"measure": plan.accuracy.kind, "repeat": 0, "values": values}
         row = self._measured(plan, loaded, event)
-        self._append(row)
-        self.rows.append(row)
+        self._keep(row)
         view.row(row)
         failed = gate(values, plan.accuracy)
         if failed is not None:
@@ -258,8 +260,7 @@ class Sweep:
                 self._profiled(plan, event)
             else:
                 row = self._measured(plan, loaded, event)
-                self._append(row)
-                self.rows.append(row)
+                self._keep(row)
                 view.row(row)
 
     def _profiled(self, plan: Plan, event: dict[str, Any]) -> None:
@@ -271,8 +272,7 @@ class Sweep:
         except (OSError, ValueError, KeyError) as error:
             self._fail(name, measure, row.key, world_fault(f"{event['trace']}: no trace ({error})"))
             return
-        self._append(row)
-        self.rows.append(row)
+        self._keep(row)
 
     def _job(self, plan: Plan) -> Job:
         assert plan.target.folder is not None
@@ -289,7 +289,7 @@ class Sweep:
             vocabulary=plan.config["vocab_size"],
             dummy=plan.target.dummy,
             gpus=self._gpus(),
-            log="",
+            log=str(log_file(f"evaluate-{plan.target.name}-{os.getpid()}")),
             view=str(plan.view),
             traces=str(traces.absolute()) if self.config.profile else None,
         )
@@ -340,8 +340,10 @@ class Sweep:
             return self.generations.get(cell, -1) + 1
         return self.generations.get(cell, 0)
 
-    def _append(self, row: Row) -> None:
+    def _keep(self, row: Row) -> None:
+        """In the file, and in the tables at the end."""
         append(self.path, row)
+        self.rows.append(row)
 
     def _fail(self, checkpoint: str, measure: str, cell: str, error: Exception) -> None:
         """Notes a failure, in the results too, and goes on."""
@@ -351,7 +353,7 @@ class Sweep:
         row = self._row(checkpoint, measure, cell, "failed", reason=str(error))
         if code == GATE_FAILED:
             row.invalid = [str(error)]
-        self._append(row)
+        append(self.path, row)
 
     def _finish(self) -> None:
         screen = Console()

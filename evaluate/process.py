@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from conf.cache import log_file
 from conf.errors import QuantlineError, world_fault
 from evaluate.live import View
 from evaluate.worker import Job
@@ -19,8 +19,7 @@ from serve.engine import environment
 
 def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
     """Starts the worker and yields its events as they come; its chatter goes to a log file."""
-    log = log_file(f"evaluate-{name}-{os.getpid()}")
-    job.log = str(log)
+    log = Path(job.log)
     view.say(f"{name}: loading in {job.engine.kind} (log in {log})")
     reading, writing = os.pipe()
     # The worker holds one end of the life line, we the other: it closes with us, however we end.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import bad_input
+from conf.models import SHAPES
 
 INDEX = "model.safetensors.index.json"
-SHAPES = "tensors.json"
 HEADER_LENGTH = 8
 LARGEST_HEADER = 100_000_000
 ELEMENT_BITS = {

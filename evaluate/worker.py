@@ -14,17 +14,17 @@ from typing import Any
 import numpy
 
 from conf.compose import from_mapping
-from conf.errors import QuantlineError, bad_input
+from conf.errors import WORLD_FAULT, QuantlineError
 from conf.load_schema import EngineConfig, ScenarioConfig
 from conf.schema import AccuracyConfig
-from conf.text import documents
+from conf.text import windows
 from evaluate.accuracy import View
 from evaluate.engines import CANARIES, CANARY_TOKENS, Engine, Load, create
 from evaluate.engines.vllm_log import LateCompiling
 from evaluate.gpu_watch import GpuWatch, Watched
 from evaluate.metrics import Request, batch_values, serving_values
 from evaluate.validity import Observed, constant_output, reasons
-from evaluate.workload import WARM_UP, prompts
+from evaluate.workload import PROFILE, WARM_UP, prompts
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
 ERROR_LENGTH = 300
@@ -130,7 +130,7 @@ class _Measurement:
         try:
             work()
         except Exception as error:
-            code = error.exit_code if isinstance(error, QuantlineError) else 3
+            code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
             words = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
             self.send("failed", {"measure": name, "error": words, "code": code})
 
@@ -194,9 +194,9 @@ class _Measurement:
         return watched.sm_clock_mhz / self.clocks[name]
 
     def _profile(self, name: str, scenario: ScenarioConfig) -> None:
-        tokens = prompts(scenario, name, WARM_UP - 1, self.job.vocabulary)
+        tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)
         steps = min(PROFILED_TOKENS, scenario.output_tokens)
-        self.send("running", {"measure": name, "repeat": WARM_UP - 1})
+        self.send("running", {"measure": name, "repeat": PROFILE})
         trace = self.engine.profile(tokens, steps)
         self.send("profile", {"measure": name, "trace": str(trace), "steps": steps})
 
@@ -204,18 +204,16 @@ class _Measurement:
         """The model's view of the evaluation text, in windows that do not overlap, and its
         continuations of some of their openings."""
         accuracy = self.job.accuracy
-        tokens = self._text(accuracy)
-        windows = [tokens[i : i + accuracy.window] for i in range(0, len(tokens), accuracy.window)]
-        windows = [window for window in windows if len(window) > 1]
+        text = windows(accuracy, self.engine.tokens_of)
         found = []
-        for number, window in enumerate(windows):
-            self.send("judging", {"measure": "quick", "window": number, "windows": len(windows)})
+        for number, window in enumerate(text):
+            self.send("judging", {"measure": "quick", "window": number, "windows": len(text)})
             found.append(self.engine.judged(window, accuracy.likely))
-        openings = [window[: len(window) // 2] for window in windows[: accuracy.continuations]]
+        openings = [window[: len(window) // 2] for window in text[: accuracy.continuations]]
         answers = self.engine.continued(openings, accuracy.continued_tokens)
         width = accuracy.continued_tokens
         view = View(
-            tokens=numpy.array([token for window in windows for token in window[1:]], "int32"),
+            tokens=numpy.array([token for window in text for token in window[1:]], "int32"),
             chosen=numpy.array([score for part in found for score in part.chosen], "float32"),
             likely=numpy.array([row for part in found for row in part.likely], "int32"),
             scores=numpy.array([row for part in found for row in part.scores], "float32"),
@@ -225,17 +223,6 @@ class _Measurement:
         )
         view.save(Path(self.job.view))
         self.send("judged", {"measure": "quick"})
-
-    def _text(self, accuracy: AccuracyConfig) -> list[int]:
-        tokens: list[int] = []
-        for document in documents(accuracy.text, "evaluation", accuracy.seed):
-            tokens += self.engine.tokens_of(str(document))
-            if len(tokens) >= accuracy.tokens:
-                return tokens[: accuracy.tokens]
-        raise bad_input(
-            f"accuracy.tokens={accuracy.tokens}: the evaluation part of the text has "
-            f"{len(tokens)}; ask for fewer, or give more text"
-        )
 
 
 def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:

@@ -5,7 +5,7 @@ import random
 from conf.load_schema import ScenarioConfig
 
 LOWEST_TOKEN = 16  # below lie special tokens
-WARM_UP = -1
+WARM_UP, PROFILE = -1, -2  # runs that are not timed
 
 
 def prompts(scenario: ScenarioConfig, name: str, repeat: int, vocabulary: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ from compressed_tensors.quantization import QuantizationConfig, apply_quantizati
 
 from conf.compose import compose, from_mapping
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
-from conf.models import CONFIG, shapes_folder
+from conf.models import CONFIG, SHAPES, shapes_folder
 from conf.recipe_schema import RecipeConfig
 from conf.schema import ModelConfig
 from quantize.__main__ import COMMAND
@@ -27,7 +27,6 @@ from quantize.load import empty_model
 from quantize.preflight import check_fit
 from quantize.recipe import formats
 
-SHAPES = "tensors.json"
 ORIGINAL = "original"
 TYPES = {
     torch.bfloat16: "BF16",

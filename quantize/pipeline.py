@@ -1,6 +1,5 @@
 """The story of a run: fetch, read text, calibrate, save, prove, publish."""
 
-import hashlib
 import importlib.metadata
 import resource
 import time
@@ -15,6 +14,7 @@ import torch
 from conf.errors import gate_failed
 from conf.hardware import resolve_gpu
 from conf.load_schema import GpuConfig
+from conf.models import files_sha256
 from conf.schema import QuantizeConfig
 from conf.terminal import chatter_to, say
 from quantize import save
@@ -33,7 +33,6 @@ from quantize.resume import WorkFolder
 from quantize.verify import Proof, verify
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
-READ_AT_ONCE = 1 << 24
 # The reloaded checkpoint against the model in memory, mean divergence of the next token: rounding
 # to the original's number type on the way to disk gives about 1e-6 in float32 and up to 0.02 on a
 # GPU in bf16, where one bit flips the rounding of an activation; a wrong tensor gives far more.
@@ -199,12 +198,7 @@ def peak_memory() -> dict[str, float]:
 
 def weights_sha256(folder: Path) -> str:
     """One hash over all weight files, in the order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            while block := file.read(READ_AT_ONCE):
-                digest.update(block)
-    return digest.hexdigest()
+    return files_sha256(sorted(folder.glob("*.safetensors")))
 
 
 def file_bytes(folder: Path) -> int:

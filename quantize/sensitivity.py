@@ -24,13 +24,13 @@ from conf.compose import compose, from_mapping
 from conf.errors import bad_input
 from conf.recipe_schema import GROUPED, RecipeConfig
 from conf.schema import AccuracyConfig, ModelConfig
-from conf.text import documents
+from conf.text import windows
 from quantize.__main__ import COMMAND
 from quantize.fetch import fetch
 from quantize.load import load
 from quantize.preflight import check_fit, fitting_group
 from quantize.recipe import formats
-from quantize.reload import weights_held
+from quantize.reload import closeness, weights_held
 from quantize.save import on_device
 
 BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
@@ -46,9 +46,9 @@ def sensitivity(
     model, tokenizer = load(fetch(model_config), model_config)
     recipe = _with_fitting_groups(model, recipe)
     modules = check_fit(model, recipe, str(model_config.name))
-    windows = _windows(tokenizer, accuracy)
+    text = windows(accuracy, lambda part: list(tokenizer(part)["input_ids"]))
     on_device(model)
-    original = [_answers(model, window) for window in windows]
+    original = [_answers(model, window) for window in text]
     oneshot(model=model, recipe=QuantizationModifier(**formats(recipe)))
     blocks = blocks_of(list(modules))
     assert recipe.weights is not None
@@ -60,8 +60,8 @@ def sensitivity(
             enable_quantization(part)
         with weights_held(model):
             apart = [
-                _divergence(answers, _answers(model, window))
-                for answers, window in zip(original, windows, strict=True)
+                closeness(answers, _answers(model, window))
+                for answers, window in zip(original, text, strict=True)
             ]
         for part in parts:
             disable_quantization(part)
@@ -95,25 +95,10 @@ def _with_fitting_groups(model: Any, recipe: RecipeConfig) -> RecipeConfig:
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 
 
-def _windows(tokenizer: Any, accuracy: AccuracyConfig) -> list[torch.Tensor]:
-    tokens: list[int] = []
-    for document in documents(accuracy.text, "evaluation", accuracy.seed):
-        tokens += tokenizer(str(document))["input_ids"]
-        if len(tokens) >= accuracy.tokens:
-            break
-    parts = torch.tensor(tokens[: accuracy.tokens]).split(accuracy.window)
-    return [part for part in parts if len(part) > 1]
-
-
-def _answers(model: Any, window: torch.Tensor) -> torch.Tensor:
+def _answers(model: Any, window: list[int]) -> torch.Tensor:
     with torch.no_grad():
-        logits = model(window.unsqueeze(0).to(model.device)).logits[0]
-    return logits.float().log_softmax(-1).cpu()
-
-
-def _divergence(original: torch.Tensor, other: torch.Tensor) -> float:
-    apart = torch.nn.functional.kl_div(other, original, log_target=True, reduction="none")
-    return float(apart.sum(-1).mean())
+        logits: torch.Tensor = model(torch.tensor([window], device=model.device)).logits[0]
+    return logits.float().cpu()
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from conf.models import cached_folder, is_made_here
 from conf.schema import ModelConfig
 from quantize.manifest import published
 
+API_KEY = "VLLM_API_KEY"
 CPU_KV_CACHE_GIB = "4"
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30
@@ -188,11 +189,15 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def key_headers() -> dict[str, str]:
+    """What a client sends to a server that asks for a key."""
+    key = os.environ.get(API_KEY)
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 def served_name(url: str) -> str:
     """What a running server calls its model."""
-    key = os.environ.get("VLLM_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=headers)
+    request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=key_headers())
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return str(json.load(answer)["data"][0]["id"])

@@ -8,9 +8,8 @@ from pathlib import Path
 from conf.errors import bad_input
 from conf.schema import ServeConfig
 from quantize import manifest
-from serve.engine import options, server_command, server_environment
+from serve.engine import API_KEY, options, server_command, server_environment
 
-API_KEY = "VLLM_API_KEY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import random
 import time
 import urllib.request
@@ -17,11 +16,10 @@ from evaluate.engines import NO_JUDGE, Engine, Load, Loaded
 from evaluate.engines.vllm import engine_settings
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
-from serve.engine import running_server, served_name
+from serve.engine import key_headers, running_server, served_name
 
 NAME = "measured"
 SECONDS_FOR_A_RUN = 3600
-KEY = "VLLM_API_KEY"
 
 
 class ServerEngine(Engine):
@@ -83,16 +81,12 @@ class ServerEngine(Engine):
     def close(self) -> None:
         self.stack.close()
 
-    def _headers(self) -> dict[str, str]:
-        key = os.environ.get(KEY)
-        return {"Authorization": f"Bearer {key}"} if key else {}
-
     def _ask(self, prompt: str, tokens: int) -> str:
         body = {"model": self.name, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
         request = urllib.request.Request(
             f"{self.url}/v1/completions",
             json.dumps(body).encode(),
-            {"Content-Type": "application/json", **self._headers()},
+            {"Content-Type": "application/json", **key_headers()},
         )
         with urllib.request.urlopen(request, timeout=SECONDS_FOR_A_RUN) as answer:
             return str(json.load(answer)["choices"][0]["text"])
@@ -105,7 +99,7 @@ class ServerEngine(Engine):
         limits = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=SECONDS_FOR_A_RUN)
         async with aiohttp.ClientSession(
-            self.url, connector=limits, timeout=timeout, headers=self._headers()
+            self.url, connector=limits, timeout=timeout, headers=key_headers()
         ) as session:
             begin = time.perf_counter()
 
