@@ -63,7 +63,7 @@ def test_bad_input_is_one_message_and_exit_2(
 
 def test_an_unknown_name_lists_what_exists(run_command: Run) -> None:
     result = run_command("evaluate", "scenario=nothing_like_it")
-    assert "Known: base, context_length, decode_bound" in result.stderr
+    assert "Known: base, batch_size, context_length, decode_bound" in result.stderr
 
 
 def test_debug_shows_the_traceback(run_command: Run) -> None:
