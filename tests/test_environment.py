@@ -57,13 +57,15 @@ def test_evaluate_is_ours_and_hugging_faces_is_kept_out() -> None:
 @pytest.mark.slow
 @pytest.mark.network
 def test_an_installed_package_works_from_any_folder(tmp_path: Path) -> None:
-    """The wheel carries conf/ and recipes/, and composes without the checkout."""
+    """The wheel carries conf/, recipes/ and figures, and composes without the checkout."""
     wheels = tmp_path / "wheels"
     build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", str(wheels), str(ROOT)]
     subprocess.run(build, check=True)
     installed = tmp_path / "installed"
     with zipfile.ZipFile(next(wheels.glob("quantline-*.whl"))) as wheel:
         wheel.extractall(installed)
+    figures = {path.name for path in (ROOT / "evaluate" / "published").iterdir()}
+    assert {path.name for path in (installed / "evaluate" / "published").iterdir()} == figures
     script = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"
         "from conf import sources; from conf.compose import compose\n"
