@@ -24,6 +24,7 @@ from conf.explain import check_key, explain
 from conf.load_schema import EngineConfig
 
 VERSION_BASE = "1.3"
+FREE_MAPPINGS = ("mix.",)
 Config = TypeVar("Config")
 
 
@@ -73,9 +74,13 @@ def _is_engines_own(key: str) -> bool:
 
 
 def _passed_on(word: str, override: Override) -> str:
-    if not _is_engines_own(override.key_or_group):
-        return word
-    return "++engine.options." + word.lstrip("+").removeprefix("engine.")
+    """Hydra takes new names in a free mapping only with a plus sign; users need not know."""
+    key = override.key_or_group
+    if _is_engines_own(key):
+        return "++engine.options." + word.lstrip("+").removeprefix("engine.")
+    if key.startswith(FREE_MAPPINGS):
+        return "++" + word.lstrip("+")
+    return word
 
 
 def _search_path(overrides: list[Override]) -> list[str]:

@@ -8,6 +8,7 @@ from conf.architecture import Architecture
 from conf.checks import at_least, one_of, plain_name
 from conf.load_schema import EngineConfig, GpuConfig, ScenarioConfig
 from conf.recipe_schema import HEAD_FORMATS, RecipeConfig
+from conf.report_schema import MAX_SPREAD, TargetsConfig, check_mix
 
 WEIGHTS = ("trained", "random")
 AUTO = "auto"
@@ -243,10 +244,14 @@ class EvaluateConfig:
     """Timed runs of each scenario, after one that warms up."""
     profile: bool = False
     """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
-    max_spread: float = 0.1
+    max_spread: float = MAX_SPREAD
     """Relative deviation of the latency above which a cell is not ranked."""
+    targets: TargetsConfig = field(default_factory=TargetsConfig)
+    mix: dict[str, float] = field(default_factory=dict)
+    """Shares of the service's time by scenario, for the report at the end."""
 
     def __post_init__(self) -> None:
+        check_mix(self.mix)
         at_least("repeats", self.repeats, 1)
         one_of("weights", self.weights, WEIGHTS)
         if self.weights == "random" and self.checkpoints is not None:
@@ -264,26 +269,6 @@ class EvaluateConfig:
             raise ValueError(
                 f"accuracy={self.accuracy.kind}: goes with engine=vllm or engine=transformers"
             )
-
-
-@dataclass
-class CompareConfig:
-    """Says whether one set of runs is faster than another, or cannot be told from it."""
-
-    results: list[str] = field(default_factory=lambda: ["results.jsonl"])
-    """Two files to compare, or one or more that hold two checkpoints."""
-    checkpoints: list[str] | None = None
-    """Two checkpoints to compare within the results; null compares two files."""
-    value: str = "latency_s"
-    """What is compared; smaller has to be better."""
-    max_spread: float = 0.1
-    """Relative deviation of the latency above which a cell is not judged."""
-
-    def __post_init__(self) -> None:
-        if self.checkpoints is None and len(self.results) != 2:
-            raise ValueError(f"results={self.results}: give two files, or checkpoints=[A,B]")
-        if self.checkpoints is not None and len(self.checkpoints) != 2:
-            raise ValueError(f"checkpoints={self.checkpoints}: give two of them")
 
 
 @dataclass

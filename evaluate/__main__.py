@@ -2,6 +2,7 @@
 
 from conf.app import run
 from conf.compose import Command
+from conf.errors import QuantlineError
 from conf.schema import EvaluateConfig
 
 COMMAND = Command(
@@ -16,6 +17,19 @@ COMMAND = Command(
 
 
 def main(config: EvaluateConfig) -> None:
+    from evaluate.report_at_end import report_at_end
+
+    failure: QuantlineError | None = None
+    try:
+        _measure(config)
+    except QuantlineError as error:
+        failure = error
+    report_at_end(config)
+    if failure is not None:
+        raise failure
+
+
+def _measure(config: EvaluateConfig) -> None:
     from evaluate.pipeline import evaluate
     from evaluate.sensitivity import measure_sensitivity
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from conf.app import run
 from conf.compose import Command
 from conf.errors import bad_input, unknown
-from conf.schema import CompareConfig
+from conf.report_schema import CompareConfig
 from conf.terminal import say
 from evaluate.cells import Cell, cells, set_apart
 from evaluate.results import current, read

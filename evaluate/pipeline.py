@@ -315,6 +315,7 @@ class Sweep:
         row.settings = {k: value for k, value in asdict(scenario).items() if value is not None}
         if plan.work is not None:
             row.memory["weights_read_gib"] = plan.work.weight_gib
+            row.memory["kv_token_bytes"] = plan.work.kv_bytes
         if "kv_cache_tokens" in row.memory:
             row.memory["kv_cache_requests"] = row.memory["kv_cache_tokens"] / scenario.tokens
         if not scenario.lasts and self.rates is not None and plan.work is not None:

@@ -85,9 +85,11 @@ class Ratio:
         return not self.low <= 1 <= self.high
 
 
-def compare(one: list[float], other: list[float]) -> Ratio | None:
+def compare(one: list[float], other: list[float], between: float = 0.0) -> Ratio | None:
     """The ratio of geometric means with its 95 % interval (Welch on logarithms); none where a
-    side has fewer than two runs, since nothing is known of its noise, or none to divide by."""
+    side has fewer than two runs, since nothing is known of its noise, or none to divide by.
+    `between` is the deviation from one start of an engine to the next, which repeats within one
+    start do not show."""
     first, second = (_without_outliers(values) for values in (one, other))
     if len(first) < 2 or len(second) < 2 or min(first + second) <= 0:
         return None
@@ -99,6 +101,7 @@ def compare(one: list[float], other: list[float]) -> Ratio | None:
     if error > 0:
         squares = [part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)]
         half = student(sum(parts) ** 2 / sum(squares)) * error
+    half = math.hypot(half, NORMAL_95 * math.sqrt(2) * between)
     return Ratio(math.exp(difference), math.exp(difference - half), math.exp(difference + half))
 
 

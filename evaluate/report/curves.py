@@ -1,0 +1,91 @@
+"""How speed goes with batch size and context length, and where a candidate starts to lose."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from evaluate.report.grounds import Entry, Ground
+from evaluate.targets import ORIGINAL
+
+BATCH, CONTEXT = "batch", "input_tokens"
+LEAST_POINTS = 3
+ROUGH = 10  # a crossing above this is named to two digits
+
+
+@dataclass
+class Curve:
+    """One candidate over loads that differ in one length only."""
+
+    candidate: str
+    axis: str
+    """batch or input_tokens."""
+    fixed: dict[str, int]
+    """The lengths that stay."""
+    points: list[tuple[int, Entry]] = field(default_factory=list)
+
+
+def curves(ground: Ground, axis: str) -> list[Curve]:
+    """Every candidate with three points or more along an axis."""
+    found: dict[tuple[object, ...], Curve] = {}
+    for load in ground.loads:
+        lengths = {name: load.settings.get(name) for name in (BATCH, CONTEXT, "output_tokens")}
+        if None in lengths.values():
+            continue
+        place = lengths.pop(axis)
+        for entry in load.entries:
+            name = (entry.candidate, *sorted(lengths.items()))
+            curve = found.setdefault(name, Curve(entry.candidate, axis, dict(lengths)))  # type: ignore[arg-type]
+            curve.points.append((int(place or 0), entry))
+    long = [curve for curve in found.values() if _sizes(curve) >= LEAST_POINTS]
+    for curve in long:
+        curve.points = sorted(dict(reversed(curve.points)).items())
+    return long
+
+
+def _sizes(curve: Curve) -> int:
+    return len({size for size, _ in curve.points})
+
+
+def crossing(curve: Curve) -> str:
+    """Where it starts or stops to beat the original, in words; nothing where it never changes or
+    the intervals do not carry it."""
+    told = [
+        (size, entry.ratio)
+        for size, entry in curve.points
+        if entry.ratio is not None and entry.ratio.differs and entry.rank is not None
+    ]
+    if entry_is_original(curve) or not told:
+        return ""
+    name = "batch" if curve.axis == BATCH else "context"
+    for (size, ratio), (after, other) in pairwise(told):
+        if (ratio.ratio > 1) != (other.ratio > 1):
+            at = _between(size, ratio.ratio, after, other.ratio)
+            wins = "below" if ratio.ratio > 1 else "above"
+            return f"{curve.candidate} is faster than the original {wins} {name} {at}"
+    sizes = f"{name} {curve.points[0][0]} to {curve.points[-1][0]:,}"
+    if len(told) < len(curve.points) / 2:
+        return ""
+    words = "faster" if told[0][1].ratio > 1 else "slower"
+    return f"{curve.candidate} is {words} than the original over the whole range, {sizes}"
+
+
+def entry_is_original(curve: Curve) -> bool:
+    return curve.points[0][1].checkpoint == ORIGINAL
+
+
+def _between(size: int, ratio: float, after: int, other: float) -> str:
+    """Where the line between two points, both axes as logarithms, meets 1."""
+    part = math.log(ratio) / (math.log(ratio) - math.log(other))
+    place = math.exp(math.log(size) + part * (math.log(after) - math.log(size)))
+    digits = 2 - len(str(int(place))) if place > ROUGH else 0
+    return f"{round(place, digits):,.0f}"
+
+
+def families(found: list[Curve]) -> dict[str, list[Curve]]:
+    """Curves by the lengths that stay, named for a title."""
+    parts: dict[str, list[Curve]] = defaultdict(list)
+    for curve in found:
+        words = {"batch": "{} at once", CONTEXT: "{:,} tokens in", "output_tokens": "{:,} out"}
+        parts[", ".join(words[name].format(n) for name, n in curve.fixed.items())].append(curve)
+    return dict(parts)

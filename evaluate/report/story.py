@@ -1,0 +1,248 @@
+"""The story of a report: read every file, settle who is compared with whom, decide, write."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conf.errors import bad_input
+from conf.report_schema import ReportConfig
+from conf.terminal import say
+from evaluate.judging import engine_findings
+from evaluate.report.beside import engine_records, sweep_records
+from evaluate.report.charts import charts
+from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
+from evaluate.report.drawing import (
+    BATCHES,
+    CAPACITY,
+    CELLS,
+    CONTEXTS,
+    ENGINES,
+    LIMITS,
+    PROFILES,
+    SENSITIVITY,
+    SWEEP,
+    Chart,
+    Names,
+)
+from evaluate.report.grounds import Ground, grounds
+from evaluate.report.quality import Qualities, qualities
+from evaluate.report.ranking import rank_all
+from evaluate.report.recommend import Choice, choose, choose_mix
+from evaluate.report.records import (
+    Record,
+    batch_records,
+    capacity_records,
+    cell_records,
+    context_records,
+    limit_records,
+    profile_records,
+    sensitivity_records,
+)
+from evaluate.results import Row, current, read
+
+MOST_LISTED = 200
+MOST_FINDINGS = 12
+
+
+@dataclass
+class Answer:
+    """What to serve on one ground."""
+
+    ground: Ground
+    whole: Choice
+    loads: list[Choice]
+
+
+@dataclass
+class Report:
+    """Everything that a report shows, before it is written."""
+
+    config: ReportConfig
+    rows: list[Row]
+    grounds: list[Ground]
+    qualities: Qualities
+    answers: list[Answer]
+    sets: dict[str, list[Record]]
+    names: Names
+    charts: list[Chart]
+    faults: list[str] = field(default_factory=list)
+    """Lines that could not be read, as file:line."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know before trusting a figure."""
+    findings: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Runs that are in no average, and what failed or was skipped, with the reason."""
+
+
+def make_report(config: ReportConfig) -> Report:
+    """Reads the files and decides; nothing is written."""
+    rows, faults, notes = _rows([Path(name).expanduser() for name in config.results])
+    if not rows:
+        raise bad_input(_nothing(config, faults))
+    found = grounds(rows)
+    rank_all(found, config.max_spread)
+    judged = qualities(rows)
+    answers = [
+        Answer(
+            ground,
+            choose_mix(ground, config.mix, config.targets, judged),
+            [choose(load, config.targets, judged, ground.between or 0.0) for load in ground.loads],
+        )
+        for ground in found
+    ]
+    sets = _sets(found, judged, rows)
+    names = Names(
+        candidates=list(dict.fromkeys(name for ground in found for name in ground.candidates)),
+        scenarios=list(dict.fromkeys(load.name for ground in found for load in ground.loads)),
+    )
+    return Report(
+        config=config,
+        rows=rows,
+        grounds=found,
+        qualities=judged,
+        answers=answers,
+        sets=sets,
+        names=names,
+        charts=charts(sets, names),
+        faults=faults,
+        notes=notes + _notes(found),
+        findings=_findings(found, rows),
+        left_out=_left_out(rows, found),
+    )
+
+
+def _nothing(config: ReportConfig, faults: list[str]) -> str:
+    files = ", ".join(config.results)
+    reason = f" ({faults[0]})" if faults else ""
+    return f"results={files}: there are no results in it{reason}"
+
+
+def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
+    """The rows that count of every file; a row that stands in two files counts once."""
+    rows: list[Row] = []
+    faults: list[str] = []
+    seen: set[str] = set()
+    copies = 0
+    for path in files:
+        if not path.is_file():
+            raise bad_input(f"results={path}: there is no such file")
+        found, wrong = read(path)
+        faults += wrong
+        for row in current(found):
+            mark = json.dumps([row.key, row.kind, row.repeat, row.time, row.values], sort_keys=True)
+            copies += mark in seen
+            if mark not in seen:
+                rows.append(row)
+            seen.add(mark)
+    notes = [f"{copies} rows stand there more than once and count once"] if copies else []
+    return rows, faults, notes
+
+
+def _sets(found: list[Ground], judged: Qualities, rows: list[Row]) -> dict[str, list[Record]]:
+    return {
+        CELLS: [record for ground in found for record in cell_records(ground, judged)],
+        BATCHES: [record for ground in found for record in batch_records(ground)],
+        CONTEXTS: [record for ground in found for record in context_records(ground)],
+        CAPACITY: [record for ground in found for record in capacity_records(ground)],
+        LIMITS: [record for ground in found for record in limit_records(ground)],
+        SWEEP: [record for ground in found for record in sweep_records(ground)],
+        ENGINES: engine_records(found),
+        PROFILES: profile_records(rows),
+        SENSITIVITY: sensitivity_records(rows),
+    }
+
+
+def _notes(found: list[Ground]) -> list[str]:
+    notes = []
+    if len(found) > 1:
+        notes.append(
+            f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
+            "is compared or averaged across them"
+        )
+    for ground in found:
+        if ground.has_random_weights:
+            notes.append(
+                f"{ground.title}: random weights. Speed does not depend on their values; accuracy "
+                "does, and comes from checkpoints of the same recipe where it is shown"
+            )
+        without = [load.name for load in ground.loads if all(e.ratio is None for e in load.entries)]
+        if without:
+            names = ", ".join(without)
+            notes.append(f"{ground.title}: no original to compare with, or one run only: {names}")
+        notes.append(_noise_note(ground))
+    return notes
+
+
+def _noise_note(ground: Ground) -> str:
+    if ground.between is None:
+        return (
+            f"{ground.title}: intervals are of repeats within one start of the engine; how much "
+            "starts differ was not measured (two recipes that are the same to the engine show it)"
+        )
+    return (
+        f"{ground.title}: checkpoints that are the same to the engine differ by "
+        f"{ground.between:.1%} from start to start (one deviation); all intervals between "
+        "checkpoints contain that"
+    )
+
+
+def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
+    words = engine_findings(rows)
+    for ground in found:
+        for axis in (BATCH, CONTEXT):
+            words += [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
+    words = list(dict.fromkeys(words))
+    more = len(words) - MOST_FINDINGS
+    return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
+
+
+def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
+    """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
+    listed = []
+    for row in rows:
+        where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
+        if row.kind == "speed" and row.invalid:
+            listed.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
+        elif row.kind in ("failed", "skipped"):
+            listed.append(f"{where}: {row.kind}, {row.reason}")
+    for ground in found:
+        for load in ground.loads:
+            for entry in load.entries:
+                by = entry.cell.ranked_by
+                summary = entry.cell.summary(by)
+                values = entry.cell.values(by)
+                for place in summary.outliers if summary else []:
+                    listed.append(
+                        f"{ground.model}, {entry.candidate}, {load.name}: outlier left out, "
+                        f"{values[place]:.4g} s against a median of {summary.median:.4g} s"
+                        if summary
+                        else ""
+                    )
+    listed = list(dict.fromkeys(listed))
+    more = len(listed) - MOST_LISTED
+    return listed[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])
+
+
+def write_report(config: ReportConfig) -> Report:
+    """Writes report.md, its plots and report.html, and says the answer."""
+    from evaluate.report.markdown import write_markdown
+    from evaluate.report.page import write_page
+
+    report = make_report(config)
+    out = Path(config.out).expanduser()
+    out.mkdir(parents=True, exist_ok=True)
+    write_markdown(report, out)
+    write_page(report, out)
+    for fault in report.faults:
+        say(f"{fault}; the line is left out")
+    for answer in report.answers:
+        print(answer_line(answer))
+    say(f"{out / 'report.html'} and {out / 'report.md'} are written")
+    return report
+
+
+def answer_line(answer: Answer) -> str:
+    whole = answer.whole
+    if whole.candidate is None:
+        return f"{answer.ground.title}: no recommendation, {whole.why}"
+    return f"{answer.ground.title}: serve {whole.candidate}, {whole.why}"

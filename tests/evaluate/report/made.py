@@ -1,0 +1,99 @@
+"""Rows made up for the report's tests: latencies in, whole rows out."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluate.results import Row
+
+H200 = "NVIDIA H200"
+
+
+@dataclass
+class Cell:
+    """One cell to make runs of."""
+
+    checkpoint: str
+    latencies: list[float]
+    measure: str = "interactive"
+    batch: int = 1
+    inputs: int = 128
+    outputs: int = 64
+    device: str = H200
+    engine: str = "vllm"
+    versions: dict[str, str] = field(default_factory=lambda: {"vllm": "0.25.1", "torch": "2.11.0"})
+    options: dict[str, Any] = field(default_factory=dict)
+    model: str = "qwen3-8b"
+    weights: str = "trained"
+    format: str = ""
+    """Cells of the same format are the same to the engine; its own, unless given."""
+
+    def rows(self) -> list[Row]:
+        return [self._row(number, latency) for number, latency in enumerate(self.latencies)]
+
+    def _row(self, number: int, latency: float) -> Row:
+        stated = asdict(self) | {"latencies": None}
+        return Row(
+            kind="speed",
+            model=self.model,
+            checkpoint=self.checkpoint,
+            measure=self.measure,
+            repeat=number,
+            key=json.dumps(stated, sort_keys=True),
+            values={
+                "latency_s": latency,
+                "ttft_last_s": latency * 0.1,
+                "tpot_median_s": latency * 0.9 / max(1, self.outputs - 1),
+                "generated_tokens_per_s": self.batch * self.outputs / latency,
+                "decode_tokens_per_s": self.batch * self.outputs / latency / 0.9,
+                "overall_tokens_per_s": self.batch * (self.inputs + self.outputs) / latency,
+                "input_tokens_per_s": self.batch * self.inputs / latency / 0.1,
+            },
+            settings={
+                "batch": self.batch,
+                "input_tokens": self.inputs,
+                "output_tokens": self.outputs,
+            },
+            memory={"weights_gib": 15.0, "kv_cache_tokens": 1000.0, "kv_token_bytes": 2.0**20},
+            limit={"prefill_share": 0.4, "decode_share": 0.7},
+            environment={
+                "device": self.device,
+                "engine": self.engine,
+                "engine_options": self.options,
+                "versions": self.versions,
+                "checkpoint_sha256": self.checkpoint,
+                "quantization_sha256": self.format or self.checkpoint,
+                "weights": self.weights,
+            },
+            time=f"2026-01-01T00:00:{number:02}+00:00",
+        )
+
+
+def runs(*cells: Cell) -> list[Row]:
+    return [row for cell in cells for row in cell.rows()]
+
+
+def accuracy_row(checkpoint: str, recovery: float, verdict: str) -> Row:
+    return Row(
+        kind="accuracy",
+        model="qwen3-8b",
+        checkpoint=checkpoint,
+        measure="quick",
+        repeat=0,
+        key=f"accuracy {checkpoint}",
+        values={
+            "perplexity": 10.0,
+            "recovery": recovery,
+            "recovery_low": recovery - 0.001,
+            "recovery_high": recovery + 0.001,
+            "verdict": verdict,
+        },
+        environment={"engine": "vllm", "checkpoint_sha256": checkpoint},
+        time="2026-01-01T00:00:00+00:00",
+    )
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    return path

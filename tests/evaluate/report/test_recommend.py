@@ -1,0 +1,143 @@
+"""What is recommended, on made data: targets, mixes, ties, and what would change the answer."""
+
+import pytest
+
+from conf.errors import QuantlineError
+from conf.report_schema import TargetsConfig
+from evaluate.report.grounds import grounds
+from evaluate.report.quality import qualities
+from evaluate.report.ranking import rank_all
+from evaluate.report.recommend import Choice, choose, choose_mix
+from evaluate.results import Row
+from tests.evaluate.report.made import Cell, accuracy_row, runs
+
+STEADY = [1.0, 1.001, 0.999]
+
+
+def timed(checkpoint: str, seconds: float, measure: str = "interactive") -> Cell:
+    return Cell(checkpoint, [seconds * t for t in STEADY], measure)
+
+
+def chosen(rows: list[Row], targets: TargetsConfig | None = None) -> Choice:
+    found = grounds(rows)
+    rank_all(found, 0.1)
+    return choose(found[0].loads[0], targets or TargetsConfig(), qualities(rows), 0.0)
+
+
+def mixed(rows: list[Row], mix: dict[str, float], targets: TargetsConfig | None = None) -> Choice:
+    found = grounds(rows)
+    rank_all(found, 0.1)
+    return choose_mix(found[0], mix, targets or TargetsConfig(), qualities(rows))
+
+
+THREE = runs(timed("original", 1.0), timed("w8a8", 0.8), timed("w4a16", 0.6))
+JUDGED = [accuracy_row("w8a8", 0.999, "no loss seen"), accuracy_row("w4a16", 0.97, "loss")]
+
+
+def test_the_fastest_is_recommended_with_its_reason_and_the_next() -> None:
+    choice = chosen(THREE)
+    assert (choice.candidate, choice.second) == ("w4a16", "w8a8")
+    assert choice.why.startswith("1.67 times as fast as the original")
+    assert "accuracy was not measured" in choice.why
+    assert any("accuracy=quick" in words for words in choice.changes)
+
+
+def test_a_loss_is_not_recommended_and_would_change_the_answer() -> None:
+    choice = chosen(THREE + JUDGED)
+    assert choice.candidate == "w8a8"
+    assert choice.changes == ["w4a16 is faster (1.67 times the original), but it was judged a loss"]
+
+
+def test_the_teams_own_share_of_quality_decides() -> None:
+    assert chosen(THREE + JUDGED, TargetsConfig(min_recovery=0.95)).candidate == "w4a16"
+    assert chosen(THREE + JUDGED, TargetsConfig(min_recovery=0.9995)).candidate == "original"
+
+
+def test_what_was_not_judged_does_not_meet_a_share_of_quality() -> None:
+    choice = chosen(THREE, TargetsConfig(min_recovery=0.9))
+    assert choice.candidate == "original"
+    assert "its accuracy was not measured" in choice.changes[0]
+
+
+@pytest.mark.parametrize(
+    ("targets", "reason"),
+    [
+        (TargetsConfig(ttft_ms=70), "TTFT 100 ms in interactive is over 70 ms"),
+        (TargetsConfig(tpot_ms=12), "TPOT 14.3 ms in interactive is over 12 ms"),
+        (TargetsConfig(max_memory_gib=10), "it needs 15.2 GiB, over 10 GiB"),
+    ],
+)
+def test_a_missed_target_is_named(targets: TargetsConfig, reason: str) -> None:
+    choice = chosen(THREE, targets)
+    refused = {refusal.candidate: refusal.reasons for refusal in choice.refused}
+    assert refused["original"] == [reason]
+
+
+def test_no_candidate_meets_the_targets() -> None:
+    choice = chosen(THREE, TargetsConfig(tpot_ms=0.1))
+    assert choice.candidate is None
+    assert choice.why == "no candidate meets the targets"
+
+
+def test_the_original_stays_where_nothing_is_faster_beyond_noise() -> None:
+    rows = runs(Cell("original", [1.0, 1.02, 0.98]), Cell("w8a16", [0.99, 1.01, 0.97]))
+    choice = chosen(rows)
+    assert choice.candidate == "original"
+    assert choice.tied == ["w8a16"]
+
+
+def test_among_equals_the_one_that_keeps_more_is_served() -> None:
+    rows = runs(timed("original", 1.0), timed("a", 0.8), timed("b", 0.8))
+    rows += [accuracy_row("a", 0.9, "small loss"), accuracy_row("b", 0.999, "no loss seen")]
+    choice = chosen(rows)
+    assert (choice.candidate, choice.tied) == ("b", ["a"])
+
+
+TWO_LOADS = runs(
+    timed("original", 1.0, "interactive"), timed("original", 1.0, "high_concurrency"),
+    timed("w4a16", 0.5, "interactive"), timed("w4a16", 1.25, "high_concurrency"),
+    timed("w8a8", 0.8, "interactive"), timed("w8a8", 0.8, "high_concurrency"),
+)  # fmt: skip
+
+
+def test_a_mix_weighs_the_time_that_is_left() -> None:
+    choice = mixed(TWO_LOADS, {"interactive": 0.9, "high_concurrency": 0.1})
+    assert choice.candidate == "w4a16"
+    assert choice.ratio is not None
+    assert choice.ratio.ratio == pytest.approx(1 / (0.9 * 0.5 + 0.1 * 1.25), rel=0.01)
+    assert mixed(TWO_LOADS, {"interactive": 0.2, "high_concurrency": 0.8}).candidate == "w8a8"
+
+
+def test_the_answer_of_a_mix_says_which_load_another_serves_faster() -> None:
+    choice = mixed(TWO_LOADS, {})
+    assert choice.candidate == "w8a8"
+    assert "alone, interactive would be served faster by w4a16" in choice.changes
+
+
+def test_a_candidate_that_misses_a_load_of_the_mix_is_left_out() -> None:
+    rows = TWO_LOADS + runs(timed("fp8", 0.1, "interactive"))
+    choice = mixed(rows, {})
+    assert {r.candidate: r.reasons for r in choice.refused}["fp8"] == [
+        "high_concurrency was not measured"
+    ]
+
+
+def test_a_mix_of_something_unknown_is_bad_input() -> None:
+    with pytest.raises(QuantlineError, match="Did you mean interactive"):
+        mixed(TWO_LOADS, {"interactiv": 1.0})
+
+
+def test_accuracy_of_other_weights_with_the_same_name_says_nothing() -> None:
+    other = accuracy_row("w8a8", 0.5, "loss")
+    other.environment["checkpoint_sha256"] = "another"
+    assert chosen([*runs(timed("original", 1.0), timed("w8a8", 0.8)), other]).quality is None
+
+
+def test_random_weights_take_the_accuracy_of_their_recipe() -> None:
+    cell = timed("w8a8", 0.8)
+    cell.weights = "random"
+    choice = chosen(
+        [*runs(timed("original", 1.0), cell), accuracy_row("w8a8", 0.999, "no loss seen")]
+    )
+    assert choice.quality is not None
+    assert choice.quality.recovery == 0.999
