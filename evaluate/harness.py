@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ OWN_INTERPRETER = ROOT / ".venv-lm-eval" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("harness_process.py")
 NOWHERE = "/"  # datasets takes a folder of the right name for the set that it looks for
 PROGRESS = re.compile(rb"Requesting API:.*?(\d+)/(\d+) \[")
+FILE_NAME = re.compile(r"[\w./-]+\.\w+")
 VERSION = "import importlib.metadata; print(importlib.metadata.version('lm_eval'))"
 LINES_KEPT = 200
 SECONDS_TO_STOP = 10
@@ -54,7 +55,7 @@ class Task:
     folder: str = ""
     """Where its file lies; empty for one that comes with the harness."""
     sha256: str = ""
-    """Of its file and of the data that lie beside it."""
+    """Of its file and of what lies beside it and may be part of it."""
 
 
 def tasks(entries: list[str]) -> list[Task]:
@@ -92,17 +93,15 @@ def _from_file(path: Path) -> Task:
     if name is None:
         raise bad_input(f"accuracy.tasks: {path} does not name its task: `task: NAME`")
     folder = path.resolve().parent
-    data = {folder / text for text in _texts(content.get("dataset_kwargs"))}
-    files = [path.resolve(), *sorted(file for file in data if file.is_file())]
-    return Task(name, str(folder), files_sha256(files))
+    return Task(name, str(folder), files_sha256(_parts(folder)))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)
+def _parts(folder: Path) -> list[Path]:
+    """What a task may be made of: the tasks and functions in its folder, and the data they name."""
+    found = {path for kind in ("*.yaml", "*.yml", "*.py") for path in folder.glob(kind)}
+    text = "\n".join(path.read_text(errors="replace") for path in found)
+    named = {folder / name for name in FILE_NAME.findall(text)}
+    return sorted(found | {path for path in named if path.is_file()})
 
 
 def _variables() -> dict[str, str]:

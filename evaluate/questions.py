@@ -61,16 +61,11 @@ def paired_values(original: Answers, other: Answers, seed: int = 0) -> dict[str,
     """The other's answers against the original's, with intervals, an exact test and a verdict."""
     if original.questions != other.questions:
         raise bad_input("accuracy: the two models were asked different questions")
-    if not original.scores.sum():
-        raise bad_input("accuracy: the original answers no question right; nothing could be lost")
     values = own_values(other, seed) | {"original_score": float(original.scores.mean())}
     lost = int((other.scores < original.scores).sum())
     gained = int((other.scores > original.scores).sum())
     sums = _drawn(numpy.stack([original.scores, other.scores], 1), seed)
     low, high = _interval((sums[:, 1] - sums[:, 0]) / len(original.scores))
-    # A draw without one right answer of the original says nothing of a share of them.
-    shares = sums[sums[:, 0] > 0]
-    share_low, share_high = _interval(shares[:, 1] / shares[:, 0])
     values |= {
         "difference": values["score"] - values["original_score"],
         "difference_low": low,
@@ -78,11 +73,17 @@ def paired_values(original: Answers, other: Answers, seed: int = 0) -> dict[str,
         "lost": lost,
         "gained": gained,
         "p_value": sign_test(lost, gained),
-        "recovery": values["score"] / values["original_score"],
-        "recovery_low": share_low,
-        "recovery_high": share_high,
         "original_empty_share": original.empty_share,
     }
+    if values["original_score"]:
+        # A draw without one right answer of the original says nothing of a share of them.
+        shares = sums[sums[:, 0] > 0]
+        share_low, share_high = _interval(shares[:, 1] / shares[:, 0])
+        values |= {
+            "recovery": values["score"] / values["original_score"],
+            "recovery_low": share_low,
+            "recovery_high": share_high,
+        }
     return values | {"verdict": verdict(values)}
 
 
@@ -97,6 +98,23 @@ def verdict(values: dict[str, Any]) -> str:
     if not is_loss:
         return NO_LOSS
     return SMALL_LOSS if values["recovery"] >= SMALL_RECOVERY else LOSS
+
+
+def pooled(parts: list[Answers]) -> Answers:
+    """The questions of several tasks as those of one: each question counts alike."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [len(part.scores) for part in parts]
+    chances = [part.chance_score for part in parts if part.chance_score is not None]
+    return Answers(
+        metric=f"{len(parts)} tasks",
+        scores=numpy.concatenate([part.scores for part in parts]),
+        questions=[f"{n} {name}" for n, part in enumerate(parts) for name in part.questions],
+        empty_share=float(numpy.average([part.empty_share for part in parts], weights=sizes)),
+        chance_score=float(numpy.average(chances, weights=sizes))
+        if len(chances) == len(parts)
+        else None,
+    )
 
 
 def sign_test(lost: int, gained: int) -> float:

@@ -143,22 +143,19 @@ def questions_table(rows: list[Row]) -> Table | None:
 
 
 def _questions_line(values: dict[str, Any]) -> list[str]:
-    line = [
-        values["metric"].removesuffix(",none"),
-        str(values["questions"]),
-        f"{values['score']:.1%}",
-    ]
+    metric = values["metric"].removesuffix(",none").replace(",", ", ")
+    line = [metric, str(values["questions"]), f"{values['score']:.1%}"]
     if "verdict" not in values:
         return line
     apart = [values[name] for name in ("difference", "difference_low", "difference_high")]
-    left = [values[name] for name in ("recovery", "recovery_low", "recovery_high")]
+    left = [values.get(name) for name in ("recovery", "recovery_low", "recovery_high")]
     return [
         *line,
         f"{apart[0]:+.1%} ({apart[1]:+.1%} to {apart[2]:+.1%})",
         str(values["lost"]),
         str(values["gained"]),
         f"{values['p_value']:.2g}",
-        f"{left[0]:.1%} ({left[1]:.1%} to {left[2]:.1%})",
+        f"{left[0]:.1%} ({left[1]:.1%} to {left[2]:.1%})" if None not in left else "",
         str(values["verdict"]),
     ]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, world_fault
+from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
 from conf.models import read_config
 from conf.schema import LM_EVAL, EvaluateConfig
 from conf.terminal import progress, say
@@ -22,7 +22,7 @@ from evaluate.harness import Task, interpreter, tasks
 from evaluate.judging import gate
 from evaluate.ledger import NARROWEST_TABLE, Ledger
 from evaluate.process import run_worker
-from evaluate.questions import own_values, paired_values
+from evaluate.questions import own_values, paired_values, pooled
 from evaluate.results import Row, current
 from evaluate.table import lost_table, questions_table
 from evaluate.targets import ORIGINAL, Target, targets
@@ -59,6 +59,29 @@ class Checkpoint:
     """For each task, where its samples are kept."""
     loaded: dict[str, Any]
     """What its server says of itself; nothing where none had to be started."""
+
+
+@dataclass
+class Compared:
+    """One task, or all tasks of a group, and the original's answers to it."""
+
+    name: str
+    asked: list[samples.Asked]
+    before: list[samples.Asked]
+    """Empty for the original itself."""
+
+    def values(self, seed: int) -> dict[str, Any]:
+        cut = {"cut_questions": sum(asked.cut for asked in self.asked)}
+        if not self.before:
+            return own_values(pooled([samples.answers(asked) for asked in self.asked]), seed) | cut
+        originals = [samples.answers(asked) for asked in self.before]
+        metrics = [answers.metric for answers in originals]
+        others = [samples.answers(a, m) for a, m in zip(self.asked, metrics, strict=True)]
+        values = paired_values(pooled(originals), pooled(others), seed)
+        if len(metrics) == 1:
+            lost = samples.lost_questions(self.before[0], self.asked[0], metrics[0])
+            values["lost_questions"] = lost
+        return values | cut
 
 
 def measure_tasks(config: EvaluateConfig) -> None:
@@ -197,47 +220,72 @@ class Survey(Ledger):
             self._judged(self.checkpoints[name], task)
 
     def _judged(self, checkpoint: Checkpoint, task: Task) -> None:
-        """The rows of a task, or of each task of a group, from samples that lie there."""
+        """The rows of a task, from samples that lie there: of a group one for each of its tasks,
+        and one for all of their questions, which the gate looks at."""
         try:
-            original = self.checkpoints[ORIGINAL].samples[task.name]
-            if not (original / samples.TASKS).is_file():
-                raise world_fault(
-                    "the original did not answer, so there is nothing to compare with"
-                )
-            before = samples.read(original)
-            is_original = checkpoint.name == ORIGINAL
-            found = before if is_original else samples.read(checkpoint.samples[task.name])
-            for name, asked in found.items():
-                self._task(checkpoint, task, asked, None if is_original else before[name])
+            compared = self._compared(checkpoint, task)
         except Exception as error:
             self._fail(checkpoint.name, task.name, "", error)
+            return
+        for part in compared:
+            measure = f"{LM_EVAL}:{part.name}"
+            try:
+                row, stood = self._task_row(checkpoint, task, part, measure)
+                failed = self._gate(row) if part is compared[-1] else None
+                if failed is not None and stood:
+                    self._note(checkpoint.name, measure, failed)
+                elif failed is not None:
+                    self._fail(checkpoint.name, measure, row.key, failed)
+            except Exception as error:
+                self._fail(checkpoint.name, measure, "", error)
 
-    def _task(
-        self, checkpoint: Checkpoint, task: Task, asked: samples.Asked, before: samples.Asked | None
-    ) -> None:
-        """Its row, new or as it stands, and whether it passes the gate."""
-        measure = f"{LM_EVAL}:{asked.name}"
-        compared = "" if before is None else self.checkpoints[ORIGINAL].sha256
+    def _compared(self, checkpoint: Checkpoint, task: Task) -> list[Compared]:
+        original = self.checkpoints[ORIGINAL].samples[task.name]
+        if not (original / samples.TASKS).is_file():
+            raise world_fault("the original did not answer: there is nothing to compare with")
+        found = samples.read(checkpoint.samples[task.name])
+        before = samples.read(original) if checkpoint.name != ORIGINAL else {}
+        parts = [
+            Compared(name, [asked], [before[name]] if before else [])
+            for name, asked in found.items()
+        ]
+        if len(parts) > 1:
+            others = [before[name] for name in found] if before else []
+            parts.append(Compared(task.name, list(found.values()), others))
+        return parts
+
+    def _task_row(
+        self, checkpoint: Checkpoint, task: Task, part: Compared, measure: str
+    ) -> tuple[Row, bool]:
+        """The row, and whether it stood there already."""
+        compared = self.checkpoints[ORIGINAL].sha256 if part.before else ""
         settings = replace(self._settings(task), original_sha256=compared)
         cell = key(checkpoint.facts, (checkpoint.name, measure), checkpoint.sha256, settings)
-        row = None if self.config.force else self.standing.get(cell)
-        if row is not None:
-            self.rows.append(row)
-        else:
-            row = self._row(checkpoint.name, measure, cell, "accuracy")
-            row.values = _values(asked, before, settings.seed)
-            kept = checkpoint.samples[task.name].relative_to(self.root.parent)
-            facts = {"fewshot": asked.fewshot, "version": asked.version, "samples": str(kept)}
-            row.settings = asdict(settings) | facts
-            row.environment = checkpoint.facts
-            for part, content in checkpoint.loaded.items():
-                setattr(row, part, content)
-            self._keep(row)
-        failed = gate(row.values, self.config.accuracy)
-        if failed is not None and cell in self.standing:
-            self._note(checkpoint.name, measure, failed)
-        elif failed is not None:
-            self._fail(checkpoint.name, measure, cell, failed)
+        if cell in self.standing and not self.config.force:
+            self.rows.append(self.standing[cell])
+            return self.standing[cell], True
+        row = self._row(checkpoint.name, measure, cell, "accuracy")
+        row.values = part.values(settings.seed)
+        kept = checkpoint.samples[task.name].relative_to(self.root.parent)
+        row.settings = asdict(settings) | {"samples": str(kept)}
+        if len(part.asked) == 1:
+            (asked,) = part.asked
+            row.settings |= {"fewshot": asked.fewshot, "version": asked.version}
+        row.environment = checkpoint.facts
+        for name, content in checkpoint.loaded.items():
+            setattr(row, name, content)
+        self._keep(row)
+        return row, False
+
+    def _gate(self, row: Row) -> QuantlineError | None:
+        accuracy = self.config.accuracy
+        unknown = "verdict" in row.values and "recovery" not in row.values
+        if unknown and accuracy.min_recovery is not None:
+            return gate_failed(
+                "accuracy: the original answers no question right, so that nothing can be said of "
+                f"accuracy.min_recovery={accuracy.min_recovery}"
+            )
+        return gate(row.values, accuracy)
 
     def _finish(self) -> None:
         screen = Console()
@@ -252,26 +300,18 @@ class Survey(Ledger):
         self._close()
 
 
-def _values(asked: samples.Asked, before: samples.Asked | None, seed: int) -> dict[str, Any]:
-    cut = {"cut_questions": asked.cut}
-    if before is None:
-        return own_values(samples.answers(asked), seed) | cut
-    original = samples.answers(before)
-    values = paired_values(original, samples.answers(asked, original.metric), seed)
-    lost = samples.lost_questions(before, asked, original.metric)
-    return values | cut | {"lost_questions": lost}
-
-
 def _remarks(row: Row) -> list[str]:
-    """What makes a score worth less than it looks."""
+    """What makes a score worth less than it looks, which is the same for all checkpoints."""
+    if row.checkpoint != ORIGINAL:
+        return []
     values, found = row.values, []
     if values["cut_questions"]:
         found.append(
             f"{values['cut_questions']} questions were longer than the context and lost their "
             "beginning; engine.max_model_len raises it"
         )
-    if row.checkpoint == ORIGINAL and values["score_low"] <= values.get("chance_score", -1.0):
-        found.append("the original is no better than guessing: a loss would not show")
+    if values["score_low"] <= values.get("chance_score", 0.0):
+        found.append("the original may as well be guessing: a loss would not show")
     return found
 
 

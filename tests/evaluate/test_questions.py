@@ -9,7 +9,7 @@ from conf.errors import QuantlineError
 from conf.schema import AccuracyConfig
 from evaluate.accuracy import BROKEN, LOSS, NO_LOSS, SMALL_LOSS
 from evaluate.judging import gate
-from evaluate.questions import Answers, own_values, paired_values, sign_test
+from evaluate.questions import Answers, own_values, paired_values, pooled, sign_test
 
 
 def answered(scores: Any, empty_share: float = 0.0) -> Answers:
@@ -127,8 +127,21 @@ def test_what_cannot_be_compared_is_refused() -> None:
     other.questions[3] = "another"
     with pytest.raises(QuantlineError, match="different questions"):
         paired_values(original, other)
-    with pytest.raises(QuantlineError, match="answers no question right"):
-        paired_values(answered([0, 0]), answered([0, 1]))
+
+
+def test_an_original_without_a_right_answer_has_nothing_to_lose() -> None:
+    values = paired_values(answered([0, 0]), answered([0, 1]))
+    assert values["verdict"] == NO_LOSS
+    assert "recovery" not in values
+
+
+def test_the_tasks_of_a_group_count_as_one() -> None:
+    pairs = [with_losses(5, 0, 30, 10), with_losses(6, 1, 10, 10)]
+    original, other = (pooled(list(side)) for side in zip(*pairs, strict=True))
+    values = paired_values(original, other)
+    assert (values["questions"], values["lost"], values["gained"]) == (60, 11, 1)
+    assert values["original_score"] == pytest.approx(40 / 60)
+    assert len(set(original.questions)) == 60
 
 
 def test_one_model_alone_has_a_score_and_an_interval() -> None:
