@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 DEVICE ?= $(if $(wildcard .venv/.ready-cuda),cuda,cpu)
 BIN := .venv/bin
 READY := .venv/.ready-$(DEVICE)
+LM_EVAL_READY := .venv-lm-eval/.ready
 DEMO ?= checkpoints
 
-.PHONY: help setup demo test lint lock clean
+.PHONY: help setup setup-lm-eval demo test lint lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(READY): locks/$(DEVICE).txt locks/environment.py pyproject.toml
 	@rm -rf $(if $(filter-out $(READY),$(wildcard .venv/.ready-*)),.venv)
@@ -16,6 +17,12 @@ $(READY): locks/$(DEVICE).txt locks/environment.py pyproject.toml
 	@touch $@
 
 setup: $(READY) ## make .venv with the locked packages (DEVICE=cuda for a GPU)
+
+$(LM_EVAL_READY): locks/lm-eval.txt locks/environment.py | $(READY)
+	@$(PYTHON) locks/environment.py install lm-eval
+	@touch $@
+
+setup-lm-eval: $(LM_EVAL_READY) ## make .venv-lm-eval, the interpreter that accuracy=lm_eval needs
 
 demo: $(READY) ## quantize SmolLM2 on this machine, measure it beside the original, ask it something
 	@$(BIN)/python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m replace=true \
@@ -26,7 +33,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, measure it beside the origin
 	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
 	    prompt='What is the capital of France?'
 
-test: lint ## lint, types and all tests that this machine can run
+test: lint $(LM_EVAL_READY) ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest
 
 lint: $(READY) ## ruff (lint and format) and mypy
@@ -38,4 +45,4 @@ lock: ## resolve the packages anew into locks/
 	@$(PYTHON) locks/environment.py lock
 
 clean: ## remove .venv, caches and built files (checkpoints stay)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-lm-eval .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -12,6 +12,8 @@ from conf.report_schema import MAX_SPREAD, TargetsConfig, check_mix
 
 WEIGHTS = ("trained", "random")
 AUTO = "auto"
+LM_EVAL = "lm_eval"
+ACCURACIES = ("none", "quick", LM_EVAL, "sensitivity")
 TEXT_SOURCES = ("python_docs", "file", "hub")
 
 
@@ -147,8 +149,9 @@ class AccuracyConfig:
     """What is asked about accuracy beside speed."""
 
     kind: str = "none"
-    """none, quick (how near checkpoints stay to the original, token by token), or sensitivity
-    (which layers pay for a recipe's format)."""
+    """none, quick (how near checkpoints stay to the original, token by token), lm_eval (tasks of
+    EleutherAI's harness, question by question), or sensitivity (which layers pay for a recipe's
+    format)."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
     tokens: int = 16384
@@ -162,17 +165,29 @@ class AccuracyConfig:
     continued_tokens: int = 48
     """Tokens of each continuation."""
     seed: int = 0
-    """Seed of the choice of text and of the intervals."""
+    """Seed of the choice of text, of few-shot examples and of the intervals."""
     min_recovery: float | None = None
     """A gate: exit 4 where less of the original's quality is left, as 0.99."""
+    tasks: list[str] = field(default_factory=list)
+    """For lm_eval: names of the harness's tasks or groups, or YAML files that describe one."""
+    fewshot: int | None = None
+    """For lm_eval: examples before each question; null is what each task says."""
+    limit: int | None = None
+    """For lm_eval: questions of each task, the first ones; null is all."""
+    chat_template: bool = False
+    """For lm_eval: write questions as a chat, by the model's template."""
 
     def __post_init__(self) -> None:
-        one_of("accuracy.kind", self.kind, ("none", "quick", "sensitivity"))
+        one_of("accuracy.kind", self.kind, ACCURACIES)
         at_least("accuracy.window", self.window, 2)
         at_least("accuracy.tokens", self.tokens, 2)
         at_least("accuracy.likely", self.likely, 1)
         if self.min_recovery is not None and not 0 < self.min_recovery <= 1:
             raise ValueError(f"accuracy.min_recovery={self.min_recovery}: must be within 0 and 1")
+        if self.kind == LM_EVAL and not self.tasks:
+            raise ValueError("accuracy=lm_eval: name the tasks, as 'accuracy.tasks=[arc_easy]'")
+        at_least("accuracy.fewshot", self.fewshot or 0, 0)
+        at_least("accuracy.limit", 1 if self.limit is None else self.limit, 1)
 
 
 @dataclass
@@ -265,9 +280,21 @@ class EvaluateConfig:
             raise ValueError("weights=random needs a vLLM engine: engine=vllm")
         if self.profile and self.engine.kind == "vllm_server":
             raise ValueError("profile=true goes with engine=vllm or engine=transformers")
-        if self.accuracy.kind != "none" and self.engine.kind == "vllm_server":
+        if self.accuracy.kind == LM_EVAL:
+            self._check_server()
+        elif self.accuracy.kind != "none" and self.engine.kind == "vllm_server":
             raise ValueError(
                 f"accuracy={self.accuracy.kind}: goes with engine=vllm or engine=transformers"
+            )
+
+    def _check_server(self) -> None:
+        """The harness asks servers that are started for it, one for each checkpoint."""
+        if self.engine.kind == "transformers":
+            raise ValueError("accuracy=lm_eval asks vLLM's server: engine=vllm_server or vllm")
+        if self.engine.url is not None:
+            raise ValueError(
+                "accuracy=lm_eval starts a server for the original and for each checkpoint; "
+                "engine.url is one that runs already"
             )
 
 

@@ -3,7 +3,7 @@
 from conf.app import run
 from conf.compose import Command
 from conf.errors import QuantlineError
-from conf.schema import EvaluateConfig
+from conf.schema import LM_EVAL, EvaluateConfig
 
 COMMAND = Command(
     "evaluate",
@@ -32,9 +32,12 @@ def main(config: EvaluateConfig) -> None:
 def _measure(config: EvaluateConfig) -> None:
     from evaluate.pipeline import evaluate
     from evaluate.sensitivity import measure_sensitivity
+    from evaluate.tasks import measure_tasks
 
     if config.accuracy.kind == "sensitivity":
         measure_sensitivity(config)
+    elif config.accuracy.kind == LM_EVAL:
+        measure_tasks(config)
     else:
         evaluate(config)
 

@@ -37,7 +37,8 @@ def judged_values(path: Path, original: Path | None, folder: Path, seed: int) ->
 def gate(values: dict[str, Any], accuracy: AccuracyConfig) -> QuantlineError | None:
     """What makes an accuracy fail: a broken checkpoint always, less than was asked for if asked."""
     if values.get("verdict") == BROKEN:
-        return gate_failed(f"accuracy: it is broken, perplexity {values['perplexity']:.4g}")
+        name = "perplexity" if "perplexity" in values else "score"
+        return gate_failed(f"accuracy: it is broken, {name} {values[name]:.4g}")
     least, found = accuracy.min_recovery, values.get("recovery")
     if least is not None and found is not None and found < least:
         between = f"{values['recovery_low']:.4f} to {values['recovery_high']:.4f}"

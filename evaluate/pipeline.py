@@ -3,20 +3,13 @@
 import math
 import os
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from conf.cache import log_file
-from conf.errors import (
-    GATE_FAILED,
-    WORLD_FAULT,
-    QuantlineError,
-    gate_failed,
-    world_fault,
-)
+from conf.errors import QuantlineError, gate_failed, world_fault
 from conf.hardware import resolve_gpu
 from conf.load_schema import ScenarioConfig
 from conf.models import read_config
@@ -24,19 +17,19 @@ from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
 from evaluate import limits
 from evaluate.checkpoint import check, checkpoint_hash, quantization_hash
-from evaluate.environment import environment, key
+from evaluate.environment import key
 from evaluate.judging import engine_findings, gate, judged_values, view_path
+from evaluate.ledger import NARROWEST_TABLE, Ledger
 from evaluate.live import View
 from evaluate.process import run_worker
 from evaluate.profiles import profile_values
-from evaluate.results import Row, append, current, read
+from evaluate.results import Row, append, current
 from evaluate.roofline import Cost, Rates, cost, reached
 from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
 from evaluate.targets import ORIGINAL, Target, targets
 from evaluate.tensors import tensors
 from evaluate.worker import Job
 
-NARROWEST_TABLE = 140  # columns; names cut short would all look alike
 PARALLEL = ("tensor", "pipeline", "data")
 SHORTEST_CONTEXT = 64
 NOT_LOADED: dict[str, Any] = {"startup": {}, "memory": {}, "kernels": {}, "faults": []}
@@ -80,19 +73,11 @@ def evaluate(config: EvaluateConfig) -> None:
     Sweep(config).run()
 
 
-class Sweep:
-    """One evaluation: its file of results, what is known of the machine, and what failed."""
+class Sweep(Ledger):
+    """One evaluation, by what is missing of it."""
 
     def __init__(self, config: EvaluateConfig) -> None:
-        self.config = config
-        self.path = Path(config.results).expanduser()
-        self.facts = environment(config.gpu, config.engine)
-        self.before, faults = read(self.path)
-        for fault in faults:
-            say(f"{fault}; the line is left alone")
-        self.generations = {row.key: row.generation for row in current(self.before)}
-        self.rows: list[Row] = []
-        self.failures: list[QuantlineError] = []
+        super().__init__(config)
         self.rates: Rates | None = None
         self.original_view = Path()
 
@@ -240,7 +225,9 @@ class Sweep:
     def _measure(self, plan: Plan, view: View) -> None:
         name = plan.target.name
         loaded = NOT_LOADED
-        for event in run_worker(name, self._job(plan), view):
+        job = self._job(plan)
+        view.say(f"{name}: loading in {job.engine.kind} (log in {job.log})")
+        for event in run_worker("evaluate.worker", asdict(job), Path(job.log)):
             kind = event.pop("event")
             if kind == "loaded":
                 loaded = event
@@ -322,40 +309,6 @@ class Sweep:
             row.limit = reached(plan.work, scenario, self.rates, row.values)
         return row
 
-    def _row(self, checkpoint: str, measure: str, cell: str, kind: str, reason: str = "") -> Row:
-        return Row(
-            kind=kind,
-            model=str(self.config.model.name),
-            checkpoint=checkpoint,
-            measure=measure,
-            repeat=0,
-            key=cell,
-            reason=reason,
-            environment=self.facts,
-            generation=self._generation(cell),
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    def _generation(self, cell: str) -> int:
-        if self.config.force:
-            return self.generations.get(cell, -1) + 1
-        return self.generations.get(cell, 0)
-
-    def _keep(self, row: Row) -> None:
-        """In the file, and in the tables at the end."""
-        append(self.path, row)
-        self.rows.append(row)
-
-    def _fail(self, checkpoint: str, measure: str, cell: str, error: Exception) -> None:
-        """Notes a failure, in the results too, and goes on."""
-        where = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
-        code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
-        self.failures.append(QuantlineError(where + str(error), code))
-        row = self._row(checkpoint, measure, cell, "failed", reason=str(error))
-        if code == GATE_FAILED:
-            row.invalid = [str(error)]
-        append(self.path, row)
-
     def _finish(self) -> None:
         screen = Console()
         screen.width = max(screen.width, NARROWEST_TABLE)
@@ -366,12 +319,7 @@ class Sweep:
             say(f"finding: {finding}")
         for table in [*profile_tables(self.rows), *filter(None, judged)]:
             screen.print(table)
-        say(f"{self.path}: {len(self.rows)} runs")
-        if self.failures:
-            for failure in self.failures[:-1]:
-                say(f"failed: {failure}")
-            codes = [failure.exit_code for failure in self.failures]
-            raise QuantlineError(str(self.failures[-1]), min(codes))
+        self._close()
 
 
 def _finite(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -7,27 +7,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, world_fault
-from evaluate.live import View
-from evaluate.worker import Job
 from serve.engine import environment
 
 
-def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
+def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str, Any]]:
     """Starts the worker and yields its events as they come; its chatter goes to a log file."""
-    log = Path(job.log)
-    view.say(f"{name}: loading in {job.engine.kind} (log in {log})")
     reading, writing = os.pipe()
     # The worker holds one end of the life line, we the other: it closes with us, however we end.
     held, life_line = os.pipe()
     log.write_bytes(b"")
     with log.open("ab") as chatter:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "evaluate.worker", str(writing), str(held)],
+            [sys.executable, "-m", module, str(writing), str(held)],
             stdin=subprocess.PIPE,
             stdout=chatter,
             stderr=chatter,
@@ -40,7 +35,7 @@ def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
     refused: QuantlineError | None = None
     try:
         assert worker.stdin is not None
-        worker.stdin.write(json.dumps(asdict(job)).encode())
+        worker.stdin.write(json.dumps(job).encode())
         worker.stdin.close()
         with os.fdopen(reading, encoding="utf-8") as events:
             for line in events:
@@ -61,11 +56,11 @@ def run_worker(name: str, job: Job, view: View) -> Iterator[dict[str, Any]]:
     if worker.returncode:
         lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
         raise world_fault(
-            f"the engine stopped with {worker.returncode}: {_reason(lines)} (see {log})"
+            f"the engine stopped with {worker.returncode}: {reason_in(lines)} (see {log})"
         )
 
 
-def _reason(lines: list[str]) -> str:
+def reason_in(lines: list[str]) -> str:
     """The last line that names an error, or else the last one."""
     for line in reversed(lines):
         if "Error" in line or "error:" in line:

@@ -127,6 +127,56 @@ def worst_table(rows: list[Row]) -> Table | None:
     return table
 
 
+def questions_table(rows: list[Row]) -> Table | None:
+    """The harness's tasks: scores, what was lost and gained, and a verdict."""
+    if not rows:
+        return None
+    level = rows[-1].values["interval"]
+    table = Table(
+        *("task", "checkpoint", "metric", "questions", "score", f"difference ({level:.0%})"),
+        *("lost", "gained", "p", f"quality left ({level:.0%})", "verdict"),
+    )
+    for row in sorted(rows, key=lambda row: row.measure):
+        name = row.measure.partition(":")[2]
+        table.add_row(escape(name), row.checkpoint, *_questions_line(row.values))
+    return table
+
+
+def _questions_line(values: dict[str, Any]) -> list[str]:
+    metric = values["metric"].removesuffix(",none").replace(",", ", ")
+    line = [metric, str(values["questions"]), f"{values['score']:.1%}"]
+    if "verdict" not in values:
+        return line
+    apart = [values[name] for name in ("difference", "difference_low", "difference_high")]
+    left = [values.get(name) for name in ("recovery", "recovery_low", "recovery_high")]
+    return [
+        *line,
+        f"{apart[0]:+.1%} ({apart[1]:+.1%} to {apart[2]:+.1%})",
+        str(values["lost"]),
+        str(values["gained"]),
+        f"{values['p_value']:.2g}",
+        f"{left[0]:.1%} ({left[1]:.1%} to {left[2]:.1%})" if None not in left else "",
+        str(values["verdict"]),
+    ]
+
+
+def lost_table(rows: list[Row]) -> Table | None:
+    """Some questions that the original answers and a checkpoint no longer does."""
+    judged = [row for row in rows if row.values.get("lost_questions")]
+    if not judged:
+        return None
+    table = Table("checkpoint", "task", "lost question", "original says", "it says")
+    for row in judged:
+        for lost in row.values["lost_questions"][:WORST_SHOWN]:
+            words = [_short(lost[part]) for part in ("question", "original_says", "it_says")]
+            table.add_row(row.checkpoint, escape(row.measure.partition(":")[2]), *words)
+    return table
+
+
+def _short(text: str) -> str:
+    return escape(" ".join(text.split())[-CONTEXT_WIDTH:])
+
+
 def profile_tables(rows: list[Row]) -> list[Table]:
     """For each profile the operators that take most, and the shares of their kinds."""
     return [_profile_table(row) for row in rows if row.kind == "profile"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 
@@ -51,6 +51,7 @@ class Job:
 
 
 Send = Callable[[str, dict[str, Any]], None]
+Described = TypeVar("Described")
 
 
 def end_with(life_line: int, pipe: int) -> None:
@@ -76,15 +77,20 @@ def end_with(life_line: int, pipe: int) -> None:
 
 
 def main() -> None:
+    work(Job, lambda job, send: _Measurement(job, send).run())
+
+
+def work(schema: type[Described], measure: Callable[[Described, Send], None]) -> None:
+    """A worker's life: its job comes on standard input, its events go up the pipe."""
     pipe, life_line = (int(argument) for argument in sys.argv[1:3])
     end_with(life_line, pipe)
-    job: Job = from_mapping(Job, json.load(sys.stdin))
+    job = from_mapping(schema, json.load(sys.stdin))
 
     def send(event: str, content: dict[str, Any]) -> None:
         os.write(pipe, (json.dumps({"event": event, **content}) + "\n").encode())
 
     try:
-        _Measurement(job, send).run()
+        measure(job, send)
     except QuantlineError as error:
         send("refused", {"error": str(error), "code": error.exit_code})
         sys.exit(error.exit_code)
@@ -130,9 +136,7 @@ class _Measurement:
         try:
             work()
         except Exception as error:
-            code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
-            words = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
-            self.send("failed", {"measure": name, "error": words, "code": code})
+            self.send("failed", {"measure": name, **described(error)})
 
     def _canary(self) -> list[str]:
         """Whether it says anything at all, on a few lines of text."""
@@ -223,6 +227,14 @@ class _Measurement:
         )
         view.save(Path(self.job.view))
         self.send("judged", {"measure": "quick"})
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """An error as the process above reads it."""
+    if isinstance(error, QuantlineError):
+        return {"error": str(error), "code": error.exit_code}
+    words = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
+    return {"error": words, "code": WORLD_FAULT}
 
 
 def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Makes the locks and installs them: `environment.py lock`, `environment.py install cpu|cuda`.
+"""Makes the locks and installs them: `environment.py lock`, `environment.py install
+cpu|cuda|lm-eval`.
 
 Runs on a bare Python: it makes the virtual environment, puts uv into it and lets uv do the rest.
 uv does not read pip's settings, so they are handed on: index, find-links and certificates.
@@ -14,6 +15,7 @@ from pathlib import Path
 UV = "uv==0.13.7"
 CPU_TORCH = "torch==2.13.0+cpu"
 DEVICES = ("cpu", "cuda")
+LM_EVAL = "lm-eval"
 NOT_ON_A_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 HANDED_ON = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -24,6 +26,8 @@ HANDED_ON = {
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+# Hugging Face's `evaluate`, which lm-eval needs, has the name of a package of ours.
+LM_EVAL_VENV = ROOT / ".venv-lm-eval"
 OLDEST_PYTHON = (3, 11)
 
 
@@ -35,6 +39,10 @@ def main(arguments: list[str]) -> None:
         bootstrap()
         for device in DEVICES:
             lock(device)
+        lock_lm_eval()
+    elif arguments == ["install", LM_EVAL]:
+        bootstrap()
+        install_lm_eval()
     elif len(arguments) == 2 and arguments[0] == "install" and arguments[1] in DEVICES:
         bootstrap()
         install(arguments[1])
@@ -53,20 +61,28 @@ def bootstrap() -> None:
 def lock(device: str) -> None:
     """Resolves everything anew; a CPU lock serves every Linux, a CUDA lock Linux on x86-64."""
     print(f"locking locks/{device}.txt", flush=True)
-    command = ["pip", "compile", "pyproject.toml", "--quiet", "--upgrade", "--python-version=3.11"]
-    command += ["--extra", device, "--extra", "dev", "--no-emit-index-url", "--no-emit-find-links"]
-    command += [
-        "--override",
-        f"locks/overrides-{device}.txt",
-        "--output-file",
-        f"locks/{device}.txt",
-    ]
-    command += ["--custom-compile-command", "make lock"]
+    command = compiling("pyproject.toml", device)
+    command += ["--extra", device, "--extra", "dev"]
+    command += ["--override", f"locks/overrides-{device}.txt"]
     if device == "cpu":
         command += ["--universal", *[f"--no-emit-package={package}" for package in NOT_ON_A_CPU]]
     else:
         command.append("--python-platform=x86_64-manylinux_2_28")
     uv(command, device)
+
+
+def lock_lm_eval() -> None:
+    """Resolves lm-eval and what it needs, for every Linux."""
+    print(f"locking locks/{LM_EVAL}.txt", flush=True)
+    uv([*compiling(f"locks/{LM_EVAL}.in", LM_EVAL), "--universal"], LM_EVAL)
+
+
+def compiling(source: str, name: str) -> list[str]:
+    """The part of uv's command that all locks share."""
+    command = ["pip", "compile", source, "--quiet", "--upgrade", "--python-version=3.11"]
+    command += ["--no-emit-index-url", "--no-emit-find-links"]
+    command += ["--output-file", f"locks/{name}.txt"]
+    return [*command, "--custom-compile-command", "make lock"]
 
 
 def install(device: str) -> None:
@@ -78,6 +94,17 @@ def install(device: str) -> None:
     command = ["pip", "install", "--python", str(PYTHON), "--no-deps"]
     uv([*command, "--compile-bytecode", "-r", f"locks/{device}.txt"], device)
     uv([*command, "--quiet", "--editable", "."], device)
+
+
+def install_lm_eval() -> None:
+    """An interpreter of its own for lm-eval, without Quantline and without torch.
+
+    Bytecode is compiled as it is needed: most of what lm-eval asks for it never imports.
+    """
+    print(f"making {LM_EVAL_VENV.name} from locks/{LM_EVAL}.txt", flush=True)
+    venv.create(LM_EVAL_VENV, clear=True)
+    command = ["pip", "install", "--python", str(LM_EVAL_VENV / "bin" / "python"), "--no-deps"]
+    uv([*command, "--quiet", "-r", f"locks/{LM_EVAL}.txt"], LM_EVAL)
 
 
 def pip_offers(requirement: str) -> bool:
@@ -107,12 +134,13 @@ def pip_settings() -> dict[str, list[str]]:
     return found
 
 
-def uv(arguments: list[str], device: str) -> None:
+def uv(arguments: list[str], name: str) -> None:
+    """Runs uv for the lock of that name with pip's settings."""
     settings = pip_settings()
     variables = dict(os.environ)
-    if device == "cuda":
+    if name == "cuda":
         settings.pop("find-links", None)  # a CPU build of torch there would look newer
-    elif not pip_offers(CPU_TORCH):
+    elif name == "cpu" and not pip_offers(CPU_TORCH):
         arguments = [*arguments, "--torch-backend=cpu"]  # PyTorch's own index, for torch alone
     for setting, variable in HANDED_ON.items():
         if settings.get(setting):

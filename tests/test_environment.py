@@ -54,6 +54,19 @@ def test_evaluate_is_ours_and_hugging_faces_is_kept_out() -> None:
         importlib.metadata.version("evaluate")
 
 
+def test_the_harness_has_an_interpreter_of_its_own_without_torch() -> None:
+    packages = locked("lm-eval")
+    assert packages["lm-eval"] == "0.4.13"
+    assert "evaluate" in packages
+    assert not {"torch", "quantline", "vllm"} & set(packages)
+    python = ROOT / ".venv-lm-eval" / "bin" / "python"
+    script = "import evaluate, lm_eval; print(evaluate.__file__)"
+    result = subprocess.run(
+        [str(python), "-P", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ".venv-lm-eval" in result.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.network
 def test_an_installed_package_works_from_any_folder(tmp_path: Path) -> None:
