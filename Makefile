@@ -34,7 +34,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, measure it beside the origin
 	    prompt='What is the capital of France?'
 
 test: lint $(LM_EVAL_READY) ## lint, types and all tests that this machine can run
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY) ## ruff (lint and format) and mypy
 	@$(BIN)/ruff check .
