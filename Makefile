@@ -6,7 +6,7 @@ READY := .venv/.ready-$(DEVICE)
 LM_EVAL_READY := .venv-lm-eval/.ready
 DEMO ?= checkpoints
 
-.PHONY: help setup setup-lm-eval demo test lint lock clean
+.PHONY: help setup setup-lm-eval browser demo test lint lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,16 +24,24 @@ $(LM_EVAL_READY): locks/lm-eval.txt locks/environment.py | $(READY)
 
 setup-lm-eval: $(LM_EVAL_READY) ## make .venv-lm-eval, the interpreter that accuracy=lm_eval needs
 
-demo: $(READY) ## quantize SmolLM2 on this machine, measure it beside the original, ask it something
+browser: ## install Debian's Chromium for the tests of the report's page, where there is none
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || \
+	    { echo "installing chromium" && $(if $(filter 0,$(shell id -u)),,sudo -n) sh -c \
+	    'apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium \
+	    fonts-dejavu-core' > /dev/null 2>&1; } || \
+	    echo "there is no Chromium, and none could be installed: the page's tests are skipped"
+
+demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it, write the report
 	@$(BIN)/python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m replace=true \
 	    calibration.samples=16 calibration.length=256 output_dir=$(DEMO)
+	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
+	    prompt='What is the capital of France?'
 	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2
-	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
-	    prompt='What is the capital of France?'
+	@sed -n 1,12p $(DEMO)/demo-report/report.md
 
-test: lint $(LM_EVAL_READY) ## lint, types and all tests that this machine can run
+test: lint $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY) ## ruff (lint and format) and mypy

@@ -5,7 +5,9 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -49,7 +51,15 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
             if name.startswith(VARIABLES) and not any(word in name for word in SECRET)
         },
         "commit": commit(),
+        "command": command(sys.argv),
     }
+
+
+def command(words: list[str]) -> str:
+    """What was typed, so that it can be typed again; nothing where it holds a secret."""
+    if any(word in part.upper() for part in words[1:] for word in SECRET):
+        return ""
+    return shlex.join(["python", "-m", Path(words[0]).parent.name, *words[1:]])
 
 
 def engine_options(engine: EngineConfig) -> dict[str, Any]:

@@ -18,11 +18,13 @@ LINES_EVERY = 8
 class View:
     """Shows an evaluation as it goes."""
 
-    def __init__(self, runs: int, max_spread: float) -> None:
-        self.runs, self.max_spread = runs, max_spread
+    def __init__(self, runs: int, starts: int, max_spread: float) -> None:
+        self.runs, self.starts, self.max_spread = runs, starts, max_spread
         self.rows: list[Row] = []
         self.done = 0
         self.start = time.monotonic()
+        self.loading_since: float | None = None
+        self.loads: list[float] = []
         self.status = ""
         console = Console(stderr=True)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
@@ -44,11 +46,22 @@ class View:
         else:
             say(words)
 
+    def loading(self, words: str) -> None:
+        self.loading_since = time.monotonic()
+        self.say(words)
+
+    def _loaded(self) -> None:
+        if self.loading_since is not None:
+            self.loads.append(time.monotonic() - self.loading_since)
+            self.loading_since = None
+
     def running(self, checkpoint: str, measure: str, repeat: int) -> None:
+        self._loaded()
         what = UNTIMED.get(repeat, f"run {repeat + 1}")
         self.say(f"{checkpoint}: {measure}, {what}{self._left()}")
 
     def judging(self, checkpoint: str, window: int, windows: int) -> None:
+        self._loaded()
         if self.live or window % LINES_EVERY == 0:
             self.say(f"{checkpoint}: reading text, window {window + 1} of {windows}{self._left()}")
 
@@ -66,11 +79,14 @@ class View:
             say(words)
 
     def _left(self) -> str:
-        """Time left, by the runs that are done; the engines' starts are in it."""
+        """Time left: runs by the runs that are done, starts of engines by those that were seen."""
         if not self.done:
             return f" ({self.runs} runs in all)"
-        seconds = (time.monotonic() - self.start) / self.done * (self.runs - self.done)
-        return f" ({self.done} of {self.runs} runs done, about {seconds:.0f} s left)"
+        measuring = time.monotonic() - self.start - sum(self.loads)
+        seconds = measuring / self.done * (self.runs - self.done)
+        if self.loads:
+            seconds += sum(self.loads) / len(self.loads) * (self.starts - len(self.loads))
+        return f" ({self.done} of {self.runs} runs done, about {max(0.0, seconds):.0f} s left)"
 
     def _draw(self) -> None:
         assert self.live is not None

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,15 @@ class Plan:
     facts: dict[str, Any]
     view: Path
     """Where its view of the accuracy's text goes."""
-    is_judged: bool
-    """Whether the results hold its accuracy already."""
+    judged: Row | None
+    """Its accuracy, where the results hold it already."""
     context: int
     """Longest context that the engine is started with."""
 
     @property
     def judges(self) -> bool:
         """Whether an engine has to read the text; the original's view serves others, too."""
-        wanted = not self.is_judged or self.target.name == ORIGINAL
+        wanted = self.judged is None or self.target.name == ORIGINAL
         return self.accuracy.kind != "none" and wanted and not self.view.is_file()
 
     @property
@@ -90,7 +90,9 @@ class Sweep(Ledger):
         taken = len(self.rows)
         if taken:
             say(f"{self.path}: {taken} runs stand there already (force=true measures them again)")
-        with View(sum(plan.runs for plan in plans), self.config.max_spread) as view:
+        starts = sum(bool(plan.runs or self.config.profile) for plan in plans)
+        runs = sum(plan.runs for plan in plans)
+        with View(runs, starts, self.config.max_spread) as view:
             view.rows = list(self.rows)
             originals = [plan.view for plan in plans if plan.target.name == ORIGINAL]
             self.original_view = originals[0] if originals else Path()
@@ -125,7 +127,8 @@ class Sweep(Ledger):
         }
         asked: dict[str, Any] = dict(self.config.scenario)
         if self.config.accuracy.kind != "none":
-            asked[self.config.accuracy.kind] = self.config.accuracy
+            # How much is enough changes nothing of what is measured.
+            asked[self.config.accuracy.kind] = replace(self.config.accuracy, min_recovery=None)
         longest = min(
             config["max_position_embeddings"],
             self.config.engine.max_model_len or config["max_position_embeddings"],
@@ -153,7 +156,7 @@ class Sweep(Ledger):
         cache = str(options.get("kv_cache_dtype", "auto"))
         work = cost(tensors(folder), config, width, 1 if cache.startswith("fp8") else None)
         view = view_path(keys.get(accuracy.kind, ""))
-        judged = accuracy.kind in done
+        judged = done.get(accuracy.kind, {}).get(0)
         return Plan(
             target, config, work, scenarios, repeats, accuracy, keys, timed, view, judged, context
         )
@@ -204,12 +207,15 @@ class Sweep(Ledger):
                 self._measure(plan, view)
             if view_stands:
                 self._judged(plan, NOT_LOADED, view)
+            failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
+            if failed is not None:
+                self._note(plan.target.name, plan.accuracy.kind, failed)
         except Exception as error:
             self._fail(plan.target.name, "", "", error)
 
     def _judged(self, plan: Plan, loaded: dict[str, Any], view: View) -> None:
         """The row of an accuracy, from the view that was written or stood there already."""
-        if plan.is_judged:
+        if plan.judged is not None:
             return
         assert plan.target.folder is not None
         others = None if plan.target.name == ORIGINAL else self.original_view
@@ -226,7 +232,7 @@ class Sweep(Ledger):
         name = plan.target.name
         loaded = NOT_LOADED
         job = self._job(plan)
-        view.say(f"{name}: loading in {job.engine.kind} (log in {job.log})")
+        view.loading(f"{name}: loading in {job.engine.kind} (log in {job.log})")
         for event in run_worker("evaluate.worker", asdict(job), Path(job.log)):
             kind = event.pop("event")
             if kind == "loaded":

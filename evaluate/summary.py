@@ -46,11 +46,17 @@ def summarize(values: list[float]) -> Summary:
     mean = statistics.fmean(kept)
     if len(kept) < 2:
         return Summary(len(kept), statistics.median(kept), mean, 0.0, mean, mean, strange)
-    deviation = statistics.stdev(kept)
+    deviation = math.sqrt(variance(kept))
     half = student(len(kept) - 1) * deviation / math.sqrt(len(kept))
     return Summary(
         len(kept), statistics.median(kept), mean, deviation, mean - half, mean + half, strange
     )
+
+
+def variance(values: list[float]) -> float:
+    """Of a sample; statistics.variance reckons in fractions, twenty times as long."""
+    mean = statistics.fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def outliers(values: list[float]) -> list[int]:
@@ -95,7 +101,7 @@ def compare(one: list[float], other: list[float], between: float = 0.0) -> Ratio
         return None
     logs = [[math.log(value) for value in side] for side in (first, second)]
     difference = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
-    parts = [statistics.variance(side) / len(side) for side in logs]
+    parts = [variance(side) / len(side) for side in logs]
     error = math.sqrt(sum(parts))
     half = 0.0
     if error > 0:

@@ -24,6 +24,7 @@ from evaluate.report.tables import (
 )
 
 SPECIAL = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " ", "`": "'", "*": "\\*"})
+MOST_DRAWN = 24
 LIGHT = {
     "background": "white",
     "font": "sans-serif",
@@ -233,10 +234,16 @@ def _charts(
 
 
 def _plot(chart: Chart, report: Report, out: Path) -> str:
-    """Draws one ground's records, the first: a plot cannot be filtered."""
+    """Draws one ground's records, the first: a plot cannot be filtered. Nor can it be scrolled, so
+    that of a great many scenarios the first are drawn."""
     data = report.sets[chart.data]
     first = report.grounds[0].title if report.grounds else ""
-    shown = [record for record in data if record.get("ground", first) == first]
+    names = report.names.scenarios[:MOST_DRAWN]
+    shown = [
+        record
+        for record in data
+        if record.get("ground", first) == first and record.get("scenario") in (None, *names)
+    ]
     spec = chart.spec | {"datasets": {chart.data: shown or data}}
     name = f"plot-{chart.name}.svg"
     (out / name).write_text(vl_convert.vegalite_to_svg(spec, config=LIGHT), encoding="utf-8")

@@ -175,6 +175,9 @@ def test_damage_done_on_purpose_is_seen(
     assert left == sorted(left)
     assert len(values["doubled"]["worst"]) == 5
     assert values["doubled"]["worst"][0]["before"]
+    again = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
+    assert again.returncode == 4, "a gate stays shut"
+    assert "loading" not in again.stderr
 
 
 @pytest.mark.slow

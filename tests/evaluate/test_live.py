@@ -18,7 +18,7 @@ def test_a_terminal_gets_a_table_that_fills(monkeypatch: pytest.MonkeyPatch) -> 
     screen = io.StringIO()
     terminal = partial(Console, file=screen, force_terminal=True, width=150)
     monkeypatch.setattr(live, "Console", lambda stderr: terminal())
-    with live.View(runs=4, max_spread=0.1) as view:
+    with live.View(runs=4, starts=1, max_spread=0.1) as view:
         view.running("original", "base", -1)
         assert "original: base, warming up (4 runs in all)" in screen.getvalue()
         view.row(row(0))
@@ -31,7 +31,7 @@ def test_a_terminal_gets_a_table_that_fills(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_log_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with live.View(runs=2, max_spread=0.1) as view:
+    with live.View(runs=2, starts=1, max_spread=0.1) as view:
         view.running("original", "base", 0)
         view.row(row(0))
         view.judging("original", 0, 32)
@@ -43,3 +43,18 @@ def test_a_log_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "original: reading text, window 1 of 32",
         "original: reading text, window 9 of 32",
     ]
+
+
+def test_the_time_left_counts_starts_of_engines_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(live.time, "monotonic", lambda: now)
+    with live.View(runs=20, starts=2, max_spread=0.1) as view:
+        view.loading("original: loading")
+        now = 60.0
+        view.running("original", "base", 0)
+        now = 62.0
+        view.row(row(0))
+        view.running("original", "base", 1)
+    assert "1 of 20 runs done, about 98 s left" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """On an NVIDIA GPU: recipes run there, are proven there, and answer in vLLM there."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def test_a_recipe_runs_on_the_gpu(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_vllm_answers_with_a_weight_only_checkpoint(run_command: Run, tmp_path: Path) -> None:
     folder = quantize(quantize_config(*SMALL, "recipe=w4a16_gptq", f"output_dir={tmp_path}"))
-    result = run_command("serve", f"checkpoint={folder}", "prompt=The", PYTHONPATH=str(ROOT))
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    result = run_command("serve", f"checkpoint={folder}", "prompt=The", PYTHONPATH=path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
