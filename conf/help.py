@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import os
 import textwrap
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,44 @@ def summary(path: Path) -> str:
 
 
 def _options(command: Command) -> list[str]:
-    texts = documentation(command.schema)
-    fields = [field for field in dataclasses.fields(command.schema) if field.name in texts]
-    return [_row(f"{field.name}={_default(field)}", texts[field.name]) for field in fields]
+    found = []
+    for path, field, text in options(command.schema):
+        if path.split(".")[0] not in command.groups:
+            found.append(_row(f"{path}={_default(field)}", text))
+    return found
+
+
+def options(schema: type[Any], before: str = "") -> list[tuple[str, Any, str]]:
+    """Every option, those of its parts included: name, field and text."""
+    texts, types = documentation(schema), typing.get_type_hints(schema)
+    found = []
+    for field in dataclasses.fields(schema):
+        if dataclasses.is_dataclass(types[field.name]):
+            found += options(typing.cast(type, types[field.name]), f"{before}{field.name}.")
+        else:
+            found.append((before + field.name, field, texts.get(field.name, "")))
+    return found
 
 
 def _default(field: Any) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+        return f"[{','.join(map(str, value))}]" if isinstance(value, list) else ""
     if field.default in (dataclasses.MISSING, MISSING):
         return ""
     return {None: "null", True: "true", False: "false"}.get(field.default, str(field.default))
 
 
 def documentation(schema: type[Any]) -> dict[str, str]:
-    """The text under each field of a dataclass."""
+    """The text under each field of a dataclass, those it inherits included."""
+    texts: dict[str, str] = {}
+    for part in reversed(schema.__mro__):
+        if dataclasses.is_dataclass(part):
+            texts |= _own_documentation(part)
+    return texts
+
+
+def _own_documentation(schema: type[Any]) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(schema))).body[0]
     assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}

@@ -62,7 +62,9 @@ def test_conf_names_no_heavy_package_but_datasets() -> None:
         assert heavy <= {"datasets"}, path
 
 
-@pytest.mark.parametrize("command", ["quantize", "evaluate", "evaluate.compare", "evaluate.report", "serve"])
+@pytest.mark.parametrize(
+    "command", ["quantize", "evaluate", "evaluate.compare", "evaluate.report", "serve"]
+)
 def test_nothing_heavy_is_imported_before_a_config_is_accepted(command: str) -> None:
     script = (
         f"import sys, runpy; sys.argv = ['{command}', '--cfg', 'job']\n"
