@@ -37,6 +37,8 @@ class Command:
     schema: type[Any]
     examples: tuple[str, str, str]
     module: str = ""
+    plain: tuple[tuple[str, str], ...] = ()
+    """Options that have the name of a group, as which Hydra would take them, and their fields."""
 
     @property
     def groups(self) -> list[str]:
@@ -51,6 +53,7 @@ def register(command: Command) -> None:
 
 def checked(command: Command, words: list[str]) -> list[str]:
     """The overrides for Hydra, after each was held against what exists."""
+    words = [_as_field(word, command) for word in words]
     overrides = OverridesParser.create().parse_overrides(words)
     folders = sources.folders_of(_search_path(overrides))
     for group in command.groups:
@@ -64,6 +67,13 @@ def checked(command: Command, words: list[str]) -> list[str]:
     if keys & {"model.path", "model.id"} and "model" not in keys:
         return ["model=custom", *words]
     return words
+
+
+def _as_field(word: str, command: Command) -> str:
+    for name, field in command.plain:
+        if word.startswith(f"{name}="):
+            return field + word.removeprefix(name)
+    return word
 
 
 def _is_engines_own(key: str) -> bool:

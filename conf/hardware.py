@@ -83,3 +83,22 @@ def resolve_gpu(asked: GpuConfig) -> GpuConfig:
         if facts.get("name") == names[0]:
             return GpuConfig(**facts)
     return replace(asked, name=names[0])
+
+
+def compute_capability(gpu: GpuConfig) -> float | None:
+    """Of the GPU here, or of the one that was named; none without one."""
+    import pynvml
+
+    handles = gpu_handles()
+    if gpu.compute_capability is not None or not handles:
+        return gpu.compute_capability
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handles[0])
+    return float(major) + float(minor) / 10
+
+
+def gpu_memory_gib() -> list[tuple[float, float]]:
+    """Total and free memory of each GPU."""
+    import pynvml
+
+    found = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in gpu_handles()]
+    return [(info.total / 2**30, info.free / 2**30) for info in found]

@@ -76,9 +76,10 @@ def summary(path: Path) -> str:
 
 def _options(command: Command) -> list[str]:
     found = []
+    names = {field: name for name, field in command.plain}
     for path, field, text in options(command.schema):
         if path.split(".")[0] not in command.groups:
-            found.append(_row(f"{path}={_default(field)}", text))
+            found.append(_row(f"{names.get(path, path)}={_default(field)}", text))
     return found
 
 

@@ -1,5 +1,8 @@
 """Which vLLM kernels run a recipe's format, and on which hardware."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from conf.recipe_schema import RecipeConfig
 
 # From vLLM 0.25.1 and 0.32.0. Seen running: the Hopper kernels on an H200, the INT8 kernel on ARM.
@@ -24,3 +27,83 @@ def kernels(recipe: RecipeConfig) -> str:
     if not weights.symmetric:
         return ASYMMETRIC
     return WEIGHT_ONLY_4 if weights.bits == 4 else WEIGHT_ONLY
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a checkpoint's format runs on a machine, and in which words to say it."""
+
+    runs: bool
+    words: str
+    """The kernel, or why there is none."""
+    instead: str = ""
+    """What to serve where it does not run, or runs badly."""
+
+
+TURING, AMPERE, ADA, BLACKWELL = 7.5, 8.0, 8.9, 10.0
+
+
+def support(quantization: dict[str, Any], capability: float | None, machine: str) -> Support:
+    """What vLLM does with a quantization config: on a GPU of that compute capability, or on a CPU
+    of that machine where there is no GPU."""
+    if quantization.get("sparsity_config"):
+        return Support(
+            False,
+            "it is stored sparse, and vLLM has had no kernels for 2:4 since 0.19",
+            "the same recipe of this version, which stores pruned weights dense",
+        )
+    kind = format_of(quantization)
+    if kind == "":
+        return Support(True, "the 16-bit kernels")
+    return _on_cpu(kind, machine) if capability is None else _on_gpu(kind, capability)
+
+
+def format_of(quantization: dict[str, Any]) -> str:
+    """w8a8_int, w8a8_fp8, w8a16, w4a16 or fp4; nothing for a format that is not known here."""
+    groups = list((quantization.get("config_groups") or {}).values())
+    if not groups:
+        return ""
+    weights = groups[0].get("weights") or {}
+    activations = groups[0].get("input_activations")
+    bits, is_float = weights.get("num_bits"), weights.get("type") == "float"
+    if bits == 4 and is_float:
+        return "fp4"
+    if activations:
+        return "w8a8_fp8" if is_float else "w8a8_int"
+    if is_float:
+        return "w8a8_fp8"
+    return {8: "w8a16", 4: "w4a16"}.get(int(bits or 0), "")
+
+
+def _on_cpu(kind: str, machine: str) -> Support:
+    x86 = machine in ("x86_64", "AMD64")
+    if kind == "w8a8_int":
+        return Support(True, "CPUInt8ScaledMM")
+    if kind == "w4a16" and x86:
+        return Support(True, "CPUWNA16")
+    if kind == "w8a8_fp8":
+        return Support(
+            True, "FP8 on a CPU, a hundred times slower than INT8", "recipe=w8a8_smooth_gptq"
+        )
+    return Support(False, f"vLLM has no CPU kernel for {kind} on {machine}", "w8a8_smooth_gptq")
+
+
+def _on_gpu(kind: str, capability: float) -> Support:
+    named = f"compute capability {capability:g}"
+    if capability < TURING:
+        return Support(
+            False, f"vLLM needs a GPU since Turing (7.5), this has {named}", "another GPU"
+        )
+    if kind == "w8a8_int":
+        if capability >= BLACKWELL:
+            return Support(False, f"vLLM has no INT8 kernel for {named}", "fp8_dynamic")
+        return Support(True, "CutlassInt8ScaledMM")
+    if kind == "w8a8_fp8":
+        if capability >= ADA:
+            return Support(True, "CutlassFP8ScaledMM")
+        words = f"weight-only Marlin: {named} multiplies no FP8 (8.9 does)"
+        instead = "w8a8_smooth_gptq" if capability >= TURING else ""
+        return Support(capability >= AMPERE, words, instead)
+    if kind == "fp4":
+        return Support(True, "native FP4" if capability >= BLACKWELL else "weight-only Marlin")
+    return Support(True, "Machete" if capability == 9.0 else "Marlin")

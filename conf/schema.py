@@ -306,14 +306,44 @@ class ServeConfig:
     engine: EngineConfig = MISSING
     gpu: GpuConfig = MISSING
     checkpoint: str | None = None
-    """The folder to serve; null is the newest published checkpoint of the model."""
+    """The folder or hub id to serve; null is the newest published checkpoint of the model."""
+    recipe_name: str | None = None
+    """Serve the model's published checkpoint of this recipe; original is the model itself."""
+    results: str | None = None
+    """A file of results: serve what its report recommends on this machine."""
+    targets: TargetsConfig = field(default_factory=TargetsConfig)
+    mix: dict[str, float] = field(default_factory=dict)
+    """For results: shares of the service's time by scenario, as mix.interactive=0.6."""
     checkpoint_root: str = "checkpoints"
     """Where published checkpoints are looked for."""
     host: str = "127.0.0.1"
     """Address to listen on; only this machine by default."""
     port: int = 8000
     """Port to listen on."""
+    api_key_file: str | None = None
+    """A file whose first line is the key that clients must send; or set VLLM_API_KEY."""
+    canary: str = "check"
+    """check: stop where the first answer is not like the one kept at quantizing; warn, or off."""
+    restart: str = "never"
+    """on-failure: start again when the engine dies, after a pause that grows."""
+    drain_s: float = 30.0
+    """Seconds that running requests have to finish when the server is told to stop."""
     prompt: str | None = None
     """Answer this one prompt and stop, instead of serving."""
     dry_run: bool = False
     """Print the command and stop."""
+
+    def __post_init__(self) -> None:
+        check_mix(self.mix)
+        one_of("canary", self.canary, ("check", "warn", "off"))
+        one_of("restart", self.restart, ("never", "on-failure"))
+        ways = {
+            "checkpoint": self.checkpoint,
+            "recipe": self.recipe_name,
+            "results": self.results,
+        }
+        given = [name for name, value in ways.items() if value]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: each says what to serve; give one of them")
+        if not 0 < self.port < 65536:
+            raise ValueError(f"port={self.port}: must be within 1 and 65535")

@@ -14,8 +14,7 @@ import yaml
 
 from conf.errors import bad_input, world_fault
 from conf.models import files_sha256
-from evaluate.process import reason_in
-from serve.engine import API_KEY
+from serve.engine import API_KEY, reason_in
 
 INTERPRETER = "QUANTLINE_LM_EVAL"
 ROOT = Path(__file__).resolve().parent.parent

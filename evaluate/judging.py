@@ -8,8 +8,8 @@ from conf.cache import cache_root
 from conf.errors import QuantlineError, gate_failed, world_fault
 from conf.schema import AccuracyConfig
 from evaluate.accuracy import BROKEN, View, own_values, paired_values, worst_positions
-from evaluate.checkpoint import TOKENIZER
 from evaluate.results import Row
+from serve.checkpoint import TOKENIZER
 
 TOLERANCE = 0.01  # of the logarithm of perplexity, between engines on one checkpoint
 

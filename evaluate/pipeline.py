@@ -16,7 +16,6 @@ from conf.models import read_config
 from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
 from evaluate import limits
-from evaluate.checkpoint import check, checkpoint_hash, quantization_hash
 from evaluate.environment import key
 from evaluate.judging import engine_findings, gate, judged_values, view_path
 from evaluate.ledger import NARROWEST_TABLE, Ledger
@@ -27,8 +26,9 @@ from evaluate.results import Row, append, current
 from evaluate.roofline import Cost, Rates, cost, reached
 from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
 from evaluate.targets import ORIGINAL, Target, targets
-from evaluate.tensors import tensors
 from evaluate.worker import Job
+from serve.checkpoint import check, checkpoint_hash, quantization_hash
+from serve.tensors import tensors
 
 PARALLEL = ("tensor", "pipeline", "data")
 SHORTEST_CONTEXT = 64

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, world_fault
-from serve.engine import environment
+from serve.engine import environment, reason_in
 
 
 def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str, Any]]:
@@ -58,11 +58,3 @@ def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str
         raise world_fault(
             f"the engine stopped with {worker.returncode}: {reason_in(lines)} (see {log})"
         )
-
-
-def reason_in(lines: list[str]) -> str:
-    """The last line that names an error, or else the last one."""
-    for line in reversed(lines):
-        if "Error" in line or "error:" in line:
-            return line.strip()
-    return lines[-1].strip()

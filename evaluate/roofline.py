@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from conf.load_schema import ScenarioConfig
-from evaluate.tensors import Tensor
+from serve.tensors import Tensor
 
 PACKED = ("weight_packed", "qweight")
 WIDE = ("BF16", "F16", "F32")

@@ -17,10 +17,10 @@ from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, unknown
 from conf.schema import EvaluateConfig
 from conf.terminal import progress, say
-from evaluate.checkpoint import checkpoint_hash
 from evaluate.environment import environment, key
 from evaluate.results import Row, append, current, read
 from evaluate.targets import ORIGINAL
+from serve.checkpoint import checkpoint_hash
 from serve.engine import model_folder
 
 FRAGILE = 3.0  # times the median divergence

@@ -16,7 +16,6 @@ from conf.models import read_config
 from conf.schema import LM_EVAL, EvaluateConfig
 from conf.terminal import progress, say
 from evaluate import samples
-from evaluate.checkpoint import check, checkpoint_hash
 from evaluate.environment import key
 from evaluate.harness import Task, interpreter, tasks
 from evaluate.judging import gate
@@ -27,6 +26,7 @@ from evaluate.results import Row, current
 from evaluate.table import lost_table, questions_table
 from evaluate.targets import ORIGINAL, Target, targets
 from evaluate.tasks_worker import Sitting, TasksJob
+from serve.checkpoint import check, checkpoint_hash
 
 LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")

@@ -10,21 +10,21 @@ COMMAND = Command(
     (
         "python -m serve model=smollm2-135m",
         "python -m serve checkpoint=checkpoints/smollm2-135m/w8a8_smooth_gptq port=8080",
-        "python -m serve prompt='What is the capital of France?'",
+        "python -m serve results=results.jsonl targets.tpot_ms=20",
     ),
+    plain=(("recipe", "recipe_name"),),
 )
 
 
 def main(config: ServeConfig) -> None:
     from serve.ask import ask
-    from serve.engine import checkpoint_folder
+    from serve.find import find
     from serve.server import serve
 
-    folder = checkpoint_folder(config.checkpoint, config.checkpoint_root, config.model)
     if config.prompt is not None:
-        print(ask(folder, config.prompt, config.engine))
+        print(ask(find(config).folder, config.prompt, config.engine))
     else:
-        serve(folder, config)
+        serve(config)
 
 
 if __name__ == "__main__":

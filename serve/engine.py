@@ -4,21 +4,15 @@ import ast
 import importlib.util
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from conf.errors import QuantlineError, bad_input, unknown, world_fault
 from conf.hardware import cpu_has_bf16, gpu_names
@@ -29,8 +23,7 @@ from quantize.manifest import published
 
 API_KEY = "VLLM_API_KEY"
 CPU_KV_CACHE_GIB = "4"
-SECONDS_TO_START = 1800
-SECONDS_TO_STOP = 30
+MIDDLEWARE = "serve.door.Door"
 
 
 @cache
@@ -115,7 +108,7 @@ def server_command(
     vLLM has another distribution name, on which `vllm serve` stumbles."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(folder), "--host", host, "--port", str(port)]
-    command += ["--served-model-name", name]
+    command += ["--served-model-name", name, "--middleware", MIDDLEWARE]
     for option, value in settings.items():
         flag = option.replace("_", "-")
         if isinstance(value, bool):
@@ -138,55 +131,25 @@ def server_environment() -> dict[str, str]:
 def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path) -> Iterator[str]:
     """Starts vLLM's server on a free port of this machine, yields its address once it answers,
     and leaves no process behind."""
-    port = _free_port()
+    from serve.process import ServerProcess, free_port
+
+    port = free_port()
     command = server_command(folder, settings, "127.0.0.1", port, name)
-    with log.open("ab") as chatter:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=chatter,
-            stderr=chatter,
-            env=server_environment(),
-        )
+    server = ServerProcess(command, server_environment(), f"http://127.0.0.1:{port}", log)
     try:
-        _wait_until_healthy(process, f"http://127.0.0.1:{port}", log)
-        yield f"http://127.0.0.1:{port}"
+        server.wait_until_healthy()
+        server.say_ready()
+        yield server.url
     finally:
-        _stop(process)
+        server.stop()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + SECONDS_TO_START
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise world_fault(f"the server stopped with {process.returncode} (see {log})")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise world_fault(f"the server was not ready after {SECONDS_TO_START} s (see {log})")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Asks it to end, and after a while ends it and everything that it started."""
-    started = []
-    if process.poll() is None:
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(SECONDS_TO_STOP)
-    for child in started:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-    process.kill()
-    process.wait()
+def reason_in(lines: list[str]) -> str:
+    """The last line of a log that names an error, or else the last one."""
+    for line in reversed(lines):
+        if "Error" in line or "error:" in line:
+            return line.strip()
+    return lines[-1].strip()
 
 
 def key_headers() -> dict[str, str]:

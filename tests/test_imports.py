@@ -13,7 +13,11 @@ ALLOWED = {
     "conf": {"conf"},
     "quantize": {"conf", "quantize"},
     "serve": {"conf", "quantize.manifest", "serve"},
-    "evaluate": {"conf", "quantize.manifest", "serve.engine", "evaluate"},
+    # Starting an engine and what may be loaded into one are serve's to say.
+    "evaluate": {
+        *("conf", "quantize.manifest", "evaluate"),
+        *("serve.engine", "serve.checkpoint", "serve.tensors"),
+    },
 }
 HEAVY = {
     "torch",

@@ -69,7 +69,8 @@ class ServerEngine(Engine):
         raise bad_input(NO_JUDGE)
 
     def prefix_cache(self) -> tuple[float, float]:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+        request = urllib.request.Request(f"{self.url}/metrics", headers=key_headers())
+        with urllib.request.urlopen(request, timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         found = {"hits": 0.0, "queries": 0.0}
         for line in lines:

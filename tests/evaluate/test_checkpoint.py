@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from conf.errors import QuantlineError
 from conf.load_schema import EngineConfig
 from conf.schema import ModelConfig
-from evaluate.checkpoint import check, checkpoint_hash
-from evaluate.tensors import INDEX, tensors
+from serve.checkpoint import check, checkpoint_hash
+from serve.tensors import INDEX, tensors
 
 WEIGHTS = "model.safetensors"
 FOREIGN = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
@@ -49,7 +49,7 @@ def test_a_whole_one_passes_and_is_remembered(
 ) -> None:
     check(tiny_checkpoint, tiny[1], EngineConfig())
     check(tiny[1], tiny[1], EngineConfig())
-    monkeypatch.setattr("evaluate.checkpoint.subprocess.run", None)  # not called a second time
+    monkeypatch.setattr("serve.checkpoint.subprocess.run", None)  # not called a second time
     check(tiny_checkpoint, tiny[1], EngineConfig())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from conf.load_schema import ScenarioConfig
 from evaluate.roofline import Cost, Rates, cost, limit, reached
-from evaluate.tensors import Tensor
+from serve.tensors import Tensor
 
 CONFIG = {
     "hidden_size": 64,

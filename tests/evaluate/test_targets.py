@@ -8,8 +8,8 @@ import pytest
 from conf.errors import QuantlineError
 from conf.schema import EvaluateConfig
 from evaluate.targets import targets
-from evaluate.tensors import tensors
 from quantize.pipeline import quantize
+from serve.tensors import tensors
 from tests.conftest import evaluate_config, quantize_config
 
 

@@ -13,7 +13,7 @@ from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, world_fault
 from conf.load_schema import EngineConfig
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
-from evaluate.tensors import Tensor, tensors
+from serve.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
 QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")

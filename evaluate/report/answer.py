@@ -1,0 +1,94 @@
+"""The report's answer for another program: a request on standard input, JSON on standard output."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from conf.app import report as complain
+from conf.compose import from_mapping
+from conf.errors import bad_input
+from conf.report_schema import ReportConfig
+from evaluate.report.grounds import Entry, Ground
+from evaluate.report.story import Answer, make_report
+
+VLLM = ("vllm", "vllm_server")
+# Set for a measurement, or by the machine; a server chooses its own.
+NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What to serve of a model on a device, with the options that it was measured with."""
+    asked = {"results": [request["results"]], "targets": request["targets"], "mix": request["mix"]}
+    found = make_report(from_mapping(ReportConfig, asked))
+    fitting = [one for one in found.answers if _fits(one.ground, request)]
+    if not fitting:
+        known = "; ".join(ground.title for ground in found.grounds) or "no speed"
+        raise bad_input(
+            f"results={request['results']}: nothing of {request['model']} on this machine "
+            f"({request['device']}); measured are: {known}"
+        )
+    chosen = fitting[0]
+    if chosen.whole.candidate is None:
+        raise bad_input(f"results={request['results']}: {chosen.whole.why}")
+    entries = _entries(chosen)
+    name = Path(request["results"]).name
+    options = {
+        key: value
+        for key, value in entries[0].row.environment.get("engine_options", {}).items()
+        if key not in NOT_HANDED_ON
+    }
+    reasons = dict.fromkeys(options, f"it was fastest with it, in {name}")
+    most = _most_at_once(entries, request["targets"].get("tpot_ms"))
+    if most is not None:
+        options["max_num_seqs"] = most
+        words = (
+            f"the most at once that kept {request['targets']['tpot_ms']:g} ms a token, in {name}"
+        )
+        reasons["max_num_seqs"] = words
+    return {
+        "checkpoint": entries[0].checkpoint,
+        "candidate": chosen.whole.candidate,
+        "why": chosen.whole.why,
+        "options": options,
+        "reasons": reasons,
+    }
+
+
+def _fits(ground: Ground, request: dict[str, Any]) -> bool:
+    facts = ground.rows[0].environment
+    same_device = facts.get("device") == request["device"]
+    if same_device and "cpu" in facts and request["device"] == "cpu":
+        same_device = facts["cpu"] == request["cpu"]
+    return ground.model == request["model"] and ground.engine in VLLM and same_device
+
+
+def _entries(chosen: Answer) -> list[Entry]:
+    candidate = chosen.whole.candidate or ""
+    found = [load.of(candidate) for load in chosen.ground.loads]
+    return [entry for entry in found if entry is not None]
+
+
+def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:
+    """The largest batch that kept the target, where a larger one did not."""
+    if tpot_ms is None:
+        return None
+    times = {
+        int(entry.row.settings["batch"]): entry.median("tpot_median_s")
+        for entry in entries
+        if entry.row.settings.get("batch")
+    }
+    kept = [batch for batch, time in times.items() if time is not None and time * 1e3 <= tpot_ms]
+    missed = [batch for batch, time in times.items() if time is not None and batch not in kept]
+    return max(kept) if kept and missed and max(missed) > max(kept) else None
+
+
+def main() -> None:
+    try:
+        print(json.dumps(answer(json.load(sys.stdin))))
+    except Exception as error:
+        sys.exit(complain(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What stands between the network and vLLM's routes, inside the server's own process.
+
+vLLM asks for its key only under /v1 and leaves the rest open; it aborts what is running when it is
+told to stop. Here every route but /health and /ready asks for the key, /ready says whether the
+canary was heard, and a server that drains takes nothing new while it finishes what runs.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+STATE = "QUANTLINE_SERVER_STATE"
+KEY = "VLLM_API_KEY"
+READY, DRAINING = "ready", "draining"
+OPEN = ("/health", "/ready")
+UNCOUNTED = (*OPEN, "/metrics", "/v1/models", "/version", "/ping", "/load")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Door:
+    """ASGI middleware; vLLM puts it outside of everything else."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.state = Path(os.environ[STATE]) if STATE in os.environ else None
+        key = os.environ.get(KEY, "")
+        self.key = _digest(key) if key else None
+        self.running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        path = scope["path"]
+        if path == "/ready":
+            return await self._ready(send)
+        if path not in OPEN and scope.get("method") != "OPTIONS" and not self._has_key(scope):
+            return await _refuse(scope, send, 401, "a key is needed: Authorization: Bearer KEY")
+        if path in UNCOUNTED:
+            return await self.app(scope, receive, send)
+        if self._is(DRAINING):
+            return await _refuse(scope, send, 503, "the server is stopping")
+        self.running += 1
+        try:
+            return await self.app(scope, receive, send)
+        finally:
+            self.running -= 1
+
+    def _has_key(self, scope: Scope) -> bool:
+        if self.key is None:
+            return True
+        headers = dict(scope["headers"])
+        scheme, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        return scheme.lower() == "bearer" and secrets.compare_digest(_digest(given), self.key)
+
+    def _is(self, state: str) -> bool:
+        """As the program that watches the server says; without one it is simply ready."""
+        if self.state is None:
+            return state == READY
+        return (self.state / state).exists()
+
+    async def _ready(self, send: Send) -> None:
+        draining = self._is(DRAINING)
+        is_ready = self._is(READY) and not draining
+        content = {"ready": is_ready, "draining": draining, "running": self.running}
+        await _answer(send, 200 if is_ready else 503, content)
+
+
+def _digest(words: str) -> bytes:
+    return hashlib.sha256(words.encode()).digest()
+
+
+async def _refuse(scope: Scope, send: Send, status: int, words: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await _answer(send, status, {"error": {"message": words, "code": status}})
+
+
+async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(content).encode()})

@@ -1,0 +1,99 @@
+"""What to serve: a folder, a hub id, a published recipe, or what results recommend."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conf.errors import QuantlineError, bad_input, unknown
+from conf.hardware import cpu_name, resolve_gpu
+from conf.schema import ModelConfig, ServeConfig
+from quantize import manifest
+from quantize.manifest import published
+from serve.engine import checkpoint_folder, model_folder, reason_in
+
+ORIGINAL = "original"
+
+
+@dataclass
+class Found:
+    """A folder to serve, and what is known of serving it."""
+
+    folder: Path
+    name: str
+    """What clients call it."""
+    why: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    """vLLM's options that were measured with it."""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def find(config: ServeConfig) -> Found:
+    model = str(config.model.name)
+    if config.results:
+        return _recommended(config)
+    if config.recipe_name:
+        return Found(_published(config, config.recipe_name), model)
+    if config.checkpoint and _is_hub_id(config.checkpoint):
+        hub = ModelConfig(id=config.checkpoint, revision=config.model.revision)
+        return Found(model_folder(hub), str(hub.name))
+    folder = checkpoint_folder(config.checkpoint, config.checkpoint_root, config.model)
+    return Found(folder, _served_name(folder, config))
+
+
+def _is_hub_id(entry: str) -> bool:
+    is_path = entry.startswith((".", "/", "~")) or Path(entry).exists()
+    return entry.count("/") == 1 and not is_path
+
+
+def _served_name(folder: Path, config: ServeConfig) -> str:
+    """The model's name; for a folder that was named, the one that its manifest gives."""
+    if config.checkpoint is None:
+        return str(config.model.name)
+    return manifest.read(folder).model if (folder / manifest.FILE).is_file() else folder.name
+
+
+def _published(config: ServeConfig, name: str) -> Path:
+    """The published checkpoint of that name, or the original."""
+    if name == ORIGINAL:
+        return model_folder(config.model)
+    root = Path(config.checkpoint_root).expanduser()
+    known = {folder.name: folder for folder in published(root, str(config.model.name))}
+    if name not in known:
+        raise unknown(f"{name} of {config.model.name} under {root}", name, [ORIGINAL, *known])
+    return known[name]
+
+
+def _recommended(config: ServeConfig) -> Found:
+    """The report decides, in a process of its own."""
+    request = {
+        "results": str(Path(str(config.results)).expanduser()),
+        "targets": asdict(config.targets),
+        "mix": config.mix,
+        "model": config.model.name,
+        "device": resolve_gpu(config.gpu).name,
+        "cpu": cpu_name(),
+    }
+    result = subprocess.run(
+        [sys.executable, "-m", "evaluate.report.answer"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        lines = result.stderr.strip().splitlines() or ["no output"]
+        raise QuantlineError(reason_in(lines).removeprefix("error: "), result.returncode)
+    answer = json.loads(result.stdout)
+    folder = _published(config, answer["checkpoint"])
+    if not (folder / "config.json").is_file():
+        raise bad_input(f"{folder}: there is no model in that folder")
+    return Found(
+        folder,
+        str(config.model.name),
+        why=f"{answer['candidate']}: {answer['why']}",
+        options=answer["options"],
+        reasons=answer["reasons"],
+    )

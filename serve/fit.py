@@ -1,0 +1,145 @@
+"""Whether a checkpoint fits this machine, split as asked: memory, context, heads, groups."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from conf.errors import bad_input, world_fault
+from conf.hardware import gpu_memory_gib
+from conf.models import CONFIG, read_config
+from serve.engine import CPU_KV_CACHE_GIB, environment
+
+GIB = 2**30
+SHARE = 0.9  # of a GPU's memory, as vLLM takes by default
+SPARE_SHARE = 0.02
+WORKING_GIB = 2.0  # activations, graphs and what CUDA itself takes, on a GPU
+BLOCK = 16  # tokens
+SHORTEST = 256
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+@dataclass
+class Fit:
+    """What a checkpoint needs, and what is there."""
+
+    weights_gib: float
+    """On each GPU."""
+    cache_gib: float
+    """Left for the KV cache, on each GPU."""
+    context: int
+    """Tokens of one request that the cache holds."""
+    limit: int
+    """Tokens that the model was made for."""
+    share: float | None
+    """Of a GPU's memory that can be taken; none on a CPU."""
+    taken_gib: float = 0.0
+    """Of a GPU, by other programs."""
+
+
+def fit(folder: Path, options: dict[str, Any]) -> Fit:
+    """Raises where the weights or a useful cache do not fit."""
+    config = read_config(folder)
+    tensor, pipeline = (int(options.get(name, 1)) for name in PARALLEL[:2])
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors")) / GIB
+    weights = _widened(weights, config, options) / (tensor * pipeline)
+    token = kv_token_bytes(config, options) / (tensor * pipeline)
+    limit = int(config["max_position_embeddings"])
+    cards = gpu_memory_gib()
+    if not cards:
+        return _on_cpu(weights, token, limit)
+    total, free = min(cards, key=lambda card: card[1])
+    asked = options.get("gpu_memory_utilization")
+    share = float(asked) if asked else min(SHARE, max(0.0, free / total - SPARE_SHARE))
+    cache = share * total - weights - WORKING_GIB
+    if cache * GIB < token * min(SHORTEST, limit):
+        raise world_fault(
+            f"{folder}: needs {weights:.1f} GiB for its weights, {WORKING_GIB:.0f} GiB to work and "
+            f"room for a cache; {free:.1f} of {total:.1f} GiB are free. Take a smaller format, or "
+            "split it with engine.tensor_parallel_size"
+        )
+    return Fit(weights, cache, _tokens(cache, token), limit, share, total - free)
+
+
+def _on_cpu(weights: float, token: float, limit: int) -> Fit:
+    cache = float(environment().get("VLLM_CPU_KVCACHE_SPACE") or CPU_KV_CACHE_GIB)
+    free = psutil.virtual_memory().available / GIB
+    if weights + cache > free:
+        raise world_fault(
+            f"it needs {weights:.1f} GiB for its weights and {cache:g} GiB for the cache, "
+            f"{free:.1f} GiB are free; VLLM_CPU_KVCACHE_SPACE=GIB lowers the cache"
+        )
+    return Fit(weights, cache, _tokens(cache, token), limit, None)
+
+
+def _widened(gib: float, config: dict[str, Any], options: dict[str, Any]) -> float:
+    """16-bit weights that the engine holds as 32; quantized ones stay as they are."""
+    is_wide = options.get("dtype") == "float32" and not config.get("quantization_config")
+    return gib * 2 if is_wide else gib
+
+
+def _tokens(cache_gib: float, token_bytes: float) -> int:
+    return int(cache_gib * GIB / token_bytes) // BLOCK * BLOCK
+
+
+def kv_token_bytes(config: dict[str, Any], options: dict[str, Any]) -> float:
+    """Bytes of cache for each token of context."""
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    kv_heads = config.get("num_key_value_heads", heads)
+    values = 2 * config["num_hidden_layers"] * kv_heads * width
+    if str(options.get("kv_cache_dtype", "auto")).startswith("fp8"):
+        return float(values)
+    return float(values * (4 if options.get("dtype") == "float32" else 2))
+
+
+def check_parallel(folder: Path, options: dict[str, Any]) -> None:
+    """Raises where a split would cut a head or a group, or needs GPUs that are not there."""
+    tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
+    config = read_config(folder)
+    if tensor > 1:
+        _check_heads(folder, config, tensor)
+        _check_groups(folder, config, tensor)
+    if pipeline > config["num_hidden_layers"]:
+        raise bad_input(
+            f"engine.pipeline_parallel_size={pipeline}: the model has "
+            f"{config['num_hidden_layers']} layers"
+        )
+    needed, here = tensor * pipeline * data, len(gpu_memory_gib())
+    if here and needed > here and "distributed_executor_backend" not in options:
+        raise bad_input(
+            f"{needed} GPUs are asked for and {here} are here; across hosts: "
+            "engine.distributed_executor_backend=ray"
+        )
+
+
+def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads", heads)
+    if heads % parts:
+        raise bad_input(
+            f"engine.tensor_parallel_size={parts}: {folder / CONFIG} has {heads} attention heads, "
+            "which it does not divide"
+        )
+    if kv_heads % parts and parts % kv_heads:
+        raise bad_input(
+            f"engine.tensor_parallel_size={parts}: {kv_heads} key-value heads can neither be "
+            "split nor copied evenly"
+        )
+
+
+def _check_groups(folder: Path, config: dict[str, Any], parts: int) -> None:
+    """Layers that are split along their inputs must be cut between groups of columns."""
+    quantization = config.get("quantization_config") or {}
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    split = {"o_proj": heads * width, "down_proj": config.get("intermediate_size", 0)}
+    for group in (quantization.get("config_groups") or {}).values():
+        size = (group.get("weights") or {}).get("group_size") or 0
+        for name, columns in split.items():
+            if size > 0 and columns % (parts * size):
+                raise bad_input(
+                    f"engine.tensor_parallel_size={parts}: {name} has {columns} columns in groups "
+                    f"of {size}, which {parts} parts would cut; quantize with a smaller group_size"
+                )

@@ -1,0 +1,199 @@
+"""One vLLM server as a child process: its start as it goes, its end with nothing left behind."""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from conf.errors import QuantlineError, world_fault
+from serve.door import DRAINING, READY, STATE
+from serve.engine import reason_in
+
+SECONDS_TO_START = 1800
+SECONDS_TO_STOP = 30
+POLL_S = 0.2
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+TAIL = 64 * 1024
+# What vLLM writes when it gets there; the last that was seen is where it is.
+PHASES = (
+    ("reading weights", r"Starting to load model|Loading safetensors|Loading weights"),
+    ("compiling", r"Dynamo bytecode|Compiling a graph|torch\.compile took"),
+    ("making room for the cache", r"KV cache size|Available KV cache memory"),
+    ("capturing graphs", r"Capturing CUDA graph"),
+    ("opening the port", r"Started server process|Waiting for application startup"),
+)
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|No available memory for the cache|larger than the (?:maximum|"
+    r"available)[^\n]*KV cache|KV cache is needed|Free memory on device|Cannot allocate memory"
+)
+LOWER = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_memory_utilization"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises where another program listens already, before minutes are spent on loading."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise world_fault(
+                f"port={port}: cannot be taken on {host} ({error.strerror})"
+            ) from error
+
+
+class ServerProcess:
+    """vLLM's server and everything that it starts."""
+
+    def __init__(self, command: list[str], variables: dict[str, str], url: str, log: Path) -> None:
+        self.command, self.url, self.log = command, url, log
+        self.state = Path(tempfile.mkdtemp(prefix="quantline-server-"))
+        self.variables = variables | {STATE: str(self.state)}
+        self.begin = time.monotonic()
+        self.place = log.stat().st_size if log.is_file() else 0
+        with log.open("ab") as chatter:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=chatter,
+                stderr=chatter,
+                env=self.variables,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+
+    def wait_until_healthy(
+        self,
+        seen: Callable[[str], None] = lambda _: None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Waits for the first answer and says each phase as it begins; an end that comes first is
+        an error with its reason."""
+        phase = ""
+        while time.monotonic() < self.begin + SECONDS_TO_START and is_wanted():
+            if self.process.poll() is not None:
+                raise self.death()
+            if self._answers("/health"):
+                return
+            now = self.phase()
+            if now != phase:
+                phase = now
+                seen(phase)
+            time.sleep(POLL_S)
+        if is_wanted():
+            raise world_fault(
+                f"the server was not ready after {SECONDS_TO_START} s (see {self.log})"
+            )
+
+    def phase(self) -> str:
+        """How far its start is, by its log."""
+        text = self.text()
+        reached = [name for name, pattern in PHASES if re.search(pattern, text)]
+        return reached[-1] if reached else "starting vLLM"
+
+    def text(self) -> str:
+        """What it wrote to its log, the last of it."""
+        with self.log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self.place, size - TAIL))
+            return file.read().decode(errors="replace")
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def say_ready(self) -> None:
+        (self.state / READY).touch()
+
+    def death(self) -> QuantlineError:
+        """Why it is gone, in one line."""
+        code, text = self.process.wait(), self.text()
+        where = f"(see {self.log})"
+        if OUT_OF_MEMORY.search(text):
+            return world_fault(f"the engine ran out of memory: {LOWER} {where}")
+        if code < 0:
+            name = signal.Signals(-code).name
+            hint = "; the system may have been out of memory" if -code == signal.SIGKILL else ""
+            return world_fault(f"the server was ended by {name}{hint} {where}")
+        lines = text.strip().splitlines() or ["no output"]
+        return world_fault(f"the server stopped with {code}: {reason_in(lines)} {where}")
+
+    def stop(self, drain_s: float = 0.0, is_impatient: Callable[[], bool] = lambda: False) -> int:
+        """Lets what runs finish, then ends it and everything that it started; how many requests
+        were still running."""
+        left = 0
+        if self.is_alive() and drain_s:
+            left = self._drain(drain_s, is_impatient)
+        children = []
+        if self.is_alive():
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(SECONDS_TO_STOP)
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.state, ignore_errors=True)
+        return left
+
+    def _drain(self, seconds: float, is_impatient: Callable[[], bool]) -> int:
+        (self.state / DRAINING).touch()
+        deadline = time.monotonic() + seconds
+        running = self._running()
+        while running and time.monotonic() < deadline and self.is_alive() and not is_impatient():
+            time.sleep(POLL_S)
+            running = self._running()
+        return running
+
+    def _running(self) -> int:
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as answer:
+                return int(json.load(answer)["running"])
+        except urllib.error.HTTPError as error:
+            return int(json.load(error).get("running", 0)) if error.code == 503 else 0
+        except (OSError, ValueError):
+            return 0
+
+    def _answers(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def _die_with_parent() -> None:
+    """The kernel ends the server should this process be killed."""
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
+
+
+def post(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+    """A JSON request to a server, and its answer."""
+    request = urllib.request.Request(
+        f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+    )
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        content: dict[str, Any] = json.load(answer)
+    return content

@@ -1,0 +1,203 @@
+"""What is checked before a server starts: the proof, the hardware, memory, splits, the key."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from conf.errors import QuantlineError
+from conf.kernels import support
+from conf.load_schema import EngineConfig
+from serve import fit as fitting
+from serve.canary import Canary
+from serve.choices import choices
+from serve.find import Found
+from serve.fit import Fit, check_parallel, fit, kv_token_bytes
+from tests.conftest import Run
+
+INT8 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"type": "int"}}
+FP8 = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"type": "float"}}
+W8A16 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}
+W4A16 = {"weights": {"num_bits": 4, "type": "int"}, "input_activations": None}
+FP4 = {"weights": {"num_bits": 4, "type": "float"}, "input_activations": None}
+QWEN = {
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 4096,
+    "num_hidden_layers": 36, "intermediate_size": 12288, "max_position_embeddings": 40960,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("group", "capability", "machine", "runs", "words"),
+    [
+        (INT8, 9.0, "x86_64", True, "CutlassInt8"),
+        (INT8, 10.0, "x86_64", False, "no INT8 kernel for compute capability 10"),
+        (INT8, None, "aarch64", True, "CPUInt8"),
+        (FP8, 9.0, "x86_64", True, "CutlassFP8"),
+        (FP8, 8.0, "x86_64", True, "weight-only Marlin"),
+        (FP8, 7.5, "x86_64", False, "multiplies no FP8"),
+        (FP8, None, "x86_64", True, "slower than INT8"),
+        (W8A16, 9.0, "x86_64", True, "Machete"),
+        (W8A16, 8.0, "x86_64", True, "Marlin"),
+        (W8A16, None, "x86_64", False, "no CPU kernel for w8a16"),
+        (W4A16, None, "x86_64", True, "CPUWNA16"),
+        (W4A16, None, "aarch64", False, "no CPU kernel for w4a16 on aarch64"),
+        (FP4, 10.0, "x86_64", True, "native FP4"),
+        (W4A16, 7.0, "x86_64", False, "since Turing"),
+    ],
+)
+def test_what_runs_where_is_said_in_words(
+    group: dict[str, object], capability: float | None, machine: str, runs: bool, words: str
+) -> None:
+    found = support({"config_groups": {"group_0": group}}, capability, machine)
+    assert found.runs is runs
+    assert words in found.words
+    assert runs or found.instead
+
+
+def test_stored_sparsity_runs_nowhere() -> None:
+    assert not support({"sparsity_config": {"format": "sparse-24-bitmask"}}, 9.0, "x86_64").runs
+
+
+def folder_of(tmp_path: Path, config: dict[str, object], gib: float = 0.0) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(int(gib * 2**30))
+    return tmp_path
+
+
+def test_a_cache_holds_so_many_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kv_token_bytes(QWEN, {}) == 2 * 36 * 8 * 128 * 2
+    assert kv_token_bytes(QWEN, {"kv_cache_dtype": "fp8"}) == 2 * 36 * 8 * 128
+    folder = folder_of(tmp_path, QWEN, 8.0)
+    monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(16.0, 15.9)])
+    found = fit(folder, {})
+    assert found.cache_gib == pytest.approx(0.9 * 16 - 8 - 2)
+    assert found.context == int(4.4 * 2**30 / 147456) // 16 * 16
+    chosen = choices(EngineConfig(), Found(folder, "qwen"), found)
+    assert chosen.options["max_model_len"] == found.context
+    assert "the model was made for 40,960" in chosen.reasons["max_model_len"]
+    asked = choices(EngineConfig(max_model_len=512), Found(folder, "qwen"), found)
+    assert asked.options["max_model_len"] == 512
+
+
+def test_weights_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(16.0, 9.0)])
+    folder = folder_of(tmp_path, QWEN, 8.0)
+    with pytest.raises(QuantlineError, match=r"needs 8\.0 GiB for its weights") as caught:
+        fit(folder, {})
+    assert caught.value.exit_code == 3
+    assert fit(folder, {"tensor_parallel_size": 2}).weights_gib == 4.0
+
+
+def test_a_gpu_that_others_use_is_taken_in_part() -> None:
+    chosen = choices(
+        EngineConfig(), Found(Path(), "m"), Fit(4.0, 4.0, 50_000, 40_960, 0.5, taken_gib=8.0)
+    )
+    assert chosen.options["gpu_memory_utilization"] == pytest.approx(0.5, abs=0.01)
+    assert "8.0 GiB of the GPU are taken" in chosen.reasons["gpu_memory_utilization"]
+
+
+def test_options_that_were_measured_come_with_their_reason_and_can_be_overridden() -> None:
+    found = Found(
+        Path(), "m", options={"linear_backend": "marlin"}, reasons={"linear_backend": "r"}
+    )
+    fits = Fit(4.0, 4.0, 50_000, 40_960, None)
+    assert "linear_backend=marlin: r" in choices(EngineConfig(), found, fits).lines
+    other = EngineConfig(options={"linear_backend": "machete"})
+    assert choices(other, found, fits).options["linear_backend"] == "machete"
+
+
+@pytest.mark.parametrize(
+    ("options", "group", "words"),
+    [
+        ({"tensor_parallel_size": 3}, 128, "32 attention heads, which it does not divide"),
+        ({"tensor_parallel_size": 64}, 128, "attention heads"),
+        ({"tensor_parallel_size": 8}, 1024, "down_proj|o_proj"),
+        ({"pipeline_parallel_size": 40}, 128, "36 layers"),
+    ],
+)
+def test_a_split_that_would_cut_something_is_an_error(
+    options: dict[str, int], group: int, words: str, tmp_path: Path
+) -> None:
+    weights = {"num_bits": 4, "type": "int", "group_size": group}
+    quantization = {"config_groups": {"group_0": {"weights": weights}}}
+    folder = folder_of(tmp_path, QWEN | {"quantization_config": quantization})
+    with pytest.raises(QuantlineError, match=words) as caught:
+        check_parallel(folder, options)
+    assert caught.value.exit_code == 2
+
+
+def test_a_split_between_groups_is_fine_and_needs_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {"num_bits": 4, "type": "int", "group_size": 128}
+    quantization = {"config_groups": {"group_0": {"weights": weights}}}
+    folder = folder_of(tmp_path, QWEN | {"quantization_config": quantization})
+    check_parallel(folder, {"tensor_parallel_size": 2})
+    monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(80.0, 80.0)])
+    with pytest.raises(QuantlineError, match="2 GPUs are asked for and 1 are here"):
+        check_parallel(folder, {"tensor_parallel_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "is_sound"),
+    [
+        ("The capital of France is Paris.", "The capital of France is Paris.", True),
+        ("The capital of France is Paris, a city.", "The capital of France is Paris.", True),
+        ("zq zq zq zq zq zq", "The capital of France is Paris.", False),
+        ("", "The capital of France is Paris.", False),
+        ("anything at all", "", True),
+        ("", "", False),
+    ],
+)
+def test_a_canary_that_sings_another_song_is_heard(
+    answer: str, expected: str, is_sound: bool
+) -> None:
+    assert (Canary("What?", answer, expected).fault == "") is is_sound
+
+
+def test_a_missing_tensor_never_reaches_a_user(
+    tiny_checkpoint: Path, tmp_path: Path, run_command: Run
+) -> None:
+    damaged = Path(shutil.copytree(tiny_checkpoint, tmp_path / "damaged"))
+    weights = load_file(damaged / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight_scale"]
+    save_file(weights, damaged / "model.safetensors", {"format": "pt"})
+    result = run_command("serve", f"checkpoint={damaged}", "dry_run=true")
+    assert result.returncode == 2
+    assert "model.layers.1.mlp.down_proj.weight_scale is missing" in result.stderr
+
+
+def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
+    tiny_checkpoint: Path, run_command: Run
+) -> None:
+    root = f"checkpoint_root={tiny_checkpoint.parent.parent}"
+    found = run_command("serve", "model=tiny", root, "recipe=w8a8_smooth_gptq", "dry_run=true")
+    assert found.returncode == 0, found.stderr
+    assert str(tiny_checkpoint) in found.stdout
+    wrong = run_command("serve", "model=tiny", root, "recipe=w8a8_smoth_gptq", "dry_run=true")
+    assert wrong.returncode == 2
+    assert "Did you mean w8a8_smooth_gptq?" in wrong.stderr
+    original = run_command("serve", "model=tiny", root, "recipe=original", "dry_run=true")
+    assert original.returncode == 0, original.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("checkpoint=a", "recipe=b"), "checkpoint and recipe: each says what to serve"),
+        (("port=70000",), "port=70000: must be within"),
+        (("restart=always",), "choose one of never, on-failure"),
+        (("engine.api_key=secret",), "engine.api_key: everybody here could read it"),
+        (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),
+    ],
+)
+def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_command: Run) -> None:
+    result = run_command("serve", *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
