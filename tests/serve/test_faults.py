@@ -1,0 +1,155 @@
+"""Servers that die, are killed, or never start, forced with a small program in vLLM's place."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from conf.errors import QuantlineError
+from conf.schema import ServeConfig
+from serve import server
+from serve.choices import Choices
+from serve.find import Found
+from serve.process import ServerProcess, check_port, free_port
+from serve.server import Watch, examples
+from tests.conftest import evaluate_config
+
+# Answers /health; then does what its last argument says.
+PROGRAM = """
+import http.server, os, sys, threading, time
+port, lives, then = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+with open(lives, 'a') as file: file.write('.')
+if then == 'early': sys.exit('RuntimeError: no kernel for this')
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'{"running": 0}')
+    def log_message(self, *_): pass
+served = http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler)
+threading.Thread(target=served.serve_forever, daemon=True).start()
+time.sleep(float(then) if then.replace('.', '').isdigit() else 0.5)
+if then == 'memory': sys.exit('torch.OutOfMemoryError: CUDA out of memory.')
+if then == 'killed': os.kill(os.getpid(), 9)
+sys.exit('ValueError: it broke')
+"""
+
+
+def watch(tmp_path: Path, then: str, restart: str = "never") -> Watch:
+    port = free_port()
+    made = evaluate_config("model=tiny")
+    config = ServeConfig(
+        model=made.model, engine=made.engine, gpu=made.gpu, port=port, canary="off", restart=restart
+    )
+    command = [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "lives"), then]
+    return Watch(config, Found(tmp_path, "tiny"), Choices({}), command)
+
+
+def lives(tmp_path: Path) -> int:
+    return len((tmp_path / "lives").read_text())
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        ("early", "stopped with 1: RuntimeError: no kernel for this"),
+        ("memory", "ran out of memory: lower engine.max_model_len"),
+        ("killed", "ended by SIGKILL; the system may have been out of memory"),
+        ("broken", "stopped with 1: ValueError: it broke"),
+    ],
+)
+def test_a_server_that_dies_says_why_and_exits_3(then: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(QuantlineError, match=words) as caught:
+        watch(tmp_path, then).run()
+    assert caught.value.exit_code == 3
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_one_that_never_came_up_is_not_started_again(tmp_path: Path) -> None:
+    with pytest.raises(QuantlineError):
+        watch(tmp_path, "early", "on-failure").run()
+    assert lives(tmp_path) == 1
+
+
+def test_restart_brings_it_back_after_a_pause_that_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "FIRST_PAUSE_S", 1.0)
+    pauses: list[float] = []
+
+    def wait(self: Watch, seconds: float, signals: server.Signals) -> None:
+        pauses.append(seconds)
+        signals.stops = int(len(pauses) == 3)
+
+    monkeypatch.setattr(Watch, "_wait", wait)
+    watch(tmp_path, "broken", "on-failure").run()
+    assert pauses == [1.0, 2.0, 4.0]
+    assert lives(tmp_path) == 3
+    assert "starting again in 4 s" in capsys.readouterr().err
+
+
+def test_a_signal_ends_it_and_frees_the_port(tmp_path: Path) -> None:
+    watched = watch(tmp_path, "60")
+    threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    watched.run()
+    check_port("127.0.0.1", watched.config.port)
+
+
+def test_a_busy_port_is_known_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(QuantlineError, match=f"port={port}: cannot be taken") as caught:
+            check_port("127.0.0.1", port)
+    assert caught.value.exit_code == 3
+
+
+def test_a_server_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from serve.process import ServerProcess\n"
+        "p = ServerProcess([sys.executable, '-c', 'import time; time.sleep(600)'], {}, '', "
+        f"Path({str(tmp_path / 'log')!r}))\n"
+        "print(p.process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    limit = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_phases_of_a_start_are_read_from_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    found = ServerProcess([sys.executable, "-c", "pass"], dict(os.environ), "", log)
+    found.process.wait()
+    assert found.phase() == "starting vLLM"
+    for words, phase in (
+        ("Loading safetensors checkpoint shards:  50% Completed", "reading weights"),
+        ("Dynamo bytecode transform time: 3 s", "compiling"),
+        ("GPU KV cache size: 812,160 tokens", "making room for the cache"),
+        ("Capturing CUDA graphs (mixed): 30%", "capturing graphs"),
+    ):
+        with log.open("a") as file:
+            file.write(words + "\n")
+        assert found.phase() == phase
+    found.stop()
+
+
+def test_printed_lines_hold_no_key(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
+    lines = examples(Found(tmp_path, "tiny"), "http://127.0.0.1:8000", with_key=True)
+    assert all("VLLM_API_KEY" in line for line in lines)
+    assert "/v1/chat/completions" in lines[0]

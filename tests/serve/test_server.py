@@ -1,0 +1,210 @@
+"""A real server of `tiny`: streams, keys, logs, a killed engine, a stop under load."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+
+from serve.process import check_port, free_port
+
+KEY = "sesame-opens-the-door"
+SECRET_PROMPT = "platypus-umbrella-seventeen"
+START_LIMIT_S = 300
+pytestmark = pytest.mark.slow
+
+
+class Served:
+    """`python -m serve` as a user runs it, and what it says."""
+
+    def __init__(self, checkpoint: Path, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.said = folder / "said"
+        (folder / "key").write_text(f"{KEY}\n")
+        command = [
+            *(sys.executable, "-m", "serve", f"checkpoint={checkpoint}", f"port={self.port}"),
+            *(f"api_key_file={folder / 'key'}", "restart=on-failure", "drain_s=60"),
+        ]
+        variables = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
+        variables.pop("VLLM_API_KEY", None)
+        with self.said.open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=variables)
+
+    @property
+    def text(self) -> str:
+        return self.said.read_text()
+
+    @property
+    def log(self) -> Path:
+        found = re.search(r"log in (\S+)\)", self.text)
+        assert found
+        return Path(found[1])
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def wait_until(self, words: str, times: int = 1) -> None:
+        limit = time.monotonic() + START_LIMIT_S
+        while self.text.count(words) < times:
+            assert self.process.poll() is None, self.text
+            assert time.monotonic() < limit, self.text
+            time.sleep(0.5)
+
+    def status(self, path: str, key: str = "", body: object = None) -> int:
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", content, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+
+@pytest.fixture(scope="module")
+def served(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    found = Served(tiny_checkpoint, tmp_path_factory.mktemp("served"))
+    try:
+        found.wait_until("ready after")
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.process.kill()
+            found.process.wait()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """One that ended and that nobody collects, as in a container, is not alive."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def client(served: Served) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0)
+
+
+async def streamed(
+    asking: openai.AsyncOpenAI, tokens: int, began: asyncio.Event | None = None
+) -> int:
+    """Parts of an answer that arrive one by one."""
+    parts = 0
+    stream = await asking.completions.create(
+        model="tiny", prompt=SECRET_PROMPT, max_tokens=tokens, stream=True, temperature=0,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    async for part in stream:
+        parts += bool(part.choices)
+        if began is not None:
+            began.set()
+    return parts
+
+
+def test_it_says_what_it_found_and_lines_that_work(served: Served) -> None:
+    assert "proven; CPUInt8ScaledMM" in served.text
+    assert "canary: " in served.text
+    assert "dtype=" in served.text or "enforce_eager=" in served.text
+    variables = os.environ | {"VLLM_API_KEY": KEY}
+    for start in ("curl ", "python -c "):
+        line = next(line for line in served.text.splitlines() if line.startswith(start))
+        words = line.replace("python -c", f"{sys.executable} -c", 1)
+        result = subprocess.run(
+            ["bash", "-c", words], capture_output=True, text=True, check=False, env=variables
+        )
+        assert result.returncode == 0, result.stderr
+        assert "completion" in result.stdout.lower()
+
+
+def test_many_streams_at_once_all_arrive(served: Served) -> None:
+    async def ask() -> list[int]:
+        async with client(served) as asking:
+            return await asyncio.gather(*(streamed(asking, 12) for _ in range(8)))
+
+    assert asyncio.run(ask()) == [12] * 8
+
+
+def test_only_health_and_ready_are_open(served: Served) -> None:
+    assert served.status("/health") == 200
+    assert served.status("/ready") == 200
+    body = {"model": "tiny", "prompt": SECRET_PROMPT, "max_tokens": 1}
+    for path in ("/v1/models", "/metrics", "/version", "/docs", "/openapi.json", "/tokenize"):
+        assert served.status(path) == 401, path
+        assert served.status(path, "a wrong key") == 401, path
+    assert served.status("/v1/completions", "a wrong key", body) == 401
+    assert served.status("/v1/completions", KEY, body) == 200
+    assert served.status("/metrics", KEY) == 200
+
+
+def test_neither_key_nor_prompt_is_in_any_log_or_process_list(served: Served) -> None:
+    wrong = {"model": "tiny", "prompt": {"not": SECRET_PROMPT}, "max_tokens": -3}
+    assert served.status("/v1/completions", KEY, wrong) == 400
+    assert served.status("/v1/completions", KEY, {"prompt": SECRET_PROMPT, "model": "no"}) == 404
+    processes = [psutil.Process(served.process.pid), *served.family()]
+    lists = " ".join(" ".join(process.cmdline()) for process in processes)
+    for text in (served.text, served.log.read_text(errors="replace"), lists):
+        assert KEY not in text
+        assert SECRET_PROMPT not in text
+
+
+def test_it_listens_on_this_machine_only(served: Served) -> None:
+    listening = [
+        connection.laddr.ip
+        for process in served.family()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == served.port
+    ]
+    assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
+    served: Served,
+) -> None:
+    engine = next(p for p in served.family() if "EngineCore" in (p.name() + " ".join(p.cmdline())))
+    engine.kill()
+    served.wait_until("starting again in 1 s")
+    served.wait_until("ready after", times=2)
+    family = served.family()
+
+    async def stop_under_load() -> tuple[list[int], int]:
+        async with client(served) as asking:
+            began = [asyncio.Event() for _ in range(4)]
+            answers = [asyncio.create_task(streamed(asking, 60, event)) for event in began]
+            await asyncio.gather(*(event.wait() for event in began))
+            served.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(1)
+            late = await asyncio.to_thread(
+                served.status, "/v1/completions", KEY, {"model": "tiny", "prompt": "x"}
+            )
+            return await asyncio.gather(*answers), late
+
+    answers, late = asyncio.run(stop_under_load())
+    assert answers == [60] * 4
+    assert late == 503
+    assert served.process.wait(120) == 0, served.text
+    assert served.text.rstrip().endswith("stopped")
+    assert [process for process in family if is_alive(process)] == []
+    check_port("127.0.0.1", served.port)
+
+
+def test_the_printed_command_is_the_one_that_runs(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "serve", f"checkpoint={tiny_checkpoint}", "dry_run=true"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = shlex.split(printed)
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+    assert "vllm.entrypoints.openai.api_server" in words
