@@ -22,6 +22,8 @@ class Cell:
     invalid: list[Row] = field(default_factory=list)
     setting: str = ""
     """What sets it apart from other cells of the same checkpoint and scenario."""
+    _summaries: dict[str, tuple[int, Summary | None]] = field(default_factory=dict, repr=False)
+    """What was reckoned already, and from how many runs."""
 
     @property
     def label(self) -> str:
@@ -49,7 +51,9 @@ class Cell:
 
     def summary(self, name: str) -> Summary | None:
         values = self.values(name)
-        return summarize(values) if values else None
+        if name not in self._summaries or self._summaries[name][0] != len(values):
+            self._summaries[name] = (len(values), summarize(values) if values else None)
+        return self._summaries[name][1]
 
     def is_ranked(self, max_spread: float) -> bool:
         """Whether it may be compared: some run counts, and they agree with each other."""

@@ -57,6 +57,12 @@ class Row:
     schema: int = SCHEMA
 
 
+NAMES = frozenset(item.name for item in fields(Row))
+NEEDED = frozenset(
+    item.name for item in fields(Row) if item.default is MISSING and item.default_factory is MISSING
+)
+
+
 def append(path: Path, row: Row) -> None:
     """Adds a line in one locked write and waits for the disk. A line that an earlier crash cut
     short is closed first, and one that does not fit on the disk is taken back."""
@@ -114,11 +120,7 @@ def _row(line: str) -> Row:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else None
         raise ValueError(f"schema {found}, this version reads {SCHEMA}")
-    names = {item.name for item in fields(Row)}
-    needed = {item.name for item in fields(Row) if item.default is MISSING} - {
-        item.name for item in fields(Row) if item.default_factory is not MISSING
-    }
-    wrong = sorted(set(content) - names) or sorted(needed - set(content))
+    wrong = sorted(set(content) - NAMES) or sorted(NEEDED - set(content))
     if wrong:
         raise ValueError(f"the field {wrong[0]} is unknown or missing")
     if content["kind"] not in KINDS:

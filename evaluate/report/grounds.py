@@ -6,6 +6,7 @@ load a scenario with its lengths. Nothing is compared across grounds.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from conf.hardware import CPU
@@ -89,7 +90,7 @@ class Ground:
                 return f"{self.engine} {self.versions[package]}"
         return self.engine
 
-    @property
+    @cached_property
     def title(self) -> str:
         return ", ".join([f"{self.model} on {self.device}", self.engine_version, *self.apart])
 
@@ -133,6 +134,7 @@ def _title_apart(found: list[Ground]) -> None:
     for group in alike.values():
         shared = set.intersection(*(set(ground.versions.items()) for ground in group))
         for ground in group:
+            del ground.title  # it is made anew, with what sets it apart
             ground.apart = [f"{n} {v}" for n, v in ground.versions.items() if (n, v) not in shared]
 
 

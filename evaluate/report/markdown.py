@@ -1,5 +1,6 @@
 """report.md: the answer first, tables that a terminal shows well, plots beside it as SVG."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import vl_convert
@@ -24,7 +25,7 @@ from evaluate.report.tables import (
 )
 
 SPECIAL = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " ", "`": "'", "*": "\\*"})
-MOST_DRAWN = 24
+MOST_DRAWN = 16
 LIGHT = {
     "background": "white",
     "font": "sans-serif",
@@ -33,10 +34,15 @@ LIGHT = {
 }
 
 
-def write_markdown(report: Report, out: Path) -> None:
+def write_plots(report: Report, out: Path) -> None:
     for old in out.glob("plot-*.svg"):
         old.unlink()
-    plots = {chart.name: _plot(chart, report, out) for chart in report.charts}
+    for chart in report.charts:
+        _plot(chart, report, out)
+
+
+def write_markdown(report: Report, out: Path) -> None:
+    plots = {chart.name: plot_name(chart) for chart in report.charts}
     text = "\n".join(_lines(report, plots)).rstrip() + "\n"
     (out / "report.md").write_text(text, encoding="utf-8")
 
@@ -113,13 +119,13 @@ def choice_words(choice: Choice) -> list[str]:
 
 def _scenarios(report: Report, ground: Ground) -> list[str]:
     many = len(report.grounds) > 1
+    cells: dict[str, list[Record]] = defaultdict(list)
+    for record in report.sets["cells"]:
+        if record["ground"] == ground.title:
+            cells[record["scenario"]].append(record)
     lines = [f"## Scenarios{': ' + escape(ground.title) if many else ''}", ""]
     for load in ground.loads:
-        records = [
-            record
-            for record in report.sets["cells"]
-            if record["ground"] == ground.title and record["scenario"] == load.name
-        ]
+        records = cells[load.name]
         order = {entry.candidate: place for place, entry in enumerate(load.entries)}
         records.sort(key=lambda record: order[record["candidate"]])
         settings = ", ".join(
@@ -191,7 +197,7 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
 
 def _environment(report: Report) -> list[str]:
     lines = ["## How it was measured", ""]
-    for name, facts in environments(report.rows):
+    for name, facts in environments(report.grounds):
         lines += [f"### {escape(name)}", ""]
         lines += [f"- {escape(key)}: {escape(value)}" for key, value in facts.items()]
         lines.append("")
@@ -233,7 +239,11 @@ def _charts(
     return lines
 
 
-def _plot(chart: Chart, report: Report, out: Path) -> str:
+def plot_name(chart: Chart) -> str:
+    return f"plot-{chart.name}.svg"
+
+
+def _plot(chart: Chart, report: Report, out: Path) -> None:
     """Draws one ground's records, the first: a plot cannot be filtered. Nor can it be scrolled, so
     that of a great many scenarios the first are drawn."""
     data = report.sets[chart.data]
@@ -245,6 +255,5 @@ def _plot(chart: Chart, report: Report, out: Path) -> str:
         if record.get("ground", first) == first and record.get("scenario") in (None, *names)
     ]
     spec = chart.spec | {"datasets": {chart.data: shown or data}}
-    name = f"plot-{chart.name}.svg"
-    (out / name).write_text(vl_convert.vegalite_to_svg(spec, config=LIGHT), encoding="utf-8")
-    return name
+    svg = vl_convert.vegalite_to_svg(spec, config=LIGHT)
+    (out / plot_name(chart)).write_text(svg, encoding="utf-8")

@@ -72,7 +72,7 @@ def write_page(report: Report, out: Path) -> None:
         tables=_tables(report),
         notes=report.notes,
         left_out=report.left_out + report.faults,
-        environments=environments(report.rows),
+        environments=environments(report.grounds),
     )
     (out / "report.html").write_text(page, encoding="utf-8")
 

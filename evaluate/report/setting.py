@@ -1,9 +1,10 @@
 """Where and how the rows were measured, so that anyone can do it again."""
 
+import json
 from collections import defaultdict
 from typing import Any
 
-from evaluate.report.grounds import grounds
+from evaluate.report.grounds import Ground
 from evaluate.results import Row
 
 HASHES = ("checkpoint_sha256", "quantization_sha256", "weights")
@@ -13,15 +14,15 @@ ORDER = (
 )
 
 
-def environments(rows: list[Row]) -> list[tuple[str, dict[str, str]]]:
+def environments(found_grounds: list[Ground]) -> list[tuple[str, dict[str, str]]]:
     """For each ground what all its rows share, and every value of what differs."""
     found = []
-    for ground in grounds(rows):
+    for ground in found_grounds:
         values: dict[str, list[str]] = defaultdict(list)
-        for row in ground.rows:
-            for name, value in row.environment.items():
+        for environment in _different(ground.rows):
+            for name, value in environment.items():
                 words = _words(value)
-                if name not in HASHES and words and words not in values[name]:
+                if words and words not in values[name]:
                     values[name].append(words)
         times = sorted(row.time for row in ground.rows)
         names = [name for name in (*ORDER, *sorted(set(values) - set(ORDER))) if values.get(name)]
@@ -29,6 +30,15 @@ def environments(rows: list[Row]) -> list[tuple[str, dict[str, str]]]:
         facts["measured"] = f"{times[0]} to {times[-1]}, {len(ground.rows)} runs"
         found.append((ground.title, facts))
     return found
+
+
+def _different(rows: list[Row]) -> list[dict[str, Any]]:
+    """Each environment once, without what belongs to a single checkpoint."""
+    found = {}
+    for row in rows:
+        shared = {name: v for name, v in row.environment.items() if name not in HASHES}
+        found[json.dumps(shared, sort_keys=True)] = shared
+    return list(found.values())
 
 
 def _words(value: Any) -> str:

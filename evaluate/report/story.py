@@ -1,10 +1,10 @@
 """The story of a report: read every file, settle who is compared with whom, decide, write."""
 
-import json
+import multiprocessing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conf.errors import bad_input
+from conf.errors import bad_input, world_fault
 from conf.report_schema import ReportConfig
 from conf.terminal import say
 from evaluate.judging import engine_findings
@@ -121,7 +121,7 @@ def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     """The rows that count of every file; a row that stands in two files counts once."""
     rows: list[Row] = []
     faults: list[str] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, str, int, str, str]] = set()
     copies = 0
     for path in files:
         if not path.is_file():
@@ -129,7 +129,7 @@ def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
         found, wrong = read(path)
         faults += wrong
         for row in current(found):
-            mark = json.dumps([row.key, row.kind, row.repeat, row.time, row.values], sort_keys=True)
+            mark = (row.key, row.kind, row.repeat, row.time, repr(row.values))
             copies += mark in seen
             if mark not in seen:
                 rows.append(row)
@@ -225,14 +225,20 @@ def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
 
 def write_report(config: ReportConfig) -> Report:
     """Writes report.md, its plots and report.html, and says the answer."""
-    from evaluate.report.markdown import write_markdown
+    from evaluate.report.markdown import write_markdown, write_plots
     from evaluate.report.page import write_page
 
     report = make_report(config)
     out = Path(config.out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
+    # Drawing holds the interpreter's lock: in a process of its own it costs no time.
+    plots = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
+    plots.start()
     write_markdown(report, out)
     write_page(report, out)
+    plots.join()
+    if plots.exitcode:
+        raise world_fault(f"{out}: the plots could not be drawn")
     for fault in report.faults:
         say(f"{fault}; the line is left out")
     for answer in report.answers:
