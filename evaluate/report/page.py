@@ -30,6 +30,7 @@ from evaluate.report.tables import (
 
 FILES = Path(__file__).parent / "page_files"
 MOST_LINES = 3000
+SHOWN_LINES = 250  # at first; the rest on request
 DIGITS = 5
 # What the charts draw of a cell; its table has the rest.
 DRAWN = (
@@ -70,6 +71,7 @@ def write_page(report: Report, out: Path) -> None:
         charts=report.charts,
         published=sources()["recipe_sweep"],
         tables=_tables(report),
+        shown_lines=SHOWN_LINES,
         notes=report.notes,
         left_out=report.left_out + report.faults,
         environments=environments(report.grounds),
@@ -104,6 +106,7 @@ def _data(report: Report) -> str:
                 record["ground"] = numbers[record["ground"]]
         sets[name] = [{key: _short(value) for key, value in r.items()} for r in kept]
     content = {
+        "shownLines": SHOWN_LINES,
         "grounds": [
             {"model": g.model, "gpu": g.device, "engine": g.engine_version} for g in report.grounds
         ],

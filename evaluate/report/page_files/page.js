@@ -4,6 +4,7 @@
   const root = document.documentElement;
   const state = { ground: 0, scenario: new Set(), candidate: new Set() };
   const drawn = new Map();
+  const MOST_LINES = data.shownLines;
 
   function all(selector, inside = document) {
     return Array.from(inside.querySelectorAll(selector));
@@ -32,11 +33,24 @@
       const { ground, scenario, candidate } = row.dataset;
       const record = { scenario, candidate };
       if (ground !== undefined) record.ground = Number(ground);
-      row.hidden = !isShown(record);
+      row.dataset.off = isShown(record) ? "" : "1";
     }
+    all("table").forEach(limitRows);
     for (const section of all("section.ground")) {
       section.hidden = Number(section.dataset.ground) !== state.ground;
     }
+  }
+
+  // A table of thousands of lines is slow to lay out; the first are shown, and the rest on request.
+  function limitRows(table) {
+    const wanted = Array.from(table.tBodies[0].rows).filter((row) => !row.dataset.off);
+    const shown = table.dataset.all ? wanted.length : MOST_LINES;
+    for (const row of table.tBodies[0].rows) row.hidden = true;
+    for (const row of wanted.slice(0, shown)) row.hidden = false;
+    const more = table.parentElement.parentElement.querySelector(".more");
+    if (!more) return;
+    more.hidden = wanted.length <= shown;
+    more.textContent = `Show all ${wanted.length.toLocaleString("en")} lines`;
   }
 
   function themed() {
@@ -126,6 +140,7 @@
     const rows = Array.from(body.rows).map((row) => ({ row, value: value(row) }));
     rows.sort((one, other) => compare(one.value, other.value, up));
     body.append(...rows.map((item) => item.row));
+    limitRows(table);
   }
 
   function compare(one, other, up) {
@@ -160,6 +175,13 @@
       const name = button.dataset.all || button.dataset.none;
       for (const box of all(`input[name="${name}"]`)) box.checked = Boolean(button.dataset.all);
       apply();
+    });
+  }
+  for (const button of all(".more")) {
+    button.addEventListener("click", () => {
+      const table = button.parentElement.querySelector("table");
+      table.dataset.all = "1";
+      limitRows(table);
     });
   }
   for (const header of all("table.sortable thead th")) {
