@@ -15,7 +15,7 @@ from conf.schema import ModelConfig
 CONFIG = "config.json"
 SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
 READ_AT_ONCE = 1 << 24
-SHAPES_FORMAT = 1
+SHAPES_FORMAT = 2
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
 
 

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from compressed_tensors.compressors import ModelCompressor
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose, from_mapping
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
@@ -69,11 +72,22 @@ def describe(model: ModelConfig, name: str) -> Path:
         if not (tied and key == "lm_head.weight")
     }
     (partial / SHAPES).write_text(json.dumps(shapes))
+    _write_tokenizer(partial, int(empty.config.vocab_size))
     try:
         partial.replace(folder)
     except OSError:  # another process was faster
         shutil.rmtree(partial)
     return folder
+
+
+def _write_tokenizer(folder: Path, vocabulary: int) -> None:
+    """A word for every number, so that a server has something to write answers with."""
+    words = {f"w{number}": number for number in range(vocabulary)}
+    made = Tokenizer(WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = WhitespaceSplit()
+    made.save(str(folder / "tokenizer.json"), pretty=False)
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w1", "unk_token": "w0"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
 
 
 def _empty(folder: Path, config: Any, model: ModelConfig) -> Any:

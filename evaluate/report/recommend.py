@@ -183,7 +183,12 @@ def choose_mix(
             standing.append(Standing(some, ratio, qualities.of(some)))
     title = "the mix" if mix else "all scenarios alike"
     if not standing:
-        return Choice(title, None, why="no candidate was measured in all of it", refused=refused)
+        return Choice(
+            title,
+            None,
+            why="no candidate can be ranked and meets the targets in all of it",
+            refused=refused,
+        )
     return _best_of_mix(title, standing, refused, between, loads)
 
 
