@@ -41,6 +41,8 @@ OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|No available memory for the cache|larger than the (?:maximum|"
     r"available)[^\n]*KV cache|KV cache is needed|Free memory on device|Cannot allocate memory"
 )
+# A proxy for the world outside knows nothing of a server on this machine.
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 LOWER = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_memory_utilization"
 
 
@@ -79,6 +81,8 @@ class ServerProcess:
                 stdout=chatter,
                 stderr=chatter,
                 env=self.variables,
+                # A Ctrl-C in the terminal is for us: we let it finish what it is doing.
+                start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
 
@@ -169,7 +173,7 @@ class ServerProcess:
 
     def _running(self) -> int:
         try:
-            with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as answer:
+            with NO_PROXY.open(f"{self.url}/ready", timeout=5) as answer:
                 return int(json.load(answer)["running"])
         except urllib.error.HTTPError as error:
             return int(json.load(error).get("running", 0)) if error.code == 503 else 0
@@ -178,7 +182,7 @@ class ServerProcess:
 
     def _answers(self, path: str) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}{path}", timeout=5):
+            with NO_PROXY.open(f"{self.url}{path}", timeout=5):
                 return True
         except (urllib.error.URLError, OSError):
             return False
@@ -194,6 +198,6 @@ def post(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> 
     request = urllib.request.Request(
         f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
     )
-    with urllib.request.urlopen(request, timeout=600) as answer:
+    with NO_PROXY.open(request, timeout=600) as answer:
         content: dict[str, Any] = json.load(answer)
     return content

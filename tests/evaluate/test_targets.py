@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from conf.errors import QuantlineError
 from conf.schema import EvaluateConfig
@@ -35,6 +36,8 @@ def test_random_weights_need_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_
     ]  # fmt: skip
     assert all(target.dummy and target.folder for target in found)
     assert found[3].folder is not None
+    words = Tokenizer.from_file(str(found[3].folder / "tokenizer.json"))
+    assert words.decode([5, 7]) == "w5 w7"
     assert "quantization_config" not in json.loads((found[3].folder / "config.json").read_text())
     monkeypatch.setattr("evaluate.targets.subprocess.run", None)  # kept from the first time
     assert targets(config("weights=random", asked)) == found
