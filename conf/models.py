@@ -16,6 +16,7 @@ CONFIG = "config.json"
 SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
 READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 2
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
 
 
@@ -69,3 +70,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise bad_input(f"{path}:{error.lineno}: no JSON ({error.msg})") from error
     return content
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the model's tokenizer knows how to write out a chat."""
+    if any((folder / name).is_file() for name in TEMPLATE_FILES):
+        return True
+    try:
+        return "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
+    except (OSError, ValueError):
+        return False

@@ -1,6 +1,5 @@
 """The story of accuracy=lm_eval: the harness's tasks, asked of the original and of checkpoints."""
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ from rich.progress import Progress, TaskID
 
 from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
-from conf.models import read_config
+from conf.models import has_chat_template, read_config
 from conf.schema import LM_EVAL, EvaluateConfig
 from conf.terminal import progress, say
 from evaluate import samples
@@ -29,7 +28,6 @@ from evaluate.tasks_worker import Sitting, TasksJob
 from serve.checkpoint import check, checkpoint_hash
 
 LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
-TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass
@@ -120,7 +118,7 @@ class Survey(Ledger):
             raise target.problem
         assert target.folder is not None
         check(target.folder, original, self.config.engine)
-        if self.config.accuracy.chat_template and not _has_template(target.folder):
+        if self.config.accuracy.chat_template and not has_chat_template(target.folder):
             raise bad_input(f"accuracy.chat_template=true: {target.folder} has no chat template")
         longest = int(read_config(target.folder)["max_position_embeddings"])
         context = self.config.engine.max_model_len or min(longest, LONGEST_CONTEXT)
@@ -323,12 +321,3 @@ def _publish(kept: Path) -> None:
     """Samples appear whole; older ones make room."""
     shutil.rmtree(kept, ignore_errors=True)
     _partial(kept).rename(kept)
-
-
-def _has_template(folder: Path) -> bool:
-    if any((folder / name).is_file() for name in TEMPLATE_FILES):
-        return True
-    try:
-        return "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
-    except (OSError, ValueError):
-        return False

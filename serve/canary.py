@@ -1,12 +1,12 @@
 """The first answer of a server, held against the one that the checkpoint gave when it was made."""
 
-import json
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from urllib.error import URLError
 
 from conf.errors import world_fault
+from conf.models import has_chat_template
 from quantize import manifest
 from serve.engine import key_headers
 from serve.process import post
@@ -14,7 +14,6 @@ from serve.process import post
 TOKENS = 32  # as many as quantize kept
 ALIKE = 0.3  # share of words in common, in their order; kernels differ, nonsense has next to none
 PROMPT = "What is the capital of France?"
-TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass
@@ -59,12 +58,3 @@ def listen(folder: Path, url: str, name: str) -> Canary:
     except (URLError, OSError, KeyError, ValueError) as error:
         raise world_fault(f"the server does not answer its first question ({error})") from error
     return Canary(prompt, words.strip(), expected)
-
-
-def has_chat_template(folder: Path) -> bool:
-    if any((folder / name).is_file() for name in TEMPLATE_FILES):
-        return True
-    try:
-        return "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
-    except (OSError, ValueError):
-        return False

@@ -15,10 +15,10 @@ from conf.cache import log_file
 from conf.errors import bad_input, gate_failed
 from conf.hardware import compute_capability, resolve_gpu
 from conf.kernels import support
-from conf.models import read_config
+from conf.models import has_chat_template, read_config
 from conf.schema import ServeConfig
 from conf.terminal import say
-from serve.canary import has_chat_template, listen
+from serve.canary import listen
 from serve.checkpoint import check
 from serve.choices import Choices, choices
 from serve.door import OPEN
