@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from evaluate.published_figures import context_figures, engine_figures, sweep_speedups
+from evaluate.published_figures import (
+    context_figures,
+    engine_figures,
+    operator_figures,
+    sweep_speedups,
+)
 from evaluate.report.grounds import Ground
 from evaluate.report.records import MILLI
 
@@ -34,6 +39,19 @@ def sweep_records(ground: Ground) -> list[Record]:
                     }
                 )
     return found
+
+
+def sweep_pairs(records: list[Record]) -> list[Record]:
+    """The same, one record for ours and theirs together."""
+    pairs: dict[tuple[str, str, str], Record] = {}
+    for record in records:
+        place = (record["ground"], record["scenario"], record["candidate"])
+        pair = pairs.setdefault(
+            place, {name: record[name] for name in ("ground", "scenario", "candidate")}
+        )
+        for part in ("", "_low", "_high"):
+            pair[record["source"] + part] = record[f"speedup{part}"]
+    return list(pairs.values())
 
 
 def engine_records(found: list[Ground]) -> list[Record]:
@@ -72,6 +90,19 @@ def published_engines() -> list[Record]:
             "tpot_ms": figure.tpot_ms,
         }
         for figure in engine_figures()
+    ]
+
+
+def published_operators() -> list[Record]:
+    return [
+        {
+            "profile": "published",
+            "name": figure.name,
+            "self_cpu_ms": figure.self_cpu_ms,
+            "self_cuda_ms": figure.self_cuda_ms,
+            "calls": figure.calls,
+        }
+        for figure in operator_figures()
     ]
 
 

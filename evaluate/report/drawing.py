@@ -6,10 +6,8 @@ from typing import Any
 import altair
 
 CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
-LIMITS, PROFILES, SENSITIVITY, SWEEP, ENGINES = (
-    *("limits", "profiles", "sensitivity"),
-    *("sweep", "engines"),
-)
+LIMITS, PROFILES, SENSITIVITY = "limits", "profiles", "sensitivity"
+SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
 WIDTH = 760
 ROW = 26
 COLUMN = 58

@@ -6,6 +6,7 @@ from pathlib import Path
 import vl_convert
 
 from evaluate.published_figures import sources
+from evaluate.report.beside import sweep_pairs
 from evaluate.report.drawing import Chart
 from evaluate.report.grounds import Ground
 from evaluate.report.recommend import Choice
@@ -19,7 +20,9 @@ from evaluate.report.tables import (
     FIRST,
     GOODPUT,
     NONE,
+    OPERATOR,
     SECOND,
+    SWEEP_PAIR,
     Column,
     published_tables,
 )
@@ -177,7 +180,10 @@ def _further(report: Report, plots: dict[str, str]) -> list[str]:
     engines = report.sets["engines"]
     if engines:
         lines += ["## Engines side by side", "", *_of(ENGINE, engines), ""]
-    return lines + _charts(report, plots, ("engines", "profiles", "sensitivity"))
+    lines += _charts(report, plots, ("engines", "profiles"))
+    if report.sets["operators"]:
+        lines += ["### Operators", "", *_of(OPERATOR, report.sets["operators"]), ""]
+    return lines + _charts(report, plots, ("sensitivity",))
 
 
 def _published(report: Report, plots: dict[str, str]) -> list[str]:
@@ -187,11 +193,11 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
         source = known["recipe_sweep"]
         lines += _charts(report, plots, ("published",))
         lines += [f"{source.title}; hardware: {source.hardware}, model: {source.model}.", ""]
-    wanted = {"engine_comparison": "engines", "qwen2_context": "contexts"}
-    for name, title, columns, records in published_tables():
-        if report.sets[wanted[name]]:
-            lines += [f"### {title}", "", f"{known[name].title}; {known[name].hardware}.", ""]
-            lines += [*_of(columns, records), ""]
+        lines += [*_of(SWEEP_PAIR, sweep_pairs(report.sets["sweep"])), ""]
+    for table in published_tables(report.sets):
+        source = known[table.source]
+        lines += [f"### {table.title}", "", f"{source.title}; {source.hardware}.", ""]
+        lines += [*_of(table.columns, table.records), ""]
     return lines
 
 

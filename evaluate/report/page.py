@@ -11,6 +11,7 @@ import vl_convert
 
 from conf.cache import cache_root
 from evaluate.published_figures import sources
+from evaluate.report.beside import sweep_pairs
 from evaluate.report.markdown import CHOICE_TITLES, accuracy_lines, choice_words
 from evaluate.report.records import Record
 from evaluate.report.setting import environments
@@ -21,8 +22,10 @@ from evaluate.report.tables import (
     FIRST,
     GOODPUT,
     NONE,
+    OPERATOR,
     SCENARIO,
     SECOND,
+    SWEEP_PAIR,
     Column,
     published_tables,
     speedup,
@@ -159,16 +162,19 @@ def _tables(report: Report) -> list[Table]:
     for name, title, shown in (
         ("contexts", "Over the context length", list(CONTEXT)),
         ("engines", "Engines side by side", list(ENGINE)),
+        ("operators", "Operators", list(OPERATOR)),
     ):
         if report.sets[name]:
             found.append(_table(name, title, shown, report.sets[name], report))
+    pairs = sweep_pairs(report.sets["sweep"])
+    found.append(_table("pairs", "Speed-ups here and published", list(SWEEP_PAIR), pairs, report))
     known = sources()
-    needed = {"engine_comparison": "engines", "qwen2_context": "contexts"}
-    for name, title, wanted, records in published_tables():
-        if report.sets[needed[name]]:
-            table = _table(name, title, list(wanted), records, report)
-            table.note = f"{known[name].title}; {known[name].hardware}."
-            found.append(table)
+    for published in published_tables(report.sets):
+        columns = list(published.columns)
+        table = _table(published.source, published.title, columns, published.records, report)
+        source = known[published.source]
+        table.note = f"{source.title}; {source.hardware}."
+        found.append(table)
     return [table for table in found if table.rows]
 
 

@@ -26,6 +26,8 @@ SUMMARIES = {
     "joules_per_token": ("joules_per_output_token", 1.0),
 }
 SHOWN_RUNS = 12
+OPERATORS = 10
+NAME_LENGTH = 80
 
 
 def cell_records(ground: Ground, qualities: Qualities) -> list[Record]:
@@ -188,6 +190,25 @@ def profile_records(rows: list[Row]) -> list[Record]:
         for row in rows
         if row.kind == "profile"
         for kind, seconds in row.values["kinds_s"].items()
+    ]
+
+
+def operator_records(rows: list[Row]) -> list[Record]:
+    """The operators that take the most time of each profile."""
+    return [
+        {
+            "model": row.model,
+            "candidate": row.checkpoint,
+            "scenario": row.measure,
+            "profile": f"{row.checkpoint}, {row.measure}, {row.environment.get('engine', '')}",
+            "name": operator["name"][:NAME_LENGTH],
+            "self_cpu_ms": operator["self_cpu_s"] * MILLI,
+            "self_cuda_ms": operator["self_cuda_s"] * MILLI,
+            "calls": operator["calls"],
+        }
+        for row in rows
+        if row.kind == "profile"
+        for operator in row.values.get("operators", [])[:OPERATORS]
     ]
 
 

@@ -18,6 +18,7 @@ from evaluate.report.drawing import (
     CONTEXTS,
     ENGINES,
     LIMITS,
+    OPERATORS,
     PROFILES,
     SENSITIVITY,
     SWEEP,
@@ -35,6 +36,7 @@ from evaluate.report.records import (
     cell_records,
     context_records,
     limit_records,
+    operator_records,
     profile_records,
     sensitivity_records,
 )
@@ -148,6 +150,7 @@ def _sets(found: list[Ground], judged: Qualities, rows: list[Row]) -> dict[str, 
         SWEEP: [record for ground in found for record in sweep_records(ground)],
         ENGINES: engine_records(found),
         PROFILES: profile_records(rows),
+        OPERATORS: operator_records(rows),
         SENSITIVITY: sensitivity_records(rows),
     }
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from evaluate.report.beside import published_contexts, published_engines
+from evaluate.report.beside import published_contexts, published_engines, published_operators
 from evaluate.report.records import Record
 from evaluate.table import figure
 
@@ -29,6 +28,10 @@ def number(key: str, scale: float = 1.0, suffix: str = "") -> Shown:
         return NONE if value is None else figure(value * scale) + suffix
 
     return shown
+
+
+def whole(key: str) -> Shown:
+    return lambda record: f"{record[key]:,}"
 
 
 def measured(key: str) -> Shown:
@@ -74,6 +77,17 @@ def speedup(record: Record) -> str:
     return between if record["differs"] else f"{between} ="
 
 
+def ratio(source: str) -> Shown:
+    def shown(record: Record) -> str:
+        value = record.get(source)
+        if value is None:
+            return NONE
+        low, high = record[f"{source}_low"], record[f"{source}_high"]
+        return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+    return shown
+
+
 def quality(record: Record) -> str:
     if record.get("recovery") is None:
         return record.get("verdict") or "not measured"
@@ -115,6 +129,7 @@ SECOND = (
     Column("input (tok/s)", "input_tok_s", measured("input_tok_s"), "tokens in / last TTFT"),
     Column("memory (GiB)", "need_gib", number("need_gib"), "weights, graphs and this load's cache"),
     Column("J/token", "joules_per_token", measured("joules_per_token"), "energy per output token"),
+    Column("fit at once", "kv_requests", number("kv_requests"), "such requests, in the KV cache"),
     Column("of limit", "decode_share", limit, "share of the hardware's limit, prefill / decode"),
     Column("kernel", "kernel", text("kernel"), is_text=True),
     Column("runs", "runs", lambda record: str(record["runs"]), "that count"),
@@ -127,7 +142,7 @@ GOODPUT = (
     Column("in time/s", "goodput_s", measured("goodput_s"), "requests that met their targets"),
 )
 CONTEXT = (
-    Column("tokens in", "size", number("size")),
+    Column("tokens in", "size", whole("size")),
     CHECKPOINT,
     Column("decode (tok/s)", "decode_tok_s", number("decode_tok_s")),
     Column("TTFT (ms)", "ttft_ms", number("ttft_ms")),
@@ -149,8 +164,21 @@ PUBLISHED_ENGINE = (
     Column("device", "device", text("device"), is_text=True),
     Column("versions", "versions", text("versions"), is_text=True),
 )
+SWEEP_PAIR = (
+    SCENARIO,
+    CHECKPOINT,
+    Column("here", "here", ratio("here"), "times as fast as the original, 95 % interval"),
+    Column("published", "published", ratio("published"), "the same, of the published runs"),
+)
+OPERATOR = (
+    Column("profile", "profile", text("profile"), is_text=True),
+    Column("operator", "name", text("name"), is_text=True),
+    Column("self CPU (ms)", "self_cpu_ms", number("self_cpu_ms")),
+    Column("self CUDA (ms)", "self_cuda_ms", number("self_cuda_ms")),
+    Column("calls", "calls", whole("calls")),
+)
 PUBLISHED_CONTEXT = (
-    Column("tokens in", "input_tokens", number("input_tokens")),
+    Column("tokens in", "input_tokens", whole("input_tokens")),
     Column("engine", "engine", text("engine"), is_text=True),
     Column("format", "quantization", text("quantization"), is_text=True),
     Column("tok/s", "tok_s", number("tok_s")),
@@ -159,24 +187,30 @@ PUBLISHED_CONTEXT = (
 )
 
 
-def published_tables() -> list[tuple[str, str, tuple[Column, ...], list[Record]]]:
-    """Name of its source, title, columns and records of each published table."""
-    return [
-        (
-            "engine_comparison",
-            "Engines (published)",
-            PUBLISHED_ENGINE,
-            published_engines(),
-        ),
-        (
-            "qwen2_context",
-            "Qwen2-7B-Instruct over context length (published)",
-            PUBLISHED_CONTEXT,
-            published_contexts(),
-        ),
-    ]
+@dataclass(frozen=True)
+class PublishedTable:
+    """Figures of others, shown where we have figures of the same kind."""
+
+    source: str
+    title: str
+    columns: tuple[Column, ...]
+    records: list[Record]
 
 
-def sort_value(column: Column, record: Record) -> Any:
-    value = record.get(column.key)
-    return "" if value is None else value
+def published_tables(sets: dict[str, list[Record]]) -> list[PublishedTable]:
+    """Those that have something of ours beside them."""
+    found = []
+    if sets["engines"]:
+        title = "Engines (published)"
+        found.append(
+            PublishedTable("engine_comparison", title, PUBLISHED_ENGINE, published_engines())
+        )
+    if sets["profiles"]:
+        title = "Operators (published)"
+        found.append(PublishedTable("operator_profile", title, OPERATOR, published_operators()))
+    if sets["contexts"]:
+        title = "Qwen2-7B-Instruct over context length (published)"
+        found.append(
+            PublishedTable("qwen2_context", title, PUBLISHED_CONTEXT, published_contexts())
+        )
+    return found
