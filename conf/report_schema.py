@@ -24,8 +24,10 @@ class TargetsConfig:
     def __post_init__(self) -> None:
         for name in ("ttft_ms", "tpot_ms", "min_recovery", "max_memory_gib"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise ValueError(f"targets.{name}={value}: must be more than 0")
+        if self.min_recovery is not None and self.min_recovery > 1:
+            raise ValueError(f"targets.min_recovery={self.min_recovery}: must be within 0 and 1")
 
 
 @dataclass
@@ -70,5 +72,5 @@ class CompareConfig:
 
 def check_mix(mix: dict[str, float]) -> None:
     for name, share in mix.items():
-        if share <= 0:
+        if not 0 < share < float("inf"):
             raise ValueError(f"mix.{name}={share}: must be more than 0")

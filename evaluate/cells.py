@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluate.results import Row
-from evaluate.summary import Ratio, Summary, compare, summarize
+from evaluate.summary import Ratio, Summary, compare, outliers, summarize
 from evaluate.targets import ORIGINAL
 
 LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
@@ -50,10 +50,23 @@ class Cell:
         return set.intersection(*rows) if rows else set()
 
     def summary(self, name: str) -> Summary | None:
-        values = self.values(name)
-        if name not in self._summaries or self._summaries[name][0] != len(values):
-            self._summaries[name] = (len(values), summarize(values) if values else None)
+        """Of the runs that count. A run that stands out by the time it took is in no figure."""
+        if name not in self._summaries or self._summaries[name][0] != len(self.valid):
+            self._summaries[name] = (len(self.valid), self._summarized(name))
         return self._summaries[name][1]
+
+    def _summarized(self, name: str) -> Summary | None:
+        times = [row.values.get(self.ranked_by) for row in self.valid]
+        timed = [row for row, time in zip(self.valid, times, strict=True) if time is not None]
+        wild = outliers([float(time) for time in times if time is not None])
+        strange = {id(timed[place]) for place in wild}
+        rows = [row for row in self.valid if name in row.values]
+        if not rows:
+            return None
+        places = [place for place, row in enumerate(rows) if id(row) in strange]
+        if len(places) == len(rows):
+            places = []
+        return summarize([float(row.values[name]) for row in rows], places)
 
     def is_ranked(self, max_spread: float) -> bool:
         """Whether it may be compared: some run counts, and they agree with each other."""

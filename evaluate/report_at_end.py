@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from conf.errors import QuantlineError
 from conf.report_schema import ReportConfig
 from conf.schema import EvaluateConfig
 from conf.terminal import say
@@ -30,5 +29,5 @@ def report_at_end(config: EvaluateConfig) -> None:
         write_report(wanted)
     except ImportError as error:
         say(f"no report: {error.name} is not installed; evaluate.report writes it anywhere else")
-    except (QuantlineError, OSError) as error:
-        say(f"no report: {error}")
+    except Exception as error:
+        say(f"no report: {' '.join(str(error).split()) or type(error).__name__}")

@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import math
 import os
+import typing
 from collections import defaultdict
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -61,6 +63,11 @@ NAMES = frozenset(item.name for item in fields(Row))
 NEEDED = frozenset(
     item.name for item in fields(Row) if item.default is MISSING and item.default_factory is MISSING
 )
+TYPES = {
+    item.name: typing.get_origin(hint) or hint
+    for item in fields(Row)
+    for hint in [typing.get_type_hints(Row)[item.name]]
+}
 
 
 def append(path: Path, row: Row) -> None:
@@ -125,7 +132,24 @@ def _row(line: str) -> Row:
         raise ValueError(f"the field {wrong[0]} is unknown or missing")
     if content["kind"] not in KINDS:
         raise ValueError(f"kind is {content['kind']!r}, known are {', '.join(KINDS)}")
-    return Row(**content)
+    row = Row(**content)
+    _check_types(row)
+    return row
+
+
+def _check_types(row: Row) -> None:
+    for name, kind in TYPES.items():
+        if not isinstance(getattr(row, name), kind):
+            raise ValueError(f"the field {name} is no {kind.__name__}")
+    for name in ("versions", "engine_options", "variables"):
+        if not isinstance(row.environment.get(name, {}), dict):
+            raise ValueError(f"environment.{name} is no dict")
+    if row.kind == "speed":
+        for name, value in row.values.items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"values.{name} is no number")
+    if row.kind == "profile" and not row.values.get("window_s", 0) > 0:
+        raise ValueError("values.window_s is no time")
 
 
 def _refuse(constant: str) -> None:

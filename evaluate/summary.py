@@ -39,9 +39,10 @@ class Summary:
         return self.deviation / self.mean if self.mean else 0.0
 
 
-def summarize(values: list[float]) -> Summary:
-    """Middle, deviation and interval of the values that do not stand out."""
-    strange = outliers(values)
+def summarize(values: list[float], strange: list[int] | None = None) -> Summary:
+    """Middle, deviation and interval of the values that do not stand out; `strange` names them
+    where something else decides."""
+    strange = outliers(values) if strange is None else strange
     kept = [value for place, value in enumerate(values) if place not in strange]
     mean = statistics.fmean(kept)
     if len(kept) < 2:

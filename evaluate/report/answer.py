@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,14 @@ def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:
     """The largest batch that kept the target, where a larger one did not."""
     if tpot_ms is None:
         return None
-    times = {
-        int(entry.row.settings["batch"]): entry.median("tpot_median_s")
-        for entry in entries
-        if entry.row.settings.get("batch")
-    }
-    kept = [batch for batch, time in times.items() if time is not None and time * 1e3 <= tpot_ms]
-    missed = [batch for batch, time in times.items() if time is not None and batch not in kept]
-    return max(kept) if kept and missed and max(missed) > max(kept) else None
+    slowest: dict[int, float] = defaultdict(float)
+    for entry in entries:
+        time = entry.median("tpot_median_s")
+        if entry.row.settings.get("batch") and time is not None:
+            batch = int(entry.row.settings["batch"])
+            slowest[batch] = max(slowest[batch], time * 1e3)
+    kept = [batch for batch, time in slowest.items() if time <= tpot_ms]
+    return max(kept) if kept and max(kept) < max(slowest) else None
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from evaluate.published_figures import (
     sweep_speedups,
 )
 from evaluate.report.grounds import Ground
-from evaluate.report.records import MILLI
+from evaluate.report.records import milli
 
 Record = dict[str, Any]
 OURS, PUBLISHED = "here", "published"
@@ -62,16 +62,17 @@ def engine_records(found: list[Ground]) -> list[Record]:
             for entry in load.entries:
                 if not entry.cell.valid:
                     continue
-                place = (ground.model, ground.device, load.name, entry.checkpoint)
+                lengths = str(sorted(load.settings.items()))
+                place = (ground.model, ground.device, load.measure, lengths, entry.checkpoint)
                 records.setdefault(place, []).append(
                     {
                         "model": ground.model,
                         "gpu": ground.device,
                         "scenario": load.name,
                         "candidate": entry.candidate,
-                        "engine": ground.engine_version,
-                        "ttft_ms": (entry.median("ttft_last_s") or 0.0) * MILLI,
-                        "tpot_ms": (entry.median("tpot_median_s") or 0.0) * MILLI,
+                        "engine": ground.engine_title,
+                        "ttft_ms": milli(entry.median("ttft_last_s")),
+                        "tpot_ms": milli(entry.median("tpot_median_s")),
                         "latency_s": entry.median("latency_s"),
                     }
                 )

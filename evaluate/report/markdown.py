@@ -1,5 +1,6 @@
 """report.md: the answer first, tables that a terminal shows well, plots beside it as SVG."""
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -27,8 +28,11 @@ from evaluate.report.tables import (
     published_tables,
 )
 
-SPECIAL = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " ", "`": "'", "*": "\\*"})
+SPECIAL = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~#!"}
+)
 MOST_DRAWN = 16
+GRIDS = ("cells", "limits")
 LIGHT = {
     "background": "white",
     "font": "sans-serif",
@@ -51,7 +55,9 @@ def write_markdown(report: Report, out: Path) -> None:
 
 
 def escape(words: str) -> str:
-    return words.translate(SPECIAL)
+    """Words of the data, which no renderer may take for anything else. An underscore inside a word
+    is left alone by every renderer, and names are full of them."""
+    return re.sub(r"(?<=\w)\\_(?=\w)", "_", " ".join(words.split()).translate(SPECIAL))
 
 
 def _lines(report: Report, plots: dict[str, str]) -> list[str]:
@@ -105,7 +111,10 @@ def _answer(answer: Answer, many: bool) -> list[str]:
     return [*lines, "", *table, ""]
 
 
-CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "level with it, or second")
+CHOICE_TITLES = (
+    *("scenario", "serve", "times as fast", "quality left", "level with it", "second"),
+    "would change it",
+)
 
 
 def choice_words(choice: Choice) -> list[str]:
@@ -116,7 +125,9 @@ def choice_words(choice: Choice) -> list[str]:
         choice.candidate or f"none: {choice.why}",
         f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
         f"{left:.1%}" if left is not None else NONE,
-        ", ".join(choice.tied) or choice.second or NONE,
+        ", ".join(choice.tied) or NONE,
+        choice.second or NONE,
+        "; ".join(choice.changes) or NONE,
     ]
 
 
@@ -146,7 +157,8 @@ def accuracy_lines(report: Report) -> tuple[list[str], list[list[str]]] | None:
     judged = [row for row in report.rows if row.kind == "accuracy"]
     if not judged:
         return None
-    titles = ["checkpoint", "measure", "engine", "perplexity or score", "quality left", "verdict"]
+    titles = ["model", "checkpoint", "measure", "engine", "perplexity or score", "quality left"]
+    titles.append("verdict")
     lines = []
     for row in judged:
         values = row.values
@@ -158,7 +170,8 @@ def accuracy_lines(report: Report) -> tuple[list[str], list[list[str]]] | None:
             left += f" ({low:.2%} to {high:.2%})" if low is not None and high is not None else ""
         shown = NONE if score is None else f"{score:.4g}"
         engine, verdict = row.environment.get("engine", ""), values.get("verdict", NONE)
-        lines.append([row.checkpoint, row.measure, str(engine), shown, left, str(verdict)])
+        where = [row.model, row.checkpoint, row.measure, str(engine)]
+        lines.append([*where, shown, left, str(verdict)])
     return titles, lines
 
 
@@ -175,7 +188,10 @@ def _further(report: Report, plots: dict[str, str]) -> list[str]:
     lines = []
     contexts = report.sets["contexts"]
     if contexts:
-        lines += ["## Over the context length", "", *_of(CONTEXT, contexts), ""]
+        lines += ["## Over the context length", ""]
+        for place in dict.fromkeys((r["ground"], r["family"]) for r in contexts):
+            part = [r for r in contexts if (r["ground"], r["family"]) == place]
+            lines += [f"### {escape(', '.join(place))}", "", *_of(CONTEXT, part), ""]
         lines += _charts(report, plots, ("contexts",), level=3)
     engines = report.sets["engines"]
     if engines:
@@ -203,12 +219,12 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
 
 def _environment(report: Report) -> list[str]:
     lines = ["## How it was measured", ""]
-    for name, facts in environments(report.grounds):
+    for name, facts in environments(report.rows):
         lines += [f"### {escape(name)}", ""]
         lines += [f"- {escape(key)}: {escape(value)}" for key, value in facts.items()]
         lines.append("")
     files = ",".join(report.config.results)
-    lines += ["Written by", "", f"    python -m evaluate.report 'results=[{escape(files)}]'"]
+    lines += ["Written by", "", f"    python -m evaluate.report 'results=[{files}]'"]
     return lines
 
 
@@ -242,6 +258,9 @@ def _charts(
         if chart.name in names:
             lines += [f"{'#' * level} {chart.title}", ""]
             lines += [f"![{escape(chart.description)}]({plots[chart.name]})", ""]
+            shown = drawn_records(chart, report)[0].get("ground")
+            if shown and len(report.grounds) > 1:
+                lines += [f"{escape(shown)}.", ""]
     return lines
 
 
@@ -250,16 +269,20 @@ def plot_name(chart: Chart) -> str:
 
 
 def _plot(chart: Chart, report: Report, out: Path) -> None:
-    """Draws one ground's records, the first: a plot cannot be filtered. Nor can it be scrolled, so
-    that of a great many scenarios the first are drawn."""
-    data = report.sets[chart.data]
-    first = report.grounds[0].title if report.grounds else ""
-    names = report.names.scenarios[:MOST_DRAWN]
-    shown = [
-        record
-        for record in data
-        if record.get("ground", first) == first and record.get("scenario") in (None, *names)
-    ]
-    spec = chart.spec | {"datasets": {chart.data: shown or data}}
+    """Draws one setup's records, since a plot cannot be filtered; nor can it be scrolled, so that
+    of a great many scenarios in a grid the first are drawn."""
+    data = drawn_records(chart, report)
+    if chart.data in GRIDS:
+        names = report.names.scenarios[:MOST_DRAWN]
+        data = [record for record in data if record["scenario"] in names]
+    spec = chart.spec | {"datasets": {chart.data: data}}
     svg = vl_convert.vegalite_to_svg(spec, config=LIGHT)
     (out / plot_name(chart)).write_text(svg, encoding="utf-8")
+
+
+def drawn_records(chart: Chart, report: Report) -> list[Record]:
+    """Those of the first setup that has any."""
+    data = report.sets[chart.data]
+    first = data[0]
+    place = [name for name in ("ground", "gpu") if name in first]
+    return [record for record in data if all(record[name] == first[name] for name in place)]

@@ -15,8 +15,9 @@ def need_gib(entry: Entry) -> float | None:
         return peak
     requests = next((entry.row.settings[n] for n in REQUESTS if entry.row.settings.get(n)), None)
     if requests is None:
-        return peak
+        return None  # how many of an open loop run at once is not known
     tokens = requests * (entry.row.settings["input_tokens"] + entry.row.settings["output_tokens"])
+    tokens = min(tokens, cached)
     graphs = memory.get("graphs_gib", 0.0)
     return float(weights + graphs + tokens * kv_token_gib(memory, weights + graphs))
 

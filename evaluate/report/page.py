@@ -77,7 +77,7 @@ def write_page(report: Report, out: Path) -> None:
         shown_lines=SHOWN_LINES,
         notes=report.notes,
         left_out=report.left_out + report.faults,
-        environments=environments(report.grounds),
+        environments=environments(report.rows),
     )
     (out / "report.html").write_text(page, encoding="utf-8")
 
@@ -111,7 +111,7 @@ def _data(report: Report) -> str:
     content = {
         "shownLines": SHOWN_LINES,
         "grounds": [
-            {"model": g.model, "gpu": g.device, "engine": g.engine_version} for g in report.grounds
+            {"model": g.model, "gpu": g.device, "engine": g.engine_title} for g in report.grounds
         ],
         "known": {"scenario": report.names.scenarios, "candidate": report.names.candidates},
         "sets": sets,
@@ -143,7 +143,7 @@ def _ground(answer: Answer, report: Report) -> dict[str, Any]:
 
 
 def _setups(report: Report) -> dict[str, list[str]]:
-    parts = {"model": "model", "gpu": "device", "engine": "engine_version"}
+    parts = {"model": "model", "gpu": "device", "engine": "engine_title"}
     return {
         name: list(dict.fromkeys(str(getattr(ground, field)) for ground in report.grounds))
         for name, field in parts.items()
@@ -187,6 +187,8 @@ def _table(
     rows = [
         {
             "ground": numbers.get(str(record.get("ground"))),
+            "model": record.get("model"),
+            "gpu": record.get("gpu"),
             "scenario": record.get("scenario"),
             "candidate": record.get("candidate"),
             "cells": [_cell(column, record) for column in used],
@@ -213,8 +215,10 @@ def _plain(name: str, title: str, titles: list[str], lines: list[list[str]]) -> 
     rows = [
         {
             "ground": None,
+            "model": line[0],
+            "gpu": None,
             "scenario": None,
-            "candidate": line[0],
+            "candidate": line[1],
             "cells": [{"shown": word, "sort": None, "text": True} for word in line],
         }
         for line in lines

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from evaluate.accuracy import VERDICTS
+from evaluate.accuracy import BROKEN, VERDICTS
 from evaluate.report.grounds import Entry
 from evaluate.results import Row
 from evaluate.targets import ORIGINAL
@@ -47,7 +47,8 @@ def qualities(rows: list[Row]) -> Qualities:
     weights: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     names: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.kind == "accuracy" and row.checkpoint != ORIGINAL and not row.invalid:
+        counts = not row.invalid or row.values.get("verdict") == BROKEN
+        if row.kind == "accuracy" and row.checkpoint != ORIGINAL and counts:
             sha256 = str(row.environment.get("checkpoint_sha256", ""))
             weights[row.model, row.checkpoint, sha256].append(row)
             names[row.model, row.checkpoint].append(row)

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import defaultdict
 from itertools import combinations
 
 from evaluate.report.grounds import Entry, Ground, Load
@@ -9,7 +10,6 @@ from evaluate.summary import Ratio, compare
 from evaluate.targets import ORIGINAL
 
 MAD_TO_SIGMA = 0.6745
-LEAST_PAIRS = 3
 LEAST_RUNS = 2
 
 
@@ -23,18 +23,21 @@ def rank_all(found: list[Ground], max_spread: float) -> None:
 
 
 def noise_between_starts(ground: Ground) -> float | None:
-    """The deviation that pairs show which are the same to the engine (the same tensors, formats and
-    options), as logarithm; by the median, so that one disturbed start does not set it."""
-    apart = []
+    """The deviation between pairs that are the same to the engine (the same tensors, formats and
+    options), as logarithm. The loads of a pair come from the same two starts: together they say
+    one thing, the median over pairs another."""
+    pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for load in ground.loads:
         for one, other in combinations(load.entries, 2):
-            if _are_twins(one, other):
-                ratio = _ratio(one, other, 0.0)
-                if ratio is not None:
-                    apart.append(abs(math.log(ratio.ratio)))
-    if len(apart) < LEAST_PAIRS:
+            ratio = ratio_of(one, other, 0.0) if _are_twins(one, other) else None
+            if ratio is not None:
+                first, second = sorted((one.candidate, other.candidate))
+                pairs[first, second].append(abs(math.log(ratio.ratio)))
+    ground.twins = len(pairs)
+    if not pairs:
         return None
-    return statistics.median(apart) / MAD_TO_SIGMA / math.sqrt(2)
+    typical = statistics.median(statistics.median(apart) for apart in pairs.values())
+    return typical / MAD_TO_SIGMA / math.sqrt(2)
 
 
 def _are_twins(one: Entry, other: Entry) -> bool:
@@ -62,7 +65,7 @@ def rank(load: Load, between: float, max_spread: float) -> None:
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        ratio = None if leader is None else _ratio(entry, leader, between)
+        ratio = None if leader is None else ratio_of(entry, leader, between)
         if leader is not None and (ratio is None or not ratio.differs):
             entry.rank, entry.tied, leader.tied = leader.rank, True, True
         else:
@@ -75,7 +78,7 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
 
 
 def tied_with(entry: Entry, other: Entry, between: float) -> bool:
-    ratio = _ratio(entry, other, between)
+    ratio = ratio_of(entry, other, between)
     return ratio is None or not ratio.differs
 
 
@@ -83,7 +86,8 @@ def _ranked_by(load: Load) -> str:
     return load.entries[0].cell.ranked_by
 
 
-def _ratio(one: Entry, other: Entry, between: float) -> Ratio | None:
+def ratio_of(one: Entry, other: Entry, between: float) -> Ratio | None:
+    """How many times as fast as the other it is."""
     by = one.cell.ranked_by
     return compare(one.cell.values(by), other.cell.values(by), between)
 
@@ -96,7 +100,7 @@ def _compare_with_original(load: Load, between: float) -> None:
         if not others or entry in originals:
             continue
         nearest = min(others, key=lambda original: _differences(entry, original))
-        entry.ratio, entry.baseline = _ratio(entry, nearest, between), nearest.candidate
+        entry.ratio, entry.baseline = ratio_of(entry, nearest, between), nearest.candidate
 
 
 def _differences(one: Entry, other: Entry) -> int:

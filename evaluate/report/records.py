@@ -62,7 +62,9 @@ def _record(ground: Ground, entry: Entry, qualities: Qualities) -> Record:
         "latencies": _runs(cell.values(cell.ranked_by)),
     }
     for name, (value, scale) in SUMMARIES.items():
-        found |= _summary(name, cell.summary(value), scale)
+        # How long an open loop lasts is set by its arrivals: there a request's time is shown.
+        shown = cell.ranked_by if name == "latency_s" else value
+        found |= _summary(name, cell.summary(shown), scale)
     return found | _speedup(entry) | _quality(entry, qualities)
 
 
@@ -79,7 +81,7 @@ def _summary(name: str, summary: Summary | None, scale: float) -> Record:
 
 def _speedup(entry: Entry) -> Record:
     ratio = entry.ratio
-    if entry.checkpoint == ORIGINAL and ratio is None:
+    if entry.checkpoint == ORIGINAL and ratio is None and entry.cell.valid:
         return {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0, "differs": False}
     if ratio is None:
         return {"speedup": None, "speedup_low": None, "speedup_high": None, "differs": None}
@@ -103,6 +105,10 @@ def _quality(entry: Entry, qualities: Qualities) -> Record:
     }
 
 
+def milli(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * MILLI
+
+
 def _runs(values: list[float]) -> str:
     shown = ", ".join(f"{value:.4g}" for value in values[:SHOWN_RUNS])
     return shown + (" …" if len(values) > SHOWN_RUNS else "")
@@ -122,7 +128,7 @@ def curve_records(ground: Ground, axis: str) -> list[Record]:
                     "scenario": entry.load.name,
                     "size": size,
                     "decode_tok_s": decode,
-                    "ttft_ms": (entry.median("ttft_last_s") or 0.0) * MILLI,
+                    "ttft_ms": milli(entry.median("ttft_last_s")),
                     "need_gib": need_gib(entry),
                 }
                 found.append(point | _speedup(entry))
@@ -182,7 +188,7 @@ def profile_records(rows: list[Row]) -> list[Record]:
             "candidate": row.checkpoint,
             "scenario": row.measure,
             "engine": row.environment.get("engine", ""),
-            "profile": f"{row.checkpoint}, {row.measure}, {row.environment.get('engine', '')}",
+            "profile": _profile_name(row),
             "kind": kind,
             "ms": seconds * MILLI,
             "share": seconds / row.values["window_s"],
@@ -193,6 +199,12 @@ def profile_records(rows: list[Row]) -> list[Record]:
     ]
 
 
+def _profile_name(row: Row) -> str:
+    environment = row.environment
+    where = [environment.get("engine", ""), environment.get("device", "")]
+    return ", ".join([row.model, row.checkpoint, row.measure, *map(str, where)])
+
+
 def operator_records(rows: list[Row]) -> list[Record]:
     """The operators that take the most time of each profile."""
     return [
@@ -200,7 +212,7 @@ def operator_records(rows: list[Row]) -> list[Record]:
             "model": row.model,
             "candidate": row.checkpoint,
             "scenario": row.measure,
-            "profile": f"{row.checkpoint}, {row.measure}, {row.environment.get('engine', '')}",
+            "profile": _profile_name(row),
             "name": operator["name"][:NAME_LENGTH],
             "self_cpu_ms": operator["self_cpu_s"] * MILLI,
             "self_cuda_ms": operator["self_cuda_s"] * MILLI,
@@ -218,6 +230,7 @@ def sensitivity_records(rows: list[Row]) -> list[Record]:
         {
             "model": row.model,
             "candidate": row.checkpoint,
+            "panel": f"{row.model}, {row.checkpoint}",
             "block": block["block"],
             "divergence": block["divergence"],
             "mib": block["bytes"] / 2**20,

@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from evaluate.report.grounds import Ground
+from evaluate.report.grounds import setups
 from evaluate.results import Row
 
 HASHES = ("checkpoint_sha256", "quantization_sha256", "weights")
@@ -14,10 +14,10 @@ ORDER = (
 )
 
 
-def environments(found_grounds: list[Ground]) -> list[tuple[str, dict[str, str]]]:
+def environments(rows: list[Row]) -> list[tuple[str, dict[str, str]]]:
     """For each ground what all its rows share, and every value of what differs."""
     found = []
-    for ground in found_grounds:
+    for ground in setups([row for row in rows if row.environment]):
         values: dict[str, list[str]] = defaultdict(list)
         for environment in _different(ground.rows):
             for name, value in environment.items():

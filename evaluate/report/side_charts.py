@@ -124,7 +124,7 @@ def sensitivity() -> Chart:
             ),
         )
         .properties(width=WIDTH - 140, height=altair.Step(14))
-        .facet(row=altair.Row("candidate:N", title=None))
+        .facet(row=altair.Row("panel:N", title=None))
     )
     return finished(
         "sensitivity",

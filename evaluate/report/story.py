@@ -1,10 +1,11 @@
 """The story of a report: read every file, settle who is compared with whom, decide, write."""
 
 import multiprocessing
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, unknown, world_fault
 from conf.report_schema import ReportConfig
 from conf.terminal import say
 from evaluate.judging import engine_findings
@@ -26,9 +27,10 @@ from evaluate.report.drawing import (
     Names,
 )
 from evaluate.report.grounds import Ground, grounds
+from evaluate.report.mix import choose_mix
 from evaluate.report.quality import Qualities, qualities
 from evaluate.report.ranking import rank_all
-from evaluate.report.recommend import Choice, choose, choose_mix
+from evaluate.report.recommend import Choice, choose
 from evaluate.report.records import (
     Record,
     batch_records,
@@ -84,6 +86,7 @@ def make_report(config: ReportConfig) -> Report:
     found = grounds(rows)
     rank_all(found, config.max_spread)
     judged = qualities(rows)
+    _check_mix(config, found)
     answers = [
         Answer(
             ground,
@@ -113,6 +116,15 @@ def make_report(config: ReportConfig) -> Report:
     )
 
 
+def _check_mix(config: ReportConfig, found: list[Ground]) -> None:
+    known = {
+        name for ground in found for load in ground.loads for name in (load.name, load.measure)
+    }
+    for name in config.mix if found else []:
+        if name not in known:
+            raise unknown(f"mix.{name}", name, known)
+
+
 def _nothing(config: ReportConfig, faults: list[str]) -> str:
     files = ", ".join(config.results)
     reason = f" ({faults[0]})" if faults else ""
@@ -120,24 +132,46 @@ def _nothing(config: ReportConfig, faults: list[str]) -> str:
 
 
 def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
-    """The rows that count of every file; a row that stands in two files counts once."""
+    """The rows that count of all files together. A row that stands in two files counts once;
+    another session under the same key stays apart from the first."""
     rows: list[Row] = []
     faults: list[str] = []
-    seen: set[tuple[str, str, int, str, str]] = set()
-    copies = 0
     for path in files:
         if not path.is_file():
             raise bad_input(f"results={path}: there is no such file")
         found, wrong = read(path)
+        rows += found
         faults += wrong
-        for row in current(found):
-            mark = (row.key, row.kind, row.repeat, row.time, repr(row.values))
-            copies += mark in seen
-            if mark not in seen:
-                rows.append(row)
-            seen.add(mark)
-    notes = [f"{copies} rows stand there more than once and count once"] if copies else []
-    return rows, faults, notes
+    marks = {(r.key, r.kind, r.repeat, r.generation, r.time, repr(r.values)): r for r in rows}
+    notes = []
+    if len(marks) < len(rows):
+        copies = len(rows) - len(marks)
+        notes.append(f"{copies} rows stand there more than once and count once")
+    counting = current(list(marks.values()))
+    if len(counting) < len(marks):
+        older = len(marks) - len(counting)
+        notes.append(f"{older} rows were measured again (force=true) and no longer count")
+    sessions = _keep_sessions_apart(counting)
+    if sessions:
+        notes.append(
+            f"{sessions} cells were measured in more than one session; each session is shown apart"
+        )
+    return counting, faults, notes
+
+
+def _keep_sessions_apart(rows: list[Row]) -> int:
+    """Gives a repeat that is there already a key of its own, with those that follow it."""
+    seen: dict[tuple[str, int], int] = defaultdict(int)
+    again = set()
+    for row in rows:
+        if row.kind != "speed":
+            continue
+        session = seen[row.key, row.repeat]
+        seen[row.key, row.repeat] += 1
+        if session:
+            again.add(row.key)
+            row.key = f"{row.key} session {session + 1}"
+    return len(again)
 
 
 def _sets(found: list[Ground], judged: Qualities, rows: list[Row]) -> dict[str, list[Record]]:
@@ -184,8 +218,8 @@ def _noise_note(ground: Ground) -> str:
         )
     return (
         f"{ground.title}: checkpoints that are the same to the engine differ by "
-        f"{ground.between:.1%} from start to start (one deviation); all intervals between "
-        "checkpoints contain that"
+        f"{ground.between:.1%} from start to start (one deviation, by {ground.twins} pairs); all "
+        "intervals between checkpoints contain that"
     )
 
 
@@ -193,7 +227,8 @@ def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
     words = engine_findings(rows)
     for ground in found:
         for axis in (BATCH, CONTEXT):
-            words += [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
+            said = [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
+            words += [f"{ground.title}: {one}" if len(found) > 1 else one for one in said]
     words = list(dict.fromkeys(words))
     more = len(words) - MOST_FINDINGS
     return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
@@ -204,7 +239,7 @@ def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
     listed = []
     for row in rows:
         where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
-        if row.kind == "speed" and row.invalid:
+        if row.kind in ("speed", "accuracy") and row.invalid:
             listed.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
         elif row.kind in ("failed", "skipped"):
             listed.append(f"{where}: {row.kind}, {row.reason}")

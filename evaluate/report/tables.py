@@ -92,7 +92,7 @@ def quality(record: Record) -> str:
     if record.get("recovery") is None:
         return record.get("verdict") or "not measured"
     if record["verdict"] == "the original":
-        return "100%"
+        return "100%" if record["runs"] else NONE
     return f"{record['recovery']:.2%}, {record['verdict']}"
 
 
@@ -108,7 +108,8 @@ def note(record: Record) -> str:
     if record.get("outliers"):
         words.append(f"{record['outliers']} outlier left out")
     if record["rank"] is None:
-        words.append("not ranked: one run" if record["runs"] < 2 else "not ranked: spread")
+        few = {0: "no valid run", 1: "one run"}
+        words.append(f"not ranked: {few.get(record['runs'], 'too much spread')}")
     return ", ".join(words)
 
 
@@ -118,7 +119,12 @@ FIRST = (
     Column(
         "times as fast", "speedup", speedup, "as the original, 95 % interval; = : no difference"
     ),
-    Column("latency (s)", "latency_s", measured("latency_s"), "median, 95 % interval of the mean"),
+    Column(
+        "latency (s)",
+        "latency_s",
+        measured("latency_s"),
+        "of a batch; of an open loop, a request's",
+    ),
     Column("TTFT (ms)", "ttft_ms", measured("ttft_ms"), "time to the last request's first token"),
     Column("TPOT (ms)", "tpot_ms", measured("tpot_ms"), "time for each token after the first"),
     Column("output (tok/s)", "output_tok_s", measured("output_tok_s"), "tokens out / latency"),
@@ -149,7 +155,12 @@ CONTEXT = (
     Column("memory (GiB)", "need_gib", number("need_gib")),
     Column("times as fast", "speedup", speedup),
 )
+WHERE = (
+    Column("model", "model", text("model"), is_text=True),
+    Column("GPU", "gpu", text("gpu"), is_text=True),
+)
 ENGINE = (
+    *WHERE,
     SCENARIO,
     CHECKPOINT,
     Column("engine", "engine", text("engine"), is_text=True),

@@ -13,7 +13,7 @@ from evaluate.results import SCHEMA, Row, append, current, read
 
 
 def row(number: int, size: int = 1) -> Row:
-    return Row("speed", "tiny", "original", "base", number, "key", {"text": "x" * size})
+    return Row("speed", "tiny", "original", "base", number, "key", reason="x" * size)
 
 
 def write_many(path: Path, start: int) -> None:

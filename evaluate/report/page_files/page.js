@@ -29,13 +29,13 @@
   }
 
   function filterRows() {
-    for (const row of all("tr[data-ground], tr[data-scenario], tr[data-candidate]")) {
-      const { ground, scenario, candidate } = row.dataset;
-      const record = { scenario, candidate };
+    for (const row of all("tr[data-ground], tr[data-model], tr[data-scenario], tr[data-candidate]")) {
+      const { ground, scenario, candidate, model, gpu } = row.dataset;
+      const record = { scenario, candidate, model, gpu };
       if (ground !== undefined) record.ground = Number(ground);
       row.dataset.off = isShown(record) ? "" : "1";
     }
-    all("table").forEach(limitRows);
+    all("main table").forEach(limitRows);
     for (const section of all("section.ground")) {
       section.hidden = Number(section.dataset.ground) !== state.ground;
     }
@@ -188,7 +188,8 @@
     header.querySelector("button").addEventListener("click", () => sortBy(header));
   }
   for (const form of all("form")) form.addEventListener("submit", (event) => event.preventDefault());
-  window.addEventListener("beforeprint", () => data.charts.filter((chart) => !drawn.get(chart.name)).forEach(draw));
+  matchMedia("print").addEventListener("change", () => data.charts.forEach(draw));
+  window.addEventListener("beforeprint", () => data.charts.forEach(draw));
   setTheme(firstTheme());
   if (data.grounds.length > 1) showSetup();
   apply();

@@ -1,15 +1,20 @@
 """What is recommended, on made data: targets, mixes, ties, and what would change the answer."""
 
+from pathlib import Path
+
 import pytest
 
 from conf.errors import QuantlineError
-from conf.report_schema import TargetsConfig
+from conf.report_schema import ReportConfig, TargetsConfig
 from evaluate.report.grounds import grounds
+from evaluate.report.memory import need_gib
+from evaluate.report.mix import choose_mix
 from evaluate.report.quality import qualities
 from evaluate.report.ranking import rank_all
-from evaluate.report.recommend import Choice, choose, choose_mix
+from evaluate.report.recommend import Choice, choose
+from evaluate.report.story import make_report
 from evaluate.results import Row
-from tests.evaluate.report.made import Cell, accuracy_row, runs
+from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
 
@@ -45,7 +50,7 @@ def test_the_fastest_is_recommended_with_its_reason_and_the_next() -> None:
 def test_a_loss_is_not_recommended_and_would_change_the_answer() -> None:
     choice = chosen(THREE + JUDGED)
     assert choice.candidate == "w8a8"
-    assert choice.changes == ["w4a16 is faster (1.67 times the original), but it was judged a loss"]
+    assert choice.changes == ["w4a16 is 1.33 times as fast as this, but it was judged a loss"]
 
 
 def test_the_teams_own_share_of_quality_decides() -> None:
@@ -122,9 +127,93 @@ def test_a_candidate_that_misses_a_load_of_the_mix_is_left_out() -> None:
     ]
 
 
-def test_a_mix_of_something_unknown_is_bad_input() -> None:
+def test_a_mix_of_something_unknown_is_bad_input(tmp_path: Path) -> None:
+    config = ReportConfig(results=[str(write(tmp_path / "r", TWO_LOADS))], mix={"interactiv": 1.0})
     with pytest.raises(QuantlineError, match="Did you mean interactive"):
-        mixed(TWO_LOADS, {"interactiv": 1.0})
+        make_report(config)
+
+
+def test_a_setup_without_a_load_of_the_mix_spoils_no_other(tmp_path: Path) -> None:
+    other = Cell("original", [1.0, 1.0, 1.01], "prefill_bound", device="NVIDIA A100")
+    results = write(tmp_path / "r", TWO_LOADS + runs(other))
+    report = make_report(ReportConfig(results=[str(results)], mix={"interactive": 1.0}))
+    assert [answer.whole.candidate for answer in report.answers] == ["w4a16", None]
+    assert report.answers[1].whole.why == "interactive was not measured here"
+
+
+def test_a_mix_measures_all_against_one_original() -> None:
+    eager = {"enforce_eager": True}
+    rows = runs(
+        timed("original", 1.0), timed("w4a16", 0.8),
+        Cell("original", [2 * t for t in STEADY], options=eager),
+        Cell("w4a16", STEADY, options=eager),
+    )  # fmt: skip
+    choice = mixed(rows, {})
+    assert choice.candidate == "w4a16 (without enforce_eager)" or choice.candidate == "w4a16"
+    assert choice.ratio is not None
+    assert choice.ratio.ratio == pytest.approx(1.25, rel=0.01)
+
+
+def test_a_tie_in_a_mix_is_a_tie_between_the_two_themselves() -> None:
+    """A noisy original makes no two others alike."""
+    noisy = Cell("original", [1.0, 1.15, 0.9, 1.1])
+    rows = runs(noisy, timed("a", 0.5), timed("b", 0.52))
+    assert mixed(rows, {}).tied == []
+
+
+def test_a_scenario_with_two_lengths_still_counts_as_standard() -> None:
+    rows = runs(timed("original", 1.0), timed("w4a16", 0.5), timed("original", 1.0, "base"))
+    rows += runs(timed("w4a16", 1.1, "base"))
+    rows += runs(Cell("original", STEADY, inputs=32), Cell("w4a16", STEADY, inputs=32))
+    choice = mixed(rows, {})
+    assert choice.candidate == "w4a16"
+    assert choice.ratio is not None
+    assert choice.ratio.ratio == pytest.approx(1 / (0.25 * 0.5 + 0.25 + 0.5 * 1.1), rel=0.01)
+
+
+def test_an_original_that_could_not_run_everything_still_leaves_an_answer() -> None:
+    rows = runs(timed("original", 1.0), timed("w4a16", 0.5), timed("w8a8", 0.7))
+    rows += runs(timed("w4a16", 0.5, "long_context"), timed("w8a8", 0.9, "long_context"))
+    choice = mixed(rows, {})
+    assert (choice.candidate, choice.ratio) == ("w4a16", None)
+    assert "there is no original to compare it with" in choice.why
+
+
+def test_what_may_not_be_served_is_no_other_winner() -> None:
+    broken = accuracy_row("w4a16", 0.1, "broken")
+    assert not any("w4a16" in words and "alone" in words for words in mixed(
+        [*TWO_LOADS, broken], {}).changes)  # fmt: skip
+
+
+def test_a_target_that_was_not_measured_is_not_met() -> None:
+    rows = runs(timed("original", 1.0))
+    for row in rows:
+        del row.values["ttft_last_s"], row.values["tpot_median_s"]
+        row.memory = {}
+    for target in ("ttft_ms", "tpot_ms", "max_memory_gib"):
+        assert chosen(rows, TargetsConfig(**{target: 1e9})).candidate is None
+
+
+def test_a_checkpoint_that_answers_no_numbers_is_broken_though_its_row_is_invalid() -> None:
+    broken = accuracy_row("w4a16", 0.1, "broken")
+    broken.values.pop("recovery")
+    broken.invalid = ["perplexity is no number"]
+    assert chosen([*THREE, broken]).candidate == "w8a8"
+
+
+def test_equal_quality_on_both_sides_of_all_of_it_leaves_the_choice_to_memory() -> None:
+    rows = runs(timed("original", 1.0), timed("large", 0.5), timed("small", 0.5))
+    for row in rows:
+        row.memory["weights_gib"] = 4.0 if row.checkpoint == "small" else 14.0
+    rows += [accuracy_row("large", 1.0002, "no loss seen")]
+    rows += [accuracy_row("small", 0.9998, "no loss seen")]
+    assert chosen(rows).candidate == "small"
+
+
+def test_memory_is_never_more_than_the_cache_that_there_was() -> None:
+    rows = runs(Cell("original", STEADY, batch=1000, inputs=1000))
+    found = grounds(rows)[0].loads[0].entries[0]
+    assert need_gib(found) == pytest.approx(15 + 1000 / 1024)
 
 
 def test_accuracy_of_other_weights_with_the_same_name_says_nothing() -> None:

@@ -1,0 +1,194 @@
+"""Which candidate serves a whole mix of loads in the least time, under targets."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from conf.report_schema import TargetsConfig
+from evaluate.report.grounds import Entry, Ground, Load
+from evaluate.report.quality import Qualities, Quality
+from evaluate.report.ranking import ratio_of
+from evaluate.report.recommend import Choice, Refusal, changes, preference, reasons_for, unmet
+from evaluate.summary import Ratio
+from evaluate.targets import ORIGINAL
+
+STANDARD = (
+    *("interactive", "decode_bound", "prefill_bound", "long_context"),
+    *("medium_batch", "base", "high_concurrency"),
+)
+SMALLEST = 1e-9
+MOST_NAMED = 3
+
+Entries = dict[str, Entry]
+
+
+@dataclass
+class Standing:
+    """A candidate that was measured in all of a mix."""
+
+    candidate: str
+    entries: Entries
+    """By load."""
+    quality: Quality | None
+    reasons: list[str]
+    """Targets that it misses."""
+
+    @property
+    def some(self) -> Entry:
+        return next(iter(self.entries.values()))
+
+
+def choose_mix(
+    ground: Ground, mix: dict[str, float], targets: TargetsConfig, qualities: Qualities
+) -> Choice:
+    """The candidate that serves the whole mix in the least time, of those that meet the targets
+    in every load of it. A share is one of the time that the original spends."""
+    title = "the mix" if mix else "all scenarios alike"
+    shares, missing = shares_of(ground, mix)
+    if missing:
+        return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
+    between = ground.between or 0.0
+    standing, refused = _standing(ground, shares, targets, qualities)
+    served = [one for one in standing if not one.reasons]
+    if not served:
+        words = "no candidate can be ranked in all of it"
+        if standing:
+            words = "no candidate meets the targets in all of it"
+        return Choice(title, None, why=words, refused=refused)
+    reference = _reference(standing, shares)
+    served.sort(key=lambda one: _left(one, reference, shares))
+    top = served[0]
+    level = [one for one in served if one is top or not _differs(one, top, shares, between)]
+    best = min(level, key=lambda one: preference(one.some, one.quality))
+    ratio = None
+    if reference.some.checkpoint == ORIGINAL and best is not reference:
+        ratio = mixed(best.entries, reference.entries, shares, between)
+    faster = [
+        (Refusal(one.candidate, one.reasons), mixed(one.entries, best.entries, shares, between))
+        for one in standing
+        if one.reasons
+    ]
+    words = reasons_for(best.some, [one.some for one in level], best.quality, ratio)
+    return Choice(
+        load=title,
+        candidate=best.candidate,
+        ratio=ratio,
+        quality=best.quality,
+        why=words.replace("the original (", "the original over the whole mix (", 1),
+        tied=[one.candidate for one in level if one is not best],
+        second=next((one.candidate for one in served if one not in level), ""),
+        changes=[
+            *changes(best.some, [(r, found) for r, found in faster if found], best.quality),
+            *_other_winners(best, served, between),
+        ],
+        refused=refused,
+    )
+
+
+def _standing(
+    ground: Ground, shares: dict[str, float], targets: TargetsConfig, qualities: Qualities
+) -> tuple[list[Standing], list[Refusal]]:
+    """Who ran and can be ranked in all of it; and who may not be served, with the reasons."""
+    loads = {load.name: load for load in ground.loads if load.name in shares}
+    found, refused = [], []
+    for candidate in ground.candidates:
+        entries: Entries = {}
+        gaps = []
+        for name, load in loads.items():
+            entry = load.of(candidate)
+            if entry is None or entry.rank is None:
+                gaps.append(f"{name} {'was not measured' if entry is None else 'cannot be ranked'}")
+            else:
+                entries[name] = entry
+        if gaps:
+            refused.append(Refusal(candidate, gaps))
+            continue
+        quality = qualities.of(next(iter(entries.values())))
+        reasons = [words for entry in entries.values() for words in unmet(entry, quality, targets)]
+        reasons = list(dict.fromkeys(reasons))
+        found.append(Standing(candidate, entries, quality, reasons))
+        if reasons:
+            refused.append(Refusal(candidate, reasons))
+    return found, refused
+
+
+def _reference(standing: list[Standing], shares: dict[str, float]) -> Standing:
+    """What all are measured against: the fastest original that ran everything, or any candidate
+    where there is none."""
+    originals = [one for one in standing if one.some.checkpoint == ORIGINAL]
+    pool = originals or standing
+    return min(pool, key=lambda one: _left(one, pool[0], shares))
+
+
+def _left(one: Standing, reference: Standing, shares: dict[str, float]) -> float:
+    """What is left of the reference's time."""
+    by = {name: entry.cell.ranked_by for name, entry in one.entries.items()}
+    return sum(
+        share
+        * (one.entries[name].median(by[name]) or 0.0)
+        / (reference.entries[name].median(by[name]) or SMALLEST)
+        for name, share in shares.items()
+    )
+
+
+def _differs(one: Standing, top: Standing, shares: dict[str, float], between: float) -> bool:
+    ratio = mixed(one.entries, top.entries, shares, between)
+    return ratio is not None and ratio.differs
+
+
+def mixed(
+    entries: Entries, reference: Entries, shares: dict[str, float], between: float
+) -> Ratio | None:
+    """Times as fast over a mix: the time that is left of each share, added up. All loads of a
+    candidate come from one start of the engine, so that their errors may well point the same way:
+    they are added up, too."""
+    left = half = 0.0
+    for name, share in shares.items():
+        ratio = ratio_of(entries[name], reference[name], between)
+        if ratio is None:
+            return None
+        left += share / ratio.ratio
+        half += share * (1 / ratio.low - 1 / ratio.high) / 2
+    return Ratio(1 / left, 1 / (left + half), 1 / max(left - half, SMALLEST))
+
+
+def shares_of(ground: Ground, mix: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+    """The mix asked for, or every standard scenario alike, or all there is, by load; they add up
+    to 1. A scenario that was run with several lengths shares its part among them. Beside it, what
+    was asked for and not measured here."""
+    loads: dict[str, list[Load]] = defaultdict(list)
+    for load in ground.loads:
+        loads[load.measure].append(load)
+        if load.name != load.measure:
+            loads[load.name].append(load)
+    wanted = dict(mix) or {name: 1.0 for name in STANDARD if name in loads}
+    wanted = wanted or {load.name: 1.0 for load in ground.loads}
+    missing = [name for name in wanted if name not in loads]
+    total = sum(wanted.values())
+    shares: dict[str, float] = defaultdict(float)
+    for name, share in wanted.items():
+        for load in loads.get(name, []):
+            shares[load.name] += share / total / len(loads[name])
+    return dict(shares), missing
+
+
+def _other_winners(best: Standing, served: list[Standing], between: float) -> list[str]:
+    """Loads of the mix that another one serves faster, by that one."""
+    if len(best.entries) < 2:
+        return []
+    winners: dict[str, list[str]] = defaultdict(list)
+    for name, mine in best.entries.items():
+        by = mine.cell.ranked_by
+        first = min(served, key=lambda one: one.entries[name].median(by) or 0.0)
+        ratio = ratio_of(first.entries[name], mine, between)
+        if first is not best and ratio is not None and ratio.differs:
+            winners[first.candidate].append(name)
+    found = sorted(winners.items(), key=lambda item: -len(item[1]))
+    return [
+        f"alone, {_listed(names)} would be served faster by {winner}"
+        for winner, names in found[:MOST_NAMED]
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,136 @@
+"""Files that are no plain sweep: one kind of row only, several sessions, odd types."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.report_schema import ReportConfig
+from evaluate.report.markdown import escape
+from evaluate.report.story import Report, make_report, write_report
+from evaluate.results import Row, read
+from tests.evaluate.report.made import Cell, accuracy_row, runs, write
+
+STEADY = [1.0, 1.001, 0.999]
+
+
+def report_of(folder: Path, *files: list[Row]) -> Report:
+    names = [str(write(folder / f"{n}.jsonl", rows)) for n, rows in enumerate(files)]
+    return make_report(ReportConfig(results=names))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [accuracy_row("w8a8", 0.99, "small loss")],
+        [Row("failed", "qwen3-8b", "w8a8", "base", 0, "", reason="no kernel")],
+        [Row("skipped", "qwen3-8b", "w8a8", "base", 0, "", reason="too long")],
+    ],
+)
+def test_a_file_of_one_kind_of_row_is_reported(rows: list[Row], tmp_path: Path) -> None:
+    results = write(tmp_path / "results.jsonl", rows)
+    write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
+    assert "nothing to recommend" in (tmp_path / "report.md").read_text()
+
+
+def test_rows_that_were_measured_again_do_not_come_back_with_another_file(tmp_path: Path) -> None:
+    old = runs(Cell("w4a16", [0.5, 0.5, 0.5]))
+    new = runs(Cell("w4a16", [2.0, 2.0, 2.0]))
+    for row in new:
+        row.generation, row.time = 1, "2026-02-01T00:00:00+00:00"
+    report = report_of(tmp_path, old, [*old, *new])
+    (entry,) = report.grounds[0].loads[0].entries
+    assert entry.cell.values("latency_s") == [2.0, 2.0, 2.0]
+    assert any("no longer count" in note for note in report.notes)
+
+
+def test_two_sessions_are_two_lines_and_show_how_much_starts_differ(tmp_path: Path) -> None:
+    one, other = runs(Cell("w4a16", STEADY)), runs(Cell("w4a16", [1.1 * t for t in STEADY]))
+    for row in other:
+        row.time = "2026-02-01T00:00:00+00:00"
+    report = report_of(tmp_path, one, other)
+    (ground,) = report.grounds
+    assert [entry.candidate for entry in ground.loads[0].entries] == ["w4a16", "w4a16 #2"]
+    assert ground.between == pytest.approx(0.1, abs=0.01)
+    assert any("more than one session" in note for note in report.notes)
+
+
+def test_another_context_makes_no_other_candidate(tmp_path: Path) -> None:
+    cells = []
+    for measure, context in (("interactive", 192), ("long_context", 16416)):
+        options = {"max_model_len": context}
+        cells.append(Cell("original", [2 * t for t in STEADY], measure, options=options))
+        cells.append(Cell("w4a16", STEADY, measure, options=options))
+    report = report_of(tmp_path, runs(*cells))
+    assert report.answers[0].whole.candidate == "w4a16"
+
+
+def test_other_weights_of_the_same_name_stay_apart_in_every_load(tmp_path: Path) -> None:
+    rows = runs(
+        Cell("w4a16", STEADY), Cell("w4a16", [0.9 * t for t in STEADY], "base"),
+        Cell("w4a16", [0.8 * t for t in STEADY], format="new"),
+    )  # fmt: skip
+    for row in rows[-3:]:
+        row.environment["checkpoint_sha256"] = "0123456789"
+    candidates = report_of(tmp_path, rows).grounds[0].candidates
+    assert set(candidates) == {"w4a16 (weights w4a16)", "w4a16 (weights 01234567)"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"values": None},
+        {"values": {"latency_s": None}},
+        {"values": {"latency_s": "1"}},
+        {"environment": None},
+        {"environment": {"versions": None}},
+        {"environment": {"engine_options": []}},
+        {"settings": []},
+        {"kernels": None},
+        {"measure": 3},
+        {"checkpoint": None},
+        {"generation": "1"},
+    ],
+)
+def test_a_line_of_another_type_is_a_fault_of_that_line(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    row = runs(Cell("original", [1.0]))[0]
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(asdict(row) | change) + "\n" + json.dumps(asdict(row)) + "\n")
+    rows, faults = read(path)
+    assert len(rows) == 1
+    assert len(faults) == 1
+    assert faults[0].startswith(f"{path}:1: ")
+
+
+def test_a_number_that_is_too_large_is_no_number(tmp_path: Path) -> None:
+    row = json.dumps(asdict(runs(Cell("original", [1.0]))[0]))
+    (tmp_path / "r").write_text(row.replace('"latency_s": 1.0', '"latency_s": 1e999'))
+    assert "no number" in read(tmp_path / "r")[1][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "escaped"),
+    [
+        ("w8a8_smooth_gptq", "w8a8_smooth_gptq"),
+        ("a|b", "a\\|b"),
+        ("a\\|b", "a\\\\\\|b"),
+        ("a\rb\nc", "a b c"),
+        ("[x](http://evil)", "\\[x\\](http://evil)"),
+        ("_it_ **is** `so`", "\\_it\\_ \\*\\*is\\*\\* \\`so\\`"),
+        ("<b>&", "&lt;b&gt;&amp;"),
+    ],
+)
+def test_markdown_takes_data_for_nothing_but_words(words: str, escaped: str) -> None:
+    assert escape(words) == escaped
+
+
+def test_a_run_that_stands_out_is_in_no_figure(tmp_path: Path) -> None:
+    rows = runs(Cell("original", [1.0, 1.0, 1.0, 1.0, 9.0]))
+    for number, row in enumerate(rows):
+        row.values["joules_per_output_token"] = 100.0 if number == 4 else 1.0
+    entry = report_of(tmp_path, rows).grounds[0].loads[0].entries[0]
+    assert entry.cell.summary("joules_per_output_token").mean == 1.0  # type: ignore[union-attr]
