@@ -40,7 +40,7 @@ class Support:
     """What to serve where it does not run, or runs badly."""
 
 
-TURING, AMPERE, ADA, BLACKWELL = 7.5, 8.0, 8.9, 10.0
+TURING, ADA, HOPPER, BLACKWELL = 7.5, 8.9, 9.0, 10.0
 
 
 def support(quantization: dict[str, Any], capability: float | None, machine: str) -> Support:
@@ -52,27 +52,39 @@ def support(quantization: dict[str, Any], capability: float | None, machine: str
             "it is stored sparse, and vLLM has had no kernels for 2:4 since 0.19",
             "the same recipe of this version, which stores pruned weights dense",
         )
+    if capability is not None and capability < TURING:
+        words = f"vLLM needs a GPU since Turing (7.5), this has compute capability {capability:g}"
+        return Support(False, words, "it on another GPU")
+    if not quantization:
+        return Support(True, "the 16-bit kernels")
     kind = format_of(quantization)
     if kind == "":
-        return Support(True, "the 16-bit kernels")
+        method = quantization.get("quant_method", "unnamed")
+        return Support(
+            True, f"whether vLLM has kernels for its format ({method}) is not known here"
+        )
     return _on_cpu(kind, machine) if capability is None else _on_gpu(kind, capability)
 
 
 def format_of(quantization: dict[str, Any]) -> str:
     """w8a8_int, w8a8_fp8, w8a16, w4a16 or fp4; nothing for a format that is not known here."""
+    method = str(quantization.get("quant_method", ""))
+    if method in ("awq", "gptq", "awq_marlin", "gptq_marlin"):
+        bits = int(quantization.get("bits") or quantization.get("w_bit") or 0)
+        return {8: "w8a16", 4: "w4a16"}.get(bits, "")
+    if method in ("fp8", "fbgemm_fp8"):
+        return "w8a8_fp8"
     groups = list((quantization.get("config_groups") or {}).values())
     if not groups:
         return ""
     weights = groups[0].get("weights") or {}
     activations = groups[0].get("input_activations")
-    bits, is_float = weights.get("num_bits"), weights.get("type") == "float"
-    if bits == 4 and is_float:
-        return "fp4"
-    if activations:
-        return "w8a8_fp8" if is_float else "w8a8_int"
+    bits, is_float = int(weights.get("num_bits") or 0), weights.get("type") == "float"
     if is_float:
-        return "w8a8_fp8"
-    return {8: "w8a16", 4: "w4a16"}.get(int(bits or 0), "")
+        return {4: "fp4", 8: "w8a8_fp8"}.get(bits, "")
+    if activations:
+        return "w8a8_int" if bits == 8 else ""
+    return {8: "w8a16", 4: "w4a16"}.get(bits, "")
 
 
 def _on_cpu(kind: str, machine: str) -> Support:
@@ -90,10 +102,6 @@ def _on_cpu(kind: str, machine: str) -> Support:
 
 def _on_gpu(kind: str, capability: float) -> Support:
     named = f"compute capability {capability:g}"
-    if capability < TURING:
-        return Support(
-            False, f"vLLM needs a GPU since Turing (7.5), this has {named}", "another GPU"
-        )
     if kind == "w8a8_int":
         if capability >= BLACKWELL:
             return Support(False, f"vLLM has no INT8 kernel for {named}", "fp8_dynamic")
@@ -101,9 +109,8 @@ def _on_gpu(kind: str, capability: float) -> Support:
     if kind == "w8a8_fp8":
         if capability >= ADA:
             return Support(True, "CutlassFP8ScaledMM")
-        words = f"weight-only Marlin: {named} multiplies no FP8 (8.9 does)"
-        instead = "w8a8_smooth_gptq" if capability >= TURING else ""
-        return Support(capability >= AMPERE, words, instead)
+        words = f"weight-only Marlin, since {named} multiplies no FP8 (8.9 does)"
+        return Support(True, words, "recipe=w8a8_smooth_gptq")
     if kind == "fp4":
         return Support(True, "native FP4" if capability >= BLACKWELL else "weight-only Marlin")
-    return Support(True, "Machete" if capability == 9.0 else "Marlin")
+    return Support(True, "Machete" if capability == HOPPER else "Marlin")

@@ -77,6 +77,7 @@ def has_chat_template(folder: Path) -> bool:
     if any((folder / name).is_file() for name in TEMPLATE_FILES):
         return True
     try:
-        return "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
-    except (OSError, ValueError):
+        content = json.loads((folder / "tokenizer_config.json").read_text())
+        return bool(content.get("chat_template"))
+    except (OSError, ValueError, AttributeError):
         return False

@@ -6,6 +6,7 @@ from pathlib import Path
 from conf.cache import log_file
 from conf.load_schema import EngineConfig
 from conf.terminal import chatter_to, say
+from serve.checkpoint import check
 from serve.engine import environment, options
 
 ANSWER_TOKENS = 64
@@ -14,6 +15,7 @@ CONTEXT = 1024
 
 def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     """The greedy answer of the checkpoint, on the kernels that would serve it."""
+    check(folder, folder, engine)
     os.environ.update(environment())
     log = log_file("ask")
     say(f"{folder}: loading in vLLM (log in {log})")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 
 from conf.errors import world_fault
 from conf.models import has_chat_template
@@ -55,6 +55,7 @@ def listen(folder: Path, url: str, name: str) -> Canary:
         else:
             answer = post(url, "/v1/completions", body | {"prompt": prompt}, key_headers())
             words = str(answer["choices"][0]["text"])
-    except (URLError, OSError, KeyError, ValueError) as error:
-        raise world_fault(f"the server does not answer its first question ({error})") from error
+    except (OSError, LookupError, TypeError, ValueError, HTTPException) as error:
+        kind = type(error).__name__
+        raise world_fault(f"the server does not answer its first question ({kind})") from error
     return Canary(prompt, words.strip(), expected)

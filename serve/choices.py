@@ -38,10 +38,12 @@ def choices(engine: EngineConfig, found: Found, fits: Fit) -> Choices:
         chosen.reasons["max_model_len"] = (
             f"{fits.cache_gib:.1f} GiB of cache hold no more; the model was made for {fits.limit:,}"
         )
-    if fits.share is not None and "gpu_memory_utilization" not in asked and fits.share < SHARE:
+    if fits.share is not None and "gpu_memory_utilization" not in chosen.options:
         chosen.options["gpu_memory_utilization"] = math.floor(fits.share * 100) / 100
         chosen.reasons["gpu_memory_utilization"] = (
             f"{fits.taken_gib:.1f} GiB of the GPU are taken by others"
+            if fits.share < SHARE
+            else "the rest is for what else runs on the card"
         )
     return chosen
 

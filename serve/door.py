@@ -39,9 +39,9 @@ class Door:
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         path = scope["path"]
-        if path == "/ready":
+        if path == "/ready" and scope["type"] == "http":
             return await self._ready(send)
-        if path not in OPEN and scope.get("method") != "OPTIONS" and not self._has_key(scope):
+        if path not in OPEN and not _is_preflight(scope) and not self._has_key(scope):
             return await _refuse(scope, send, 401, "a key is needed: Authorization: Bearer KEY")
         if path in UNCOUNTED:
             return await self.app(scope, receive, send)
@@ -69,8 +69,16 @@ class Door:
     async def _ready(self, send: Send) -> None:
         draining = self._is(DRAINING)
         is_ready = self._is(READY) and not draining
-        content = {"ready": is_ready, "draining": draining, "running": self.running}
+        content: dict[str, Any] = {"ready": is_ready, "draining": draining, "running": self.running}
+        content["server"] = self.state.name if self.state else ""
         await _answer(send, 200 if is_ready else 503, content)
+
+
+def _is_preflight(scope: Scope) -> bool:
+    """A browser's question whether it may ask, which is answered before any route."""
+    names = {name for name, _ in scope["headers"]}
+    asks = {b"origin", b"access-control-request-method"} <= names
+    return bool(scope.get("method") == "OPTIONS" and asks)
 
 
 def _digest(words: str) -> bytes:

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -23,7 +24,26 @@ from quantize.manifest import published
 
 API_KEY = "VLLM_API_KEY"
 CPU_KV_CACHE_GIB = "4"
+ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
+SAYS_NOTHING = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
 MIDDLEWARE = "serve.door.Door"
+OPTION_FILES = {
+    "engine/arg_utils.py": ("EngineArgs",),
+    "entrypoints/openai/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
+    "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
+}
+# Options that would undo what was checked, or be read by everybody in the process list.
+OURS = {
+    "model": "say what to serve with checkpoint= or model=",
+    "served_model_name": "clients call it by the model's name",
+    "host": "give host=",
+    "port": "give port=",
+    "uds": "the server listens on a port",
+    "middleware": "it is what asks for the key",
+    "root_path": "the server has no prefix",
+    "api_key": f"everybody here could read it; set {API_KEY} instead",
+    "hf_token": "everybody here could read it; set HF_TOKEN instead",
+}
 
 
 @cache
@@ -73,22 +93,35 @@ def options(engine: EngineConfig) -> dict[str, Any]:
         chosen["max_model_len"] = engine.max_model_len
     known = known_options() if engine.options else set()
     for name in engine.options:
+        if name in OURS:
+            raise bad_input(f"engine.{name}: {OURS[name]}")
         if name not in known:
             raise unknown(f"engine.{name}", name, known)
     return chosen | dict(engine.options)
 
 
 def known_options() -> set[str]:
-    """vLLM's engine options, read from its source: importing it takes ten seconds."""
+    """vLLM's options of engine and server, read from its source: importing it takes ten seconds."""
     package = importlib.util.find_spec("vllm")
     if package is None or not package.submodule_search_locations:
         raise world_fault("vLLM is not installed here; `make setup` installs it")
-    source = Path(package.submodule_search_locations[0]) / "engine" / "arg_utils.py"
+    root = Path(package.submodule_search_locations[0])
+    found: set[str] = set()
+    for file, classes in OPTION_FILES.items():
+        if (root / file).is_file():
+            found |= _fields(root / file, classes)
+    if not found:
+        raise world_fault(f"{root}: this vLLM keeps its options where they are not known")
+    return found - set(OURS)
+
+
+def _fields(source: Path, classes: tuple[str, ...]) -> set[str]:
+    found = set()
     for node in ast.parse(source.read_text()).body:
-        if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
-            fields = [part.target for part in node.body if isinstance(part, ast.AnnAssign)]
-            return {target.id for target in fields if isinstance(target, ast.Name)}
-    raise world_fault(f"{source}: there is no class EngineArgs")
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            parts = [part.target for part in node.body if isinstance(part, ast.AnnAssign)]
+            found |= {target.id for target in parts if isinstance(target, ast.Name)}
+    return found
 
 
 def environment() -> dict[str, str]:
@@ -112,12 +145,21 @@ def server_command(
     for option, value in settings.items():
         flag = option.replace("_", "-")
         if isinstance(value, bool):
-            command.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, dict | list):
+            command += _switch(flag, value)
+        elif isinstance(value, dict):
             command += [f"--{flag}", json.dumps(value)]
+        elif isinstance(value, list):
+            command += [f"--{flag}", *map(str, value)]
         elif value is not None:
             command += [f"--{flag}", str(value)]
     return command
+
+
+def _switch(flag: str, value: bool) -> list[str]:
+    """vLLM has a `--no-` for most switches, not for those that switch something off themselves."""
+    if value:
+        return [f"--{flag}"]
+    return [] if flag.startswith(("disable-", "no-")) else [f"--no-{flag}"]
 
 
 def server_environment() -> dict[str, str]:
@@ -145,11 +187,16 @@ def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path)
 
 
 def reason_in(lines: list[str]) -> str:
-    """The last line of a log that names an error, or else the last one."""
-    for line in reversed(lines):
-        if "Error" in line or "error:" in line:
-            return line.strip()
-    return lines[-1].strip()
+    """The last line of a log that names an error of its own, or else the last one."""
+    named = [line for line in lines if ERROR.search(line)]
+    telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
+    return (telling or named or lines)[-1].strip()
+
+
+def no_proxy() -> urllib.request.OpenerDirector:
+    """A proxy for the world outside knows nothing of a server on this machine, and need not see
+    its key."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def key_headers() -> dict[str, str]:
@@ -162,7 +209,7 @@ def served_name(url: str) -> str:
     """What a running server calls its model."""
     request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=key_headers())
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with no_proxy().open(request, timeout=30) as answer:
             return str(json.load(answer)["data"][0]["id"])
     except (OSError, KeyError, IndexError, ValueError) as error:
         raise world_fault(f"engine.url={url}: no server answers there ({error})") from error

@@ -10,12 +10,14 @@ from conf.errors import bad_input, world_fault
 from conf.hardware import gpu_memory_gib
 from conf.models import CONFIG, read_config
 from serve.engine import CPU_KV_CACHE_GIB, environment
+from serve.tensors import tensors
 
 GIB = 2**30
-SHARE = 0.9  # of a GPU's memory, as vLLM takes by default
+SHARE = 0.9  # of a GPU's memory
 SPARE_SHARE = 0.02
 WORKING_GIB = 2.0  # activations, graphs and what CUDA itself takes, on a GPU
 BLOCK = 16  # tokens
+PLAIN_TYPES = ("F32", "F16", "BF16")
 SHORTEST = 256
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
@@ -41,16 +43,20 @@ class Fit:
 def fit(folder: Path, options: dict[str, Any]) -> Fit:
     """Raises where the weights or a useful cache do not fit."""
     config = read_config(folder)
-    tensor, pipeline = (int(options.get(name, 1)) for name in PARALLEL[:2])
-    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors")) / GIB
-    weights = _widened(weights, config, options) / (tensor * pipeline)
-    token = kv_token_bytes(config, options) / (tensor * pipeline)
+    tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
+    weights = _weights_gib(folder, options) / (tensor * pipeline)
+    token = kv_token_bytes(config, options) / pipeline
     limit = int(config["max_position_embeddings"])
-    cards = gpu_memory_gib()
+    cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token, limit)
     total, free = min(cards, key=lambda card: card[1])
     asked = options.get("gpu_memory_utilization")
+    if asked and float(asked) * total > free:
+        raise world_fault(
+            f"engine.gpu_memory_utilization={asked}: {float(asked) * total:.1f} GiB are asked for, "
+            f"{free:.1f} of {total:.1f} GiB are free"
+        )
     share = float(asked) if asked else min(SHARE, max(0.0, free / total - SPARE_SHARE))
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token * min(SHORTEST, limit):
@@ -60,6 +66,16 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
             "split it with engine.tensor_parallel_size"
         )
     return Fit(weights, cache, _tokens(cache, token), limit, share, total - free)
+
+
+def _weights_gib(folder: Path, options: dict[str, Any]) -> float:
+    """As the engine will hold them: 16-bit tensors in its own type, all others as they are."""
+    wide = 4 if options.get("dtype") == "float32" else 2
+    held = [
+        tensor.count * wide if tensor.dtype in PLAIN_TYPES else tensor.bytes
+        for tensor in tensors(folder).values()
+    ]
+    return sum(held) / GIB
 
 
 def _on_cpu(weights: float, token: float, limit: int) -> Fit:
@@ -73,23 +89,21 @@ def _on_cpu(weights: float, token: float, limit: int) -> Fit:
     return Fit(weights, cache, _tokens(cache, token), limit, None)
 
 
-def _widened(gib: float, config: dict[str, Any], options: dict[str, Any]) -> float:
-    """16-bit weights that the engine holds as 32; quantized ones stay as they are."""
-    is_wide = options.get("dtype") == "float32" and not config.get("quantization_config")
-    return gib * 2 if is_wide else gib
-
-
 def _tokens(cache_gib: float, token_bytes: float) -> int:
     return int(cache_gib * GIB / token_bytes) // BLOCK * BLOCK
 
 
 def kv_token_bytes(config: dict[str, Any], options: dict[str, Any]) -> float:
-    """Bytes of cache for each token of context."""
+    """Bytes of cache for each token of context on each GPU; a head is copied where there are more
+    GPUs than heads."""
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     kv_heads = config.get("num_key_value_heads", heads)
-    values = 2 * config["num_hidden_layers"] * kv_heads * width
-    if str(options.get("kv_cache_dtype", "auto")).startswith("fp8"):
+    kept = max(1, kv_heads // int(options.get("tensor_parallel_size", 1)))
+    values = 2 * config["num_hidden_layers"] * kept * width
+    quantization = config.get("quantization_config") or {}
+    asked = str(options.get("kv_cache_dtype", "auto"))
+    if asked.startswith("fp8") or (asked == "auto" and quantization.get("kv_cache_scheme")):
         return float(values)
     return float(values * (4 if options.get("dtype") == "float32" else 2))
 
@@ -107,7 +121,7 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
             f"{config['num_hidden_layers']} layers"
         )
     needed, here = tensor * pipeline * data, len(gpu_memory_gib())
-    if here and needed > here and "distributed_executor_backend" not in options:
+    if here and needed > here and options.get("distributed_executor_backend") != "ray":
         raise bad_input(
             f"{needed} GPUs are asked for and {here} are here; across hosts: "
             "engine.distributed_executor_backend=ray"
@@ -135,8 +149,10 @@ def _check_groups(folder: Path, config: dict[str, Any], parts: int) -> None:
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     split = {"o_proj": heads * width, "down_proj": config.get("intermediate_size", 0)}
-    for group in (quantization.get("config_groups") or {}).values():
-        size = (group.get("weights") or {}).get("group_size") or 0
+    groups = list((quantization.get("config_groups") or {}).values())
+    sizes = [(group.get("weights") or {}).get("group_size") or 0 for group in groups]
+    sizes.append(quantization.get("group_size") or quantization.get("q_group_size") or 0)
+    for size in sizes:
         for name, columns in split.items():
             if size > 0 and columns % (parts * size):
                 raise bad_input(

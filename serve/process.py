@@ -1,6 +1,7 @@
 """One vLLM server as a child process: its start as it goes, its end with nothing left behind."""
 
 import ctypes
+import http.client
 import json
 import os
 import re
@@ -20,14 +21,16 @@ from typing import Any
 
 import psutil
 
+from conf.cache import cache_root
 from conf.errors import QuantlineError, world_fault
 from serve.door import DRAINING, READY, STATE
-from serve.engine import reason_in
+from serve.engine import no_proxy, reason_in
 
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30
 POLL_S = 0.2
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+LIBRARY = ctypes.CDLL(None)  # loaded here: a process that was just forked must not
 TAIL = 64 * 1024
 # What vLLM writes when it gets there; the last that was seen is where it is.
 PHASES = (
@@ -41,8 +44,7 @@ OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|No available memory for the cache|larger than the (?:maximum|"
     r"available)[^\n]*KV cache|KV cache is needed|Free memory on device|Cannot allocate memory"
 )
-# A proxy for the world outside knows nothing of a server on this machine.
-NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+NO_PROXY = no_proxy()
 LOWER = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_memory_utilization"
 
 
@@ -68,9 +70,18 @@ def check_port(host: str, port: int) -> None:
 class ServerProcess:
     """vLLM's server and everything that it starts."""
 
-    def __init__(self, command: list[str], variables: dict[str, str], url: str, log: Path) -> None:
-        self.command, self.url, self.log = command, url, log
-        self.state = Path(tempfile.mkdtemp(prefix="quantline-server-"))
+    def __init__(
+        self,
+        command: list[str],
+        variables: dict[str, str],
+        url: str,
+        log: Path,
+        own_session: bool = False,
+    ) -> None:
+        """In a session of its own a Ctrl-C in the terminal does not reach it: whoever starts it so
+        lets it finish what it is doing. Without, it ends with the group of its starter."""
+        self.command, self.url, self.log, self.own_session = command, url, log, own_session
+        self.state = _state_folder()
         self.variables = variables | {STATE: str(self.state)}
         self.begin = time.monotonic()
         self.place = log.stat().st_size if log.is_file() else 0
@@ -81,8 +92,7 @@ class ServerProcess:
                 stdout=chatter,
                 stderr=chatter,
                 env=self.variables,
-                # A Ctrl-C in the terminal is for us: we let it finish what it is doing.
-                start_new_session=True,
+                start_new_session=own_session,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
 
@@ -97,7 +107,7 @@ class ServerProcess:
         while time.monotonic() < self.begin + SECONDS_TO_START and is_wanted():
             if self.process.poll() is not None:
                 raise self.death()
-            if self._answers("/health"):
+            if self._is_ours():
                 return
             now = self.phase()
             if now != phase:
@@ -147,50 +157,95 @@ class ServerProcess:
         left = 0
         if self.is_alive() and drain_s:
             left = self._drain(drain_s, is_impatient)
-        children = []
+        family = self._family()
         if self.is_alive():
-            with suppress(psutil.NoSuchProcess):
-                children = psutil.Process(self.process.pid).children(recursive=True)
             self.process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(SECONDS_TO_STOP)
-        for child in children:
+            deadline = time.monotonic() + SECONDS_TO_STOP
+            while self.is_alive() and time.monotonic() < deadline and not is_impatient():
+                time.sleep(POLL_S)
+        for member in {*family, *self._family()}:
             with suppress(psutil.NoSuchProcess):
-                child.kill()
+                member.kill()
         self.process.kill()
         self.process.wait()
+        psutil.wait_procs(family, timeout=SECONDS_TO_STOP)
         shutil.rmtree(self.state, ignore_errors=True)
         return left
 
+    def _family(self) -> list[psutil.Process]:
+        """Everything that it started; in a session of its own also what outlived it."""
+        if self.own_session:
+            return [p for p in psutil.process_iter() if _session_of(p.pid) == self.process.pid]
+        found: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            found = psutil.Process(self.process.pid).children(recursive=True)
+        return found
+
     def _drain(self, seconds: float, is_impatient: Callable[[], bool]) -> int:
+        self.state.mkdir(parents=True, exist_ok=True)
         (self.state / DRAINING).touch()
         deadline = time.monotonic() + seconds
-        running = self._running()
+        running = self._running(1)
         while running and time.monotonic() < deadline and self.is_alive() and not is_impatient():
             time.sleep(POLL_S)
-            running = self._running()
+            running = self._running(running)
         return running
 
-    def _running(self) -> int:
-        try:
-            with NO_PROXY.open(f"{self.url}/ready", timeout=5) as answer:
-                return int(json.load(answer)["running"])
-        except urllib.error.HTTPError as error:
-            return int(json.load(error).get("running", 0)) if error.code == 503 else 0
-        except (OSError, ValueError):
-            return 0
+    def _running(self, before: int) -> int:
+        """Requests that are running; as many as before where it does not say."""
+        answer = self._ready()
+        return before if answer is None else int(answer.get("running", before))
 
-    def _answers(self, path: str) -> bool:
+    def _is_ours(self) -> bool:
+        """Whether it answers, and not another program that had the port first."""
+        answer = self._ready()
+        return answer is not None and answer.get("server") == self.state.name and self._is_healthy()
+
+    def _is_healthy(self) -> bool:
         try:
-            with NO_PROXY.open(f"{self.url}{path}", timeout=5):
+            with NO_PROXY.open(f"{self.url}/health", timeout=5):
                 return True
         except (urllib.error.URLError, OSError):
             return False
 
+    def _ready(self) -> dict[str, Any] | None:
+        """What it says of itself, whether it is ready or not; none where it does not answer."""
+        try:
+            try:
+                with NO_PROXY.open(f"{self.url}/ready", timeout=5) as answer:
+                    content = json.load(answer)
+            except urllib.error.HTTPError as error:
+                content = json.load(error)
+        except ConnectionRefusedError:
+            return {"running": 0}
+        except urllib.error.URLError as error:
+            return {"running": 0} if isinstance(error.reason, ConnectionRefusedError) else None
+        except (OSError, ValueError, http.client.HTTPException):
+            return None
+        return content if isinstance(content, dict) else None
+
+
+def _state_folder() -> Path:
+    """A folder for the server's state; those of programs that are gone are removed."""
+    root = cache_root() / "servers"
+    root.mkdir(parents=True, exist_ok=True)
+    for old in root.iterdir():
+        owner = old.name.split("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+
+
+def _session_of(process: int) -> int:
+    try:
+        return os.getsid(process)
+    except OSError:
+        return -1
+
 
 def _die_with_parent() -> None:
     """The kernel ends the server should this process be killed."""
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
+    LIBRARY.prctl(DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def post(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:

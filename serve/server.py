@@ -5,6 +5,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,14 @@ from pathlib import Path
 from rich.console import Console
 
 from conf.cache import log_file
-from conf.errors import bad_input, gate_failed
+from conf.errors import WORLD_FAULT, QuantlineError, bad_input, gate_failed
 from conf.hardware import compute_capability, resolve_gpu
 from conf.kernels import support
+from conf.load_schema import GpuConfig
 from conf.models import has_chat_template, read_config
 from conf.schema import ServeConfig
 from conf.terminal import say
-from serve.canary import listen
+from serve.canary import Canary, listen
 from serve.checkpoint import check
 from serve.choices import Choices, choices
 from serve.door import OPEN
@@ -29,7 +31,7 @@ from serve.process import POLL_S, ServerProcess, check_port
 from serve.starts import Starts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 STEADY_S = 300.0  # a server that ran this long fails for another reason than the last time
@@ -38,11 +40,12 @@ STEADY_S = 300.0  # a server that ran this long fails for another reason than th
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop."""
     key = _key(config)
+    options(config.engine)  # a wrong one is known before anything is looked for
     found = find(config)
     if found.why:
         say(f"{config.results}: {found.why}")
     _check(found.folder, config)
-    fits = fit(found.folder, options(config.engine) | found.options)
+    fits = fit(found.folder, options(config.engine) | found.options | config.engine.options)
     chosen = choices(config.engine, found, fits)
     check_parallel(found.folder, chosen.options)
     for line in chosen.lines:
@@ -60,17 +63,20 @@ def serve(config: ServeConfig) -> None:
 
 def _key(config: ServeConfig) -> str:
     """From a file or the environment; never from the command line, which everybody can read."""
-    key = os.environ.get(API_KEY, "")
+    key, source = os.environ.get(API_KEY, "").strip(), API_KEY
     if config.api_key_file:
         path = Path(config.api_key_file).expanduser()
+        source = f"api_key_file={path}"
         try:
             key = (path.read_text().splitlines() or [""])[0].strip()
         except OSError as error:
-            raise bad_input(f"api_key_file={path}: cannot be read ({error.strerror})") from error
+            raise bad_input(f"{source}: cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise bad_input(f"{source}: is no text") from error
         if not key:
-            raise bad_input(f"api_key_file={path}: its first line is empty")
-    if "api_key" in config.engine.options:
-        raise bad_input(f"engine.api_key: everybody here could read it; set {API_KEY} instead")
+            raise bad_input(f"{source}: its first line is empty")
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise bad_input(f"{source}: a key has letters, digits and signs of ASCII only, no spaces")
     if config.host not in LOOPBACK and not key:
         raise bad_input(
             f"host={config.host}: other machines could call it; set {API_KEY} or api_key_file first"
@@ -82,13 +88,15 @@ def _check(folder: Path, config: ServeConfig) -> None:
     """The proof again, and whether its format runs here."""
     check(folder, folder, config.engine)
     quantization = read_config(folder).get("quantization_config") or {}
-    gpu = resolve_gpu(config.gpu)
-    found = support(quantization, compute_capability(gpu), os.uname().machine)
+    here, asked = resolve_gpu(GpuConfig()), config.gpu
+    if asked.name and asked.name != here.name and not config.dry_run:
+        raise bad_input(f"gpu={asked.name}: this machine has {here.name}")
+    found = support(quantization, compute_capability(asked), os.uname().machine)
     if not found.runs:
         raise bad_input(f"{folder}: {found.words}; serve {found.instead} instead")
-    say(
-        f"{folder}: proven; {found.words}" + (f"; better: {found.instead}" if found.instead else "")
-    )
+    is_proven = quantization.get("quant_method") == "compressed-tensors"
+    better = f"; better: {found.instead}" if found.instead else ""
+    say(f"{folder}: {'proven' if is_proven else 'whole'}; {found.words}{better}")
 
 
 @dataclass
@@ -114,7 +122,8 @@ def stop_signals() -> Iterator[Signals]:
     def count(*_: object) -> None:
         found.stops += 1
 
-    before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, count) for number in numbers}
     try:
         yield found
     finally:
@@ -130,22 +139,23 @@ class Watch:
     ) -> None:
         self.config, self.found, self.chosen, self.command = config, found, chosen, command
         host = EVERYWHERE.get(config.host, config.host)
-        self.url = f"http://{host}:{config.port}"
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
         self.log = log_file(f"serve-{found.name}-{os.getpid()}")
         self.starts = Starts(found.folder, command)
         self.was_ready = False
+        self.ready_since: float | None = None
 
     def run(self) -> None:
         pause = FIRST_PAUSE_S
         with stop_signals() as signals:
             while True:
-                begin = time.monotonic()
+                self.ready_since = None
                 death = self._once(signals)
                 if not signals.is_wanted or death is None:
                     return
                 if self.config.restart == "never" or not self.was_ready:
                     raise death
-                if time.monotonic() - begin > STEADY_S:
+                if self.ready_since and time.monotonic() - self.ready_since > STEADY_S:
                     pause = FIRST_PAUSE_S
                 say(f"{death}; starting again in {pause:.0f} s")
                 self._wait(pause, signals)
@@ -161,9 +171,14 @@ class Watch:
     def _once(self, signals: Signals) -> Exception | None:
         """One life of the server; why it died, or nothing where it was told to stop."""
         say(f"{self.found.folder}: starting vLLM (log in {self.log})")
-        server = ServerProcess(self.command, server_environment(), self.url, self.log)
+        server = ServerProcess(self.command, server_environment(), self.url, self.log, True)
         try:
-            self._start(server, signals)
+            try:
+                self._start(server, signals)
+            except QuantlineError as error:
+                if error.exit_code != WORLD_FAULT:
+                    raise
+                return error
             while signals.is_wanted:
                 if not server.is_alive():
                     return server.death()
@@ -191,14 +206,33 @@ class Watch:
         if not signals.is_wanted:
             return
         self.starts.remember(time.monotonic() - begin)
-        if self.config.canary != "off":
-            self._canary()
+        if self.config.canary != "off" and not self._canary(server, signals):
+            return
         server.say_ready()
         self.was_ready = True
+        self.ready_since = time.monotonic()
         self._say_address(time.monotonic() - begin)
 
-    def _canary(self) -> None:
-        canary = listen(self.found.folder, self.url, self.found.name)
+    def _canary(self, server: ServerProcess, signals: Signals) -> bool:
+        """Asks, while it listens for signals and for the server's death; whether to go on."""
+        with ThreadPoolExecutor(1) as beside:
+            asked = beside.submit(listen, self.found.folder, self.url, self.found.name)
+            while not asked.done():
+                if not signals.is_wanted or not server.is_alive():
+                    server.stop()  # which ends the question, too
+                    break
+                time.sleep(POLL_S)
+            failure = asked.exception()
+        if not signals.is_wanted:
+            return False
+        if not server.is_alive():
+            raise server.death()
+        if failure is not None:
+            raise failure
+        self._judge(asked.result())
+        return True
+
+    def _judge(self, canary: Canary) -> None:
         if canary.fault and self.config.canary == "check":
             raise gate_failed(f"{canary.fault}; canary=warn serves it all the same")
         if canary.fault:
@@ -210,24 +244,27 @@ class Watch:
 
     def _say_address(self, seconds: float) -> None:
         say(f"ready after {seconds:.0f} s: {self.url}/v1, beside it /health, /ready and /metrics")
-        for line in examples(self.found, self.url, bool(os.environ.get(API_KEY))):
+        key_file = self.config.api_key_file if os.environ.get(API_KEY) else None
+        for line in examples(self.found, self.url, bool(os.environ.get(API_KEY)), key_file):
             print(line, flush=True)
 
 
-def examples(found: Found, url: str, with_key: bool) -> list[str]:
+def examples(found: Found, url: str, with_key: bool, key_file: str | None = None) -> list[str]:
     """Lines that work as they are printed."""
     chat = has_chat_template(found.folder)
     path = "/v1/chat/completions" if chat else "/v1/completions"
     body = '"messages": [{"role": "user", "content": "Hello"}]' if chat else '"prompt": "Hello"'
-    header = f' -H "Authorization: Bearer ${API_KEY}"' if with_key else ""
-    key = f"os.environ['{API_KEY}']" if with_key else "'none'"
-    call = (
-        "chat.completions.create(messages=[{'role': 'user', 'content': 'Hello'}],"
-        if chat
-        else "completions.create(prompt='Hello',"
-    )
-    client = f"openai.OpenAI(base_url='{url}/v1', api_key={key})"
-    python = f"import openai, os; print({client}.{call} model='{found.name}', max_tokens=32))"
+    shell, key = f"${API_KEY}", f'os.environ["{API_KEY}"]'
+    if key_file:
+        file = str(Path(key_file).expanduser().resolve())
+        shell, key = f"$(head -n1 {shlex.quote(file)})", f'open("{file}").readline().strip()'
+    header = f' -H "Authorization: Bearer {shell}"' if with_key else ""
+    key = key if with_key else '"none"'
+    client = f'openai.OpenAI(base_url="{url}/v1", api_key={key})'
+    call = "chat.completions" if chat else "completions"
+    asked = body.replace('"messages": ', "messages=").replace('"prompt": ', "prompt=")
+    arguments = f'model="{found.name}", {asked}, max_tokens=32'
+    python = f"import openai, os; print({client}.{call}.create({arguments}))"
     return [
         f"curl {url}{path} -H 'Content-Type: application/json'{header} "
         f'-d \'{{"model": "{found.name}", {body}, "max_tokens": 32}}\'',

@@ -16,7 +16,7 @@ from evaluate.engines import NO_JUDGE, Engine, Load, Loaded
 from evaluate.engines.vllm import engine_settings
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
-from serve.engine import key_headers, running_server, served_name
+from serve.engine import key_headers, no_proxy, running_server, served_name
 
 NAME = "measured"
 SECONDS_FOR_A_RUN = 3600
@@ -38,7 +38,11 @@ class ServerEngine(Engine):
         settings.pop("skip_tokenizer_init", None)  # a server writes words, made-up ones, too
         server = running_server(load.folder, settings, NAME, load.log)
         self.url = self.stack.enter_context(server)
-        self.loaded = loaded(load.log)
+        try:
+            self.loaded = loaded(load.log)
+        except BaseException:
+            self.stack.close()
+            raise
         self.loaded.startup["start_s"] = time.perf_counter() - begin
 
     def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
@@ -70,7 +74,7 @@ class ServerEngine(Engine):
 
     def prefix_cache(self) -> tuple[float, float]:
         request = urllib.request.Request(f"{self.url}/metrics", headers=key_headers())
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with no_proxy().open(request, timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         found = {"hits": 0.0, "queries": 0.0}
         for line in lines:
@@ -89,7 +93,7 @@ class ServerEngine(Engine):
             json.dumps(body).encode(),
             {"Content-Type": "application/json", **key_headers()},
         )
-        with urllib.request.urlopen(request, timeout=SECONDS_FOR_A_RUN) as answer:
+        with no_proxy().open(request, timeout=SECONDS_FOR_A_RUN) as answer:
             return str(json.load(answer)["choices"][0]["text"])
 
     async def _all(

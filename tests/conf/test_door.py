@@ -48,7 +48,7 @@ COMMANDS = {
         (("quantize", "recipe.file=x.yaml", "lm_head=int8"), "the file is run as it is"),
         (("quantize", "recipe=w4a16_awq", "recipe.steps=[sparsegpt,gptq]"), "symmetric rounding"),
         (("quantize", "-m", "recipe=w8a8_smooth_gptq,nope"), "there is no 'nope'"),
-        (("serve", "host=0.0.0.0", "checkpoint=."), "there is no model in that folder"),
+        (("serve", "checkpoint=."), "there is no model in that folder"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(

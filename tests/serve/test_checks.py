@@ -8,11 +8,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.kernels import support
+from conf.kernels import format_of, support
 from conf.load_schema import EngineConfig
 from serve import fit as fitting
 from serve.canary import Canary
 from serve.choices import choices
+from serve.engine import known_options, server_command
 from serve.find import Found
 from serve.fit import Fit, check_parallel, fit, kv_token_bytes
 from tests.conftest import Run
@@ -37,7 +38,7 @@ QWEN = {
         (INT8, None, "aarch64", True, "CPUInt8"),
         (FP8, 9.0, "x86_64", True, "CutlassFP8"),
         (FP8, 8.0, "x86_64", True, "weight-only Marlin"),
-        (FP8, 7.5, "x86_64", False, "multiplies no FP8"),
+        (FP8, 7.5, "x86_64", True, "weight-only Marlin"),
         (FP8, None, "x86_64", True, "slower than INT8"),
         (W8A16, 9.0, "x86_64", True, "Machete"),
         (W8A16, 8.0, "x86_64", True, "Marlin"),
@@ -61,10 +62,29 @@ def test_stored_sparsity_runs_nowhere() -> None:
     assert not support({"sparsity_config": {"format": "sparse-24-bitmask"}}, 9.0, "x86_64").runs
 
 
+@pytest.mark.parametrize(
+    ("quantization", "kind"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "w4a16"),
+        ({"quant_method": "gptq", "bits": 8}, "w8a16"),
+        ({"quant_method": "fp8"}, "w8a8_fp8"),
+        ({"quant_method": "bitsandbytes"}, ""),
+        ({"config_groups": {"g": INT8 | {"weights": {"num_bits": 4, "type": "int"}}}}, ""),
+    ],
+)
+def test_formats_of_others_are_known_or_said_to_be_unknown(
+    quantization: dict[str, object], kind: str
+) -> None:
+    assert format_of(quantization) == kind
+    assert kind or "not known here" in support(quantization, 9.0, "x86_64").words
+    assert not support(quantization, 7.0, "x86_64").runs
+
+
 def folder_of(tmp_path: Path, config: dict[str, object], gib: float = 0.0) -> Path:
+    """A model whose only tensor, in the config's words, is so large; nothing of it is on disk."""
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(int(gib * 2**30))
+    count = int(gib * 2**30) // 2
+    (tmp_path / "tensors.json").write_text(json.dumps({"weight": ["BF16", [count]]}))
     return tmp_path
 
 
@@ -91,7 +111,21 @@ def test_weights_that_do_not_fit_are_refused(
     with pytest.raises(QuantlineError, match=r"needs 8\.0 GiB for its weights") as caught:
         fit(folder, {})
     assert caught.value.exit_code == 3
+    monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(16.0, 15.9), (16.0, 15.9)])
     assert fit(folder, {"tensor_parallel_size": 2}).weights_gib == 4.0
+    monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(16.0, 15.9), (16.0, 1.0)])
+    assert fit(folder, {}).weights_gib == 8.0, "the second GPU is not asked for"
+    with pytest.raises(QuantlineError, match=r"14\.4 GiB are asked for"):
+        fit(folder, {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2})
+
+
+def test_heads_that_are_copied_take_their_room_on_every_gpu() -> None:
+    few = QWEN | {"num_key_value_heads": 2}
+    split = [kv_token_bytes(few, {"tensor_parallel_size": parts}) for parts in (1, 2, 8)]
+    assert split[0] == 2 * split[1]
+    assert split[1] == split[2]
+    scaled = few | {"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}
+    assert kv_token_bytes(scaled, {}) == split[0] / 2
 
 
 def test_a_gpu_that_others_use_is_taken_in_part() -> None:
@@ -139,6 +173,10 @@ def test_a_split_between_groups_is_fine_and_needs_its_gpus(
     quantization = {"config_groups": {"group_0": {"weights": weights}}}
     folder = folder_of(tmp_path, QWEN | {"quantization_config": quantization})
     check_parallel(folder, {"tensor_parallel_size": 2})
+    (tmp_path / "awq").mkdir()
+    awq = QWEN | {"intermediate_size": 11008, "quantization_config": {"group_size": 128}}
+    with pytest.raises(QuantlineError, match="down_proj has 11008 columns"):
+        check_parallel(folder_of(tmp_path / "awq", awq), {"tensor_parallel_size": 8})
     monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(80.0, 80.0)])
     with pytest.raises(QuantlineError, match="2 GPUs are asked for and 1 are here"):
         check_parallel(folder, {"tensor_parallel_size": 2})
@@ -195,6 +233,8 @@ def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
         (("restart=always",), "choose one of never, on-failure"),
         (("engine.api_key=secret",), "engine.api_key: everybody here could read it"),
         (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),
+        (("engine.model=/other",), "engine.model: say what to serve with checkpoint="),
+        (("engine.hf_token=abc",), "engine.hf_token: everybody here could read it"),
     ],
 )
 def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_command: Run) -> None:
@@ -223,3 +263,33 @@ def test_results_decide_what_is_served(
     assert "--max-num-seqs 4" in result.stdout
     slow = run_command("serve", "results=results.jsonl", "targets.tpot_ms=0.01", *arguments)
     assert slow.returncode == 2
+
+
+@pytest.mark.parametrize("key", ["two words", "line\x07", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(
+    key: str, tmp_path: Path, run_command: Run
+) -> None:
+    (tmp_path / "key").write_text(f"{key}\n")
+    result = run_command("serve", "api_key_file=key")
+    assert result.returncode == 2
+    assert "a key has letters, digits and signs of ASCII only" in result.stderr
+    assert key not in result.stderr
+
+
+def test_options_of_server_and_engine_reach_vllm_as_it_takes_them() -> None:
+    settings = {
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        "cudagraph_capture_sizes": [1, 2],
+        "disable_log_stats": False,
+    }
+    assert set(settings) <= known_options()
+    words = server_command(Path("m"), settings, "127.0.0.1", 1, "m")
+    assert words[words.index("--cudagraph-capture-sizes") + 1 :][:2] == ["1", "2"]
+    assert not any("disable-log-stats" in word for word in words)
+
+
+def test_another_gpu_than_the_one_here_is_an_error(tiny_checkpoint: Path, run_command: Run) -> None:
+    result = run_command("serve", f"checkpoint={tiny_checkpoint}", "gpu=t4")
+    assert result.returncode == 2
+    assert "this machine has" in result.stderr

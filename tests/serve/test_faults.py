@@ -10,12 +10,14 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conf.errors import QuantlineError
 from conf.schema import ServeConfig
 from serve import server
 from serve.choices import Choices
+from serve.engine import reason_in
 from serve.find import Found
 from serve.process import ServerProcess, check_port, free_port
 from serve.server import Watch, examples
@@ -23,13 +25,16 @@ from tests.conftest import evaluate_config
 
 # Answers /health; then does what its last argument says.
 PROGRAM = """
-import http.server, os, sys, threading, time
+import http.server, json, os, sys, threading, time
 port, lives, then = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+name, running, slow = os.path.basename(os.environ['QUANTLINE_SERVER_STATE']), 0, 0
 with open(lives, 'a') as file: file.write('.')
 if then == 'early': sys.exit('RuntimeError: no kernel for this')
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200); self.end_headers(); self.wfile.write(b'{"running": 0}')
+        time.sleep(slow)
+        self.send_response(200); self.end_headers()
+        self.wfile.write(json.dumps({'running': running, 'server': name}).encode())
     def log_message(self, *_): pass
 served = http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler)
 threading.Thread(target=served.serve_forever, daemon=True).start()
@@ -153,3 +158,80 @@ def test_printed_lines_hold_no_key(tmp_path: Path) -> None:
     lines = examples(Found(tmp_path, "tiny"), "http://127.0.0.1:8000", with_key=True)
     assert all("VLLM_API_KEY" in line for line in lines)
     assert "/v1/chat/completions" in lines[0]
+    (tmp_path / "key").write_text("sesame\n")
+    named = examples(Found(tmp_path, "tiny"), "http://[::1]:8000", True, str(tmp_path / "key"))
+    assert named[0].startswith("curl http://[::1]:8000/v1/chat/completions ")
+    assert "$(head -n1 " in named[0]
+    assert "sesame" not in "".join(named)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            ["(EngineCore) ValueError: no room", "RuntimeError: failed. See root cause above."],
+            "(EngineCore) ValueError: no room",
+        ),
+        (
+            ["torch.AcceleratorError: bad", '"POST /v1/models HTTP/1.1" 500 Internal Server Error'],
+            "torch.AcceleratorError: bad",
+        ),
+        (["vllm.EngineDeadError: gone"], "vllm.EngineDeadError: gone"),
+        (["nothing", "last words"], "last words"),
+    ],
+)  # fmt: skip
+def test_the_line_that_tells_why_is_found(lines: list[str], reason: str) -> None:
+    assert reason_in(lines) == reason
+
+
+def test_what_a_dead_server_leaves_behind_is_ended_too(tmp_path: Path) -> None:
+    script = (
+        "import subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(p.pid, flush=True)\n"
+    )
+    log = tmp_path / "log"
+    found = ServerProcess([sys.executable, "-c", script], dict(os.environ), "", log, True)
+    found.process.wait()
+    orphan = int(log.read_text().split()[0])
+    assert psutil.pid_exists(orphan)
+    found.stop()
+    assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == "zombie"
+
+
+def test_another_program_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
+    port = free_port()
+    variables = dict(os.environ) | {"QUANTLINE_SERVER_STATE": "/somebody/else"}
+    other = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "lives"), "60"], env=variables
+    )
+    try:
+        sleeping = [
+            sys.executable,
+            "-c",
+            "import time; time.sleep(2); raise SystemExit('Error: x')",
+        ]
+        url = f"http://127.0.0.1:{port}"
+        found = ServerProcess(sleeping, dict(os.environ), url, tmp_path / "log")
+        with pytest.raises(QuantlineError, match="stopped with 1"):
+            found.wait_until_healthy()
+        found.stop()
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_server_that_answers_slowly_is_given_its_time(tmp_path: Path) -> None:
+    program = PROGRAM.replace("running, slow = os", "running, slow = os").replace(
+        ", 0, 0\n", ", 3, 7\n"
+    )
+    port = free_port()
+    command = [sys.executable, "-c", program, str(port), str(tmp_path / "lives"), "60"]
+    url = f"http://127.0.0.1:{port}"
+    found = ServerProcess(command, dict(os.environ), url, tmp_path / "log")
+    while not (tmp_path / "lives").exists():
+        time.sleep(0.1)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    assert found.stop(drain_s=6) > 0
+    assert time.monotonic() - begin > 6
