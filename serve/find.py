@@ -12,7 +12,8 @@ from conf.hardware import cpu_name, resolve_gpu
 from conf.schema import ModelConfig, ServeConfig
 from quantize import manifest
 from quantize.manifest import published
-from serve.engine import checkpoint_folder, model_folder, reason_in
+from serve.engine import checkpoint_folder, model_folder
+from serve.talk import reason_in
 
 ORIGINAL = "original"
 

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ import psutil
 from conf.cache import cache_root
 from conf.errors import QuantlineError, world_fault
 from serve.door import DRAINING, READY, STATE
-from serve.engine import no_proxy, reason_in
+from serve.talk import no_proxy, reason_in
 
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30
@@ -246,13 +245,3 @@ def _session_of(process: int) -> int:
 def _die_with_parent() -> None:
     """The kernel ends the server should this process be killed."""
     LIBRARY.prctl(DIE_WITH_PARENT, signal.SIGTERM)
-
-
-def post(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    """A JSON request to a server, and its answer."""
-    request = urllib.request.Request(
-        f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
-    )
-    with NO_PROXY.open(request, timeout=600) as answer:
-        content: dict[str, Any] = json.load(answer)
-    return content

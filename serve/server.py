@@ -24,11 +24,12 @@ from serve.canary import Canary, listen
 from serve.checkpoint import check
 from serve.choices import Choices, choices
 from serve.door import OPEN
-from serve.engine import API_KEY, options, server_command, server_environment
+from serve.engine import options, server_command, server_environment
 from serve.find import Found, find
 from serve.fit import check_parallel, fit
 from serve.process import POLL_S, ServerProcess, check_port
 from serve.starts import Starts
+from serve.talk import API_KEY
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}

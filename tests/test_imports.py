@@ -16,7 +16,7 @@ ALLOWED = {
     # Starting an engine and what may be loaded into one are serve's to say.
     "evaluate": {
         *("conf", "quantize.manifest", "evaluate"),
-        *("serve.engine", "serve.checkpoint", "serve.tensors"),
+        *("serve.engine", "serve.talk", "serve.checkpoint", "serve.tensors"),
     },
 }
 HEAVY = {

@@ -16,7 +16,8 @@ from evaluate.engines import NO_JUDGE, Engine, Load, Loaded
 from evaluate.engines.vllm import engine_settings
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
-from serve.engine import key_headers, no_proxy, running_server, served_name
+from serve.engine import running_server
+from serve.talk import key_headers, no_proxy, served_name
 
 NAME = "measured"
 SECONDS_FOR_A_RUN = 3600

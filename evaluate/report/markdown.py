@@ -9,11 +9,11 @@ import vl_convert
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
 from evaluate.report.drawing import Chart
+from evaluate.report.gather import Answer, Report
 from evaluate.report.grounds import Ground
 from evaluate.report.recommend import Choice
 from evaluate.report.records import Record
 from evaluate.report.setting import environments
-from evaluate.report.story import Answer, Report
 from evaluate.report.tables import (
     CHECKPOINT,
     CONTEXT,

@@ -12,10 +12,10 @@ import vl_convert
 from conf.cache import cache_root
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
+from evaluate.report.gather import Answer, Report
 from evaluate.report.markdown import CHOICE_TITLES, accuracy_lines, choice_words
 from evaluate.report.records import Record
 from evaluate.report.setting import environments
-from evaluate.report.story import Answer, Report
 from evaluate.report.tables import (
     CONTEXT,
     ENGINE,

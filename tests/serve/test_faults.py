@@ -17,10 +17,10 @@ from conf.errors import QuantlineError
 from conf.schema import ServeConfig
 from serve import server
 from serve.choices import Choices
-from serve.engine import reason_in
 from serve.find import Found
 from serve.process import ServerProcess, check_port, free_port
 from serve.server import Watch, examples
+from serve.talk import reason_in
 from tests.conftest import evaluate_config
 
 # Answers /health; then does what its last argument says.

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from conf.report_schema import ReportConfig
+from evaluate.report.gather import Report, make_report
 from evaluate.report.markdown import escape
-from evaluate.report.story import Report, make_report, write_report
+from evaluate.report.story import write_report
 from evaluate.results import Row, read
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 

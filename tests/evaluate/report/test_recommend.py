@@ -6,13 +6,13 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.report_schema import ReportConfig, TargetsConfig
+from evaluate.report.gather import make_report
 from evaluate.report.grounds import grounds
 from evaluate.report.memory import need_gib
 from evaluate.report.mix import choose_mix
 from evaluate.report.quality import qualities
 from evaluate.report.ranking import rank_all
 from evaluate.report.recommend import Choice, choose
-from evaluate.report.story import make_report
 from evaluate.results import Row
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from conf.report_schema import ReportConfig
-from evaluate.report.story import make_report, write_report
+from evaluate.report.gather import make_report
+from evaluate.report.story import write_report
 from evaluate.results import Row
 from tests.conftest import Run
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write

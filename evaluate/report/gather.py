@@ -1,0 +1,259 @@
+"""What a report shows: every file read, who is compared with whom settled, and decided."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conf.errors import bad_input, unknown
+from conf.report_schema import ReportConfig
+from evaluate.judging import engine_findings
+from evaluate.report.beside import engine_records, sweep_records
+from evaluate.report.charts import charts
+from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
+from evaluate.report.drawing import (
+    BATCHES,
+    CAPACITY,
+    CELLS,
+    CONTEXTS,
+    ENGINES,
+    LIMITS,
+    OPERATORS,
+    PROFILES,
+    SENSITIVITY,
+    SWEEP,
+    Chart,
+    Names,
+)
+from evaluate.report.grounds import Ground, grounds
+from evaluate.report.mix import choose_mix
+from evaluate.report.quality import Qualities, qualities
+from evaluate.report.ranking import rank_all
+from evaluate.report.recommend import Choice, choose
+from evaluate.report.records import (
+    Record,
+    batch_records,
+    capacity_records,
+    cell_records,
+    context_records,
+    limit_records,
+    operator_records,
+    profile_records,
+    sensitivity_records,
+)
+from evaluate.results import Row, current, read
+
+MOST_LISTED = 200
+MOST_FINDINGS = 12
+
+
+@dataclass
+class Answer:
+    """What to serve on one ground."""
+
+    ground: Ground
+    whole: Choice
+    loads: list[Choice]
+
+
+@dataclass
+class Report:
+    """Everything that a report shows, before it is written."""
+
+    config: ReportConfig
+    rows: list[Row]
+    grounds: list[Ground]
+    qualities: Qualities
+    answers: list[Answer]
+    sets: dict[str, list[Record]]
+    names: Names
+    charts: list[Chart]
+    faults: list[str] = field(default_factory=list)
+    """Lines that could not be read, as file:line."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know before trusting a figure."""
+    findings: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Runs that are in no average, and what failed or was skipped, with the reason."""
+
+
+def make_report(config: ReportConfig) -> Report:
+    """Reads the files and decides; nothing is written."""
+    rows, faults, notes = _rows([Path(name).expanduser() for name in config.results])
+    if not rows:
+        raise bad_input(_nothing(config, faults))
+    found = grounds(rows)
+    rank_all(found, config.max_spread)
+    judged = qualities(rows)
+    _check_mix(config, found)
+    answers = [
+        Answer(
+            ground,
+            choose_mix(ground, config.mix, config.targets, judged),
+            [choose(load, config.targets, judged, ground.between or 0.0) for load in ground.loads],
+        )
+        for ground in found
+    ]
+    sets = _sets(found, judged, rows)
+    names = Names(
+        candidates=list(dict.fromkeys(name for ground in found for name in ground.candidates)),
+        scenarios=list(dict.fromkeys(load.name for ground in found for load in ground.loads)),
+    )
+    return Report(
+        config=config,
+        rows=rows,
+        grounds=found,
+        qualities=judged,
+        answers=answers,
+        sets=sets,
+        names=names,
+        charts=charts(sets, names),
+        faults=faults,
+        notes=notes + _notes(found),
+        findings=_findings(found, rows),
+        left_out=_left_out(rows, found),
+    )
+
+
+def _check_mix(config: ReportConfig, found: list[Ground]) -> None:
+    known = {
+        name for ground in found for load in ground.loads for name in (load.name, load.measure)
+    }
+    for name in config.mix if found else []:
+        if name not in known:
+            raise unknown(f"mix.{name}", name, known)
+
+
+def _nothing(config: ReportConfig, faults: list[str]) -> str:
+    files = ", ".join(config.results)
+    reason = f" ({faults[0]})" if faults else ""
+    return f"results={files}: there are no results in it{reason}"
+
+
+def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
+    """The rows that count of all files together. A row that stands in two files counts once;
+    another session under the same key stays apart from the first."""
+    rows: list[Row] = []
+    faults: list[str] = []
+    for path in files:
+        if not path.is_file():
+            raise bad_input(f"results={path}: there is no such file")
+        found, wrong = read(path)
+        rows += found
+        faults += wrong
+    marks = {(r.key, r.kind, r.repeat, r.generation, r.time, repr(r.values)): r for r in rows}
+    notes = []
+    if len(marks) < len(rows):
+        copies = len(rows) - len(marks)
+        notes.append(f"{copies} rows stand there more than once and count once")
+    counting = current(list(marks.values()))
+    if len(counting) < len(marks):
+        older = len(marks) - len(counting)
+        notes.append(f"{older} rows were measured again (force=true) and no longer count")
+    sessions = _keep_sessions_apart(counting)
+    if sessions:
+        notes.append(
+            f"{sessions} cells were measured in more than one session; each session is shown apart"
+        )
+    return counting, faults, notes
+
+
+def _keep_sessions_apart(rows: list[Row]) -> int:
+    """Gives a repeat that is there already a key of its own, with those that follow it."""
+    seen: dict[tuple[str, int], int] = defaultdict(int)
+    again = set()
+    for row in rows:
+        if row.kind != "speed":
+            continue
+        session = seen[row.key, row.repeat]
+        seen[row.key, row.repeat] += 1
+        if session:
+            again.add(row.key)
+            row.key = f"{row.key} session {session + 1}"
+    return len(again)
+
+
+def _sets(found: list[Ground], judged: Qualities, rows: list[Row]) -> dict[str, list[Record]]:
+    return {
+        CELLS: [record for ground in found for record in cell_records(ground, judged)],
+        BATCHES: [record for ground in found for record in batch_records(ground)],
+        CONTEXTS: [record for ground in found for record in context_records(ground)],
+        CAPACITY: [record for ground in found for record in capacity_records(ground)],
+        LIMITS: [record for ground in found for record in limit_records(ground)],
+        SWEEP: [record for ground in found for record in sweep_records(ground)],
+        ENGINES: engine_records(found),
+        PROFILES: profile_records(rows),
+        OPERATORS: operator_records(rows),
+        SENSITIVITY: sensitivity_records(rows),
+    }
+
+
+def _notes(found: list[Ground]) -> list[str]:
+    notes = []
+    if len(found) > 1:
+        notes.append(
+            f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
+            "is compared or averaged across them"
+        )
+    for ground in found:
+        if ground.has_random_weights:
+            notes.append(
+                f"{ground.title}: random weights. Speed does not depend on their values; accuracy "
+                "does, and comes from checkpoints of the same recipe where it is shown"
+            )
+        without = [load.name for load in ground.loads if all(e.ratio is None for e in load.entries)]
+        if without:
+            names = ", ".join(without)
+            notes.append(f"{ground.title}: no original to compare with, or one run only: {names}")
+        notes.append(_noise_note(ground))
+    return notes
+
+
+def _noise_note(ground: Ground) -> str:
+    if ground.between is None:
+        return (
+            f"{ground.title}: intervals are of repeats within one start of the engine; how much "
+            "starts differ was not measured (two recipes that are the same to the engine show it)"
+        )
+    return (
+        f"{ground.title}: checkpoints that are the same to the engine differ by "
+        f"{ground.between:.1%} from start to start (one deviation, by {ground.twins} pairs); all "
+        "intervals between checkpoints contain that"
+    )
+
+
+def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
+    words = engine_findings(rows)
+    for ground in found:
+        for axis in (BATCH, CONTEXT):
+            said = [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
+            words += [f"{ground.title}: {one}" if len(found) > 1 else one for one in said]
+    words = list(dict.fromkeys(words))
+    more = len(words) - MOST_FINDINGS
+    return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
+
+
+def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
+    """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
+    listed = []
+    for row in rows:
+        where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
+        if row.kind in ("speed", "accuracy") and row.invalid:
+            listed.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
+        elif row.kind in ("failed", "skipped"):
+            listed.append(f"{where}: {row.kind}, {row.reason}")
+    for ground in found:
+        for load in ground.loads:
+            for entry in load.entries:
+                by = entry.cell.ranked_by
+                summary = entry.cell.summary(by)
+                values = entry.cell.values(by)
+                for place in summary.outliers if summary else []:
+                    listed.append(
+                        f"{ground.model}, {entry.candidate}, {load.name}: outlier left out, "
+                        f"{values[place]:.4g} s against a median of {summary.median:.4g} s"
+                        if summary
+                        else ""
+                    )
+    listed = list(dict.fromkeys(listed))
+    more = len(listed) - MOST_LISTED
+    return listed[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])
