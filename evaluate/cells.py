@@ -24,6 +24,7 @@ class Cell:
     """What sets it apart from other cells of the same checkpoint and scenario."""
     _summaries: dict[str, tuple[int, Summary | None]] = field(default_factory=dict, repr=False)
     """What was reckoned already, and from how many runs."""
+    _outliers: tuple[int, set[int]] | None = field(default=None, repr=False)
 
     @property
     def label(self) -> str:
@@ -56,17 +57,22 @@ class Cell:
         return self._summaries[name][1]
 
     def _summarized(self, name: str) -> Summary | None:
-        times = [row.values.get(self.ranked_by) for row in self.valid]
-        timed = [row for row, time in zip(self.valid, times, strict=True) if time is not None]
-        wild = outliers([float(time) for time in times if time is not None])
-        strange = {id(timed[place]) for place in wild}
         rows = [row for row in self.valid if name in row.values]
         if not rows:
             return None
+        strange = self._strange()
         places = [place for place, row in enumerate(rows) if id(row) in strange]
         if len(places) == len(rows):
             places = []
         return summarize([float(row.values[name]) for row in rows], places)
+
+    def _strange(self) -> set[int]:
+        """Runs that stand out by the time they took."""
+        if self._outliers is None or self._outliers[0] != len(self.valid):
+            timed = [row for row in self.valid if self.ranked_by in row.values]
+            wild = outliers([float(row.values[self.ranked_by]) for row in timed])
+            self._outliers = (len(self.valid), {id(timed[place]) for place in wild})
+        return self._outliers[1]
 
     def is_ranked(self, max_spread: float) -> bool:
         """Whether it may be compared: some run counts, and they agree with each other."""

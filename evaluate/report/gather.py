@@ -140,7 +140,7 @@ def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
         found, wrong = read(path)
         rows += found
         faults += wrong
-    marks = {(r.key, r.kind, r.repeat, r.generation, r.time, repr(r.values)): r for r in rows}
+    marks = {(r.key, r.kind, r.repeat, r.generation, r.time, _figure(r)): r for r in rows}
     notes = []
     if len(marks) < len(rows):
         copies = len(rows) - len(marks)
@@ -155,6 +155,11 @@ def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
             f"{sessions} cells were measured in more than one session; each session is shown apart"
         )
     return counting, faults, notes
+
+
+def _figure(row: Row) -> str:
+    """One of its values, which no other run has to the last digit."""
+    return str(next((v for v in row.values.values() if isinstance(v, float)), row.reason))
 
 
 def _keep_sessions_apart(rows: list[Row]) -> int:

@@ -28,8 +28,11 @@ def noise_between_starts(ground: Ground) -> float | None:
     one thing, the median over pairs another."""
     pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for load in ground.loads:
-        for one, other in combinations(load.entries, 2):
-            ratio = ratio_of(one, other, 0.0) if _are_twins(one, other) else None
+        alike: dict[str, list[Entry]] = defaultdict(list)
+        for entry in load.entries:
+            alike[_as_the_engine_sees_it(entry)].append(entry)
+        for one, other in (pair for same in alike.values() for pair in combinations(same, 2)):
+            ratio = ratio_of(one, other, 0.0)
             if ratio is not None:
                 first, second = sorted((one.candidate, other.candidate))
                 pairs[first, second].append(abs(math.log(ratio.ratio)))
@@ -40,17 +43,11 @@ def noise_between_starts(ground: Ground) -> float | None:
     return typical / MAD_TO_SIGMA / math.sqrt(2)
 
 
-def _are_twins(one: Entry, other: Entry) -> bool:
-    facts = [
-        (
-            entry.options,
-            entry.row.environment.get("quantization_sha256"),
-            entry.row.memory.get("weights_read_gib"),
-            entry.row.kernels,
-        )
-        for entry in (one, other)
-    ]
-    return facts[0] == facts[1]
+def _as_the_engine_sees_it(entry: Entry) -> str:
+    """The same for candidates whose tensors, formats, options and kernels are the same."""
+    row = entry.row
+    facts = [row.environment.get("quantization_sha256"), row.memory.get("weights_read_gib")]
+    return str([sorted(entry.options.items()), sorted(row.kernels.items()), *facts])
 
 
 def rank(load: Load, between: float, max_spread: float) -> None:

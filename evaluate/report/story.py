@@ -17,12 +17,12 @@ def write_report(config: ReportConfig) -> Report:
     out = Path(config.out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     # Drawing holds the interpreter's lock: in a process of its own it costs no time.
-    plots = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
-    plots.start()
+    beside = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
+    beside.start()
     write_markdown(report, out)
     write_page(report, out)
-    plots.join()
-    if plots.exitcode:
+    beside.join()
+    if beside.exitcode:
         raise world_fault(f"{out}: the plots could not be drawn")
     for fault in report.faults:
         say(f"{fault}; the line is left out")
