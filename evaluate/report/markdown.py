@@ -11,7 +11,7 @@ from evaluate.report.beside import sweep_pairs
 from evaluate.report.drawing import Chart
 from evaluate.report.gather import Answer, Report
 from evaluate.report.grounds import Ground
-from evaluate.report.recommend import Choice
+from evaluate.report.recommend import UNJUDGED, Choice
 from evaluate.report.records import Record
 from evaluate.report.setting import environments
 from evaluate.report.tables import (
@@ -98,23 +98,12 @@ def _answer(answer: Answer, many: bool) -> list[str]:
         lines.append(
             f"- Left out: {escape(refusal.candidate)}, {escape('; '.join(refusal.reasons))}."
         )
-    rows = [
-        [
-            escape(choice.load),
-            escape(choice.candidate or "none"),
-            escape(choice.why),
-            escape(", ".join(choice.tied) or choice.second or NONE),
-        ]
-        for choice in answer.loads
-    ]
-    table = _table(["scenario", "serve", "why", "level with it, or second"], rows)
+    titles, choices = choice_table(answer.loads)
+    table = _table(titles, [[escape(word) for word in line] for line in choices])
     return [*lines, "", *table, ""]
 
 
-CHOICE_TITLES = (
-    *("scenario", "serve", "times as fast", "quality left", "level with it", "second"),
-    "would change it",
-)
+CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "next", "would change it")
 
 
 def choice_words(choice: Choice) -> list[str]:
@@ -125,10 +114,25 @@ def choice_words(choice: Choice) -> list[str]:
         choice.candidate or f"none: {choice.why}",
         f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
         f"{left:.1%}" if left is not None else NONE,
-        ", ".join(choice.tied) or NONE,
-        choice.second or NONE,
-        "; ".join(choice.changes) or NONE,
+        "; then ".join(filter(None, [_level(choice), choice.second])) or NONE,
+        "; ".join(words for words in choice.changes if words != UNJUDGED) or NONE,
     ]
+
+
+def _level(choice: Choice) -> str:
+    return f"{', '.join(choice.tied)} (level with it)" if choice.tied else ""
+
+
+def choice_table(choices: list[Choice]) -> tuple[list[str], list[list[str]]]:
+    """Titles and lines, without columns that say nothing."""
+    lines = [choice_words(choice) for choice in choices]
+    used = [
+        place
+        for place in range(len(CHOICE_TITLES))
+        if place < 2 or any(line[place] != NONE for line in lines)
+    ]
+    titles = [CHOICE_TITLES[place] for place in used]
+    return titles, [[line[place] for place in used] for line in lines]
 
 
 def _scenarios(report: Report, ground: Ground) -> list[str]:

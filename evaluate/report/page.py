@@ -13,7 +13,7 @@ from conf.cache import cache_root
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
 from evaluate.report.gather import Answer, Report
-from evaluate.report.markdown import CHOICE_TITLES, accuracy_lines, choice_words
+from evaluate.report.markdown import accuracy_lines, choice_table
 from evaluate.report.records import Record
 from evaluate.report.setting import environments
 from evaluate.report.tables import (
@@ -67,7 +67,6 @@ def write_page(report: Report, out: Path) -> None:
         data=_data(report),
         grounds=[_ground(answer, report) for answer in report.answers],
         setups=_setups(report),
-        choice_titles=CHOICE_TITLES,
         scenarios=report.names.scenarios,
         candidates=report.names.candidates,
         findings=report.findings,
@@ -132,13 +131,15 @@ def _ground(answer: Answer, report: Report) -> dict[str, Any]:
     records = [r for r in report.sets["capacity"] if r["candidate"] == whole.candidate]
     here = [record for record in records if record["ground"] == answer.ground.title]
     quality = whole.quality.recovery if whole.quality else None
+    titles, choices = choice_table(answer.loads)
     return {
         "title": answer.ground.title,
         "whole": whole,
         "speed": f"{whole.ratio.ratio:.2f}" if whole.ratio else NONE,
         "quality": f"{quality:.1%}" if quality is not None else "not measured",
         "weights": f"{here[0]['weights_gib']:.1f} GiB" if here else NONE,
-        "choices": [choice_words(choice) for choice in answer.loads],
+        "choice_titles": titles,
+        "choices": choices,
     }
 
 

@@ -13,6 +13,7 @@ from evaluate.targets import ORIGINAL
 
 TTFT = ("ttft_p99_s", "ttft_last_s")
 TPOT = "tpot_median_s"
+UNJUDGED = "a loss of accuracy: judge it with accuracy=quick before serving it"
 NOT_JUDGED = "its accuracy was not measured"
 CLOSE = 0.02  # of a share of quality: nearer than this, the smaller loss does not decide
 
@@ -156,5 +157,5 @@ def changes(
         if ratio.ratio > 1 and ratio.differs
     ]
     if quality is None and best.checkpoint != ORIGINAL:
-        found.append("a loss of accuracy: judge it with accuracy=quick before serving it")
+        found.append(UNJUDGED)
     return found
