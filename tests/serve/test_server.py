@@ -23,6 +23,7 @@ from serve.process import check_port, free_port
 KEY = "sesame-opens-the-door"
 SECRET_PROMPT = "platypus-umbrella-seventeen"
 START_LIMIT_S = 300
+LONG = 160  # tokens of an answer that is still being written when the server is told to stop
 pytestmark = pytest.mark.slow
 
 
@@ -96,6 +97,14 @@ def is_alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def is_refused(served: Served) -> bool:
+    """Whether a new request is turned away: by a server that drains, or because it is gone."""
+    try:
+        return served.status("/v1/completions", KEY, {"model": "tiny", "prompt": "x"}) == 503
+    except urllib.error.URLError:
+        return True
 
 
 def client(served: Served) -> openai.AsyncOpenAI:
@@ -181,21 +190,19 @@ def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
     served.wait_until("ready after", times=2)
     family = served.family()
 
-    async def stop_under_load() -> tuple[list[int], int]:
+    async def stop_under_load() -> tuple[list[int], bool]:
         async with client(served) as asking:
             began = [asyncio.Event() for _ in range(4)]
-            answers = [asyncio.create_task(streamed(asking, 60, event)) for event in began]
+            answers = [asyncio.create_task(streamed(asking, LONG, event)) for event in began]
             await asyncio.gather(*(event.wait() for event in began))
             served.process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(1)
-            late = await asyncio.to_thread(
-                served.status, "/v1/completions", KEY, {"model": "tiny", "prompt": "x"}
-            )
+            await asyncio.sleep(0.5)
+            late = await asyncio.to_thread(is_refused, served)
             return await asyncio.gather(*answers), late
 
     answers, late = asyncio.run(stop_under_load())
-    assert answers == [60] * 4
-    assert late == 503
+    assert answers == [LONG] * 4
+    assert late
     assert served.process.wait(120) == 0, served.text
     assert served.text.rstrip().endswith("stopped")
     assert [process for process in family if is_alive(process)] == []
