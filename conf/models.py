@@ -72,6 +72,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     return content
 
 
+def kv_values_per_token(config: dict[str, Any], split: int = 1) -> int:
+    """Numbers that the KV cache keeps for each token of context, on each of `split` GPUs; a head
+    is copied where there are more GPUs than heads."""
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    kept = max(1, config.get("num_key_value_heads", heads) // split)
+    return int(2 * config["num_hidden_layers"] * kept * width)
+
+
+def is_hub_id(entry: str) -> bool:
+    """Whether a name is org/name on the hub, and no folder here."""
+    is_path = entry.startswith((".", "/", "~")) or Path(entry).expanduser().is_dir()
+    return entry.count("/") == 1 and not is_path
+
+
 def has_chat_template(folder: Path) -> bool:
     """Whether the model's tokenizer knows how to write out a chat."""
     if any((folder / name).is_file() for name in TEMPLATE_FILES):

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from conf.load_schema import ScenarioConfig
+from conf.models import kv_values_per_token
 from serve.tensors import Tensor
 
 PACKED = ("weight_packed", "qweight")
-WIDE = ("BF16", "F16", "F32")
 MOST_OVERLAP = 0.05  # of the answers' tokens, before the last request had its first
 
 
@@ -81,11 +81,11 @@ def cost(
     layers = config["num_hidden_layers"]
     kv_width = kv_bytes or (1 if quantization.get("kv_cache_scheme") else dtype_bytes)
     return Cost(
-        body_bytes=sum(_bytes(tensor, dtype_bytes) for _, tensor in body),
-        head_bytes=sum(_bytes(tensor, dtype_bytes) for _, tensor in head),
+        body_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in body),
+        head_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in head),
         body_weights=sum(_weights(name, tensor, bits) for name, tensor in body),
         head_weights=sum(_weights(name, tensor, head_bits) for name, tensor in head),
-        kv_bytes=2.0 * layers * config.get("num_key_value_heads", heads) * width * kv_width,
+        kv_bytes=float(kv_values_per_token(config) * kv_width),
         attention_operations=4.0 * layers * heads * width,
         product=_product(quantization, dtype_bytes),
         plain_product=_plain(dtype_bytes),
@@ -145,10 +145,6 @@ def _multiplying(work: Cost, rates: Rates, tokens: float, heads: float, pairs: f
     fast = rates.products.get(work.product, plain)
     body = 2 * work.body_weights * tokens / fast
     return body + (2 * work.head_weights * heads + work.attention_operations * pairs) / plain
-
-
-def _bytes(tensor: Tensor, dtype_bytes: int) -> float:
-    return tensor.count * dtype_bytes if tensor.dtype in WIDE else tensor.bytes
 
 
 def _weights(name: str, tensor: Tensor, bits: int | None) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conf import sources
 from conf.errors import QuantlineError, bad_input, unknown, world_fault
-from conf.models import CONFIG, shapes_folder
+from conf.models import CONFIG, is_hub_id, shapes_folder
 from conf.schema import EvaluateConfig, ModelConfig
 from quantize.manifest import published
 from serve.engine import checkpoint_folder, model_folder
@@ -57,7 +57,7 @@ def targets(config: EvaluateConfig) -> list[Target]:
 def _named(entry: str) -> Target:
     """A folder, or a model on the hub."""
     folder = Path(entry).expanduser()
-    if folder.is_dir() or entry.count("/") != 1 or entry.startswith((".", "/", "~")):
+    if not is_hub_id(entry):
         name = folder.resolve().name
         try:
             return Target(name, checkpoint_folder(entry, "", ModelConfig(path=entry)))

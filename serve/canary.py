@@ -8,7 +8,7 @@ from pathlib import Path
 from conf.errors import world_fault
 from conf.models import has_chat_template
 from quantize import manifest
-from serve.talk import key_headers, post
+from serve.talk import post
 
 TOKENS = 32  # as many as quantize kept
 ALIKE = 0.3  # share of words in common, in their order; kernels differ, nonsense has next to none
@@ -49,10 +49,10 @@ def listen(folder: Path, url: str, name: str) -> Canary:
     try:
         if has_chat_template(folder):
             turn = [{"role": "user", "content": prompt}]
-            answer = post(url, "/v1/chat/completions", body | {"messages": turn}, key_headers())
+            answer = post(url, "/v1/chat/completions", body | {"messages": turn})
             words = str(answer["choices"][0]["message"]["content"] or "")
         else:
-            answer = post(url, "/v1/completions", body | {"prompt": prompt}, key_headers())
+            answer = post(url, "/v1/completions", body | {"prompt": prompt})
             words = str(answer["choices"][0]["text"])
     except (OSError, LookupError, TypeError, ValueError, HTTPException) as error:
         kind = type(error).__name__

@@ -9,6 +9,7 @@ from typing import Any
 
 from conf.errors import QuantlineError, bad_input, unknown
 from conf.hardware import cpu_name, resolve_gpu
+from conf.models import is_hub_id
 from conf.schema import ModelConfig, ServeConfig
 from quantize import manifest
 from quantize.manifest import published
@@ -37,16 +38,11 @@ def find(config: ServeConfig) -> Found:
         return _recommended(config)
     if config.recipe_name:
         return Found(_published(config, config.recipe_name), model)
-    if config.checkpoint and _is_hub_id(config.checkpoint):
+    if config.checkpoint and is_hub_id(config.checkpoint):
         hub = ModelConfig(id=config.checkpoint, revision=config.model.revision)
         return Found(model_folder(hub), str(hub.name))
     folder = checkpoint_folder(config.checkpoint, config.checkpoint_root, config.model)
     return Found(folder, _served_name(folder, config))
-
-
-def _is_hub_id(entry: str) -> bool:
-    is_path = entry.startswith((".", "/", "~")) or Path(entry).exists()
-    return entry.count("/") == 1 and not is_path
 
 
 def _served_name(folder: Path, config: ServeConfig) -> str:

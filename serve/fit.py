@@ -8,7 +8,7 @@ import psutil
 
 from conf.errors import bad_input, world_fault
 from conf.hardware import gpu_memory_gib
-from conf.models import CONFIG, read_config
+from conf.models import CONFIG, kv_values_per_token, read_config
 from serve.engine import CPU_KV_CACHE_GIB, environment
 from serve.tensors import tensors
 
@@ -17,7 +17,6 @@ SHARE = 0.9  # of a GPU's memory
 SPARE_SHARE = 0.02
 WORKING_GIB = 2.0  # activations, graphs and what CUDA itself takes, on a GPU
 BLOCK = 16  # tokens
-PLAIN_TYPES = ("F32", "F16", "BF16")
 SHORTEST = 256
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
@@ -71,11 +70,7 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
 def _weights_gib(folder: Path, options: dict[str, Any]) -> float:
     """As the engine will hold them: 16-bit tensors in its own type, all others as they are."""
     wide = 4 if options.get("dtype") == "float32" else 2
-    held = [
-        tensor.count * wide if tensor.dtype in PLAIN_TYPES else tensor.bytes
-        for tensor in tensors(folder).values()
-    ]
-    return sum(held) / GIB
+    return sum(tensor.held_bytes(wide) for tensor in tensors(folder).values()) / GIB
 
 
 def _on_cpu(weights: float, token: float, limit: int) -> Fit:
@@ -94,13 +89,8 @@ def _tokens(cache_gib: float, token_bytes: float) -> int:
 
 
 def kv_token_bytes(config: dict[str, Any], options: dict[str, Any]) -> float:
-    """Bytes of cache for each token of context on each GPU; a head is copied where there are more
-    GPUs than heads."""
-    heads = config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // heads
-    kv_heads = config.get("num_key_value_heads", heads)
-    kept = max(1, kv_heads // int(options.get("tensor_parallel_size", 1)))
-    values = 2 * config["num_hidden_layers"] * kept * width
+    """Bytes of cache for each token of context on each GPU."""
+    values = kv_values_per_token(config, int(options.get("tensor_parallel_size", 1)))
     quantization = config.get("quantization_config") or {}
     asked = str(options.get("kv_cache_dtype", "auto"))
     if asked.startswith("fp8") or (asked == "auto" and quantization.get("kv_cache_scheme")):

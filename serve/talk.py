@@ -25,12 +25,11 @@ def key_headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def post(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    """A JSON request to a server, and its answer."""
-    request = urllib.request.Request(
-        f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
-    )
-    with no_proxy().open(request, timeout=600) as answer:
+def post(url: str, path: str, body: dict[str, Any], seconds: float = 600) -> dict[str, Any]:
+    """A JSON request to a server, with the key, and its answer."""
+    headers = {"Content-Type": "application/json", **key_headers()}
+    request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), headers)
+    with no_proxy().open(request, timeout=seconds) as answer:
         content: dict[str, Any] = json.load(answer)
     return content
 

@@ -12,6 +12,7 @@ from conf.models import SHAPES
 INDEX = "model.safetensors.index.json"
 HEADER_LENGTH = 8
 LARGEST_HEADER = 100_000_000
+PLAIN = ("BF16", "F16", "F32")
 ELEMENT_BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
     "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
@@ -32,6 +33,10 @@ class Tensor:
     @property
     def bytes(self) -> int:
         return self.count * ELEMENT_BITS[self.dtype] // 8
+
+    def held_bytes(self, width: int) -> int:
+        """As an engine holds it: plain numbers as wide as it computes, all others as stored."""
+        return self.count * width if self.dtype in PLAIN else self.bytes
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from evaluate.engines.vllm import engine_settings
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
 from serve.engine import running_server
-from serve.talk import key_headers, no_proxy, served_name
+from serve.talk import key_headers, no_proxy, post, served_name
 
 NAME = "measured"
 SECONDS_FOR_A_RUN = 3600
@@ -89,13 +89,8 @@ class ServerEngine(Engine):
 
     def _ask(self, prompt: str, tokens: int) -> str:
         body = {"model": self.name, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
-        request = urllib.request.Request(
-            f"{self.url}/v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json", **key_headers()},
-        )
-        with no_proxy().open(request, timeout=SECONDS_FOR_A_RUN) as answer:
-            return str(json.load(answer)["choices"][0]["text"])
+        answer = post(self.url, "/v1/completions", body, SECONDS_FOR_A_RUN)
+        return str(answer["choices"][0]["text"])
 
     async def _all(
         self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int

@@ -1,7 +1,5 @@
 """Our figures beside published ones, and engines beside each other."""
 
-from typing import Any
-
 from evaluate.published_figures import (
     context_figures,
     engine_figures,
@@ -9,9 +7,8 @@ from evaluate.published_figures import (
     sweep_speedups,
 )
 from evaluate.report.grounds import Ground
-from evaluate.report.records import milli
+from evaluate.report.records import Record, milli
 
-Record = dict[str, Any]
 OURS, PUBLISHED = "here", "published"
 
 

@@ -55,7 +55,7 @@ def crossing(curve: Curve) -> str:
         for size, entry in curve.points
         if entry.ratio is not None and entry.ratio.differs and entry.rank is not None
     ]
-    if entry_is_original(curve) or not told:
+    if _is_original(curve) or not told:
         return ""
     name = "batch" if curve.axis == BATCH else "context"
     for (size, ratio), (after, other) in pairwise(told):
@@ -70,7 +70,7 @@ def crossing(curve: Curve) -> str:
     return f"{curve.candidate} is {words} than the original over the whole range, {sizes}"
 
 
-def entry_is_original(curve: Curve) -> bool:
+def _is_original(curve: Curve) -> bool:
     return curve.points[0][1].checkpoint == ORIGINAL
 
 

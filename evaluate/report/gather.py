@@ -24,7 +24,7 @@ from evaluate.report.drawing import (
     Chart,
     Names,
 )
-from evaluate.report.grounds import Ground, grounds
+from evaluate.report.grounds import Entry, Ground, grounds
 from evaluate.report.mix import choose_mix
 from evaluate.report.quality import Qualities, qualities
 from evaluate.report.ranking import rank_all
@@ -40,6 +40,7 @@ from evaluate.report.records import (
     profile_records,
     sensitivity_records,
 )
+from evaluate.report.setting import environments
 from evaluate.results import Row, current, read
 
 MOST_LISTED = 200
@@ -67,6 +68,8 @@ class Report:
     sets: dict[str, list[Record]]
     names: Names
     charts: list[Chart]
+    environments: list[tuple[str, dict[str, str]]]
+    """For each setup, where and how it was measured."""
     faults: list[str] = field(default_factory=list)
     """Lines that could not be read, as file:line."""
     notes: list[str] = field(default_factory=list)
@@ -107,6 +110,7 @@ def make_report(config: ReportConfig) -> Report:
         sets=sets,
         names=names,
         charts=charts(sets, names),
+        environments=environments(rows),
         faults=faults,
         notes=notes + _notes(found),
         findings=_findings(found, rows),
@@ -237,6 +241,18 @@ def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
     return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
 
 
+def _outliers(entry: Entry) -> list[str]:
+    summary = entry.cell.summary(entry.cell.ranked_by)
+    if summary is None:
+        return []
+    values = entry.cell.values(entry.cell.ranked_by)
+    return [
+        f"{entry.candidate}, {entry.load.name}: outlier left out, {values[place]:.4g} s against a "
+        f"median of {summary.median:.4g} s"
+        for place in summary.outliers
+    ]
+
+
 def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
     """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
     listed = []
@@ -249,16 +265,7 @@ def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
     for ground in found:
         for load in ground.loads:
             for entry in load.entries:
-                by = entry.cell.ranked_by
-                summary = entry.cell.summary(by)
-                values = entry.cell.values(by)
-                for place in summary.outliers if summary else []:
-                    listed.append(
-                        f"{ground.model}, {entry.candidate}, {load.name}: outlier left out, "
-                        f"{values[place]:.4g} s against a median of {summary.median:.4g} s"
-                        if summary
-                        else ""
-                    )
+                listed += [f"{ground.model}, {words}" for words in _outliers(entry)]
     listed = list(dict.fromkeys(listed))
     more = len(listed) - MOST_LISTED
     return listed[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])

@@ -11,9 +11,8 @@ from evaluate.report.beside import sweep_pairs
 from evaluate.report.drawing import Chart
 from evaluate.report.gather import Answer, Report
 from evaluate.report.grounds import Ground
-from evaluate.report.recommend import UNJUDGED, Choice
+from evaluate.report.lines import accuracy_lines, choice_table
 from evaluate.report.records import Record
-from evaluate.report.setting import environments
 from evaluate.report.tables import (
     CHECKPOINT,
     CONTEXT,
@@ -103,38 +102,6 @@ def _answer(answer: Answer, many: bool) -> list[str]:
     return [*lines, "", *table, ""]
 
 
-CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "next", "would change it")
-
-
-def choice_words(choice: Choice) -> list[str]:
-    """A choice as a line of a table."""
-    left = choice.quality.recovery if choice.quality else None
-    return [
-        choice.load,
-        choice.candidate or f"none: {choice.why}",
-        f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
-        f"{left:.1%}" if left is not None else NONE,
-        "; then ".join(filter(None, [_level(choice), choice.second])) or NONE,
-        "; ".join(words for words in choice.changes if words != UNJUDGED) or NONE,
-    ]
-
-
-def _level(choice: Choice) -> str:
-    return f"{', '.join(choice.tied)} (level with it)" if choice.tied else ""
-
-
-def choice_table(choices: list[Choice]) -> tuple[list[str], list[list[str]]]:
-    """Titles and lines, without columns that say nothing."""
-    lines = [choice_words(choice) for choice in choices]
-    used = [
-        place
-        for place in range(len(CHOICE_TITLES))
-        if place < 2 or any(line[place] != NONE for line in lines)
-    ]
-    titles = [CHOICE_TITLES[place] for place in used]
-    return titles, [[line[place] for place in used] for line in lines]
-
-
 def _scenarios(report: Report, ground: Ground) -> list[str]:
     many = len(report.grounds) > 1
     cells: dict[str, list[Record]] = defaultdict(list)
@@ -156,31 +123,8 @@ def _scenarios(report: Report, ground: Ground) -> list[str]:
     return lines
 
 
-def accuracy_lines(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Every judgement as a line, with the titles."""
-    judged = [row for row in report.rows if row.kind == "accuracy"]
-    if not judged:
-        return None
-    titles = ["model", "checkpoint", "measure", "engine", "perplexity or score", "quality left"]
-    titles.append("verdict")
-    lines = []
-    for row in judged:
-        values = row.values
-        score = values.get("perplexity", values.get("score"))
-        left = NONE
-        if values.get("recovery") is not None:
-            low, high = values.get("recovery_low"), values.get("recovery_high")
-            left = f"{values['recovery']:.2%}"
-            left += f" ({low:.2%} to {high:.2%})" if low is not None and high is not None else ""
-        shown = NONE if score is None else f"{score:.4g}"
-        engine, verdict = row.environment.get("engine", ""), values.get("verdict", NONE)
-        where = [row.model, row.checkpoint, row.measure, str(engine)]
-        lines.append([*where, shown, left, str(verdict)])
-    return titles, lines
-
-
 def _accuracy(report: Report) -> list[str]:
-    judged = accuracy_lines(report)
+    judged = accuracy_lines(report.rows)
     if judged is None:
         return []
     titles, lines = judged
@@ -223,7 +167,7 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
 
 def _environment(report: Report) -> list[str]:
     lines = ["## How it was measured", ""]
-    for name, facts in environments(report.rows):
+    for name, facts in report.environments:
         lines += [f"### {escape(name)}", ""]
         lines += [f"- {escape(key)}: {escape(value)}" for key, value in facts.items()]
         lines.append("")

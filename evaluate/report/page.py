@@ -13,9 +13,8 @@ from conf.cache import cache_root
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
 from evaluate.report.gather import Answer, Report
-from evaluate.report.markdown import accuracy_lines, choice_table
+from evaluate.report.lines import accuracy_lines, choice_table
 from evaluate.report.records import Record
-from evaluate.report.setting import environments
 from evaluate.report.tables import (
     CONTEXT,
     ENGINE,
@@ -76,7 +75,7 @@ def write_page(report: Report, out: Path) -> None:
         shown_lines=SHOWN_LINES,
         notes=report.notes,
         left_out=report.left_out + report.faults,
-        environments=environments(report.rows),
+        environments=report.environments,
     )
     (out / "report.html").write_text(page, encoding="utf-8")
 
@@ -156,7 +155,7 @@ def _tables(report: Report) -> list[Table]:
     served = any(record["goodput_s"] is not None for record in cells)
     columns = [SCENARIO, *FIRST, *(GOODPUT if served else ()), *SECOND]
     found = [_table("cells", "Every measurement", columns, cells, report)]
-    judged = accuracy_lines(report)
+    judged = accuracy_lines(report.rows)
     if judged:
         titles, lines = judged
         found.append(_plain("accuracy", "Accuracy", titles, lines))
