@@ -251,6 +251,8 @@ class EvaluateConfig:
     """random: no checkpoint at all; measures `recipes` on the architecture with dummy weights."""
     recipes: list[str] | None = None
     """For weights=random or accuracy=sensitivity: the recipes to measure."""
+    original: bool = True
+    """For weights=random: the original, too; false where another command measures it."""
     results: str = "results.jsonl"
     """The file that runs are added to; runs that stand there already are not measured again."""
     force: bool = False
@@ -276,8 +278,8 @@ class EvaluateConfig:
             raise ValueError("recipes=[...] goes with weights=random; give checkpoints=[...]")
         if self.weights == "random" and self.accuracy.kind != "none":
             raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
-        if self.weights == "random" and self.engine.kind == "transformers":
-            raise ValueError("weights=random needs a vLLM engine: engine=vllm")
+        if self.weights != "random" and not self.original:
+            raise ValueError("original=false goes with weights=random")
         if self.profile and self.engine.kind == "vllm_server":
             raise ValueError("profile=true goes with engine=vllm or engine=transformers")
         if self.accuracy.kind == LM_EVAL:

@@ -10,6 +10,7 @@ from conf import sources
 from conf.errors import QuantlineError, bad_input, unknown, world_fault
 from conf.models import CONFIG, is_hub_id, shapes_folder
 from conf.schema import EvaluateConfig, ModelConfig
+from evaluate.engines import NO_LASTING
 from quantize.manifest import published
 from serve.engine import checkpoint_folder, model_folder
 
@@ -31,8 +32,8 @@ class Target:
 def targets(config: EvaluateConfig) -> list[Target]:
     """The original and everything that was asked for beside it."""
     lasting = [name for name, scenario in config.scenario.items() if scenario.lasts]
-    if lasting and config.engine.kind != "vllm_server":
-        raise bad_input(f"scenario={lasting[0]}: needs a server: engine=vllm_server")
+    if lasting and config.engine.kind == "transformers":
+        raise bad_input(f"scenario={lasting[0]}: {NO_LASTING}")
     if config.weights == "random":
         return _recipes(config)
     original = Target(ORIGINAL, model_folder(config.model))
@@ -79,7 +80,8 @@ def _recipes(config: EvaluateConfig) -> list[Target]:
             "model.path=FOLDER with its config.json"
         )
     known = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
-    names = list(dict.fromkeys([ORIGINAL, *(config.recipes or sorted(known))]))
+    asked = dict.fromkeys([ORIGINAL, *(config.recipes or sorted(known))])
+    names = [name for name in asked if config.original or name != ORIGINAL]
     for name in names:
         if name not in known:
             raise unknown(f"recipes={name}", name, known)

@@ -24,7 +24,7 @@ from evaluate.engines.vllm_log import LateCompiling
 from evaluate.gpu_watch import GpuWatch, Watched
 from evaluate.metrics import Request, batch_values, serving_values
 from evaluate.validity import Observed, constant_output, reasons
-from evaluate.workload import PROFILE, WARM_UP, prompts
+from evaluate.workload import PROFILE, WARM_UP, prompts, warm_up
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
 ERROR_LENGTH = 300
@@ -147,8 +147,9 @@ class _Measurement:
         repeats = self.job.repeats[name]
         if repeats or self.job.traces:
             self.send("running", {"measure": name, "repeat": WARM_UP})
+            shorter = warm_up(scenario)
             with self.watch.watching() as watched:
-                self._take(scenario, prompts(scenario, name, WARM_UP, self.job.vocabulary))
+                self._take(shorter, prompts(shorter, name, WARM_UP, self.job.vocabulary))
             self._clock_share(name, watched)
         for repeat in repeats:
             self.send("running", {"measure": name, "repeat": repeat})

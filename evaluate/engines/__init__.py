@@ -15,6 +15,7 @@ CANARIES = (
     "In the morning she opened the window and",
 )
 CANARY_TOKENS = 16
+NO_LASTING = "a load that lasts needs vLLM: engine=vllm_server, or engine=vllm without HTTP"
 NO_JUDGE = "this engine cannot judge text: engine=vllm or engine=transformers"
 
 
@@ -77,7 +78,7 @@ class Engine(ABC):
 
     def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """Prompts that keep coming, as the scenario says."""
-        raise bad_input("a load that lasts needs a server: engine=vllm_server")
+        raise bad_input(NO_LASTING)
 
     def judged(self, window: list[int], likely: int) -> Positions:
         """For every token after the first: its log-probability, and the most likely tokens'."""

@@ -5,11 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CompressedTensorsConfig,
+    LogitsProcessor,
+)
 
 from conf.hardware import cpu_has_bf16
 from evaluate.engines import Engine, Load, Loaded, Positions
 from evaluate.metrics import Request
+
+SCALE = 0.01  # of made-up weights
 
 
 class StepTimes(LogitsProcessor):  # type: ignore[misc]
@@ -31,7 +39,8 @@ class TransformersEngine(Engine):
     def __init__(self, load: Load) -> None:
         begin = time.perf_counter()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = AutoModelForCausalLM.from_pretrained(
+        made = _made_up if load.dummy else AutoModelForCausalLM.from_pretrained
+        self.model = made(
             load.folder,
             dtype=_dtype(load.engine.dtype),
             device_map=self.device,
@@ -101,6 +110,35 @@ class TransformersEngine(Engine):
         path = self.traces / f"transformers-{time.time_ns()}.json.gz"
         profiler.export_chrome_trace(str(path))
         return path
+
+
+def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
+    """The model that transformers would load from a checkpoint of this config, with random weights
+    in the recipe's format."""
+    config = AutoConfig.from_pretrained(folder)
+    format_ = getattr(config, "quantization_config", None)
+    if format_ is not None:
+        del config.quantization_config
+    with torch.device(device_map):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=config.dtype if dtype == "auto" else dtype, **options
+        )
+        if format_ is not None:
+            _compress(model, format_)
+    return model
+
+
+def _compress(model: Any, format_: dict[str, Any]) -> None:
+    """What transformers does before it fills a quantized model."""
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import apply_quantization_config
+
+    compressor = ModelCompressor.from_compression_config(CompressedTensorsConfig(**format_))
+    apply_quantization_config(model, compressor.quantization_config, run_compressed=False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("_scale"):
+            parameter.data.fill_(SCALE)
+    compressor.compress_model(model)
 
 
 def _dtype(asked: str) -> Any:

@@ -3,12 +3,15 @@
 import itertools
 import os
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+from conf.load_schema import ScenarioConfig
 from evaluate.engines import Engine, Load, Positions
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
+from evaluate.workload import schedule
 from serve.engine import environment, options
 
 
@@ -54,6 +57,16 @@ class VllmEngine(Engine):
             self.loaded.memory["kv_cache_tokens"] = float(tokens)
 
     def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
+        return self._all(prompts, output_tokens, [0.0] * len(prompts), len(prompts))
+
+    def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        arrivals, at_once = schedule(prompts, scenario)
+        return self._all(prompts, scenario.output_tokens, arrivals, at_once)
+
+    def _all(
+        self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int
+    ) -> list[Request]:
+        """Hands each prompt over at its time, never more at once than allowed, and steps."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -65,17 +78,27 @@ class VllmEngine(Engine):
             output_kind=RequestOutputKind.DELTA,
         )
         engine = self.llm.llm_engine
-        found = {str(next(self.numbers)): Request(0, []) for _ in prompts}
+        waiting = deque(zip(prompts, arrivals, strict=True))
+        found: dict[str, Request] = {}
+        running = 0
         start = time.perf_counter()
-        for number, prompt in zip(found, prompts, strict=True):
-            engine.add_request(number, {"prompt_token_ids": prompt}, sampling)
-        while engine.has_unfinished_requests():
+        while waiting or running:
+            now = time.perf_counter() - start
+            while waiting and running < at_once and waiting[0][1] <= now:
+                number = str(next(self.numbers))
+                found[number] = Request(0, [], start=now)
+                engine.add_request(number, {"prompt_token_ids": waiting.popleft()[0]}, sampling)
+                running += 1
+            if not running:
+                time.sleep(max(0.0, waiting[0][1] - now))
+                continue
             outputs = engine.step()
             now = time.perf_counter() - start
             for output in outputs:
                 request = found[output.request_id]
                 request.token_times += [now] * len(output.outputs[0].token_ids)
                 request.input_tokens = len(output.prompt_token_ids)
+                running -= output.finished
         return list(found.values())
 
     def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:

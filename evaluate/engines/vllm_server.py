@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import random
 import time
 import urllib.request
 from typing import Any
@@ -16,6 +15,7 @@ from evaluate.engines import NO_JUDGE, Engine, Load, Loaded
 from evaluate.engines.vllm import engine_settings
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
+from evaluate.workload import schedule
 from serve.engine import running_server
 from serve.talk import key_headers, no_proxy, post, served_name
 
@@ -50,15 +50,7 @@ class ServerEngine(Engine):
         return asyncio.run(self._all(prompts, output_tokens, [0.0] * len(prompts), len(prompts)))
 
     def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        if scenario.rate:
-            # The same times for every checkpoint, others in every repeat, as the prompts are.
-            chance = random.Random(str(prompts[0]))
-            waits = [chance.expovariate(scenario.rate) for _ in prompts]
-            arrivals = [sum(waits[:number]) for number in range(len(prompts))]
-            at_once = len(prompts)
-        else:
-            arrivals = [0.0] * len(prompts)
-            at_once = scenario.concurrency or 1
+        arrivals, at_once = schedule(prompts, scenario)
         return asyncio.run(self._all(prompts, scenario.output_tokens, arrivals, at_once))
 
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:

@@ -12,8 +12,10 @@ import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
+from conf.load_schema import ScenarioConfig
 from conf.schema import ModelConfig
 from evaluate.results import Row, read
+from evaluate.workload import prompts, schedule
 from serve.engine import options, running_server
 from tests.conftest import Run, evaluate_config
 
@@ -33,6 +35,13 @@ def rows(path: Path) -> list[Row]:
 
 def runs(path: Path) -> list[tuple[str, str, str, int]]:
     return [(row.kind, row.checkpoint, row.measure, row.repeat) for row in rows(path)]
+
+
+def team_load(folder: Path) -> dict[str, str]:
+    """Writes a team's folder with a scenario called ours; the environment that finds it."""
+    (folder / "team" / "scenario").mkdir(parents=True)
+    (folder / "team" / "scenario" / "ours.yaml").write_text(OWN_LOAD)
+    return {"QUANTLINE_RECIPES": str(folder / "team")}
 
 
 @pytest.mark.slow
@@ -205,16 +214,30 @@ def test_nothing_outlives_the_one_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_engine_that_cannot_run_a_recipe_says_so(run_command: Run, tmp_path: Path) -> None:
     """vLLM's CPU build has no kernel for 8-bit weights alone."""
-    result = run_command("evaluate", *SHORT, "weights=random", "recipes=[w8a16_gptq]", "repeats=1")
+    result = run_command(
+        "evaluate", "model=tiny", "scenario=ours", "weights=random", "recipes=[w8a16_gptq]",
+        "repeats=1", **team_load(tmp_path),
+    )  # fmt: skip
     assert result.returncode == 3
     assert "error: w8a16_gptq: the engine stopped" in result.stderr
     assert runs(tmp_path / "results.jsonl") == [
-        ("speed", "original", "interactive", 0),
+        ("speed", "original", "clients", 0),
+        ("speed", "original", "arrivals", 0),
         ("failed", "w8a16_gptq", "", 0),
     ]
-    first = rows(tmp_path / "results.jsonl")[0]
-    assert first.environment["weights"] == "random"
-    assert first.invalid == []
+    clients, arrivals = rows(tmp_path / "results.jsonl")[:2]
+    for row in (clients, arrivals):
+        assert row.environment["weights"] == "random"
+        assert row.invalid == []
+        assert row.requests["output_tokens"] == {"8": 4}
+    started, ended = clients.requests["start_s"], clients.requests["last_token_s"]
+    assert max(started[:2]) < min(ended) <= started[2]  # two at once, the third after one of them
+    due, _ = schedule(
+        prompts(ScenarioConfig(**arrivals.settings), "arrivals", 0, 1024),
+        ScenarioConfig(**arrivals.settings),
+    )
+    assert all(at >= moment for at, moment in zip(arrivals.requests["start_s"], due, strict=True))
+    assert due[-1] > 0
 
 
 @pytest.mark.slow
@@ -272,11 +295,8 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         "enable_prefix_caching": True,
         "max_model_len": 512,
     }
-    log = tmp_path / "server.log"
-    (tmp_path / "team" / "scenario").mkdir(parents=True)
-    (tmp_path / "team" / "scenario" / "ours.yaml").write_text(OWN_LOAD)
-    with running_server(tiny[1], settings, "tiny", log) as url:
-        team = {"QUANTLINE_RECIPES": str(tmp_path / "team")}
+    team = team_load(tmp_path)
+    with running_server(tiny[1], settings, "tiny", tmp_path / "server.log") as url:
         command = [
             "evaluate", "model=tiny", "scenario=[interactive,ours]", "engine=vllm_server",
             "scenario.interactive.output_tokens=8", "scenario.interactive.input_tokens=300",
@@ -306,7 +326,10 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["scenario=serving"], "scenario=clients_1: needs a server: engine=vllm_server"),
+        (
+            ["scenario=serving", "engine=transformers"],
+            "clients_1: a load that lasts needs",
+        ),
         (["engine=vllm_server", "profile=true"], "profile=true goes with"),
         (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: goes with"),
         (["engine.tensor_paralel_size=2"], "Did you mean tensor_parallel_size"),

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from conf.errors import QuantlineError
 from conf.schema import EvaluateConfig
+from evaluate.engines import Load, create
 from evaluate.targets import targets
 from quantize.pipeline import quantize
 from serve.tensors import tensors
@@ -41,6 +42,7 @@ def test_random_weights_need_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "quantization_config" not in json.loads((found[3].folder / "config.json").read_text())
     monkeypatch.setattr("evaluate.targets.subprocess.run", None)  # kept from the first time
     assert targets(config("weights=random", asked)) == found
+    assert targets(config("weights=random", asked, "original=false")) == found[1:]
 
 
 @pytest.mark.slow
@@ -59,6 +61,22 @@ def test_a_described_checkpoint_has_the_real_ones_tensors(recipe: str, tmp_path:
     for group in ("format", "ignore", "quant_method", "kv_cache_scheme"):
         assert ours[group] == theirs[group]
     assert ours["config_groups"].keys() == theirs["config_groups"].keys()
+    assert held_by_transformers(described, made_up=True) == held_by_transformers(real)
+
+
+def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple[object, ...]]:
+    """The parameters after an answer, which is when transformers has unpacked them."""
+    load = Load(
+        folder,
+        config("engine=transformers", "engine.dtype=bfloat16").engine,
+        64,
+        made_up,
+        folder / "log",
+    )
+    engine = create(load)
+    assert [r.output_tokens for r in engine.batch([[20] * 8] * 2, 3)] == [3, 3]
+    model = engine.model  # type: ignore[attr-defined]
+    return {name: (value.shape, value.dtype) for name, value in model.named_parameters()}
 
 
 def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
@@ -76,7 +94,7 @@ def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
         (["recipes=[w8a8_smooth_gptq]"], "goes with weights=random"),
         (["weights=random", "checkpoints=[a]"], "not checkpoints"),
         (["weights=random", "accuracy=quick"], "has no accuracy"),
-        (["weights=random", "engine=transformers"], "needs a vLLM engine"),
+        (["original=false"], "goes with weights=random"),
         (["weights=randm"], "choose one of trained, random"),
         (["engine.url=http://localhost:1"], "goes with engine=vllm_server"),
     ],
