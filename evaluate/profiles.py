@@ -23,6 +23,10 @@ KINDS = (
 )  # fmt: skip
 GAPS = "gaps"
 OTHER = "other"
+PREFILL, DECODE = "prefill", "decode"
+# What vLLM writes over every step, with the requests that still read their prompt; and we do, too.
+STEP = re.compile(r"execute_context_(\d+)")
+MARKS = ("gpu_user_annotation", "user_annotation")
 
 
 @dataclass
@@ -46,6 +50,15 @@ def profile_values(trace: Path, steps: int) -> dict[str, Any]:
     with opener(trace, "rt", encoding="utf-8") as file:
         content = json.load(file)
     return operators(content["traceEvents"]) | {"trace": trace.name, "steps": steps}
+
+
+def phases(values: dict[str, Any]) -> list[tuple[str, int, float, dict[str, float]]]:
+    """Of a profile: prefill and decode steps apart, or all as one where the trace does not tell;
+    name, steps, seconds, and seconds by kind."""
+    parts = values.get("phases") or {"": values | {"steps": 1}}
+    return [
+        (name, part["steps"], part["window_s"], part["kinds_s"]) for name, part in parts.items()
+    ]
 
 
 def operators(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -86,6 +99,7 @@ def operators(events: list[dict[str, Any]]) -> dict[str, Any]:
         ],
         "kinds_s": _by_kind(device, lengths),
         "window_s": _window(device) * MICRO,
+        "phases": _phases(events, device, lengths),
     }
 
 
@@ -121,6 +135,32 @@ def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
         found[kind_of(event.name)] += length * MICRO
     found[GAPS] = (_window(events) - busy(events)) * MICRO
     return dict(found)
+
+
+def _phases(
+    events: list[dict[str, Any]], device: list[Event], lengths: list[float]
+) -> dict[str, dict[str, Any]]:
+    """Steps that read prompts and steps that decode, apart; nothing where no step is marked."""
+    marked = [e for e in events if "dur" in e and STEP.match(str(e.get("name", "")))]
+    cat = next((cat for cat in MARKS if any(mark.get("cat") == cat for mark in marked)), "")
+    starts: dict[str, list[float]] = {PREFILL: [], DECODE: []}
+    for mark in marked:
+        if mark.get("cat") == cat and (step := STEP.match(mark["name"])) is not None:
+            starts[PREFILL if int(step[1]) else DECODE].append(mark["ts"])
+    if not starts[DECODE] or not device:
+        return {}
+    turn, end = min(starts[DECODE]), max(event.end for event in device)
+    windows = {PREFILL: (min(starts[PREFILL], default=turn), turn), DECODE: (turn, end)}
+    found = {}
+    for phase, (first, last) in windows.items():
+        inside = [n for n, event in enumerate(device) if first <= event.start < last]
+        if starts[phase] and inside:
+            part = [device[n] for n in inside]
+            kinds = _by_kind(part, [lengths[n] for n in inside])
+            kinds[GAPS] = (last - first - busy(part)) * MICRO
+            window = (last - first) * MICRO
+            found[phase] = {"steps": len(starts[phase]), "window_s": window, "kinds_s": kinds}
+    return found
 
 
 def busy(events: list[Event]) -> float:

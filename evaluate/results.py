@@ -35,7 +35,8 @@ class Row:
     values: dict[str, Any] = field(default_factory=dict)
     """What was measured; names carry their units."""
     requests: dict[str, Any] = field(default_factory=dict)
-    """Request by request: tokens as the engine counted them, first and last token's times."""
+    """Requests by the tokens that the engine counted, and by their times: handed over, first
+    token, last token, and how many had the very same."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The scenario, or the accuracy's text."""
     startup: dict[str, float] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluate.cells import Cell, against_original, cells
+from evaluate.profiles import phases
 from evaluate.results import Row
 from evaluate.summary import Ratio
 
@@ -182,18 +183,22 @@ def profile_tables(rows: list[Row]) -> list[Table]:
     return [_profile_table(row) for row in rows if row.kind == "profile"]
 
 
+def _shares(phase: str, steps: int, window: float, kinds: dict[str, float]) -> str:
+    """The time of a step by kind of operator, as one line."""
+    ordered = sorted(kinds.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{kind} {seconds / window:.0%}" for kind, seconds in ordered)
+    return f"{f'a {phase} step of ' if phase else ''}{window / steps * 1e3:.2f} ms: {shares}"
+
+
 def _profile_table(row: Row) -> Table:
     values = row.values
-    window = values["window_s"]
-    kinds = sorted(values["kinds_s"].items(), key=lambda item: -item[1])
-    shares = ", ".join(f"{kind} {seconds / window:.0%}" for kind, seconds in kinds)
     table = Table(
         "operator",
         "self CPU (ms)",
         "self CUDA (ms)",
         "calls",
         title=f"{row.checkpoint}, {row.measure}: prefill and {values['steps'] - 1} decode steps",
-        caption=f"{window * 1e3:.1f} ms: {shares}",
+        caption="\n".join(_shares(*part) for part in phases(values)),
     )
     for line in values["operators"][:PROFILE_LINES]:
         table.add_row(

@@ -249,14 +249,17 @@ def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:
 
 
 def _compact(requests: list[Request]) -> dict[str, Any]:
-    """Request by request, in few bytes: how many had how many tokens, and their two times."""
+    """Request by request, in few bytes: how many had how many tokens; when they were handed over,
+    had their first and their last token, and how many at the very same times."""
     answered = [request for request in requests if request.token_times]
+    times = Counter(
+        tuple(round(moment, 6) for moment in (r.start, r.token_times[0], r.token_times[-1]))
+        for r in answered
+    )
     return {
         "input_tokens": dict(Counter(str(request.input_tokens) for request in answered)),
         "output_tokens": dict(Counter(str(request.output_tokens) for request in answered)),
-        "start_s": [round(request.start, 6) for request in answered],
-        "first_token_s": [round(request.token_times[0], 6) for request in answered],
-        "last_token_s": [round(request.token_times[-1], 6) for request in answered],
+        "times_s": [[*times, count] for times, count in sorted(times.items())],
     }
 
 

@@ -1,10 +1,13 @@
 """transformers' generate, the baseline that people know."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -99,17 +102,40 @@ class TransformersEngine(Engine):
         return tokens
 
     def profile(self, prompts: list[list[int]], output_tokens: int) -> Path:
-        from torch.profiler import ProfilerActivity, profile
-
         assert self.traces is not None
         activities = [ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        with profile(activities=activities) as profiler:
+        with profile(activities=activities) as profiler, _steps_marked(self.model):
             self.batch(prompts, output_tokens)
         path = self.traces / f"transformers-{time.time_ns()}.json.gz"
         profiler.export_chrome_trace(str(path))
         return path
+
+
+@contextlib.contextmanager
+def _steps_marked(model: Any) -> Iterator[None]:
+    """Writes over every step of a trace whether it reads a prompt, as vLLM does."""
+    open_marks = []
+
+    def before(_: Any, __: Any, inputs: dict[str, Any]) -> None:
+        reads = int(inputs["input_ids"].shape[1] > 1)
+        mark = record_function(f"execute_context_{reads}")
+        mark.__enter__()
+        open_marks.append(mark)
+
+    def after(*_: Any) -> None:
+        open_marks.pop().__exit__(None, None, None)
+
+    hooks = [
+        model.register_forward_pre_hook(before, with_kwargs=True),
+        model.register_forward_hook(after),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:

@@ -7,6 +7,7 @@ from evaluate.report.drawing import (
     CELLS,
     CONTEXTS,
     ENGINES,
+    KERNELS,
     LIMITS,
     PROFILES,
     SENSITIVITY,
@@ -27,6 +28,8 @@ def charts(sets: dict[str, list[Record]], names: Names) -> list[Chart]:
         found.append(speed_charts.frontier(names))
     if sets[BATCHES]:
         found.append(speed_charts.batches(names))
+    if sets[KERNELS]:
+        found.append(speed_charts.kernels())
     if sets[CONTEXTS]:
         found.append(speed_charts.contexts(names))
     if sets[LIMITS]:

@@ -60,7 +60,7 @@ def crossing(curve: Curve) -> str:
     name = "batch" if curve.axis == BATCH else "context"
     for (size, ratio), (after, other) in pairwise(told):
         if (ratio.ratio > 1) != (other.ratio > 1):
-            at = _between(size, ratio.ratio, after, other.ratio)
+            at = between(size, ratio.ratio, after, other.ratio)
             wins = "below" if ratio.ratio > 1 else "above"
             return f"{curve.candidate} is faster than the original {wins} {name} {at}"
     sizes = f"{name} {curve.points[0][0]} to {curve.points[-1][0]:,}"
@@ -74,7 +74,7 @@ def _is_original(curve: Curve) -> bool:
     return curve.points[0][1].checkpoint == ORIGINAL
 
 
-def _between(size: int, ratio: float, after: int, other: float) -> str:
+def between(size: int, ratio: float, after: int, other: float) -> str:
     """Where the line between two points, both axes as logarithms, meets 1."""
     part = math.log(ratio) / (math.log(ratio) - math.log(other))
     place = math.exp(math.log(size) + part * (math.log(after) - math.log(size)))

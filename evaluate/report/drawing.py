@@ -6,7 +6,8 @@ from typing import Any
 import altair
 
 CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
-LIMITS, PROFILES, SENSITIVITY = "limits", "profiles", "sensitivity"
+KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
+SENSITIVITY = "sensitivity"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
 WIDTH = 760
 ROW = 26

@@ -16,6 +16,7 @@ from evaluate.report.drawing import (
     CELLS,
     CONTEXTS,
     ENGINES,
+    KERNELS,
     LIMITS,
     OPERATORS,
     PROFILES,
@@ -25,6 +26,7 @@ from evaluate.report.drawing import (
     Names,
 )
 from evaluate.report.grounds import Entry, Ground, grounds
+from evaluate.report.kernels import kernel_findings, kernel_records
 from evaluate.report.mix import choose_mix
 from evaluate.report.quality import Qualities, qualities
 from evaluate.report.ranking import rank_all
@@ -40,7 +42,7 @@ from evaluate.report.records import (
     profile_records,
     sensitivity_records,
 )
-from evaluate.report.setting import environments
+from evaluate.report.setting import Setting, settings
 from evaluate.results import Row, current, read
 
 MOST_LISTED = 200
@@ -68,7 +70,7 @@ class Report:
     sets: dict[str, list[Record]]
     names: Names
     charts: list[Chart]
-    environments: list[tuple[str, dict[str, str]]]
+    settings: list[Setting]
     """For each setup, where and how it was measured."""
     faults: list[str] = field(default_factory=list)
     """Lines that could not be read, as file:line."""
@@ -110,7 +112,7 @@ def make_report(config: ReportConfig) -> Report:
         sets=sets,
         names=names,
         charts=charts(sets, names),
-        environments=environments(rows),
+        settings=settings(rows),
         faults=faults,
         notes=notes + _notes(found),
         findings=_findings(found, rows),
@@ -185,6 +187,7 @@ def _sets(found: list[Ground], judged: Qualities, rows: list[Row]) -> dict[str, 
     return {
         CELLS: [record for ground in found for record in cell_records(ground, judged)],
         BATCHES: [record for ground in found for record in batch_records(ground)],
+        KERNELS: [record for ground in found for record in kernel_records(ground)],
         CONTEXTS: [record for ground in found for record in context_records(ground)],
         CAPACITY: [record for ground in found for record in capacity_records(ground)],
         LIMITS: [record for ground in found for record in limit_records(ground)],
@@ -225,7 +228,8 @@ def _noise_note(ground: Ground) -> str:
         )
     return (
         f"{ground.title}: checkpoints that are the same to the engine differ by "
-        f"{ground.between:.1%} from start to start (one deviation, by {ground.twins} pairs); all "
+        f"{ground.between:.1%} from start to start (one deviation, by "
+        f"{ground.twins} {'pair' if ground.twins == 1 else 'pairs'}); all "
         "intervals between checkpoints contain that"
     )
 
@@ -233,9 +237,10 @@ def _noise_note(ground: Ground) -> str:
 def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
     words = engine_findings(rows)
     for ground in found:
+        said = kernel_findings(ground)
         for axis in (BATCH, CONTEXT):
-            said = [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
-            words += [f"{ground.title}: {one}" if len(found) > 1 else one for one in said]
+            said += [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
+        words += [f"{ground.title}: {one}" if len(found) > 1 else one for one in said]
     words = list(dict.fromkeys(words))
     more = len(words) - MOST_FINDINGS
     return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])

@@ -37,6 +37,9 @@ LIGHT = {
     "font": "sans-serif",
     "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
     "view": {"stroke": None},
+    # Fonts differ in width from what was reckoned with: room for the widest.
+    "padding": {"left": 36, "right": 12, "top": 8, "bottom": 8},
+    "legend": {"columnPadding": 30},
 }
 
 
@@ -67,7 +70,7 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
         lines += ["No speed was measured: nothing to recommend.", ""]
     lines += _bullets("Before you trust it", report.notes)
     lines += _bullets("What stands out", report.findings)
-    lines += _charts(report, plots, ("overview", "frontier", "batches"))
+    lines += _charts(report, plots, ("overview", "frontier", "batches", "kernels"))
     for ground in report.grounds:
         lines += _scenarios(report, ground)
     lines += _charts(report, plots, ("limits", "capacity"))
@@ -167,10 +170,10 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
 
 def _environment(report: Report) -> list[str]:
     lines = ["## How it was measured", ""]
-    for name, facts in report.environments:
-        lines += [f"### {escape(name)}", ""]
-        lines += [f"- {escape(key)}: {escape(value)}" for key, value in facts.items()]
-        lines.append("")
+    for setting in report.settings:
+        lines += [f"### {escape(setting.title)}", ""]
+        lines += [f"- {escape(key)}: {escape(value)}" for key, value in setting.facts.items()]
+        lines += ["", *(f"    {command}" for command in setting.commands), ""]
     files = ",".join(report.config.results)
     lines += ["Written by", "", f"    python -m evaluate.report 'results=[{files}]'"]
     return lines

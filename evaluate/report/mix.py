@@ -92,15 +92,16 @@ def _standing(
     found, refused = [], []
     for candidate in ground.candidates:
         entries: Entries = {}
-        gaps = []
+        gaps: dict[str, list[str]] = defaultdict(list)
         for name, load in loads.items():
             entry = load.of(candidate)
             if entry is None or entry.rank is None:
-                gaps.append(f"{name} {'was not measured' if entry is None else 'cannot be ranked'}")
+                gaps["not measured" if entry is None else "cannot be ranked"].append(name)
             else:
                 entries[name] = entry
         if gaps:
-            refused.append(Refusal(candidate, gaps))
+            reasons = [f"{words} in {_listed(names)}" for words, names in gaps.items()]
+            refused.append(Refusal(candidate, reasons))
             continue
         quality = qualities.of(next(iter(entries.values())))
         reasons = [words for entry in entries.values() for words in unmet(entry, quality, targets)]

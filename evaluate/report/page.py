@@ -75,7 +75,7 @@ def write_page(report: Report, out: Path) -> None:
         shown_lines=SHOWN_LINES,
         notes=report.notes,
         left_out=report.left_out + report.faults,
-        environments=report.environments,
+        settings=report.settings,
     )
     (out / "report.html").write_text(page, encoding="utf-8")
 

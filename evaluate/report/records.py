@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from evaluate.profiles import phases
 from evaluate.report.curves import BATCH, CONTEXT, curves, families
 from evaluate.report.grounds import Entry, Ground
 from evaluate.report.memory import need_gib
@@ -65,7 +66,7 @@ def _record(ground: Ground, entry: Entry, qualities: Qualities) -> Record:
         # How long an open loop lasts is set by its arrivals: there a request's time is shown.
         shown = cell.ranked_by if name == "latency_s" else value
         found |= _summary(name, cell.summary(shown), scale)
-    return found | _speedup(entry) | _quality(entry, qualities)
+    return found | speedup_record(entry) | _quality(entry, qualities)
 
 
 def _summary(name: str, summary: Summary | None, scale: float) -> Record:
@@ -79,7 +80,7 @@ def _summary(name: str, summary: Summary | None, scale: float) -> Record:
     return found
 
 
-def _speedup(entry: Entry) -> Record:
+def speedup_record(entry: Entry) -> Record:
     ratio = entry.ratio
     if entry.checkpoint == ORIGINAL and ratio is None and entry.cell.valid:
         return {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0, "differs": False}
@@ -131,7 +132,7 @@ def curve_records(ground: Ground, axis: str) -> list[Record]:
                     "ttft_ms": milli(entry.median("ttft_last_s")),
                     "need_gib": need_gib(entry),
                 }
-                found.append(point | _speedup(entry))
+                found.append(point | speedup_record(entry))
     return found
 
 
@@ -181,22 +182,31 @@ def limit_records(ground: Ground) -> list[Record]:
 
 
 def profile_records(rows: list[Row]) -> list[Record]:
-    """Seconds by kind of operator, one record a kind."""
-    return [
-        {
-            "model": row.model,
-            "candidate": row.checkpoint,
-            "scenario": row.measure,
-            "engine": row.environment.get("engine", ""),
-            "profile": _profile_name(row),
-            "kind": kind,
-            "ms": seconds * MILLI,
-            "share": seconds / row.values["window_s"],
-        }
-        for row in rows
-        if row.kind == "profile"
-        for kind, seconds in row.values["kinds_s"].items()
-    ]
+    """Seconds by kind of operator, one record a kind; prefill and decode steps apart where the
+    trace tells them."""
+    found = []
+    for row in rows:
+        if row.kind != "profile":
+            continue
+        for phase, steps, window, kinds in phases(row.values):
+            name = _profile_name(row)
+            if phase:
+                name += f", a {phase} step of {window / steps * MILLI:.3g} ms"
+            found += [
+                {
+                    "model": row.model,
+                    "candidate": row.checkpoint,
+                    "scenario": row.measure,
+                    "engine": row.environment.get("engine", ""),
+                    "phase": phase,
+                    "profile": name,
+                    "kind": kind,
+                    "ms": seconds / steps * MILLI,
+                    "share": seconds / window,
+                }
+                for kind, seconds in kinds.items()
+            ]
+    return found
 
 
 def _profile_name(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 from evaluate.report.grounds import setups
@@ -10,12 +11,23 @@ from evaluate.results import Row
 HASHES = ("checkpoint_sha256", "quantization_sha256", "weights")
 ORDER = (
     *("device", "driver", "power_limit_w", "max_sm_clock_mhz", "gpu_memory_gib", "cpu", "cores"),
-    *("python", "engine", "versions", "engine_options", "variables", "commit", "command"),
+    *("python", "engine", "versions", "engine_options", "variables", "commit"),
 )
+COMMAND = "command"
 
 
-def environments(rows: list[Row]) -> list[tuple[str, dict[str, str]]]:
-    """For each ground what all its rows share, and every value of what differs."""
+@dataclass
+class Setting:
+    """Where and how one ground was measured."""
+
+    title: str
+    facts: dict[str, str]
+    """What all its rows share, and every value of what differs."""
+    commands: list[str]
+    """What was typed, each once."""
+
+
+def settings(rows: list[Row]) -> list[Setting]:
     found = []
     for ground in setups([row for row in rows if row.environment]):
         values: dict[str, list[str]] = defaultdict(list)
@@ -25,10 +37,11 @@ def environments(rows: list[Row]) -> list[tuple[str, dict[str, str]]]:
                 if words and words not in values[name]:
                     values[name].append(words)
         times = sorted(row.time for row in ground.rows)
+        commands = values.pop(COMMAND, [])
         names = [name for name in (*ORDER, *sorted(set(values) - set(ORDER))) if values.get(name)]
         facts = {name.replace("_", " "): "; ".join(values[name]) for name in names}
         facts["measured"] = f"{times[0]} to {times[-1]}, {len(ground.rows)} runs"
-        found.append((ground.title, facts))
+        found.append(Setting(ground.title, facts, commands))
     return found
 
 

@@ -90,21 +90,21 @@ def profiles() -> Chart:
                 axis=altair.Axis(format=".0%"),
                 scale=altair.Scale(domain=[0, 1]),
             ),
-            y=altair.Y("profile:N", title=None, axis=altair.Axis(labelLimit=280)),
+            y=altair.Y("profile:N", title=None, axis=altair.Axis(labelLimit=460)),
             color=altair.Color("kind:N", title=None, legend=bottom(columns=5)),
             tooltip=tips(
                 ("profile:N", "profile", ""),
                 ("kind:N", "kind", ""),
-                ("ms:Q", "ms", ".3f"),
+                ("ms:Q", "ms a step", ".3f"),
                 ("share:Q", "share", ".1%"),
             ),
         )
-        .properties(width=WIDTH - 180, height=altair.Step(ROW))
+        .properties(width=WIDTH - 320, height=altair.Step(ROW))
     )
     return finished(
         "profiles",
         "Where the time goes",
-        "Stacked bars of one prefill and some decode steps by kind of operator, gaps included.",
+        "Stacked bars of a prefill and a decode step by kind of operator, gaps included.",
         PROFILES,
         chart,
     )

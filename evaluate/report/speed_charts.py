@@ -7,8 +7,10 @@ import altair
 from evaluate.report.drawing import (
     BATCHES,
     CELLS,
+    COLOURS,
     COLUMN,
     CONTEXTS,
+    KERNELS,
     LIMITS,
     ROW,
     SMALL,
@@ -16,6 +18,7 @@ from evaluate.report.drawing import (
     WIDTH,
     Chart,
     Names,
+    bottom,
     finished,
     records,
     tips,
@@ -99,18 +102,7 @@ def frontier(names: Names) -> Chart:
 
 def batches(names: Names) -> Chart:
     """Speed-up along the batch size, with its interval: at 1 a candidate is no faster."""
-    base = (
-        records(BATCHES)
-        .transform_filter("isValid(datum.speedup)")
-        .encode(
-            x=altair.X(
-                "size:Q",
-                title="requests at once",
-                scale=altair.Scale(type="log", base=2, nice=False),
-                axis=altair.Axis(format=",d", labelOverlap=True),
-            )
-        )
-    )
+    base = records(BATCHES).transform_filter("isValid(datum.speedup)").encode(x=_requests_at_once())
     lines = base.mark_line(point=True).encode(
         y=altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False)),
         color=names.colour,
@@ -126,6 +118,37 @@ def batches(names: Names) -> Chart:
         "Lines of the speed-up over the original against the number of requests at once.",
         BATCHES,
         chart.facet(row=altair.Row("family:N", title=None)).resolve_scale(y="independent"),
+    )
+
+
+def kernels() -> Chart:
+    """The same lines by kernel, for checkpoints that ran on several."""
+    base = records(KERNELS).transform_filter("isValid(datum.speedup)")
+    lines = base.mark_line(point=True).encode(
+        x=_requests_at_once(),
+        y=altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False)),
+        color=altair.Color(
+            "kernel:N", title=None, scale=altair.Scale(range=list(COLOURS[1:])), legend=bottom()
+        ),
+        tooltip=tips(("kernel:N", "kernel", ""), *SPEED_TIPS),
+    )
+    even = base.mark_rule(strokeDash=[4, 4], color=COLOURS[0]).encode(y=altair.datum(1))
+    chart = (even + lines).properties(width=WIDTH / 2 - 60, height=240)
+    return finished(
+        "kernels",
+        "Which kernel wins",
+        "Lines of the speed-up over the original against the requests at once, kernel by kernel.",
+        KERNELS,
+        chart.facet(altair.Facet("checkpoint:N", title=None), columns=2),
+    )
+
+
+def _requests_at_once() -> altair.X:
+    return altair.X(
+        "size:Q",
+        title="requests at once",
+        scale=altair.Scale(type="log", base=2, nice=False),
+        axis=altair.Axis(format=",d", labelOverlap=True),
     )
 
 

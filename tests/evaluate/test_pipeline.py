@@ -230,13 +230,17 @@ def test_an_engine_that_cannot_run_a_recipe_says_so(run_command: Run, tmp_path: 
         assert row.environment["weights"] == "random"
         assert row.invalid == []
         assert row.requests["output_tokens"] == {"8": 4}
-    started, ended = clients.requests["start_s"], clients.requests["last_token_s"]
+    times = [line for line in clients.requests["times_s"] for _ in range(line[3])]
+    started, ended = [line[0] for line in times], [line[2] for line in times]
     assert max(started[:2]) < min(ended) <= started[2]  # two at once, the third after one of them
     due, _ = schedule(
         prompts(ScenarioConfig(**arrivals.settings), "arrivals", 0, 1024),
         ScenarioConfig(**arrivals.settings),
     )
-    assert all(at >= moment for at, moment in zip(arrivals.requests["start_s"], due, strict=True))
+    assert all(
+        at >= moment
+        for at, moment in zip([line[0] for line in arrivals.requests["times_s"]], due, strict=True)
+    )
     assert due[-1] > 0
 
 
@@ -276,12 +280,15 @@ def test_transformers_and_its_profile(tiny: object, run_command: Run, tmp_path: 
     )
     assert result.returncode == 0, result.stderr
     speed, profile, accuracy = rows(tmp_path / "results.jsonl")
+    assert speed.environment["command"].startswith("python -m evaluate model=tiny engine=transf")
     assert (speed.values["input_tokens"], speed.values["output_tokens"]) == (32 * 256, 32 * 6)
     assert speed.environment["engine"] == "transformers"
     names = [line["name"] for line in profile.values["operators"]]
     assert any("mm" in name for name in names)
     assert profile.values["kinds_s"]["matrix products"] > 0
+    assert profile.values["phases"]["decode"]["steps"] == profile.values["steps"] - 1
     assert "decode steps" in result.stdout
+    assert "a prefill step of" in result.stdout
     assert (tmp_path / "results-traces" / "original" / profile.values["trace"]).is_file()
     assert accuracy.values["perplexity"] < 1024 / 8
 

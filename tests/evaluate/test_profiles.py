@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evaluate.profiles import Event, busy, kind_of, operators, self_times
+from evaluate.profiles import Event, busy, kind_of, operators, phases, self_times
 
 
 def entry(cat: str, name: str, start: float, length: float, external: int = 0) -> dict[str, Any]:
@@ -43,6 +43,37 @@ def test_kernels_are_what_a_gpus_time_goes_to() -> None:
         {"matrix products": 40e-6, "norms": 20e-6, "gaps": 10e-6}
     )
     assert found["window_s"] == pytest.approx(70e-6)
+
+
+def test_steps_that_read_and_steps_that_decode_are_told_apart() -> None:
+    """By the marks on the GPU's own time line, where there are some."""
+    found = operators(
+        [
+            entry("user_annotation", "execute_context_1(128)_generation_0(0)", 0, 10),
+            entry("user_annotation", "execute_context_0(0)_generation_1(1)", 12, 10),
+            entry("gpu_user_annotation", "execute_context_1(128)_generation_0(0)", 100, 40),
+            entry("gpu_user_annotation", "execute_context_0(0)_generation_1(1)", 200, 40),
+            entry("gpu_user_annotation", "execute_context_0(0)_generation_1(1)", 300, 40),
+            entry("kernel", "cutlass_gemm", 100, 60),
+            entry("kernel", "cutlass_gemm", 200, 20),
+            entry("kernel", "flash_fwd_kernel", 240, 10),
+            entry("kernel", "cutlass_gemm", 300, 20),
+        ]
+    )["phases"]
+    assert found["prefill"]["steps"] == 1
+    assert found["prefill"]["window_s"] == pytest.approx(100e-6)
+    assert found["prefill"]["kinds_s"] == pytest.approx({"matrix products": 60e-6, "gaps": 40e-6})
+    assert found["decode"]["steps"] == 2
+    assert found["decode"]["window_s"] == pytest.approx(120e-6)
+    assert found["decode"]["kinds_s"] == pytest.approx(
+        {"matrix products": 40e-6, "attention": 10e-6, "gaps": 70e-6}
+    )
+
+
+def test_without_marks_a_profile_is_one_piece() -> None:
+    found = operators([entry("kernel", "cutlass_gemm", 0, 20)])
+    assert found["phases"] == {}
+    assert phases(found) == [("", 1, pytest.approx(20e-6), found["kinds_s"])]
 
 
 def test_time_that_overlaps_counts_once() -> None:

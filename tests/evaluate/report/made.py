@@ -26,6 +26,7 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
     model: str = "qwen3-8b"
     weights: str = "trained"
+    kernel: str = ""
     format: str = ""
     """Cells of the same format are the same to the engine; its own, unless given."""
 
@@ -56,6 +57,7 @@ class Cell:
                 "output_tokens": self.outputs,
             },
             memory={"weights_gib": 15.0, "kv_cache_tokens": 1000.0, "kv_token_bytes": 2.0**20},
+            kernels={"scheme": f"{self.kernel}LinearKernel"} if self.kernel else {},
             limit={"prefill_share": 0.4, "decode_share": 0.7},
             environment={
                 "device": self.device,

@@ -1,0 +1,51 @@
+"""One checkpoint on two kernels: what is drawn and what is said."""
+
+from evaluate.report.grounds import Ground, grounds
+from evaluate.report.kernels import kernel_findings, kernel_records
+from evaluate.report.ranking import rank_all
+from tests.evaluate.report.made import Cell, runs
+
+BATCHES = (1, 4, 16, 64)
+STEADY = (0.999, 1.0, 1.001)
+
+
+def ground_of(machete: list[float], marlin: list[float]) -> Ground:
+    """Speed-ups of w4a16 over an original that takes as many seconds as it has requests."""
+    cells = []
+    for batch, slow, quick in zip(BATCHES, machete, marlin, strict=True):
+        name = f"batch_{batch}"
+        for checkpoint, speedup, kernel, options in (
+            ("original", 1.0, "", {}),
+            ("w4a16", slow, "Machete", {}),
+            ("w4a16", quick, "Marlin", {"linear_backend": "marlin"}),
+            ("w8a8", 1.2, "CutlassInt8ScaledMM", {}),
+        ):
+            latencies = [batch / speedup * part for part in STEADY]
+            cells.append(Cell(checkpoint, latencies, name, batch, kernel=kernel, options=options))
+    (found,) = grounds(runs(*cells))
+    rank_all([found], 0.1)
+    return found
+
+
+def test_the_batch_where_one_kernel_overtakes_the_other_is_named() -> None:
+    ground = ground_of([1.1, 1.1, 1.1, 1.0], [1.4, 1.3, 0.9, 0.6])
+    assert kernel_findings(ground) == [
+        "w4a16 runs faster on Marlin below batch 8, on Machete above"
+    ]
+
+
+def test_a_kernel_that_always_wins_is_named_and_one_that_cannot_be_told_is_not() -> None:
+    always = ground_of([1.1, 1.1, 1.1, 1.1], [1.4, 1.3, 1.3, 1.3])
+    assert kernel_findings(always) == [
+        "w4a16 runs faster on Marlin than on Machete at every batch that tells"
+    ]
+    assert kernel_findings(ground_of([1.1] * 4, [1.1] * 4)) == []
+
+
+def test_only_checkpoints_with_a_choice_are_drawn() -> None:
+    records = kernel_records(ground_of([1.1, 1.1, 1.1, 1.0], [1.4, 1.3, 0.9, 0.6]))
+    assert {(record["checkpoint"], record["kernel"]) for record in records} == {
+        ("w4a16", "Machete"),
+        ("w4a16", "Marlin"),
+    }
+    assert sorted({record["size"] for record in records}) == list(BATCHES)
