@@ -28,6 +28,17 @@ def commands(path: Path) -> list[str]:
     return found
 
 
+def shown_files() -> dict[str, str]:
+    """Files that a document shows whole, with their path as the first line."""
+    blocks = [
+        block
+        for path in DOCUMENTS
+        for block in re.findall(r"```yaml\n(.*?)```", path.read_text(), flags=re.DOTALL)
+    ]
+    named = [(re.match(r"# (\S+\.yaml)\n", block), block) for block in blocks]
+    return {name[1]: block for name, block in named if name}
+
+
 ALL = [(path, command) for path in DOCUMENTS for command in commands(path)]
 VERIFY = [command for _, command in ALL if "quantize.verify" in command]
 OURS = [
@@ -38,7 +49,8 @@ OURS = [
 
 
 def test_the_readme_has_its_two_commands() -> None:
-    assert commands(ROOT / "README.md")[:2] == ["make demo", "make test"]
+    made = [line for line in commands(ROOT / "README.md") if line.startswith("make")]
+    assert made[:2] == ["make demo", "make test"]
 
 
 @pytest.mark.parametrize("command", [command for _, command in ALL if command.startswith("make")])
@@ -55,6 +67,9 @@ def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path
     for folder in variables.values():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "gentle.yaml").write_text("defaults: [w8a8_smooth_gptq]\n")
+    for name, text in shown_files().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     words = shlex.split(command)
     arguments = words[words.index("-m") + 1 :]
     if "-m" in arguments:  # a sweep: each of its choices
