@@ -31,6 +31,12 @@ def gate_failed(message: str) -> QuantlineError:
     return QuantlineError(message, GATE_FAILED)
 
 
+def last_line(words: str) -> str:
+    """What a process said last, without the mark that our own put before an error."""
+    lines = words.strip().splitlines() or ["no output"]
+    return lines[-1].removeprefix("error: ")
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> QuantlineError:
     """`name` is not one of `known`: says what is close and what exists."""
     choices = sorted(known)

@@ -13,6 +13,7 @@ from conf.errors import bad_input
 from conf.schema import ModelConfig
 
 CONFIG = "config.json"
+ORIGINAL = "original"
 SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
 READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 2

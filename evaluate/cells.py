@@ -4,9 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from conf.models import ORIGINAL
 from evaluate.results import Row
 from evaluate.summary import Ratio, Summary, compare, outliers, summarize
-from evaluate.targets import ORIGINAL
 
 LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
 

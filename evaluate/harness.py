@@ -165,7 +165,7 @@ class Harness:
         if not line:
             code = self.process.wait()
             self.listener.join(SECONDS_TO_STOP)
-            words = reason_in(self.lines or ["no output"])
+            words = reason_in("\n".join(self.lines))
             raise world_fault(f"lm-eval stopped with {code}: {words} (see {self.log})")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.cache import cache_root
+from conf.errors import last_line
 from conf.hardware import cpu_has_bf16, cpu_name, gpu_names
 from conf.load_schema import GpuConfig
 from conf.terminal import say
@@ -50,8 +51,7 @@ def _rates_of_one(gpu: GpuConfig) -> Rates | None:
             check=False,
         )
         if result.returncode:
-            reason = (result.stderr.strip().splitlines() or ["no output"])[-1]
-            say(f"{name}: its rates could not be measured ({reason})")
+            say(f"{name}: its rates could not be measured ({last_line(result.stderr)})")
             return _datasheet(gpu)
     found = json.loads(path.read_text())
     return Rates(found["bandwidth"], found["products"], "measured")

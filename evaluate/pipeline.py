@@ -12,7 +12,7 @@ from conf.cache import log_file
 from conf.errors import QuantlineError, gate_failed, world_fault
 from conf.hardware import resolve_gpu
 from conf.load_schema import ScenarioConfig
-from conf.models import read_config
+from conf.models import ORIGINAL, read_config
 from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
 from evaluate import limits
@@ -25,12 +25,12 @@ from evaluate.profiles import profile_values
 from evaluate.results import Row, append, current
 from evaluate.roofline import Cost, Rates, cost, reached
 from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
-from evaluate.targets import ORIGINAL, Target, targets
+from evaluate.targets import Target, targets
 from evaluate.worker import Job
 from serve.checkpoint import check, checkpoint_hash, quantization_hash
+from serve.engine import PARALLEL
 from serve.tensors import tensors
 
-PARALLEL = ("tensor", "pipeline", "data")
 SHORTEST_CONTEXT = 64
 NOT_LOADED: dict[str, Any] = {"startup": {}, "memory": {}, "kernels": {}, "faults": []}
 DTYPE_BYTES = {"float32": 4, "float": 4}
@@ -102,7 +102,7 @@ class Sweep(Ledger):
 
     def _gpus(self) -> int:
         options = self.config.engine.options
-        return math.prod(int(options.get(f"{kind}_parallel_size", 1)) for kind in PARALLEL)
+        return math.prod(int(options.get(name, 1)) for name in PARALLEL)
 
     def _plan(self, target: Target, original: Path) -> Plan | None:
         """What is missing of a target; none where it cannot be measured, which is noted."""

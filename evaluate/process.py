@@ -55,7 +55,5 @@ def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str
     if refused is not None:
         raise refused
     if worker.returncode:
-        lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
-        raise world_fault(
-            f"the engine stopped with {worker.returncode}: {reason_in(lines)} (see {log})"
-        )
+        reason = reason_in(log.read_text(errors="replace"))
+        raise world_fault(f"the engine stopped with {worker.returncode}: {reason} (see {log})")

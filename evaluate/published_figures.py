@@ -8,8 +8,8 @@ from typing import Any, TypeVar, get_type_hints
 
 import yaml
 
+from conf.models import ORIGINAL
 from evaluate.summary import Ratio, compare
-from evaluate.targets import ORIGINAL
 
 FOLDER = Path(__file__).parent / "published"
 NOT_STATED = "not stated"

@@ -14,12 +14,12 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, unknown
+from conf.errors import QuantlineError, bad_input, last_line, unknown
+from conf.models import ORIGINAL
 from conf.schema import EvaluateConfig
 from conf.terminal import progress, say
 from evaluate.environment import environment, key
 from evaluate.results import Row, append, current, read
-from evaluate.targets import ORIGINAL
 from serve.checkpoint import checkpoint_hash
 from serve.engine import model_folder
 
@@ -96,8 +96,7 @@ def _measured(config: EvaluateConfig, recipe: str) -> dict[str, Any]:
             worker.kill()
             worker.wait()
     if worker.returncode:
-        lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
-        words = lines[-1].removeprefix("error: ")
+        words = last_line(log.read_text(errors="replace"))
         raise QuantlineError(f"{recipe}: {words} (see {log})", worker.returncode)
     return summary(blocks)
 

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conf import sources
-from conf.errors import QuantlineError, bad_input, unknown, world_fault
-from conf.models import CONFIG, is_hub_id, shapes_folder
+from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
+from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
 from conf.schema import EvaluateConfig, ModelConfig
 from evaluate.engines import NO_LASTING
 from quantize.manifest import published
 from serve.engine import checkpoint_folder, model_folder
 
-ORIGINAL = "original"
 SERVER = "server"
 
 
@@ -109,7 +108,7 @@ def _described(model: ModelConfig, names: list[str]) -> dict[str, QuantlineError
         check=False,
     )
     if result.returncode:
-        reason = (result.stderr.strip().splitlines() or ["no output"])[-1]
+        reason = last_line(result.stderr)
         raise world_fault(f"model={model.name}: its recipes could not be described: {reason}")
     answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     return {

@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 
 from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
-from conf.models import has_chat_template, read_config
+from conf.models import ORIGINAL, has_chat_template, read_config
 from conf.schema import LM_EVAL, EvaluateConfig
 from conf.terminal import progress, say
 from evaluate import samples
@@ -23,7 +23,7 @@ from evaluate.process import run_worker
 from evaluate.questions import own_values, paired_values, pooled
 from evaluate.results import Row, current
 from evaluate.table import lost_table, questions_table
-from evaluate.targets import ORIGINAL, Target, targets
+from evaluate.targets import Target, targets
 from evaluate.tasks_worker import Sitting, TasksJob
 from serve.checkpoint import check, checkpoint_hash
 

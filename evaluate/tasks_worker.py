@@ -8,11 +8,11 @@ from typing import Any
 
 from conf.errors import gate_failed, world_fault
 from conf.load_schema import EngineConfig
+from conf.models import ORIGINAL
 from conf.schema import AccuracyConfig
 from evaluate.engines import CANARIES, CANARY_TOKENS, Load
 from evaluate.engines.vllm_server import ServerEngine
 from evaluate.harness import Harness, Task
-from evaluate.targets import ORIGINAL
 from evaluate.validity import constant_output
 from evaluate.worker import Send, described, work
 

@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose, from_mapping
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
-from conf.models import CONFIG, SHAPES, shapes_folder
+from conf.models import CONFIG, ORIGINAL, SHAPES, shapes_folder
 from conf.recipe_schema import RecipeConfig
 from conf.schema import ModelConfig
 from quantize.__main__ import COMMAND
@@ -30,7 +30,6 @@ from quantize.load import empty_model
 from quantize.preflight import check_fit
 from quantize.recipe import formats
 
-ORIGINAL = "original"
 TYPES = {
     torch.bfloat16: "BF16",
     torch.float16: "F16",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.cache import cache_root
-from conf.errors import GATE_FAILED, bad_input, gate_failed, world_fault
+from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
 from conf.load_schema import EngineConfig
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
 from serve.tensors import Tensor, tensors
@@ -119,8 +119,7 @@ def _check_proof(folder: Path) -> None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
         return
-    lines = result.stderr.strip().splitlines() or ["no output"]
-    words = lines[-1].removeprefix("error: ")
+    words = last_line(result.stderr)
     if result.returncode == GATE_FAILED:
         raise (gate_failed if NO_NUMBER in words else bad_input)(words)
     raise (bad_input if result.returncode == 2 else world_fault)(words)

@@ -23,6 +23,7 @@ from serve.process import ServerProcess, free_port
 from serve.talk import API_KEY
 
 CPU_KV_CACHE_GIB = "4"
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 MIDDLEWARE = "serve.door.Door"
 OPTION_FILES = {
     "engine/arg_utils.py": ("EngineArgs",),

@@ -9,14 +9,12 @@ from typing import Any
 
 from conf.errors import QuantlineError, bad_input, unknown
 from conf.hardware import cpu_name, resolve_gpu
-from conf.models import is_hub_id
+from conf.models import ORIGINAL, is_hub_id
 from conf.schema import ModelConfig, ServeConfig
 from quantize import manifest
 from quantize.manifest import published
 from serve.engine import checkpoint_folder, model_folder
 from serve.talk import reason_in
-
-ORIGINAL = "original"
 
 
 @dataclass
@@ -81,8 +79,8 @@ def _recommended(config: ServeConfig) -> Found:
         check=False,
     )
     if result.returncode:
-        lines = result.stderr.strip().splitlines() or ["no output"]
-        raise QuantlineError(reason_in(lines).removeprefix("error: "), result.returncode)
+        reason = reason_in(result.stderr).removeprefix("error: ")
+        raise QuantlineError(reason, result.returncode)
     answer = json.loads(result.stdout)
     folder = _published(config, answer["checkpoint"])
     if not (folder / "config.json").is_file():

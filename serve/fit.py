@@ -9,7 +9,7 @@ import psutil
 from conf.errors import bad_input, world_fault
 from conf.hardware import gpu_memory_gib
 from conf.models import CONFIG, kv_values_per_token, read_config
-from serve.engine import CPU_KV_CACHE_GIB, environment
+from serve.engine import CPU_KV_CACHE_GIB, PARALLEL, environment
 from serve.tensors import tensors
 
 GIB = 2**30
@@ -18,7 +18,6 @@ SPARE_SHARE = 0.02
 WORKING_GIB = 2.0  # activations, graphs and what CUDA itself takes, on a GPU
 BLOCK = 16  # tokens
 SHORTEST = 256
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 @dataclass

@@ -147,8 +147,7 @@ class ServerProcess:
             name = signal.Signals(-code).name
             hint = "; the system may have been out of memory" if -code == signal.SIGKILL else ""
             return world_fault(f"the server was ended by {name}{hint} {where}")
-        lines = text.strip().splitlines() or ["no output"]
-        return world_fault(f"the server stopped with {code}: {reason_in(lines)} {where}")
+        return world_fault(f"the server stopped with {code}: {reason_in(text)} {where}")
 
     def stop(self, drain_s: float = 0.0, is_impatient: Callable[[], bool] = lambda: False) -> int:
         """Lets what runs finish, then ends it and everything that it started; how many requests

@@ -46,8 +46,9 @@ def served_name(url: str) -> str:
         raise world_fault(f"engine.url={url}: no server answers there ({words})") from error
 
 
-def reason_in(lines: list[str]) -> str:
+def reason_in(log: str) -> str:
     """The last line of a log that names an error of its own, or else the last one."""
+    lines = log.strip().splitlines() or ["no output"]
     named = [line for line in lines if ERROR.search(line)]
     telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
     return (telling or named or lines)[-1].strip()

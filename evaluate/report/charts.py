@@ -1,47 +1,25 @@
 """The charts, as Vega-Lite: one description serves the page and the plots beside the Markdown."""
 
 from evaluate.report import side_charts, speed_charts
-from evaluate.report.drawing import (
-    BATCHES,
-    CAPACITY,
-    CELLS,
-    CONTEXTS,
-    ENGINES,
-    KERNELS,
-    LIMITS,
-    PROFILES,
-    SENSITIVITY,
-    SWEEP,
-    Chart,
-    Names,
-)
-from evaluate.report.records import Record
+from evaluate.report.drawing import Chart, Names
+from evaluate.report.sets import Sets
 
 
-def charts(sets: dict[str, list[Record]], names: Names) -> list[Chart]:
+def charts(sets: Sets, names: Names) -> list[Chart]:
     """Every chart that the records have something for."""
-    cells = sets[CELLS]
-    found = []
-    if any(record["speedup"] is not None for record in cells):
-        found.append(speed_charts.overview(names))
-    if any(r["recovery"] is not None and r["verdict"] != "the original" for r in cells):
-        found.append(speed_charts.frontier(names))
-    if sets[BATCHES]:
-        found.append(speed_charts.batches(names))
-    if sets[KERNELS]:
-        found.append(speed_charts.kernels())
-    if sets[CONTEXTS]:
-        found.append(speed_charts.contexts(names))
-    if sets[LIMITS]:
-        found.append(speed_charts.limits(names))
-    if sets[CAPACITY]:
-        found.append(side_charts.capacity(names))
-    if sets[ENGINES]:
-        found.append(side_charts.engines(names))
-    if sets[PROFILES]:
-        found.append(side_charts.profiles())
-    if sets[SENSITIVITY]:
-        found.append(side_charts.sensitivity())
-    if sets[SWEEP]:
-        found.append(side_charts.published(names))
-    return found
+    compared = [record for record in sets.cells if record["speedup"] is not None]
+    judged = [r for r in sets.cells if r["recovery"] is not None and r["verdict"] != "the original"]
+    makers = (
+        (compared, speed_charts.overview),
+        (judged, speed_charts.frontier),
+        (sets.batches, speed_charts.batches),
+        (sets.kernels, speed_charts.kernels),
+        (sets.contexts, speed_charts.contexts),
+        (sets.limits, speed_charts.limits),
+        (sets.capacity, side_charts.capacity),
+        (sets.engines, side_charts.engines),
+        (sets.profiles, side_charts.profiles),
+        (sets.sensitivity, side_charts.sensitivity),
+        (sets.sweep, side_charts.published),
+    )
+    return [make(names) for found, make in makers if found]

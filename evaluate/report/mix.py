@@ -3,13 +3,13 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from conf.models import ORIGINAL
 from conf.report_schema import TargetsConfig
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of
 from evaluate.report.recommend import Choice, Refusal, changes, preference, reasons_for, unmet
 from evaluate.summary import Ratio
-from evaluate.targets import ORIGINAL
 
 STANDARD = (
     *("interactive", "decode_bound", "prefill_bound", "long_context"),

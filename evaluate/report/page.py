@@ -12,6 +12,7 @@ import vl_convert
 from conf.cache import cache_root
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
+from evaluate.report.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS
 from evaluate.report.gather import Answer, Report
 from evaluate.report.lines import accuracy_lines, choice_table
 from evaluate.report.records import Record
@@ -97,9 +98,9 @@ def _data(report: Report) -> str:
     """What the script needs, as JSON that cannot end its own element."""
     numbers = {ground.title: place for place, ground in enumerate(report.grounds)}
     sets = {}
-    for name, records in report.sets.items():
+    for name, records in vars(report.sets).items():
         kept = [
-            {key: record[key] for key in DRAWN} if name == "cells" else dict(record)
+            {key: record[key] for key in DRAWN} if name == CELLS else dict(record)
             for record in records
         ]
         for record in kept:
@@ -127,7 +128,7 @@ def _short(value: Any) -> Any:
 def _ground(answer: Answer, report: Report) -> dict[str, Any]:
     """The answer of one ground, in words."""
     whole = answer.whole
-    records = [r for r in report.sets["capacity"] if r["candidate"] == whole.candidate]
+    records = [r for r in report.sets.capacity if r["candidate"] == whole.candidate]
     here = [record for record in records if record["ground"] == answer.ground.title]
     quality = whole.quality.recovery if whole.quality else None
     titles, choices = choice_table(answer.loads)
@@ -151,22 +152,22 @@ def _setups(report: Report) -> dict[str, list[str]]:
 
 
 def _tables(report: Report) -> list[Table]:
-    cells = report.sets["cells"]
+    cells = report.sets.cells
     served = any(record["goodput_s"] is not None for record in cells)
     columns = [SCENARIO, *FIRST, *(GOODPUT if served else ()), *SECOND]
-    found = [_table("cells", "Every measurement", columns, cells, report)]
+    found = [_table(CELLS, "Every measurement", columns, cells, report)]
     judged = accuracy_lines(report.rows)
     if judged:
         titles, lines = judged
         found.append(_plain("accuracy", "Accuracy", titles, lines))
     for name, title, shown in (
-        ("contexts", "Over the context length", list(CONTEXT)),
-        ("engines", "Engines side by side", list(ENGINE)),
-        ("operators", "Operators", list(OPERATOR)),
+        (CONTEXTS, "Over the context length", list(CONTEXT)),
+        (ENGINES, "Engines side by side", list(ENGINE)),
+        (OPERATORS, "Operators", list(OPERATOR)),
     ):
-        if report.sets[name]:
-            found.append(_table(name, title, shown, report.sets[name], report))
-    pairs = sweep_pairs(report.sets["sweep"])
+        if records := report.sets.of(name):
+            found.append(_table(name, title, shown, records, report))
+    pairs = sweep_pairs(report.sets.sweep)
     found.append(_table("pairs", "Speed-ups here and published", list(SWEEP_PAIR), pairs, report))
     known = sources()
     for published in published_tables(report.sets):

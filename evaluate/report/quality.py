@@ -3,10 +3,10 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from conf.models import ORIGINAL
 from evaluate.accuracy import BROKEN, VERDICTS
 from evaluate.report.grounds import Entry
 from evaluate.results import Row
-from evaluate.targets import ORIGINAL
 
 
 @dataclass

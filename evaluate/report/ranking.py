@@ -5,9 +5,9 @@ import statistics
 from collections import defaultdict
 from itertools import combinations
 
+from conf.models import ORIGINAL
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.summary import Ratio, compare
-from evaluate.targets import ORIGINAL
 
 MAD_TO_SIGMA = 0.6745
 LEAST_RUNS = 2

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from conf.models import ORIGINAL
 from conf.report_schema import TargetsConfig
 from evaluate.accuracy import BROKEN, LOSS
 from evaluate.report.grounds import Entry, Load
@@ -9,7 +10,6 @@ from evaluate.report.memory import need_gib
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of, tied_with
 from evaluate.summary import Ratio
-from evaluate.targets import ORIGINAL
 
 TTFT = ("ttft_p99_s", "ttft_last_s")
 TPOT = "tpot_median_s"

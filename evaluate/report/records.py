@@ -1,7 +1,9 @@
 """Plain records of everything that is shown: for tables, for charts, for the page's data."""
 
+import itertools
 from typing import Any
 
+from conf.models import ORIGINAL
 from evaluate.profiles import phases
 from evaluate.report.curves import BATCH, CONTEXT, curves, families
 from evaluate.report.grounds import Entry, Ground
@@ -9,7 +11,6 @@ from evaluate.report.memory import need_gib
 from evaluate.report.quality import Qualities
 from evaluate.results import Row
 from evaluate.summary import Summary
-from evaluate.targets import ORIGINAL
 
 Record = dict[str, Any]
 MILLI = 1e3
@@ -185,13 +186,9 @@ def profile_records(rows: list[Row]) -> list[Record]:
     """Seconds by kind of operator, one record a kind; prefill and decode steps apart where the
     trace tells them."""
     found = []
-    for row in rows:
-        if row.kind != "profile":
-            continue
+    for row, title in _profile_names(rows):
         for phase, steps, window, kinds in phases(row.values):
-            name = _profile_name(row)
-            if phase:
-                name += f", a {phase} step of {window / steps * MILLI:.3g} ms"
+            name = f"{title}, a {phase} step of {window / steps * MILLI:.3g} ms" if phase else title
             found += [
                 {
                     "model": row.model,
@@ -209,10 +206,18 @@ def profile_records(rows: list[Row]) -> list[Record]:
     return found
 
 
-def _profile_name(row: Row) -> str:
-    environment = row.environment
-    where = [environment.get("engine", ""), environment.get("device", "")]
-    return ", ".join([row.model, row.checkpoint, row.measure, *map(str, where)])
+def _profile_names(rows: list[Row]) -> list[tuple[Row, str]]:
+    """Each profile with its checkpoint and whatever else sets it apart from the others."""
+    profiles = [row for row in rows if row.kind == "profile"]
+    facts = [
+        (r.model, r.measure, str(r.environment.get("engine")), str(r.environment.get("device")))
+        for r in profiles
+    ]
+    apart = [len(set(values)) > 1 for values in zip(*facts, strict=True)]
+    return [
+        (row, ", ".join([row.checkpoint, *itertools.compress(fact, apart)]))
+        for row, fact in zip(profiles, facts, strict=True)
+    ]
 
 
 def operator_records(rows: list[Row]) -> list[Record]:
@@ -222,14 +227,13 @@ def operator_records(rows: list[Row]) -> list[Record]:
             "model": row.model,
             "candidate": row.checkpoint,
             "scenario": row.measure,
-            "profile": _profile_name(row),
+            "profile": title,
             "name": operator["name"][:NAME_LENGTH],
             "self_cpu_ms": operator["self_cpu_s"] * MILLI,
             "self_cuda_ms": operator["self_cuda_s"] * MILLI,
             "calls": operator["calls"],
         }
-        for row in rows
-        if row.kind == "profile"
+        for row, title in _profile_names(rows)
         for operator in row.values.get("operators", [])[:OPERATORS]
     ]
 

@@ -79,7 +79,7 @@ def engines(names: Names) -> Chart:
     )
 
 
-def profiles() -> Chart:
+def profiles(_: Names) -> Chart:
     chart = (
         records(PROFILES)
         .mark_bar()
@@ -110,7 +110,7 @@ def profiles() -> Chart:
     )
 
 
-def sensitivity() -> Chart:
+def sensitivity(_: Names) -> Chart:
     advice = altair.Scale(domain=["quantize", "worth leaving out"], range=[COLOURS[1], COLOURS[2]])
     chart = (
         records(SENSITIVITY)

@@ -121,7 +121,7 @@ def batches(names: Names) -> Chart:
     )
 
 
-def kernels() -> Chart:
+def kernels(_: Names) -> Chart:
     """The same lines by kernel, for checkpoints that ran on several."""
     base = records(KERNELS).transform_filter("isValid(datum.speedup)")
     lines = base.mark_line(point=True).encode(

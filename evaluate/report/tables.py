@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from evaluate.report.beside import published_contexts, published_engines, published_operators
 from evaluate.report.records import Record
+from evaluate.report.sets import Sets
 from evaluate.table import figure
 
 NONE = "-"
@@ -208,18 +209,18 @@ class PublishedTable:
     records: list[Record]
 
 
-def published_tables(sets: dict[str, list[Record]]) -> list[PublishedTable]:
+def published_tables(sets: Sets) -> list[PublishedTable]:
     """Those that have something of ours beside them."""
     found = []
-    if sets["engines"]:
+    if sets.engines:
         title = "Engines (published)"
         found.append(
             PublishedTable("engine_comparison", title, PUBLISHED_ENGINE, published_engines())
         )
-    if sets["profiles"]:
+    if sets.profiles:
         title = "Operators (published)"
         found.append(PublishedTable("operator_profile", title, OPERATOR, published_operators()))
-    if sets["contexts"]:
+    if sets.contexts:
         title = "Qwen2-7B-Instruct over context length (published)"
         found.append(
             PublishedTable("qwen2_context", title, PUBLISHED_CONTEXT, published_contexts())

@@ -181,7 +181,7 @@ def test_printed_lines_hold_no_key(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_line_that_tells_why_is_found(lines: list[str], reason: str) -> None:
-    assert reason_in(lines) == reason
+    assert reason_in("\n".join(lines)) == reason
 
 
 def test_what_a_dead_server_leaves_behind_is_ended_too(tmp_path: Path) -> None:
