@@ -6,6 +6,7 @@ from collections.abc import Iterable
 BAD_INPUT = 2
 WORLD_FAULT = 3
 GATE_FAILED = 4
+MOST_LISTED, NEAR = 60, 8
 
 
 class QuantlineError(Exception):
@@ -43,4 +44,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> QuantlineError:
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]}?" if close else ""
     listed = ", ".join(choices) if choices else "none"
+    if len(choices) > MOST_LISTED:
+        near = difflib.get_close_matches(name, choices, n=NEAR, cutoff=0)
+        listed = f"{len(choices)} names, of them the nearest {', '.join(near)}"
     return bad_input(f"{what}: there is no '{name}'.{hint} Known: {listed}.")

@@ -12,7 +12,7 @@ ENGINES = ("vllm", "vllm_server", "transformers")
 
 @dataclass
 class ScenarioConfig:
-    """One load: a batch that starts at once, or requests that keep coming to a server."""
+    """One load: a batch that starts at once, or requests that keep coming."""
 
     input_tokens: int = MISSING
     """Tokens in each prompt."""
@@ -21,9 +21,9 @@ class ScenarioConfig:
     batch: int | None = None
     """Requests that start at once; null for a load that lasts."""
     concurrency: int | None = None
-    """Closed loop: clients of a server, each asking again as soon as it has its answer."""
+    """Closed loop: clients, each asking again as soon as it has its answer."""
     rate: float | None = None
-    """Open loop: requests a second that reach a server, at random (Poisson) times."""
+    """Open loop: requests a second that arrive at random (Poisson) times."""
     requests: int | None = None
     """Requests in a load that lasts."""
     ttft_ms: float | None = None
@@ -45,7 +45,7 @@ class ScenarioConfig:
 
     @property
     def lasts(self) -> bool:
-        """Whether requests keep coming, which takes a server."""
+        """Whether requests keep coming."""
         return self.batch is None
 
     @property

@@ -280,6 +280,8 @@ class EvaluateConfig:
             raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
         if self.weights != "random" and not self.original:
             raise ValueError("original=false goes with weights=random")
+        if not self.original and "original" in (self.recipes or []):
+            raise ValueError("recipes=[original,...] asks for what original=false leaves out")
         if self.profile and self.engine.kind == "vllm_server":
             raise ValueError("profile=true goes with engine=vllm or engine=transformers")
         if self.accuracy.kind == LM_EVAL:

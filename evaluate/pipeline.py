@@ -135,7 +135,9 @@ class Sweep(Ledger):
         )
         accuracy = self.config.accuracy
         context = self._context(longest)
-        timed = facts | {"engine_options": {"max_model_len": context} | facts["engine_options"]}
+        timed = facts
+        if self.config.engine.kind != "transformers":  # whose cache grows as it goes
+            timed = facts | {"engine_options": {"max_model_len": context} | facts["engine_options"]}
         keys = {
             name: key(
                 timed if name in self.config.scenario else facts,

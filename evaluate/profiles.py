@@ -5,6 +5,7 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ GAPS = "gaps"
 OTHER = "other"
 PREFILL, DECODE = "prefill", "decode"
 # What vLLM writes over every step, with the requests that still read their prompt; and we do, too.
-STEP = re.compile(r"execute_context_(\d+)")
-MARKS = ("gpu_user_annotation", "user_annotation")
+STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)")
+MARKS = ("user_annotation", "gpu_user_annotation")  # of a CPU, of a GPU
 
 
 @dataclass
@@ -140,27 +141,28 @@ def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
 def _phases(
     events: list[dict[str, Any]], device: list[Event], lengths: list[float]
 ) -> dict[str, dict[str, Any]]:
-    """Steps that read prompts and steps that decode, apart; nothing where no step is marked."""
-    marked = [e for e in events if "dur" in e and STEP.match(str(e.get("name", "")))]
-    cat = next((cat for cat in MARKS if any(mark.get("cat") == cat for mark in marked)), "")
-    starts: dict[str, list[float]] = {PREFILL: [], DECODE: []}
-    for mark in marked:
-        if mark.get("cat") == cat and (step := STEP.match(mark["name"])) is not None:
-            starts[PREFILL if int(step[1]) else DECODE].append(mark["ts"])
-    if not starts[DECODE] or not device:
+    """Steps that read prompts and steps that decode, apart: each lasts until the next one begins.
+    Nothing where no step is marked on the time line of the device."""
+    cat = MARKS[any(event.get("cat") == "kernel" for event in events)]
+    marks = sorted(
+        (event["ts"], PREFILL if int(step[1]) else DECODE)
+        for event in events
+        if event.get("cat") == cat and (step := STEP.match(str(event.get("name", ""))))
+    )
+    if not marks or not device:
         return {}
-    turn, end = min(starts[DECODE]), max(event.end for event in device)
-    windows = {PREFILL: (min(starts[PREFILL], default=turn), turn), DECODE: (turn, end)}
-    found = {}
-    for phase, (first, last) in windows.items():
+    end = max(event.end for event in device)
+    found: dict[str, dict[str, Any]] = {}
+    for (first, phase), (last, _) in pairwise([*marks, (end, "")]):
         inside = [n for n, event in enumerate(device) if first <= event.start < last]
-        if starts[phase] and inside:
-            part = [device[n] for n in inside]
-            kinds = _by_kind(part, [lengths[n] for n in inside])
-            kinds[GAPS] = (last - first - busy(part)) * MICRO
-            window = (last - first) * MICRO
-            found[phase] = {"steps": len(starts[phase]), "window_s": window, "kinds_s": kinds}
-    return found
+        part = found.setdefault(phase, {"steps": 0, "window_s": 0.0, "kinds_s": defaultdict(float)})
+        part["steps"] += 1
+        part["window_s"] += (last - first) * MICRO
+        for n in inside:
+            part["kinds_s"][kind_of(device[n].name)] += lengths[n] * MICRO
+        idle = last - first - busy([device[n] for n in inside])
+        part["kinds_s"][GAPS] += max(0.0, idle) * MICRO
+    return {phase: part for phase, part in found.items() if part["window_s"] > 0}
 
 
 def busy(events: list[Event]) -> float:

@@ -79,8 +79,8 @@ def _recipes(config: EvaluateConfig) -> list[Target]:
             "model.path=FOLDER with its config.json"
         )
     known = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
-    asked = dict.fromkeys([ORIGINAL, *(config.recipes or sorted(known))])
-    names = [name for name in asked if config.original or name != ORIGINAL]
+    asked = config.recipes or sorted(known - {ORIGINAL})
+    names = list(dict.fromkeys([ORIGINAL, *asked] if config.original else asked))
     for name in names:
         if name not in known:
             raise unknown(f"recipes={name}", name, known)

@@ -79,8 +79,7 @@ def _recommended(config: ServeConfig) -> Found:
         check=False,
     )
     if result.returncode:
-        reason = reason_in(result.stderr).removeprefix("error: ")
-        raise QuantlineError(reason, result.returncode)
+        raise QuantlineError(reason_in(result.stderr), result.returncode)
     answer = json.loads(result.stdout)
     folder = _published(config, answer["checkpoint"])
     if not (folder / "config.json").is_file():

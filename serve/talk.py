@@ -6,7 +6,7 @@ import re
 import urllib.request
 from typing import Any
 
-from conf.errors import world_fault
+from conf.errors import last_line, world_fault
 
 API_KEY = "VLLM_API_KEY"
 ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
@@ -48,7 +48,6 @@ def served_name(url: str) -> str:
 
 def reason_in(log: str) -> str:
     """The last line of a log that names an error of its own, or else the last one."""
-    lines = log.strip().splitlines() or ["no output"]
-    named = [line for line in lines if ERROR.search(line)]
+    named = [line for line in log.splitlines() if ERROR.search(line)]
     telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
-    return (telling or named or lines)[-1].strip()
+    return (telling or named or [last_line(log)])[-1].strip().removeprefix("error: ")

@@ -115,22 +115,18 @@ class TransformersEngine(Engine):
 
 @contextlib.contextmanager
 def _steps_marked(model: Any) -> Iterator[None]:
-    """Writes over every step of a trace whether it reads a prompt, as vLLM does."""
-    open_marks = []
+    """Writes over every step of a trace whether it reads a prompt, which the first one does; the
+    marks are vLLM's."""
+    marks: list[Any] = []
 
-    def before(_: Any, __: Any, inputs: dict[str, Any]) -> None:
-        reads = int(inputs["input_ids"].shape[1] > 1)
-        mark = record_function(f"execute_context_{reads}")
-        mark.__enter__()
-        open_marks.append(mark)
+    def before(*_: Any) -> None:
+        marks.append(record_function(f"execute_context_{int(not marks)}"))
+        marks[-1].__enter__()
 
     def after(*_: Any) -> None:
-        open_marks.pop().__exit__(None, None, None)
+        marks[-1].__exit__(None, None, None)
 
-    hooks = [
-        model.register_forward_pre_hook(before, with_kwargs=True),
-        model.register_forward_hook(after),
-    ]
+    hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
     try:
         yield
     finally:
@@ -151,6 +147,7 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
         )
         if format_ is not None:
             _compress(model, format_)
+    torch.cuda.empty_cache()  # what it was made from is not what it needs
     return model
 
 

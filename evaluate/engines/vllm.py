@@ -66,7 +66,9 @@ class VllmEngine(Engine):
     def _all(
         self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int
     ) -> list[Request]:
-        """Hands each prompt over at its time, never more at once than allowed, and steps."""
+        """Hands each prompt over at its time, never more at once than allowed, and steps. One that
+        falls due while a step runs has waited for it: its clock starts when it was due, unless it
+        is a client's that waits for its turn."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -80,14 +82,15 @@ class VllmEngine(Engine):
         engine = self.llm.llm_engine
         waiting = deque(zip(prompts, arrivals, strict=True))
         found: dict[str, Request] = {}
-        running = 0
+        running, takes_turns = 0, at_once < len(prompts)
         start = time.perf_counter()
         while waiting or running:
             now = time.perf_counter() - start
             while waiting and running < at_once and waiting[0][1] <= now:
                 number = str(next(self.numbers))
-                found[number] = Request(0, [], start=now)
-                engine.add_request(number, {"prompt_token_ids": waiting.popleft()[0]}, sampling)
+                prompt, due = waiting.popleft()
+                found[number] = Request(0, [], start=now if takes_turns else due)
+                engine.add_request(number, {"prompt_token_ids": prompt}, sampling)
                 running += 1
             if not running:
                 time.sleep(max(0.0, waiting[0][1] - now))

@@ -88,7 +88,7 @@ class ServerEngine(Engine):
         self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int
     ) -> list[Request]:
         """Sends each prompt at its time, never more at once than allowed."""
-        gate = asyncio.Semaphore(at_once)
+        gate, takes_turns = asyncio.Semaphore(at_once), at_once < len(prompts)
         limits = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=SECONDS_FOR_A_RUN)
         async with aiohttp.ClientSession(
@@ -99,7 +99,8 @@ class ServerEngine(Engine):
             async def one(prompt: list[int], arrival: float) -> Request:
                 await asyncio.sleep(arrival)
                 async with gate:
-                    request = Request(0, [], start=time.perf_counter() - begin)
+                    now = time.perf_counter() - begin
+                    request = Request(0, [], start=now if takes_turns else arrival)
                     try:
                         await self._stream(session, prompt, output_tokens, request, begin)
                     except (aiohttp.ClientError, TimeoutError) as error:

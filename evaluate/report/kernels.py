@@ -4,12 +4,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from evaluate.report.curves import BATCH, Curve, between, curves
+from evaluate.report.curves import BATCH, Curve, between, curves, families
 from evaluate.report.grounds import Entry, Ground
 from evaluate.report.ranking import ratio_of
 from evaluate.report.records import Record, speedup_record
 
 SUFFIX = "LinearKernel"
+LEAST_TOLD = 2
 
 
 @dataclass
@@ -17,6 +18,8 @@ class Kernels:
     """The curves of one checkpoint, by the kernel that ran it."""
 
     checkpoint: str
+    family: str
+    """The lengths that stay."""
     curves: dict[str, Curve]
 
 
@@ -28,12 +31,13 @@ def kernel_of(entry: Entry) -> str:
 
 def choices_of_kernel(ground: Ground) -> list[Kernels]:
     """The checkpoints that ran on two kernels or more over the same batches."""
-    found: dict[tuple[object, ...], dict[str, Curve]] = defaultdict(dict)
-    for curve in curves(ground, BATCH):
-        some = curve.points[0][1]
-        if kernel := kernel_of(some):
-            found[some.checkpoint, *sorted(curve.fixed.items())].setdefault(kernel, curve)
-    return [Kernels(str(name[0]), each) for name, each in found.items() if len(each) > 1]
+    found: dict[tuple[str, str], dict[str, Curve]] = defaultdict(dict)
+    for family, members in families(curves(ground, BATCH)).items():
+        for curve in members:
+            some = curve.points[0][1]
+            if kernel := kernel_of(some):
+                found[some.checkpoint, family].setdefault(kernel, curve)
+    return [Kernels(*name, each) for name, each in found.items() if len(each) > 1]
 
 
 def kernel_records(ground: Ground) -> list[Record]:
@@ -41,7 +45,7 @@ def kernel_records(ground: Ground) -> list[Record]:
     return [
         {
             "ground": ground.title,
-            "checkpoint": kernels.checkpoint,
+            "panel": f"{kernels.checkpoint}, {kernels.family}",
             "candidate": curve.candidate,
             "scenario": entry.load.name,
             "kernel": kernel,
@@ -65,20 +69,25 @@ def kernel_findings(ground: Ground) -> list[str]:
 
 
 def _overtaking(kernels: Kernels, one: str, other: str, noise: float) -> str:
-    """Nothing where the intervals tell no winner at two batches or more."""
+    """Nothing where the intervals tell no winner at two batches or more, or the two change places
+    again and again."""
     others = dict(kernels.curves[other].points)
     told = [
         (size, ratio.ratio)
         for size, entry in kernels.curves[one].points
         if size in others
+        and entry.rank is not None
+        and others[size].rank is not None
         and (ratio := ratio_of(entry, others[size], noise)) is not None
         and ratio.differs
     ]
-    if len(told) < 2:
+    turns = [pair for pair in pairwise(told) if (pair[0][1] > 1) != (pair[1][1] > 1)]
+    if len(told) < LEAST_TOLD or len(turns) > 1:
         return ""
     first, last = (one, other) if told[0][1] > 1 else (other, one)
-    for (size, before), (after, later) in pairwise(told):
-        if (before > 1) != (later > 1):
-            at = between(size, before, after, later)
-            return f"{kernels.checkpoint} runs faster on {first} below batch {at}, on {last} above"
-    return f"{kernels.checkpoint} runs faster on {first} than on {last} at every batch that tells"
+    where = f" ({kernels.family})"
+    if not turns:
+        return f"{kernels.checkpoint} runs faster on {first} than on {last}{where}"
+    (size, before), (after, later) = turns[0]
+    at = between(size, before, after, later)
+    return f"{kernels.checkpoint} runs faster on {first} below batch {at}, on {last} above{where}"

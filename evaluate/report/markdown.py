@@ -173,9 +173,11 @@ def _environment(report: Report) -> list[str]:
     for setting in report.settings:
         lines += [f"### {escape(setting.title)}", ""]
         lines += [f"- {escape(key)}: {escape(value)}" for key, value in setting.facts.items()]
-        lines += ["", *(f"    {command}" for command in setting.commands), ""]
+        lines.append("")
+        if setting.commands:
+            lines += ["```sh", *setting.commands, "```", ""]
     files = ",".join(report.config.results)
-    lines += ["Written by", "", f"    python -m evaluate.report 'results=[{files}]'"]
+    lines += ["Written by", "", "```sh", f"python -m evaluate.report 'results=[{files}]'", "```"]
     return lines
 
 

@@ -1,6 +1,5 @@
 """Plain records of everything that is shown: for tables, for charts, for the page's data."""
 
-import itertools
 from typing import Any
 
 from conf.models import ORIGINAL
@@ -209,15 +208,21 @@ def profile_records(rows: list[Row]) -> list[Record]:
 def _profile_names(rows: list[Row]) -> list[tuple[Row, str]]:
     """Each profile with its checkpoint and whatever else sets it apart from the others."""
     profiles = [row for row in rows if row.kind == "profile"]
-    facts = [
-        (r.model, r.measure, str(r.environment.get("engine")), str(r.environment.get("device")))
-        for r in profiles
-    ]
-    apart = [len(set(values)) > 1 for values in zip(*facts, strict=True)]
+    facts = [_profile_facts(row) for row in profiles]
+    shared = set.intersection(*(set(fact.items()) for fact in facts)) if facts else set()
     return [
-        (row, ", ".join([row.checkpoint, *itertools.compress(fact, apart)]))
+        (row, ", ".join([row.checkpoint, *(v for n, v in fact.items() if (n, v) not in shared)]))
         for row, fact in zip(profiles, facts, strict=True)
     ]
+
+
+def _profile_facts(row: Row) -> dict[str, str]:
+    """What a profile depends on beside its checkpoint, in words."""
+    environment = row.environment
+    found = {"model": row.model, "measure": row.measure}
+    found |= {name: str(environment.get(name, "")) for name in ("engine", "device")}
+    options = environment.get("engine_options", {})
+    return found | {name: f"{name}={value}" for name, value in options.items()}
 
 
 def operator_records(rows: list[Row]) -> list[Record]:

@@ -104,7 +104,7 @@ def profiles(_: Names) -> Chart:
     return finished(
         "profiles",
         "Where the time goes",
-        "Stacked bars of a prefill and a decode step by kind of operator, gaps included.",
+        "Stacked bars by kind of operator, gaps included, of whatever each profile covers.",
         PROFILES,
         chart,
     )

@@ -139,7 +139,7 @@ def kernels(_: Names) -> Chart:
         "Which kernel wins",
         "Lines of the speed-up over the original against the requests at once, kernel by kernel.",
         KERNELS,
-        chart.facet(altair.Facet("checkpoint:N", title=None), columns=2),
+        chart.facet(altair.Facet("panel:N", title=None), columns=2),
     )
 
 

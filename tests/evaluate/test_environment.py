@@ -1,14 +1,33 @@
-"""What is recorded of the command line."""
+"""What is recorded of the command line and of options."""
 
-from evaluate.environment import command
+import pytest
+
+from conf.load_schema import EngineConfig
+from evaluate.environment import command, engine_options
 
 
-def test_a_command_can_be_typed_again() -> None:
+def test_a_command_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["/usr/bin/python3", "-m", "evaluate", "recipes=[a,b]", "scenario.base.output_tokens=6"]
     typed = "python -m evaluate 'recipes=[a,b]' scenario.base.output_tokens=6"
+    monkeypatch.delenv("QUANTLINE_RECIPES", raising=False)
     assert command(words) == typed
+    monkeypatch.setenv("QUANTLINE_RECIPES", "our team")
+    assert command(words) == f"QUANTLINE_RECIPES='our team' {typed}"
 
 
-def test_a_command_with_a_secret_is_not_kept() -> None:
-    assert command(["python", "-m", "evaluate", "engine.hf_token=hf_abc"]) == ""
-    assert command(["python", "-m", "evaluate", "engine.api_key=abc"]) == ""
+@pytest.mark.parametrize(
+    "option",
+    [
+        "engine.hf_token=hf_abc",
+        "engine.api_key=abc",
+        "engine.auth_tokens=[abc]",
+        "engine.hf_overrides={api_key:abc}",
+    ],
+)
+def test_a_secret_is_not_kept(option: str) -> None:
+    assert command(["python", "-m", "evaluate", option]) == ""
+
+
+def test_options_are_kept_without_secrets() -> None:
+    engine = EngineConfig(kind="transformers", options={"token": "hf_abc", "max_tokens": 5})
+    assert engine_options(engine).keys() == {"dtype", "max_tokens"}

@@ -36,6 +36,14 @@ def test_a_batch_of_two() -> None:
     assert values["failed_requests"] == 0
 
 
+def test_a_batch_handed_over_a_moment_after_the_clock_started() -> None:
+    """The first token of the last one is no decoded one, however little it waited."""
+    late = [Request(100, [2.0, 3.0, 4.0], start=1e-6) for _ in range(2)]
+    values = batch_values(late)
+    assert values["overlap_share"] == 0
+    assert values["decode_tokens_per_s"] == pytest.approx(4 / 2)
+
+
 def test_a_failed_request_is_counted_and_in_no_average() -> None:
     values = batch_values([EARLY, Request(0, [], error="HTTP 500")])
     assert values["failed_requests"] == 1

@@ -70,6 +70,32 @@ def test_steps_that_read_and_steps_that_decode_are_told_apart() -> None:
     )
 
 
+def test_a_prompt_that_comes_late_is_no_part_of_decoding() -> None:
+    marks = [
+        ("1(8)_generation_0(0)", 0),
+        ("0(0)_generation_1(1)", 10),
+        ("1(8)_generation_1(1)", 20),
+    ]
+    found = operators(
+        [
+            *(entry("user_annotation", f"execute_context_{name}", at, 5) for name, at in marks),
+            entry("user_annotation", "execute_context_0(0)_generation_2(2)", 70, 5),
+            entry("cpu_op", "aten::mm", 0, 15),  # runs on into the next step
+            entry("cpu_op", "aten::mm", 20, 40),
+            entry("cpu_op", "aten::mm", 70, 10),
+        ]
+    )["phases"]
+    assert (found["prefill"]["steps"], found["decode"]["steps"]) == (2, 2)
+    assert found["prefill"]["window_s"] == pytest.approx(60e-6)
+    assert found["decode"]["window_s"] == pytest.approx(20e-6)
+    assert found["prefill"]["kinds_s"]["gaps"] == pytest.approx(10e-6)
+
+
+def test_marks_of_the_host_say_nothing_of_a_gpu() -> None:
+    mark = entry("user_annotation", "execute_context_1(8)_generation_0(0)", 0, 5)
+    assert operators([mark, entry("kernel", "cutlass_gemm", 100, 20)])["phases"] == {}
+
+
 def test_without_marks_a_profile_is_one_piece() -> None:
     found = operators([entry("kernel", "cutlass_gemm", 0, 20)])
     assert found["phases"] == {}

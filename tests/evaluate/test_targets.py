@@ -95,6 +95,7 @@ def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
         (["weights=random", "checkpoints=[a]"], "not checkpoints"),
         (["weights=random", "accuracy=quick"], "has no accuracy"),
         (["original=false"], "goes with weights=random"),
+        (["weights=random", "recipes=[original]", "original=false"], "what original=false leaves"),
         (["weights=randm"], "choose one of trained, random"),
         (["engine.url=http://localhost:1"], "goes with engine=vllm_server"),
     ],

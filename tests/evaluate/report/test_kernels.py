@@ -30,22 +30,31 @@ def ground_of(machete: list[float], marlin: list[float]) -> Ground:
 def test_the_batch_where_one_kernel_overtakes_the_other_is_named() -> None:
     ground = ground_of([1.1, 1.1, 1.1, 1.0], [1.4, 1.3, 0.9, 0.6])
     assert kernel_findings(ground) == [
-        "w4a16 runs faster on Marlin below batch 8, on Machete above"
+        "w4a16 runs faster on Marlin below batch 8, on Machete above (128 tokens in, 64 out)"
     ]
 
 
 def test_a_kernel_that_always_wins_is_named_and_one_that_cannot_be_told_is_not() -> None:
     always = ground_of([1.1, 1.1, 1.1, 1.1], [1.4, 1.3, 1.3, 1.3])
     assert kernel_findings(always) == [
-        "w4a16 runs faster on Marlin than on Machete at every batch that tells"
+        "w4a16 runs faster on Marlin than on Machete (128 tokens in, 64 out)"
     ]
     assert kernel_findings(ground_of([1.1] * 4, [1.1] * 4)) == []
+    assert kernel_findings(ground_of([1.1] * 4, [1.4, 0.9, 1.4, 1.4])) == []
+
+
+def test_what_is_too_noisy_to_rank_decides_nothing() -> None:
+    ground = ground_of([1.1] * 4, [1.4] * 4)
+    for load in ground.loads:
+        for entry in load.entries:
+            entry.rank = None
+    assert kernel_findings(ground) == []
 
 
 def test_only_checkpoints_with_a_choice_are_drawn() -> None:
     records = kernel_records(ground_of([1.1, 1.1, 1.1, 1.0], [1.4, 1.3, 0.9, 0.6]))
-    assert {(record["checkpoint"], record["kernel"]) for record in records} == {
-        ("w4a16", "Machete"),
-        ("w4a16", "Marlin"),
+    assert {(record["panel"], record["kernel"]) for record in records} == {
+        ("w4a16, 128 tokens in, 64 out", "Machete"),
+        ("w4a16, 128 tokens in, 64 out", "Marlin"),
     }
     assert sorted({record["size"] for record in records}) == list(BATCHES)
