@@ -32,7 +32,7 @@ def main(config: EvaluateConfig) -> None:
 def _measure(config: EvaluateConfig) -> None:
     from evaluate.pipeline import evaluate
     from evaluate.sensitivity import measure_sensitivity
-    from evaluate.tasks import measure_tasks
+    from evaluate.tasks.survey import measure_tasks
 
     if config.accuracy.kind == "sensitivity":
         measure_sensitivity(config)

@@ -12,7 +12,7 @@ from conf.models import ORIGINAL
 from conf.schema import AccuracyConfig
 from evaluate.engines import CANARIES, CANARY_TOKENS, Load
 from evaluate.engines.vllm_server import ServerEngine
-from evaluate.harness import Harness, Task
+from evaluate.tasks.harness import Harness, Task
 from evaluate.validity import constant_output
 from evaluate.worker import Send, described, work
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.samples import Asked, answers, lost_questions, read
+from evaluate.tasks.samples import Asked, answers, lost_questions, read
 
 
 def sample(number: int, right: bool, kept: str = "none", **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from conf.errors import QuantlineError
 from conf.schema import AccuracyConfig
 from evaluate.accuracy import BROKEN, LOSS, NO_LOSS, SMALL_LOSS
 from evaluate.judging import gate
-from evaluate.questions import Answers, own_values, paired_values, pooled, sign_test
+from evaluate.tasks.questions import Answers, own_values, paired_values, pooled, sign_test
 
 
 def answered(scores: Any, empty_share: float = 0.0) -> Answers:

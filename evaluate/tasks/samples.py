@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from conf.errors import bad_input, world_fault
-from evaluate.questions import Answers
+from evaluate.tasks.questions import Answers
 
 TASKS = "tasks.json"
 GENERATED, CHOSEN = "generate_until", "multiple_choice"

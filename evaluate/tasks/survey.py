@@ -14,17 +14,17 @@ from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
 from conf.models import ORIGINAL, has_chat_template, read_config
 from conf.schema import LM_EVAL, EvaluateConfig
 from conf.terminal import progress, say
-from evaluate import samples
 from evaluate.environment import key
-from evaluate.harness import Task, interpreter, tasks
 from evaluate.judging import gate
 from evaluate.ledger import NARROWEST_TABLE, Ledger
 from evaluate.process import run_worker
-from evaluate.questions import own_values, paired_values, pooled
 from evaluate.results import Row, current
 from evaluate.table import lost_table, questions_table
 from evaluate.targets import Target, targets
-from evaluate.tasks_worker import Sitting, TasksJob
+from evaluate.tasks import samples
+from evaluate.tasks.harness import Task, interpreter, tasks
+from evaluate.tasks.questions import own_values, paired_values, pooled
+from evaluate.tasks.worker import Sitting, TasksJob
 from serve.checkpoint import check, checkpoint_hash
 
 LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
@@ -167,7 +167,7 @@ class Survey(Ledger):
         try:
             with progress() as bars:
                 shown: dict[tuple[str, str], TaskID] = {}
-                for event in run_worker("evaluate.tasks_worker", asdict(job), Path(job.log)):
+                for event in run_worker("evaluate.tasks.worker", asdict(job), Path(job.log)):
                     self._happened(event, bars, shown)
         except QuantlineError as error:
             self.failures.append(error)

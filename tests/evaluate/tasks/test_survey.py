@@ -12,11 +12,11 @@ from conf.errors import QuantlineError
 from conf.schema import ModelConfig, TextSource
 from conf.text import documents
 from evaluate.accuracy import BROKEN, LOSS, NO_LOSS
-from evaluate.harness import INTERPRETER, Harness, tasks
 from evaluate.results import Row, read
+from evaluate.tasks.harness import INTERPRETER, Harness, tasks
 from tests.conftest import Run
 
-TASKS = Path(__file__).parent / "tasks"
+TASKS = Path(__file__).parent
 GIVEN, ASKED = 16, 8  # words of a text
 TINY = ["evaluate", "model=tiny", "accuracy=lm_eval", "accuracy.limit=null"]
 LITTLE_MEMORY = {"VLLM_CPU_KVCACHE_SPACE": "1"}
