@@ -162,7 +162,11 @@ def _phases(
             part["kinds_s"][kind_of(device[n].name)] += lengths[n] * MICRO
         idle = last - first - busy([device[n] for n in inside])
         part["kinds_s"][GAPS] += max(0.0, idle) * MICRO
-    return {phase: part for phase, part in found.items() if part["window_s"] > 0}
+    return {
+        phase: part | {"kinds_s": dict(part["kinds_s"])}
+        for phase, part in found.items()
+        if part["window_s"] > 0
+    }
 
 
 def busy(events: list[Event]) -> float:

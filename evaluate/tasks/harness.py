@@ -14,10 +14,11 @@ import yaml
 
 from conf.errors import bad_input, world_fault
 from conf.models import files_sha256
+from conf.sources import CONF
 from serve.talk import API_KEY, reason_in
 
 INTERPRETER = "QUANTLINE_LM_EVAL"
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = CONF.parent  # of the checkout
 OWN_INTERPRETER = ROOT / ".venv-lm-eval" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("harness_process.py")
 NOWHERE = "/"  # datasets takes a folder of the right name for the set that it looks for
