@@ -349,5 +349,7 @@ class ServeConfig:
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: each says what to serve; give one of them")
+        if not self.results and (self.mix or self.targets != TargetsConfig()):
+            raise ValueError("targets and mix choose from results=FILE; give it, or leave them out")
         if not 0 < self.port < 65536:
             raise ValueError(f"port={self.port}: must be within 1 and 65535")

@@ -78,7 +78,7 @@ def words(ratio: Ratio | None) -> str:
     if ratio is None:
         return ""
     if not ratio.differs:
-        return f"{ratio.ratio:.2f} (no difference)"
+        return f"{ratio.ratio:.2f} (cannot be told)"
     return f"{ratio.ratio:.2f}"
 
 

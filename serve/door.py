@@ -17,6 +17,7 @@ STATE = "QUANTLINE_SERVER_STATE"
 KEY = "VLLM_API_KEY"
 READY, DRAINING = "ready", "draining"
 OPEN = ("/health", "/ready")
+NO_KEY = "the key is missing or wrong: Authorization: Bearer KEY"
 UNCOUNTED = (*OPEN, "/metrics", "/v1/models", "/version", "/ping", "/load")
 
 Scope = MutableMapping[str, Any]
@@ -42,7 +43,7 @@ class Door:
         if path == "/ready" and scope["type"] == "http":
             return await self._ready(send)
         if path not in OPEN and not _is_preflight(scope) and not self._has_key(scope):
-            return await _refuse(scope, send, 401, "a key is needed: Authorization: Bearer KEY")
+            return await _refuse(scope, send, 401, NO_KEY)
         if path in UNCOUNTED:
             return await self.app(scope, receive, send)
         if self._is(DRAINING):

@@ -45,6 +45,9 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     weights = _weights_gib(folder, options) / (tensor * pipeline)
     token = kv_token_bytes(config, options) / pipeline
     limit = int(config["max_position_embeddings"])
+    asked_context = int(options.get("max_model_len") or 0)
+    if asked_context > limit and "hf_overrides" not in options:
+        raise bad_input(f"engine.max_model_len={asked_context}: the model was made for {limit:,}")
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token, limit)

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ STEADY_S = 300.0  # a server that ran this long fails for another reason than th
 
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop."""
+    if config.engine.kind == "transformers":
+        raise bad_input("engine=transformers: what serves is vLLM; leave engine= out")
     key = _key(config)
     options(config.engine)  # a wrong one is known before anything is looked for
     found = find(config)
@@ -53,7 +56,9 @@ def serve(config: ServeConfig) -> None:
         say(line)
     command = server_command(found.folder, chosen.options, config.host, config.port, found.name)
     if config.dry_run:
-        print(shlex.join(command))
+        if key and not config.api_key_file:
+            say(f"{API_KEY} has to be set where this is run, as it is here: it holds the key")
+        print(_key_from_file(config) + shlex.join(command))
         return
     check_port(config.host, config.port)
     if key:
@@ -83,6 +88,14 @@ def _key(config: ServeConfig) -> str:
             f"host={config.host}: other machines could call it; set {API_KEY} or api_key_file first"
         )
     return key
+
+
+def _key_from_file(config: ServeConfig) -> str:
+    """For a shell, without the key itself."""
+    if not config.api_key_file:
+        return ""
+    file = Path(config.api_key_file).expanduser().resolve()
+    return f'{API_KEY}="$(head -n1 {shlex.quote(str(file))})" '
 
 
 def _check(folder: Path, config: ServeConfig) -> None:
@@ -184,12 +197,19 @@ class Watch:
                 if not server.is_alive():
                     return server.death()
                 time.sleep(POLL_S)
-            say(f"stopping: {self.config.drain_s:g} s for what is running; again to stop at once")
-            left = server.stop(self.config.drain_s, lambda: signals.is_impatient)
-            say(f"stopped, {left} requests were cut short" if left else "stopped")
+            self._stop(server, signals)
             return None
         finally:
             server.stop()
+
+    def _stop(self, server: ServerProcess, signals: Signals) -> None:
+        """What is running may finish; before the server is ready nothing can."""
+        drain_s = self.config.drain_s if self.ready_since else 0.0
+        words = f": {drain_s:g} s for what is running; again to stop at once" if drain_s else ""
+        say(f"stopping{words}")
+        left = server.stop(drain_s, lambda: signals.is_impatient)
+        cut = f"{left} {'request was' if left == 1 else 'requests were'} cut short"
+        say(f"stopped, {cut}" if left else "stopped")
 
     def _start(self, server: ServerProcess, signals: Signals) -> None:
         console = Console(stderr=True)
@@ -269,5 +289,5 @@ def examples(found: Found, url: str, with_key: bool, key_file: str | None = None
     return [
         f"curl {url}{path} -H 'Content-Type: application/json'{header} "
         f'-d \'{{"model": "{found.name}", {body}, "max_tokens": 32}}\'',
-        f"python -c {shlex.quote(python)}",
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(python)}",
     ]

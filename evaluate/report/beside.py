@@ -71,6 +71,8 @@ def engine_records(found: list[Ground]) -> list[Record]:
                         "ttft_ms": milli(entry.median("ttft_last_s")),
                         "tpot_ms": milli(entry.median("tpot_median_s")),
                         "latency_s": entry.median("latency_s"),
+                        "output_tok_s": entry.median("generated_tokens_per_s"),
+                        "requests_s": entry.median("requests_per_s"),
                     }
                 )
     several = [part for part in records.values() if len({r["engine"] for r in part}) > 1]

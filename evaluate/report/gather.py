@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import bad_input, unknown
+from conf.models import ORIGINAL
 from conf.report_schema import ReportConfig
 from evaluate.judging import engine_findings
 from evaluate.report.charts import charts
 from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.drawing import Chart, Names
-from evaluate.report.grounds import Entry, Ground, grounds
+from evaluate.report.grounds import Entry, Ground, Load, grounds
 from evaluate.report.kernels import kernel_findings
 from evaluate.report.mix import choose_mix
 from evaluate.report.quality import Qualities, qualities
@@ -163,7 +164,7 @@ def _notes(found: list[Ground]) -> list[str]:
     if len(found) > 1:
         notes.append(
             f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
-            "is compared or averaged across them"
+            "is ranked or averaged across them"
         )
     for ground in found:
         if ground.has_random_weights:
@@ -171,12 +172,18 @@ def _notes(found: list[Ground]) -> list[str]:
                 f"{ground.title}: random weights. Speed does not depend on their values; accuracy "
                 "does, and comes from checkpoints of the same recipe where it is shown"
             )
-        without = [load.name for load in ground.loads if all(e.ratio is None for e in load.entries)]
+        without = [load.name for load in ground.loads if _has_nothing_beside_it(load)]
         if without:
             names = ", ".join(without)
             notes.append(f"{ground.title}: no original to compare with, or one run only: {names}")
         notes.append(_noise_note(ground))
     return notes
+
+
+def _has_nothing_beside_it(load: Load) -> bool:
+    """Whether candidates were measured that nothing can be said of."""
+    candidates = [entry for entry in load.entries if entry.checkpoint != ORIGINAL]
+    return bool(candidates) and all(entry.ratio is None for entry in candidates)
 
 
 def _noise_note(ground: Ground) -> str:

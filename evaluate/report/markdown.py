@@ -144,10 +144,10 @@ def _further(report: Report, plots: dict[str, str]) -> list[str]:
             part = [r for r in contexts if (r["ground"], r["family"]) == place]
             lines += [f"### {escape(', '.join(place))}", "", *_of(CONTEXT, part), ""]
         lines += _charts(report, plots, ("contexts",), level=3)
-    engines = report.sets.engines
-    if engines:
-        lines += ["## Engines side by side", "", *_of(ENGINE, engines), ""]
-    lines += _charts(report, plots, ("engines", "profiles"))
+    lines += _charts(report, plots, ("engines",))
+    if engines := report.sets.engines:
+        lines += [*_of(ENGINE, engines), ""]
+    lines += _charts(report, plots, ("profiles",))
     if report.sets.operators:
         lines += ["### Operators", "", *_of(OPERATOR, report.sets.operators), ""]
     return lines + _charts(report, plots, ("sensitivity",))

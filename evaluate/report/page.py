@@ -173,6 +173,8 @@ def _tables(report: Report) -> list[Table]:
     for published in published_tables(report.sets):
         columns = list(published.columns)
         table = _table(published.source, published.title, columns, published.records, report)
+        for row in table.rows:
+            row["model"] = None  # others' models: no choice of ours hides them
         source = known[published.source]
         table.note = f"{source.title}; {source.hardware}."
         found.append(table)

@@ -118,7 +118,10 @@ FIRST = (
     Column("rank", "rank", rank, "= : cannot be told from others of the same rank"),
     Column("checkpoint", "candidate", text("candidate"), is_text=True),
     Column(
-        "times as fast", "speedup", speedup, "as the original, 95 % interval; = : no difference"
+        "times as fast",
+        "speedup",
+        speedup,
+        "as the original, 95 % interval; =: cannot be told",
     ),
     Column(
         "latency (s)",
@@ -168,6 +171,8 @@ ENGINE = (
     Column("TTFT (ms)", "ttft_ms", number("ttft_ms")),
     Column("TPOT (ms)", "tpot_ms", number("tpot_ms")),
     Column("latency (s)", "latency_s", number("latency_s")),
+    Column("output (tok/s)", "output_tok_s", number("output_tok_s")),
+    Column("requests/s", "requests_s", number("requests_s")),
 )
 PUBLISHED_ENGINE = (
     Column("engine", "engine", text("engine"), is_text=True),

@@ -235,6 +235,8 @@ def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
         (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),
         (("engine.model=/other",), "engine.model: say what to serve with checkpoint="),
         (("engine.hf_token=abc",), "engine.hf_token: everybody here could read it"),
+        (("engine=transformers",), "what serves is vLLM"),
+        (("targets.tpot_ms=20",), "targets and mix choose from results=FILE"),
     ],
 )
 def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_command: Run) -> None:
@@ -242,6 +244,29 @@ def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_co
     assert result.returncode == 2
     assert words in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_context_that_the_model_does_not_have_is_an_error(
+    tiny_checkpoint: Path, run_command: Run
+) -> None:
+    checkpoint = f"checkpoint={tiny_checkpoint}"
+    result = run_command("serve", checkpoint, "engine.max_model_len=99999", "dry_run=true")
+    assert result.returncode == 2
+    assert "engine.max_model_len=99999: the model was made for 2,048" in result.stderr
+
+
+def test_a_printed_command_takes_its_key_along_without_showing_it(
+    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("sesame\n")
+    common = ("serve", f"checkpoint={tiny_checkpoint}", "dry_run=true", "host=0.0.0.0")
+    from_file = run_command(*common, "api_key_file=key")
+    assert from_file.stdout.startswith(f'VLLM_API_KEY="$(head -n1 {tmp_path / "key"})" ')
+    from_variable = run_command(*common, VLLM_API_KEY="sesame")
+    assert "VLLM_API_KEY has to be set where this is run" in from_variable.stderr
+    for result in (from_file, from_variable):
+        assert result.returncode == 0, result.stderr
+        assert "sesame" not in result.stdout + result.stderr
 
 
 def test_results_decide_what_is_served(

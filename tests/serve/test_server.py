@@ -114,27 +114,26 @@ def client(served: Served) -> openai.AsyncOpenAI:
 async def streamed(
     asking: openai.AsyncOpenAI, tokens: int, began: asyncio.Event | None = None
 ) -> int:
-    """Parts of an answer that arrive one by one."""
-    parts = 0
+    """Tokens of an answer that arrives in parts, to its end."""
+    tokens_out = 0
     stream = await asking.completions.create(
         model="tiny", prompt=SECRET_PROMPT, max_tokens=tokens, stream=True, temperature=0,
-        extra_body={"ignore_eos": True},
+        stream_options={"include_usage": True}, extra_body={"ignore_eos": True},
     )  # fmt: skip
     async for part in stream:
-        parts += bool(part.choices)
+        tokens_out = part.usage.completion_tokens if part.usage else tokens_out
         if began is not None:
             began.set()
-    return parts
+    return tokens_out
 
 
 def test_it_says_what_it_found_and_lines_that_work(served: Served) -> None:
     assert "proven; CPUInt8ScaledMM" in served.text
     assert "canary: " in served.text
     assert "dtype=" in served.text or "enforce_eager=" in served.text
-    for start in ("curl ", "python -c "):
+    for start in ("curl ", f"{sys.executable} -c "):
         line = next(line for line in served.text.splitlines() if line.startswith(start))
-        words = line.replace("python -c", f"{sys.executable} -c", 1)
-        result = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=False)
+        result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
         assert "completion" in result.stdout.lower()
 
@@ -207,6 +206,19 @@ def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
     assert served.text.rstrip().endswith("stopped")
     assert [process for process in family if is_alive(process)] == []
     check_port("127.0.0.1", served.port)
+
+
+def test_a_stop_before_it_is_ready_waits_for_nothing(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Its limit for running requests is longer than the test waits."""
+    starting = Served(tiny_checkpoint, tmp_path)
+    try:
+        starting.wait_until("starting vLLM (log in")
+        starting.process.send_signal(signal.SIGINT)
+        assert starting.process.wait(START_LIMIT_S / 6) == 0, starting.text
+        assert starting.text.rstrip().endswith("stopping\nstopped")
+    finally:
+        starting.process.kill()
+        starting.process.wait()
 
 
 def test_the_printed_command_is_the_one_that_runs(tiny_checkpoint: Path, tmp_path: Path) -> None:

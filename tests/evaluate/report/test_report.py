@@ -85,7 +85,7 @@ def test_other_gpus_versions_and_no_original_are_shown_apart(tmp_path: Path) -> 
     for title in ("NVIDIA H200, vllm 0.25.1", "NVIDIA A100, vllm 0.25.1", "H200, vllm 0.32.0"):
         assert title in markdown
         assert title in page
-    assert "nothing is compared or averaged across them" in markdown
+    assert "nothing is ranked or averaged across them" in markdown
     assert "no original to compare with" in markdown
 
 
