@@ -58,7 +58,8 @@ def serve(config: ServeConfig) -> None:
     if config.dry_run:
         if key and not config.api_key_file:
             say(f"{API_KEY} has to be set where this is run, as it is here: it holds the key")
-        print(_key_from_file(config) + shlex.join(command))
+        file = config.api_key_file
+        print((f'{API_KEY}="{_read_by_shell(file)}" ' if file else "") + shlex.join(command))
         return
     check_port(config.host, config.port)
     if key:
@@ -90,12 +91,13 @@ def _key(config: ServeConfig) -> str:
     return key
 
 
-def _key_from_file(config: ServeConfig) -> str:
-    """For a shell, without the key itself."""
-    if not config.api_key_file:
-        return ""
-    file = Path(config.api_key_file).expanduser().resolve()
-    return f'{API_KEY}="$(head -n1 {shlex.quote(str(file))})" '
+def _whole_path(key_file: str) -> str:
+    return str(Path(key_file).expanduser().resolve())
+
+
+def _read_by_shell(key_file: str) -> str:
+    """What a shell puts the key in place of, so that no line shows it."""
+    return f"$(head -n1 {shlex.quote(_whole_path(key_file))})"
 
 
 def _check(folder: Path, config: ServeConfig) -> None:
@@ -277,8 +279,8 @@ def examples(found: Found, url: str, with_key: bool, key_file: str | None = None
     body = '"messages": [{"role": "user", "content": "Hello"}]' if chat else '"prompt": "Hello"'
     shell, key = f"${API_KEY}", f'os.environ["{API_KEY}"]'
     if key_file:
-        file = str(Path(key_file).expanduser().resolve())
-        shell, key = f"$(head -n1 {shlex.quote(file)})", f'open("{file}").readline().strip()'
+        shell = _read_by_shell(key_file)
+        key = f'open("{_whole_path(key_file)}").readline().strip()'
     header = f' -H "Authorization: Bearer {shell}"' if with_key else ""
     key = key if with_key else '"none"'
     client = f'openai.OpenAI(base_url="{url}/v1", api_key={key})'
