@@ -248,7 +248,7 @@ class EvaluateConfig:
     checkpoint_root: str = "checkpoints"
     """Where published checkpoints are looked for."""
     weights: str = "trained"
-    """random: no checkpoint at all; measures `recipes` on the architecture with dummy weights."""
+    """random: no checkpoint at all; measures `recipes` on the architecture with random weights."""
     recipes: list[str] | None = None
     """For weights=random or accuracy=sensitivity: the recipes to measure."""
     original: bool = True

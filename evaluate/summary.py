@@ -92,11 +92,11 @@ class Ratio:
         return not self.low <= 1 <= self.high
 
 
-def compare(one: list[float], other: list[float], between: float = 0.0) -> Ratio | None:
+def compare(one: list[float], other: list[float], margin: float = 0.0) -> Ratio | None:
     """The ratio of geometric means with its 95 % interval (Welch on logarithms); none where a
     side has fewer than two runs, since nothing is known of its noise, or none to divide by.
-    `between` is the deviation from one start of an engine to the next, which repeats within one
-    start do not show."""
+    `margin` is how far two starts of an engine may lie apart, as logarithm, which repeats within
+    one start do not show."""
     first, second = (_without_outliers(values) for values in (one, other))
     if len(first) < 2 or len(second) < 2 or min(first + second) <= 0:
         return None
@@ -108,7 +108,7 @@ def compare(one: list[float], other: list[float], between: float = 0.0) -> Ratio
     if error > 0:
         squares = [part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)]
         half = student(sum(parts) ** 2 / sum(squares)) * error
-    half = math.hypot(half, NORMAL_95 * math.sqrt(2) * between)
+    half = math.hypot(half, margin)
     return Ratio(math.exp(difference), math.exp(difference - half), math.exp(difference + half))
 
 

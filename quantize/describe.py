@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose, from_mapping
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
-from conf.models import CONFIG, ORIGINAL, SHAPES, shapes_folder
+from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, shapes_folder
 from conf.recipe_schema import RecipeConfig
 from conf.schema import ModelConfig
 from quantize.__main__ import COMMAND
@@ -58,12 +58,13 @@ def describe(model: ModelConfig, name: str) -> Path:
         config.architectures = [type(_empty(partial, config, model)).__name__]
         config.save_pretrained(partial)
     empty = empty_model(partial, model.trust_remote_code).to(torch.bfloat16)
+    added: dict[str, Any] = {MADE_UP: {"sparse": False}}
     if name != ORIGINAL:
         recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
         if recipe.file:
             raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
         check_fit(empty, recipe, str(model.name))
-        _quantize(empty, recipe, partial)
+        added = {MADE_UP: {"sparse": recipe.is_sparse}} | _quantized(empty, recipe)
     tied = empty.config.tie_word_embeddings
     shapes = {
         key: [TYPES[tensor.dtype], list(tensor.shape)]
@@ -71,6 +72,8 @@ def describe(model: ModelConfig, name: str) -> Path:
         if not (tied and key == "lm_head.weight")
     }
     (partial / SHAPES).write_text(json.dumps(shapes))
+    content = json.loads((partial / CONFIG).read_text())
+    (partial / CONFIG).write_text(json.dumps(content | added, indent=2))
     _write_tokenizer(partial, int(empty.config.vocab_size))
     try:
         partial.replace(folder)
@@ -94,16 +97,14 @@ def _empty(folder: Path, config: Any, model: ModelConfig) -> Any:
     return empty_model(folder, model.trust_remote_code)
 
 
-def _quantize(model: Any, recipe: RecipeConfig, folder: Path) -> None:
-    """The recipe's format on the empty model, and its description in the config."""
+def _quantized(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
+    """Puts the empty model into the recipe's format; what the config says of it."""
     if recipe.weights is None:
-        return  # pruned weights are stored as they were
+        return {}  # pruned weights are stored as they were
     apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
-    content = json.loads((folder / CONFIG).read_text())
-    content["quantization_config"] = compressor.quantization_config.model_dump(mode="json")
-    (folder / CONFIG).write_text(json.dumps(content, indent=2))
+    return {"quantization_config": compressor.quantization_config.model_dump(mode="json")}
 
 
 def main() -> None:

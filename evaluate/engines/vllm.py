@@ -14,6 +14,8 @@ from evaluate.metrics import Request
 from evaluate.workload import schedule
 from serve.engine import environment, options
 
+RANDOM_WEIGHTS = "evaluate.engines.vllm_random.RandomWeights"
+
 
 def engine_settings(load: Load) -> dict[str, Any]:
     """Options that make a measurement fair, under what was asked for."""
@@ -25,7 +27,11 @@ def engine_settings(load: Load) -> dict[str, Any]:
     if load.likely:
         settings["max_logprobs"] = load.likely
     if load.dummy:
-        settings |= {"load_format": "dummy", "skip_tokenizer_init": True}
+        settings |= {
+            "load_format": "dummy",
+            "worker_extension_cls": RANDOM_WEIGHTS,
+            "skip_tokenizer_init": True,
+        }
     if load.traces:
         settings["profiler_config"] = {
             "profiler": "torch",

