@@ -19,7 +19,6 @@ MOST_AT_ONCE = 1 << 25  # weights that are made at a time: they take eight bytes
 PAIRS = [(1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0, 1, 1)]
 
 
-@torch.no_grad()
 def fill(tensors: dict[str, torch.Tensor], sparse: bool, random: torch.Generator) -> None:
     """Fills the tensors of one layer, by their names and types; `sparse`: two of four are zero.
     Whole numbers that are no weights (indices, shapes) and the cache's scales stay as they are."""
@@ -61,7 +60,7 @@ def _fill_codes(
     packed = _packed(tensor)
     bits = WORD // packed if packed > 1 else 8
     is_float = tensor.is_floating_point()
-    most = torch.finfo(tensor.dtype).max if is_float else 2 ** (bits - 1) - 1
+    most: float = torch.finfo(tensor.dtype).max if is_float else 2 ** (bits - 1) - 1
     # The largest of n normal numbers lies at about this many deviations; the scale makes it `most`.
     width = most / math.sqrt(2 * math.log(max(2, tensor.numel() * packed / scale.numel())))
     for part in _parts(tensor, packed):

@@ -19,6 +19,7 @@ SEED = 1
 class RandomLoader(DummyModelLoader):  # type: ignore[misc]
     """In the place of vLLM's own, with weights that are spread as a trained model's are."""
 
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def load_weights(self, model: Any, model_config: Any) -> None:
         made_up = getattr(model_config.hf_config, MADE_UP)
         random = torch.Generator(next(model.parameters()).device).manual_seed(SEED)
