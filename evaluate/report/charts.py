@@ -22,4 +22,4 @@ def charts(sets: Sets, names: Names) -> list[Chart]:
         (sets.sensitivity, side_charts.sensitivity),
         (sets.sweep, side_charts.published),
     )
-    return [make(names) for found, make in makers if found]
+    return [make(names.of(found)) for found, make in makers if found]

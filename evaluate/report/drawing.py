@@ -1,6 +1,6 @@
 """What all charts share: colours, hovers, and the words for those who do not see them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import altair
@@ -45,6 +45,13 @@ class Names:
 
     candidates: list[str]
     scenarios: list[str]
+    shown: list[str] = field(default_factory=list)
+    """The candidates that a chart's legend names."""
+
+    def of(self, found: list[dict[str, Any]]) -> "Names":
+        """For a chart of these records."""
+        drawn = {record.get("candidate") for record in found}
+        return replace(self, shown=[name for name in self.candidates if name in drawn])
 
     @property
     def colour(self) -> altair.Color:
@@ -53,7 +60,9 @@ class Names:
             "candidate:N",
             title=None,
             scale=altair.Scale(domain=self.candidates, range=palette),
-            legend=bottom(columns=3, labelLimit=260, symbolType="circle", symbolOpacity=1),
+            legend=bottom(
+                columns=3, labelLimit=260, symbolType="circle", symbolOpacity=1, values=self.shown
+            ),
         )
 
     @property

@@ -223,10 +223,12 @@ def plot_name(chart: Chart) -> str:
 
 def _plot(chart: Chart, report: Report, out: Path) -> None:
     """Draws one setup's records, since a plot cannot be filtered; nor can it be scrolled, so that
-    of a great many scenarios in a grid the first are drawn."""
+    a grid leaves out what is a point of a line in another plot, and of a great many the last."""
     data = drawn_records(chart, report)
     if chart.data in GRIDS:
-        names = report.names.scenarios[:MOST_DRAWN]
+        lines = {point["scenario"] for point in report.sets.batches + report.sets.contexts}
+        names = [name for name in report.names.scenarios if name not in lines]
+        names = (names or report.names.scenarios)[:MOST_DRAWN]
         data = [record for record in data if record["scenario"] in names]
     spec = chart.spec | {"datasets": {chart.data: data}}
     svg = vl_convert.vegalite_to_svg(spec, config=LIGHT)

@@ -1,9 +1,11 @@
 """Charts beside speed: memory, engines, operators, layers, and published figures."""
 
+import json
 from typing import Any
 
 import altair
 
+from evaluate.profiles import GAPS, KINDS, OTHER
 from evaluate.report.drawing import (
     CAPACITY,
     COLOURS,
@@ -22,6 +24,8 @@ from evaluate.report.drawing import (
     records,
     tips,
 )
+
+PALE = "#d9d9d9"
 
 
 def capacity(names: Names) -> Chart:
@@ -80,8 +84,13 @@ def engines(names: Names) -> Chart:
 
 
 def profiles(_: Names) -> Chart:
+    """Products first; the time in which nothing ran last, and pale."""
+    products = "matrix products"
+    kinds = [products, *(kind for kind, _ in KINDS if kind != products), OTHER, GAPS]
+    palette = altair.Scale(domain=kinds, range=[*COLOURS[1 : len(kinds) - 1], COLOURS[0], PALE])
     chart = (
         records(PROFILES)
+        .transform_calculate(place=f"indexof({json.dumps(kinds)}, datum.kind)")
         .mark_bar()
         .encode(
             x=altair.X(
@@ -90,8 +99,9 @@ def profiles(_: Names) -> Chart:
                 axis=altair.Axis(format=".0%"),
                 scale=altair.Scale(domain=[0, 1]),
             ),
-            y=altair.Y("profile:N", title=None, axis=altair.Axis(labelLimit=460)),
-            color=altair.Color("kind:N", title=None, legend=bottom(columns=5)),
+            y=altair.Y("profile:N", title=None, sort=None, axis=altair.Axis(labelLimit=460)),
+            color=altair.Color("kind:N", title=None, scale=palette, legend=bottom(columns=5)),
+            order="place:Q",
             tooltip=tips(
                 ("profile:N", "profile", ""),
                 ("kind:N", "kind", ""),

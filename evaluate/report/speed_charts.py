@@ -160,8 +160,8 @@ def contexts(names: Names) -> Chart:
             x=altair.X(
                 "size:Q",
                 title="tokens in",
-                scale=altair.Scale(type="symlog", nice=False),
-                axis=altair.Axis(format=",d", labelOverlap=True),
+                scale=altair.Scale(nice=False),
+                axis=altair.Axis(format=",d", tickCount=8),
             ),
             y=altair.Y("decode_tok_s:Q", title="decode (tok/s)", scale=altair.Scale(zero=False)),
             color=names.colour,
