@@ -54,7 +54,7 @@ class VllmEngine(Engine):
         self.llm = LLM(str(load.folder), disable_log_stats=False, **engine_settings(load))
         self.traces = load.traces
         self.numbers = itertools.count()
-        self.loaded = loaded(load.log)
+        self.loaded = loaded(load)
         self.loaded.startup["import_s"] = imported - begin
         self.loaded.startup["start_s"] = time.perf_counter() - imported
         cache = self.llm.llm_engine.vllm_config.cache_config

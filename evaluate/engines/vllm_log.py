@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
-from evaluate.engines import Loaded
+from conf.errors import world_fault
+from evaluate.engines import Load, Loaded
 
+SAID_OF_WEIGHTS = "weights are made up, spread as a trained model's"
 KERNELS = (
     re.compile(r"Selected (?P<kernel>\w+) for (?P<scheme>\w+)"),
     re.compile(r"Using (?P<kernel>\w+Kernel) for (?P<scheme>\w+)"),
@@ -27,9 +29,13 @@ COMPILING = re.compile(
 )
 
 
-def loaded(log: Path) -> Loaded:
+def loaded(load: Load) -> Loaded:
     """What the engine chose and how long it took, from its own words."""
-    text = log.read_text(errors="replace")
+    text = load.log.read_text(errors="replace")
+    if load.dummy and SAID_OF_WEIGHTS not in text:
+        raise world_fault(
+            "this vLLM makes up weights in its own way, mostly zeros, which run faster"
+        )
     kernels = {match["scheme"]: match["kernel"] for one in KERNELS for match in one.finditer(text)}
     return Loaded(_figures(SECONDS, text), _figures(FIGURES, text), kernels)
 

@@ -11,6 +11,7 @@ from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 
 from conf.models import MADE_UP
 from evaluate.engines.random_weights import fill
+from evaluate.engines.vllm_log import SAID_OF_WEIGHTS
 
 SEED = 1
 
@@ -31,6 +32,7 @@ class RandomLoader(DummyModelLoader):  # type: ignore[misc]
             left = layer._non_persistent_buffers_set
             tensors = {n: t for n, t in get_layer_tensors(layer).items() if n not in left}
             fill(tensors, made_up["sparse"] and isinstance(layer, LinearBase), random)
+        print(SAID_OF_WEIGHTS, flush=True)  # whatever level vLLM logs at
 
 
 class RandomWeights:

@@ -40,7 +40,7 @@ class ServerEngine(Engine):
         server = running_server(load.folder, settings, NAME, load.log)
         self.url = self.stack.enter_context(server)
         try:
-            self.loaded = loaded(load.log)
+            self.loaded = loaded(load)
         except BaseException:
             self.stack.close()
             raise

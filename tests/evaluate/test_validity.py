@@ -1,10 +1,13 @@
 """What makes a run invalid, one reason at a time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conf.load_schema import ScenarioConfig
+from conf.errors import QuantlineError
+from conf.load_schema import EngineConfig, ScenarioConfig
+from evaluate.engines import Load
 from evaluate.engines.vllm_log import LateCompiling, loaded
 from evaluate.metrics import Request
 from evaluate.validity import Observed, constant_output, reasons
@@ -52,7 +55,8 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
         "INFO torch.compile took 32.28 s in total\n"
         "INFO Graph capturing finished in 4 secs, took 0.96 GiB\n"
     )
-    found = loaded(log)
+    load = Load(tmp_path, EngineConfig(), 64, False, log)
+    found = loaded(load)
     assert found.kernels == {
         "CompressedTensorsW8A8Int8": "CutlassInt8ScaledMMLinearKernel",
         "CompressedTensorsWNA16": "MacheteLinearKernel",
@@ -65,3 +69,5 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
         file.write("WARNING Triton kernel JIT compilation during inference: _fwd. This causes\n")
     assert late.since_last_look() == ["Triton kernel JIT compilation during inference: _fwd"]
     assert late.since_last_look() == []
+    with pytest.raises(QuantlineError, match="mostly zeros"):
+        loaded(replace(load, dummy=True))
