@@ -1,6 +1,7 @@
 """Turns what Hydra and OmegaConf complain about into one sentence that says how to mend it."""
 
 import dataclasses
+import re
 import types
 import typing
 from typing import Any
@@ -9,6 +10,12 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from conf.errors import unknown
+
+CONVERSION = re.compile(
+    r"Value '(?P<value>.*)' (?:of type .* could not be converted to|is not a valid) "
+    r"(?P<kind>\w+)(?: \(type .*\))?"
+)
+KINDS = {"Integer": "whole number", "Float": "number", "bool": "answer: write true or false"}
 
 
 def explain(error: BaseException) -> str:
@@ -27,6 +34,9 @@ def explain(error: BaseException) -> str:
         return where + str(unknown(key, key.rsplit(".", 1)[-1], known))
     reason = str(cause.msg or cause).split("\n", 1)[0]
     if isinstance(cause, ValidationError):
+        wrong = CONVERSION.fullmatch(reason)
+        if wrong:
+            reason = f"{wrong['value']} is no {KINDS.get(wrong['kind'], wrong['kind'])}"
         return f"{where}{key}: {reason}"
     return f"{where}{reason}"
 

@@ -27,6 +27,8 @@ OTHER = "other"
 PREFILL, DECODE = "prefill", "decode"
 # What vLLM writes over every step, with the requests that still read their prompt; and we do, too.
 STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)")
+TILE = re.compile(r"cute::tuple<(?:cute::C<\d+>,? ?)+>")
+NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 MARKS = ("user_annotation", "gpu_user_annotation")  # of a CPU, of a GPU
 
 
@@ -120,6 +122,17 @@ def self_times(events: list[Event]) -> list[float]:
                 own[open_events[-1]] -= events[place].length
             open_events.append(place)
     return own
+
+
+def readable(name: str) -> str:
+    """A kernel's name without parameters and namespaces, its tiles as numbers: what is left tells
+    kernels of one template apart. An operator's name, as aten::mm, stays."""
+    if "<" not in name and "(" not in name:
+        return name
+    template, closed, _ = name.removeprefix("void ").partition(">(")
+    name = template + ">" if closed else template
+    name = TILE.sub(lambda tile: "x".join(re.findall(r"\d+", tile[0])), name)
+    return NAMESPACE.sub("", name).replace(" >", ">")
 
 
 def kind_of(name: str) -> str:

@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluate.cells import Cell, against_original, cells
-from evaluate.profiles import phases
+from evaluate.profiles import phases, readable
 from evaluate.results import Row
 from evaluate.summary import Ratio
 
@@ -192,19 +192,20 @@ def _shares(phase: str, steps: int, window: float, kinds: dict[str, float]) -> s
 
 def _profile_table(row: Row) -> Table:
     values = row.values
+    on_gpu = values["device"] == "gpu"
     table = Table(
         "operator",
         "self CPU (ms)",
-        "self CUDA (ms)",
+        *(["self CUDA (ms)"] if on_gpu else []),
         "calls",
         title=f"{row.checkpoint}, {row.measure}: prefill and {values['steps'] - 1} decode steps",
         caption="\n".join(_shares(*part) for part in phases(values)),
     )
     for line in values["operators"][:PROFILE_LINES]:
         table.add_row(
-            line["name"][:NAME_WIDTH],
+            readable(line["name"])[:NAME_WIDTH],
             f"{line['self_cpu_s'] * 1e3:.3f}",
-            f"{line['self_cuda_s'] * 1e3:.3f}",
+            *([f"{line['self_cuda_s'] * 1e3:.3f}"] if on_gpu else []),
             str(line["calls"]),
         )
     return table

@@ -26,12 +26,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if not fitting:
         known = "; ".join(ground.title for ground in found.grounds) or "no speed"
         raise bad_input(
-            f"results={request['results']}: nothing of {request['model']} on this machine "
-            f"({request['device']}); measured are: {known}"
+            f"results={request['results']}: nothing of {request['model']} in vLLM on this "
+            f"machine ({request['device']}); measured are: {known}"
         )
     chosen = fitting[0]
     if chosen.whole.candidate is None:
-        raise bad_input(f"results={request['results']}: {chosen.whole.why}")
+        raise bad_input(f"results={request['results']}: {chosen.ground.title}: {chosen.whole.why}")
     entries = _entries(chosen)
     name = Path(request["results"]).name
     options = {

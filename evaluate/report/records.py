@@ -3,7 +3,7 @@
 from typing import Any
 
 from conf.models import ORIGINAL
-from evaluate.profiles import phases
+from evaluate.profiles import phases, readable
 from evaluate.report.curves import BATCH, CONTEXT, curves, families
 from evaluate.report.grounds import Entry, Ground
 from evaluate.report.memory import need_gib
@@ -233,7 +233,7 @@ def operator_records(rows: list[Row]) -> list[Record]:
             "candidate": row.checkpoint,
             "scenario": row.measure,
             "profile": title,
-            "name": operator["name"][:NAME_LENGTH],
+            "name": readable(operator["name"])[:NAME_LENGTH],
             "self_cpu_ms": operator["self_cpu_s"] * MILLI,
             "self_cuda_ms": operator["self_cuda_s"] * MILLI,
             "calls": operator["calls"],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evaluate.profiles import Event, busy, kind_of, operators, phases, self_times
+from evaluate.profiles import Event, busy, kind_of, operators, phases, readable, self_times
 
 
 def entry(cat: str, name: str, start: float, length: float, external: int = 0) -> dict[str, Any]:
@@ -123,3 +123,20 @@ def test_time_that_overlaps_counts_once() -> None:
 )
 def test_names_tell_the_kind(name: str, kind: str) -> None:
     assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("aten::mm", "aten::mm"),
+        ("nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT", "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT"),
+        (
+            "void cutlass::device_kernel<vllm::gemm<signed char, cute::tuple<cute::C<64>, "
+            "cute::C<128>, cute::C<256> >, cutlass::Tma>::GemmKernel>(vllm::gemm<int>::Params)",
+            "device_kernel<gemm<signed char, 64x128x256, Tma>::GemmKernel>",
+        ),
+        ("void vllm::cache<bf16, (vllm::Kind)0>(bf16 const*)", "cache<bf16, (Kind)0>"),
+    ],
+)
+def test_a_kernels_name_is_shown_without_what_all_of_its_kind_share(name: str, short: str) -> None:
+    assert readable(name) == short
