@@ -51,7 +51,7 @@ def _measure(config: EvaluateConfig, load: Load) -> dict[str, dict[str, float]]:
         plain: list[float] = []
         for repeat in range(-1, config.repeats):
             tokens = prompts(scenario, name, 2 * repeat, vocabulary)
-            values = batch_values(engine.batch(tokens, scenario.output_tokens))
+            values = batch_values(engine.take(tokens, scenario))
             ours.append(values["latency_s"])
             tokens = prompts(scenario, name, 2 * repeat + 1, vocabulary)
             start = time.perf_counter()

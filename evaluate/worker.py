@@ -6,7 +6,7 @@ import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -149,7 +149,8 @@ class _Measurement:
             self.send("running", {"measure": name, "repeat": WARM_UP})
             shorter = warm_up(scenario)
             with self.watch.watching() as watched:
-                self._take(shorter, prompts(shorter, name, WARM_UP, self.job.vocabulary))
+                tokens = prompts(shorter, name, WARM_UP, self.job.vocabulary)
+                self.engine.take(tokens, shorter)
             self._clock_share(name, watched)
         for repeat in repeats:
             self.send("running", {"measure": name, "repeat": repeat})
@@ -158,18 +159,13 @@ class _Measurement:
         if self.job.traces and not scenario.lasts:
             self._profile(name, scenario)
 
-    def _take(self, scenario: ScenarioConfig, tokens: list[list[int]]) -> list[Request]:
-        if scenario.lasts:
-            return self.engine.lasting(tokens, scenario)
-        return self.engine.batch(tokens, scenario.output_tokens)
-
     def _timed(
         self, name: str, scenario: ScenarioConfig, repeat: int, tokens: list[list[int]]
     ) -> None:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
         with self.watch.watching() as watched:
-            requests = self._take(scenario, tokens)
+            requests = self.engine.take(tokens, scenario)
         hits_after, queries_after = self.engine.prefix_cache()
         seen = Observed(
             prefix_hits=hits_after - hits,
@@ -202,7 +198,7 @@ class _Measurement:
         tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)
         steps = min(PROFILED_TOKENS, scenario.output_tokens)
         self.send("running", {"measure": name, "repeat": PROFILE})
-        trace = self.engine.profile(tokens, steps)
+        trace = self.engine.profile(tokens, replace(scenario, output_tokens=steps))
         self.send("profile", {"measure": name, "trace": str(trace), "steps": steps})
 
     def _judge(self) -> None:

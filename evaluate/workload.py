@@ -30,10 +30,10 @@ def warm_up(scenario: ScenarioConfig) -> ScenarioConfig:
 
 
 def schedule(prompts: list[list[int]], scenario: ScenarioConfig) -> tuple[list[float], int]:
-    """When each request of a load that lasts arrives, in seconds, and how many may run at once.
-    The times are the same for every checkpoint and others in every repeat, as the prompts are."""
+    """When each request arrives, in seconds, and how many may run at once. The times are the same
+    for every checkpoint and others in every repeat, as the prompts are."""
     if not scenario.rate:
-        return [0.0] * len(prompts), scenario.concurrency or 1
+        return [0.0] * len(prompts), scenario.concurrency or len(prompts)
     chance = random.Random(str(prompts[0]))
     moment, times = 0.0, []
     for _ in prompts:

@@ -61,8 +61,8 @@ class Engine(ABC):
     loaded: Loaded
 
     @abstractmethod
-    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
-        """All prompts at once; exactly as many tokens out as asked for."""
+    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        """The prompts, when the scenario sends them; exactly as many tokens out as it asks for."""
 
     @abstractmethod
     def tokens_of(self, text: str) -> list[int]:
@@ -76,10 +76,6 @@ class Engine(ABC):
         """Greedy answers to text."""
         return self.continued([self.tokens_of(prompt) for prompt in prompts], tokens)
 
-    def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        """Prompts that keep coming, as the scenario says."""
-        raise bad_input(NO_LASTING)
-
     def judged(self, window: list[int], likely: int) -> Positions:
         """For every token after the first: its log-probability, and the most likely tokens'."""
         raise bad_input(NO_JUDGE)
@@ -88,7 +84,7 @@ class Engine(ABC):
         """Prompt tokens found in the prefix cache so far, and looked up there."""
         return 0.0, 0.0
 
-    def profile(self, prompts: list[list[int]], output_tokens: int) -> Path:
+    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
         """Runs the prompts once under a profiler; the trace it wrote."""
         raise bad_input("this engine cannot be profiled: engine=vllm or engine=transformers")
 

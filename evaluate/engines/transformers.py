@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from conf.hardware import cpu_has_bf16
+from conf.load_schema import ScenarioConfig
 from evaluate.engines import Engine, Load, Loaded, Positions
 from evaluate.metrics import Request
 
@@ -56,7 +57,8 @@ class TransformersEngine(Engine):
         held = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
         self.loaded.memory["weights_gib"] = held / 2**30
 
-    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
+    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        assert not scenario.lasts  # refused before anything is loaded
         start = time.perf_counter()
         steps = StepTimes()
         inputs = torch.tensor(prompts, device=self.device)
@@ -64,8 +66,8 @@ class TransformersEngine(Engine):
             inputs,
             attention_mask=torch.ones_like(inputs),
             do_sample=False,
-            min_new_tokens=output_tokens,
-            max_new_tokens=output_tokens,
+            min_new_tokens=scenario.output_tokens,
+            max_new_tokens=scenario.output_tokens,
             logits_processor=[steps],
             pad_token_id=0,
         )
@@ -101,13 +103,13 @@ class TransformersEngine(Engine):
         tokens: list[int] = self.tokenizer(text)["input_ids"]
         return tokens
 
-    def profile(self, prompts: list[list[int]], output_tokens: int) -> Path:
+    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
         assert self.traces is not None
         activities = [ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities) as profiler, _steps_marked(self.model):
-            self.batch(prompts, output_tokens)
+            self.take(prompts, scenario)
         path = self.traces / f"transformers-{time.time_ns()}.json.gz"
         profiler.export_chrome_trace(str(path))
         return path

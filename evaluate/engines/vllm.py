@@ -62,16 +62,7 @@ class VllmEngine(Engine):
             tokens = cache.num_gpu_blocks * cache.block_size
             self.loaded.memory["kv_cache_tokens"] = float(tokens)
 
-    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
-        return self._all(prompts, output_tokens, [0.0] * len(prompts), len(prompts))
-
-    def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        arrivals, at_once = schedule(prompts, scenario)
-        return self._all(prompts, scenario.output_tokens, arrivals, at_once)
-
-    def _all(
-        self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int
-    ) -> list[Request]:
+    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """Hands each prompt over at its time, never more at once than allowed, and steps. One that
         falls due while a step runs has waited for it: its clock starts when it was due, unless it
         is a client's that waits for its turn."""
@@ -80,12 +71,13 @@ class VllmEngine(Engine):
 
         sampling = SamplingParams(
             temperature=0,
-            max_tokens=output_tokens,
+            max_tokens=scenario.output_tokens,
             ignore_eos=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
         engine = self.llm.llm_engine
+        arrivals, at_once = schedule(prompts, scenario)
         waiting = deque(zip(prompts, arrivals, strict=True))
         found: dict[str, Request] = {}
         running, takes_turns = 0, at_once < len(prompts)
@@ -148,11 +140,11 @@ class VllmEngine(Engine):
         hits = totals.get("vllm:prefix_cache_hits", 0)
         return float(hits), float(totals.get("vllm:prefix_cache_queries", 0))
 
-    def profile(self, prompts: list[list[int]], output_tokens: int) -> Path:
+    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
         assert self.traces is not None
         before = set(self.traces.rglob("*.json*"))
         self.llm.start_profile()
-        self.batch(prompts, output_tokens)
+        self.take(prompts, scenario)
         self.llm.stop_profile()
         written = set(self.traces.rglob("*.json*")) - before
         # The worker's trace holds the operators; the front end writes a small one beside it.

@@ -46,12 +46,8 @@ class ServerEngine(Engine):
             raise
         self.loaded.startup["start_s"] = time.perf_counter() - begin
 
-    def batch(self, prompts: list[list[int]], output_tokens: int) -> list[Request]:
-        return asyncio.run(self._all(prompts, output_tokens, [0.0] * len(prompts), len(prompts)))
-
-    def lasting(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        arrivals, at_once = schedule(prompts, scenario)
-        return asyncio.run(self._all(prompts, scenario.output_tokens, arrivals, at_once))
+    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        return asyncio.run(self._all(prompts, scenario))
 
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
         """Counted in characters: a server sends text, and one that is constant shows all the
@@ -84,10 +80,9 @@ class ServerEngine(Engine):
         answer = post(self.url, "/v1/completions", body, SECONDS_FOR_A_RUN)
         return str(answer["choices"][0]["text"])
 
-    async def _all(
-        self, prompts: list[list[int]], output_tokens: int, arrivals: list[float], at_once: int
-    ) -> list[Request]:
+    async def _all(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """Sends each prompt at its time, never more at once than allowed."""
+        arrivals, at_once = schedule(prompts, scenario)
         gate, takes_turns = asyncio.Semaphore(at_once), at_once < len(prompts)
         limits = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=SECONDS_FOR_A_RUN)
@@ -102,7 +97,7 @@ class ServerEngine(Engine):
                     now = time.perf_counter() - begin
                     request = Request(0, [], start=now if takes_turns else arrival)
                     try:
-                        await self._stream(session, prompt, output_tokens, request, begin)
+                        await self._stream(session, prompt, scenario.output_tokens, request, begin)
                     except (aiohttp.ClientError, TimeoutError) as error:
                         request.error = f"{type(error).__name__}: {error}"
                         request.token_times = []

@@ -20,12 +20,12 @@ ROWS, COLUMNS, GROUP = 64, 512, 128
 IN_VLLM = """
 import json, sys
 from pathlib import Path
-from conf.load_schema import EngineConfig
+from conf.load_schema import EngineConfig, ScenarioConfig
 from evaluate.engines import Load, create
 
 engine = create(Load(Path(sys.argv[1]), EngineConfig(), 64, True, Path(sys.argv[2])))
 (embedding,) = engine.llm.apply_model(lambda model: next(model.parameters()).float().std().item())
-answers = engine.batch([[20] * 8] * 2, 3)
+answers = engine.take([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
 print(json.dumps({"embedding": embedding, "tokens": [a.output_tokens for a in answers]}))
 """
 

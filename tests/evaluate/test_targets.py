@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from conf.errors import QuantlineError
+from conf.load_schema import ScenarioConfig
 from conf.schema import EvaluateConfig
 from evaluate.engines import Load, create
 from evaluate.targets import targets
@@ -74,7 +75,9 @@ def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple
         folder / "log",
     )
     engine = create(load)
-    assert [r.output_tokens for r in engine.batch([[20] * 8] * 2, 3)] == [3, 3]
+    assert [
+        r.output_tokens for r in engine.take([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
+    ] == [3, 3]
     model = engine.model  # type: ignore[attr-defined]
     return {name: (value.shape, value.dtype) for name, value in model.named_parameters()}
 
