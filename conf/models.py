@@ -17,7 +17,8 @@ ORIGINAL = "original"
 SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
 READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 3
-MADE_UP = "made_up"  # in a described checkpoint's config: how weights are to be made up
+MADE_UP = "made_up"  # how weights are to be made up, in the config of a described checkpoint
+MADE_UP_FORMAT = 1  # raise it when they are made up differently
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
 

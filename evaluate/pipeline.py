@@ -12,7 +12,7 @@ from conf.cache import log_file
 from conf.errors import QuantlineError, gate_failed, world_fault
 from conf.hardware import resolve_gpu
 from conf.load_schema import ScenarioConfig
-from conf.models import ORIGINAL, read_config
+from conf.models import MADE_UP, ORIGINAL, read_config
 from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
 from evaluate import limits
@@ -125,6 +125,8 @@ class Sweep(Ledger):
             "quantization_sha256": quantization_hash(config),
             "weights": "random" if target.dummy else "trained",
         }
+        if target.dummy:
+            facts[MADE_UP] = config[MADE_UP]
         asked: dict[str, Any] = dict(self.config.scenario)
         if self.config.accuracy.kind != "none":
             # How much is enough changes nothing of what is measured.

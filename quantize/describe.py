@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose, from_mapping
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
-from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, shapes_folder
+from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
 from conf.recipe_schema import RecipeConfig
 from conf.schema import ModelConfig
 from quantize.__main__ import COMMAND
@@ -58,13 +58,15 @@ def describe(model: ModelConfig, name: str) -> Path:
         config.architectures = [type(_empty(partial, config, model)).__name__]
         config.save_pretrained(partial)
     empty = empty_model(partial, model.trust_remote_code).to(torch.bfloat16)
-    added: dict[str, Any] = {MADE_UP: {"sparse": False}}
+    made_up = {"format": MADE_UP_FORMAT, "sparse": False}
+    quantization: dict[str, Any] = {}
     if name != ORIGINAL:
         recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
         if recipe.file:
             raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
         check_fit(empty, recipe, str(model.name))
-        added = {MADE_UP: {"sparse": recipe.is_sparse}} | _quantized(empty, recipe)
+        made_up["sparse"] = recipe.is_sparse
+        quantization = _quantized(empty, recipe)
     tied = empty.config.tie_word_embeddings
     shapes = {
         key: [TYPES[tensor.dtype], list(tensor.shape)]
@@ -73,7 +75,7 @@ def describe(model: ModelConfig, name: str) -> Path:
     }
     (partial / SHAPES).write_text(json.dumps(shapes))
     content = json.loads((partial / CONFIG).read_text())
-    (partial / CONFIG).write_text(json.dumps(content | added, indent=2))
+    (partial / CONFIG).write_text(json.dumps(content | quantization | {MADE_UP: made_up}, indent=2))
     _write_tokenizer(partial, int(empty.config.vocab_size))
     try:
         partial.replace(folder)

@@ -18,10 +18,12 @@ from transformers import (
 
 from conf.hardware import cpu_has_bf16
 from conf.load_schema import ScenarioConfig
+from conf.models import MADE_UP
 from evaluate.engines import Engine, Load, Loaded, Positions
+from evaluate.engines.random_weights import Spreads, fill
 from evaluate.metrics import Request
 
-SCALE = 0.01  # of made-up weights
+ANY_SCALE = 0.01  # until weights are made up
 
 
 class StepTimes(LogitsProcessor):  # type: ignore[misc]
@@ -149,6 +151,11 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
         )
         if format_ is not None:
             _compress(model, format_)
+    spreads = Spreads(format_, getattr(config, MADE_UP, {}))
+    with torch.no_grad():
+        for layer in model.modules():
+            own = dict(layer.named_parameters(recurse=False))
+            fill(own, spreads.of(own, isinstance(layer, torch.nn.Linear)))
     torch.cuda.empty_cache()  # what it was made from is not what it needs
     return model
 
@@ -162,7 +169,7 @@ def _compress(model: Any, format_: dict[str, Any]) -> None:
     apply_quantization_config(model, compressor.quantization_config, run_compressed=False)
     for name, parameter in model.named_parameters():
         if name.endswith("_scale"):
-            parameter.data.fill_(SCALE)
+            parameter.data.fill_(ANY_SCALE)
     compressor.compress_model(model)
 
 

@@ -10,10 +10,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 
 from conf.models import MADE_UP
-from evaluate.engines.random_weights import fill
+from evaluate.engines.random_weights import Spreads, fill
 from evaluate.engines.vllm_log import SAID_OF_WEIGHTS
-
-SEED = 1
 
 
 @register_model_loader("dummy")
@@ -22,16 +20,17 @@ class RandomLoader(DummyModelLoader):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load_weights(self, model: Any, model_config: Any) -> None:
-        made_up = getattr(model_config.hf_config, MADE_UP)
-        random = torch.Generator(next(model.parameters()).device).manual_seed(SEED)
+        config = model_config.hf_config
+        quantization = getattr(config, "quantization_config", None)
+        spreads = Spreads(quantization, getattr(config, MADE_UP, {}))
         for layer in model.modules():
             info = get_layerwise_info(layer)
-            if info.can_load():  # rounded as it is loaded, with scales that fit
+            if info.can_load():  # rounded as it is loaded, from vLLM's numbers: scales fit them
                 self._process_online_quant_layer(layer, info)
                 continue
             left = layer._non_persistent_buffers_set
             tensors = {n: t for n, t in get_layer_tensors(layer).items() if n not in left}
-            fill(tensors, made_up["sparse"] and isinstance(layer, LinearBase), random)
+            fill(tensors, spreads.of(tensors, isinstance(layer, LinearBase)))
         print(SAID_OF_WEIGHTS, flush=True)  # whatever level vLLM logs at
 
 

@@ -67,6 +67,8 @@ def crossing(curve: Curve) -> str:
     if len(told) < len(curve.points) / 2:
         return ""
     words = "faster" if told[0][1].ratio > 1 else "slower"
+    if len(told) < len(curve.points):
+        return f"{curve.candidate} is {words} than the original or level with it, {sizes}"
     return f"{curve.candidate} is {words} than the original over the whole range, {sizes}"
 
 

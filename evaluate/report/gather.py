@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import bad_input, unknown
-from conf.models import ORIGINAL
+from conf.models import MADE_UP, ORIGINAL
 from conf.report_schema import ReportConfig
 from evaluate.judging import engine_findings
 from evaluate.report.charts import charts
@@ -70,7 +70,7 @@ def make_report(config: ReportConfig) -> Report:
         Answer(
             ground,
             choose_mix(ground, config.mix, config.targets, judged),
-            [choose(load, config.targets, judged, ground.margin) for load in ground.loads],
+            [choose(load, config.targets, judged, ground.noise) for load in ground.loads],
         )
         for ground in found
     ]
@@ -167,17 +167,29 @@ def _notes(found: list[Ground]) -> list[str]:
             "is ranked or averaged across them"
         )
     for ground in found:
-        if ground.has_random_weights:
-            notes.append(
-                f"{ground.title}: random weights, which are as fast as trained ones; accuracy "
-                "comes from checkpoints of the same recipe where it is shown"
-            )
+        notes += _weights_notes(ground)
         without = [load.name for load in ground.loads if _has_nothing_beside_it(load)]
         if without:
             names = ", ".join(without)
             notes.append(f"{ground.title}: no original to compare with, or one run only: {names}")
         notes.append(_noise_note(ground))
     return notes
+
+
+def _weights_notes(ground: Ground) -> list[str]:
+    made_up = [row for row in ground.rows if row.environment.get("weights") == "random"]
+    if not made_up:
+        return []
+    if ground.engine != "transformers" and any(MADE_UP not in row.environment for row in made_up):
+        return [
+            f"{ground.title}: random weights that vLLM made up, mostly zeros where they are "
+            "quantized. They take less power, which flatters long prompts and large batches; "
+            "evaluate makes up others by now"
+        ]
+    return [
+        f"{ground.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
+        "from checkpoints of the same recipe where it is shown"
+    ]
 
 
 def _has_nothing_beside_it(load: Load) -> bool:
@@ -187,17 +199,18 @@ def _has_nothing_beside_it(load: Load) -> bool:
 
 
 def _noise_note(ground: Ground) -> str:
-    starts = ground.starts
-    if starts is None:
+    noise = ground.noise
+    if not noise.starts:
         return (
             f"{ground.title}: intervals are of repeats within one start of the engine; how much "
             "starts differ was not measured (two recipes that are the same to the engine show it)"
         )
-    kinds = f"{starts.groups} {'kind' if starts.groups == 1 else 'kinds'}"
+    kinds = f"{noise.kinds} {'kind' if noise.kinds == 1 else 'kinds'}"
     return (
-        f"{ground.title}: what is the same to the engine differs by {starts.deviation:.1%} from "
-        f"start to start (one deviation, by {starts.count} starts of {kinds}); two starts may lie "
-        f"{starts.margin:.1%} apart, and all intervals between checkpoints contain that"
+        f"{ground.title}: what is the same to the engine differs by {noise.usual:.1%} from start "
+        f"to start (one deviation, in the middle of {len(noise.variances)} loads, by "
+        f"{noise.starts} starts of {kinds}); all intervals between checkpoints contain what it "
+        "does under their load"
     )
 
 

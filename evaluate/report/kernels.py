@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 
 from evaluate.report.curves import BATCH, Curve, between, curves, families
 from evaluate.report.grounds import Entry, Ground
+from evaluate.report.noise import Noise
 from evaluate.report.ranking import ratio_of
 from evaluate.report.records import Record, speedup_record
 
@@ -64,11 +65,11 @@ def kernel_findings(ground: Ground) -> list[str]:
         said
         for kernels in choices_of_kernel(ground)
         for one, other in combinations(kernels.curves, 2)
-        if (said := _overtaking(kernels, one, other, ground.margin))
+        if (said := _overtaking(kernels, one, other, ground.noise))
     ]
 
 
-def _overtaking(kernels: Kernels, one: str, other: str, noise: float) -> str:
+def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
     """Nothing where the intervals tell no winner at two batches or more, or the two change places
     again and again."""
     others = dict(kernels.curves[other].points)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from conf.models import ORIGINAL
 from conf.report_schema import TargetsConfig
 from evaluate.report.grounds import Entry, Ground, Load
+from evaluate.report.noise import Noise
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of
 from evaluate.report.recommend import Choice, Refusal, changes, preference, reasons_for, unmet
@@ -46,7 +47,7 @@ def choose_mix(
     shares, missing = shares_of(ground, mix)
     if missing:
         return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
-    margin = ground.margin
+    noise = ground.noise
     standing, refused = _standing(ground, shares, targets, qualities)
     served = [one for one in standing if not one.reasons]
     if not served:
@@ -57,13 +58,13 @@ def choose_mix(
     reference = _reference(standing, shares)
     served.sort(key=lambda one: _left(one, reference, shares))
     top = served[0]
-    level = [one for one in served if one is top or not _differs(one, top, shares, margin)]
+    level = [one for one in served if one is top or not _differs(one, top, shares, noise)]
     best = min(level, key=lambda one: preference(one.some, one.quality))
     ratio = None
     if reference.some.checkpoint == ORIGINAL and best is not reference:
-        ratio = mixed(best.entries, reference.entries, shares, margin)
+        ratio = mixed(best.entries, reference.entries, shares, noise)
     faster = [
-        (Refusal(one.candidate, one.reasons), mixed(one.entries, best.entries, shares, margin))
+        (Refusal(one.candidate, one.reasons), mixed(one.entries, best.entries, shares, noise))
         for one in standing
         if one.reasons
     ]
@@ -78,7 +79,7 @@ def choose_mix(
         second=next((one.candidate for one in served if one not in level), ""),
         changes=[
             *changes(best.some, [(r, found) for r, found in faster if found], best.quality),
-            *_other_winners(best, served, margin),
+            *_other_winners(best, served, noise),
         ],
         refused=refused,
     )
@@ -131,20 +132,20 @@ def _left(one: Standing, reference: Standing, shares: dict[str, float]) -> float
     )
 
 
-def _differs(one: Standing, top: Standing, shares: dict[str, float], margin: float) -> bool:
-    ratio = mixed(one.entries, top.entries, shares, margin)
+def _differs(one: Standing, top: Standing, shares: dict[str, float], noise: Noise) -> bool:
+    ratio = mixed(one.entries, top.entries, shares, noise)
     return ratio is not None and ratio.differs
 
 
 def mixed(
-    entries: Entries, reference: Entries, shares: dict[str, float], margin: float
+    entries: Entries, reference: Entries, shares: dict[str, float], noise: Noise
 ) -> Ratio | None:
     """Times as fast over a mix: the time that is left of each share, added up. All loads of a
     candidate come from one start of the engine, so that their errors may well point the same way:
     they are added up, too."""
     left = half = 0.0
     for name, share in shares.items():
-        ratio = ratio_of(entries[name], reference[name], margin)
+        ratio = ratio_of(entries[name], reference[name], noise)
         if ratio is None:
             return None
         left += share / ratio.ratio
@@ -172,7 +173,7 @@ def shares_of(ground: Ground, mix: dict[str, float]) -> tuple[dict[str, float], 
     return dict(shares), missing
 
 
-def _other_winners(best: Standing, served: list[Standing], margin: float) -> list[str]:
+def _other_winners(best: Standing, served: list[Standing], noise: Noise) -> list[str]:
     """Loads of the mix that another one serves faster, by that one."""
     if len(best.entries) < 2:
         return []
@@ -180,7 +181,7 @@ def _other_winners(best: Standing, served: list[Standing], margin: float) -> lis
     for name, mine in best.entries.items():
         by = mine.cell.ranked_by
         first = min(served, key=lambda one: one.entries[name].median(by) or 0.0)
-        ratio = ratio_of(first.entries[name], mine, margin)
+        ratio = ratio_of(first.entries[name], mine, noise)
         if first is not best and ratio is not None and ratio.differs:
             winners[first.candidate].append(name)
     found = sorted(winners.items(), key=lambda item: -len(item[1]))

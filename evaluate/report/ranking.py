@@ -1,12 +1,12 @@
 """Who is faster, and whether that can be told: ranks with ties, and the noise between starts."""
 
 import math
-import statistics
 from collections import defaultdict
 
-from conf.models import ORIGINAL
-from evaluate.report.grounds import Entry, Ground, Load, Starts
-from evaluate.summary import Ratio, compare, variance
+from conf.models import MADE_UP, ORIGINAL
+from evaluate.report.grounds import Entry, Ground, Load
+from evaluate.report.noise import Noise, learned
+from evaluate.summary import Ratio, compare
 
 LEAST_RUNS = 2
 
@@ -14,45 +14,34 @@ LEAST_RUNS = 2
 def rank_all(found: list[Ground], max_spread: float) -> None:
     """Fills in ratios and ranks of every entry."""
     for ground in found:
-        ground.starts = starts_of(ground)
+        ground.noise = noise_of(ground)
         for load in ground.loads:
-            _compare_with_original(load, ground.margin)
-            rank(load, ground.margin, max_spread)
+            _compare_with_original(load, ground.noise)
+            rank(load, ground.noise, max_spread)
 
 
-def starts_of(ground: Ground) -> Starts | None:
-    """How much candidates differ that are the same to the engine: the same tensors, formats and
-    options. A group's loads come from the same few starts, so that the median over them stands
-    for the group; one restless start counts in full, since the next may be another."""
-    groups: dict[str, list[list[float]]] = defaultdict(list)
+def noise_of(ground: Ground) -> Noise:
+    """What candidates differ by that are the same to the engine."""
+    latencies: dict[str, dict[str, list[float]]] = {}
     for load in ground.loads:
-        alike: dict[str, list[float]] = defaultdict(list)
+        alike = latencies.setdefault(load.name, defaultdict(list))
         for entry in load.entries:
             middle = entry.median(_ranked_by(load))
             if middle and len(entry.cell.valid) >= LEAST_RUNS:
                 alike[_as_the_engine_sees_it(entry)].append(math.log(middle))
-        for same, latencies in alike.items():
-            if len(latencies) > 1:
-                groups[same].append(latencies)
-    if not groups:
-        return None
-    sizes = {same: max(map(len, loads)) for same, loads in groups.items()}
-    squares = sum(
-        (sizes[same] - 1) * statistics.median(map(variance, loads))
-        for same, loads in groups.items()
-    )
-    count = sum(sizes.values())
-    return Starts(math.sqrt(squares / (count - len(groups))), count, len(groups))
+    return learned(latencies)
 
 
 def _as_the_engine_sees_it(entry: Entry) -> str:
-    """The same for candidates whose tensors, formats, options and kernels are the same."""
+    """The same for candidates whose formats, sizes, options and kernels are the same; where weights
+    are made up, pruned ones are others, since zeros run faster."""
     row = entry.row
-    facts = [row.environment.get("quantization_sha256"), row.memory.get("weights_read_gib")]
+    stated = [row.environment.get(name) for name in ("quantization_sha256", "weights", MADE_UP)]
+    facts = [*stated, row.memory.get("weights_read_gib")]
     return str([sorted(entry.options.items()), sorted(row.kernels.items()), *facts])
 
 
-def rank(load: Load, margin: float, max_spread: float) -> None:
+def rank(load: Load, noise: Noise, max_spread: float) -> None:
     """Sorts a load's entries by their median, fastest first; who cannot be told from the fastest
     of a group shares its rank. What is not ranked keeps its place and has no rank."""
     by = _ranked_by(load)
@@ -64,7 +53,7 @@ def rank(load: Load, margin: float, max_spread: float) -> None:
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        ratio = None if leader is None else ratio_of(entry, leader, margin)
+        ratio = None if leader is None else ratio_of(entry, leader, noise)
         if leader is not None and (ratio is None or not ratio.differs):
             entry.rank, entry.tied, leader.tied = leader.rank, True, True
         else:
@@ -76,8 +65,8 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
     return len(entry.cell.valid) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
 
 
-def tied_with(entry: Entry, other: Entry, margin: float) -> bool:
-    ratio = ratio_of(entry, other, margin)
+def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:
+    ratio = ratio_of(entry, other, noise)
     return ratio is None or not ratio.differs
 
 
@@ -85,13 +74,14 @@ def _ranked_by(load: Load) -> str:
     return load.entries[0].cell.ranked_by
 
 
-def ratio_of(one: Entry, other: Entry, margin: float) -> Ratio | None:
+def ratio_of(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
     """How many times as fast as the other it is."""
     by = one.cell.ranked_by
+    margin = noise.margin(one.load.name)
     return compare(one.cell.values(by), other.cell.values(by), margin)
 
 
-def _compare_with_original(load: Load, margin: float) -> None:
+def _compare_with_original(load: Load, noise: Noise) -> None:
     """Against the original under the most similar options."""
     originals = [e for e in load.entries if e.checkpoint == ORIGINAL and e.cell.valid]
     for entry in load.entries:
@@ -99,8 +89,9 @@ def _compare_with_original(load: Load, margin: float) -> None:
         if not others or entry in originals:
             continue
         nearest = min(others, key=lambda original: _differences(entry, original))
-        entry.ratio, entry.baseline = ratio_of(entry, nearest, margin), nearest.candidate
+        entry.ratio, entry.baseline = ratio_of(entry, nearest, noise), nearest.candidate
 
 
 def _differences(one: Entry, other: Entry) -> int:
-    return len(set(one.options.items()) ^ set(other.options.items()))
+    made_up = {(entry.row.environment.get(MADE_UP) or {}).get("format") for entry in (one, other)}
+    return len(set(one.options.items()) ^ set(other.options.items())) + len(made_up) - 1

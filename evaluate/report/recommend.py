@@ -7,6 +7,7 @@ from conf.report_schema import TargetsConfig
 from evaluate.accuracy import BROKEN, LOSS
 from evaluate.report.grounds import Entry, Load
 from evaluate.report.memory import need_gib
+from evaluate.report.noise import Noise
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of, tied_with
 from evaluate.summary import Ratio
@@ -80,7 +81,7 @@ def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]
     return []
 
 
-def choose(load: Load, targets: TargetsConfig, qualities: Qualities, margin: float) -> Choice:
+def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Noise) -> Choice:
     """The fastest that meets the targets; among those that cannot be told apart the original, then
     the one that keeps more, then the smaller."""
     ranked = [entry for entry in load.entries if entry.rank is not None]
@@ -91,13 +92,13 @@ def choose(load: Load, targets: TargetsConfig, qualities: Qualities, margin: flo
     if not fit:
         why = "no candidate meets the targets" if ranked else "nothing was measured that can rank"
         return Choice(load.name, None, why=why, refused=refused)
-    level = [entry for entry in fit if entry is fit[0] or tied_with(entry, fit[0], margin)]
+    level = [entry for entry in fit if entry is fit[0] or tied_with(entry, fit[0], noise)]
     best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
     faster = [
         (refusal, ratio)
         for refusal in refused
         for other in [load.of(refusal.candidate)]
-        if other is not None and (ratio := ratio_of(other, best, margin)) is not None
+        if other is not None and (ratio := ratio_of(other, best, noise)) is not None
     ]
     quality = judged[best.candidate]
     return Choice(

@@ -140,6 +140,7 @@ SECOND = (
     Column("memory (GiB)", "need_gib", number("need_gib"), "weights, graphs and this load's cache"),
     Column("J/token", "joules_per_token", measured("joules_per_token"), "energy per output token"),
     Column("fit at once", "kv_requests", number("kv_requests"), "such requests, in the KV cache"),
+    Column("clock", "clock_share", percent("clock_share"), "of the most; less: at the power limit"),
     Column("of limit", "decode_share", limit, "share of the hardware's limit, prefill / decode"),
     Column("kernel", "kernel", text("kernel"), is_text=True),
     Column("runs", "runs", lambda record: str(record["runs"]), "that count"),

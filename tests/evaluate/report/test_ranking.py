@@ -89,9 +89,8 @@ def test_checkpoints_that_are_the_same_to_the_engine_show_the_noise_between_star
             Cell("w4a16_gptq", [0.98, 0.981, 0.979], measure),
         ]
     ground = ranked(runs(*cells))[0]
-    assert ground.starts is not None
-    assert ground.starts.deviation == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
-    assert (ground.starts.count, ground.starts.groups) == (2, 1)
+    assert ground.noise.usual == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
+    assert (ground.noise.starts, ground.noise.kinds) == (2, 1)
     assert all(entry.rank == 1 for load in ground.loads for entry in load.entries)
 
 
@@ -106,8 +105,7 @@ def test_one_restless_start_among_calm_ones_is_not_ranked_below_its_twins() -> N
                 Cell(f"w8a8_{twin}", [w8a8 * t for t in steady], measure, format="w8a8"),
             ]
     ground = ranked(runs(*cells))[0]
-    assert ground.starts is not None
-    assert (ground.starts.count, ground.starts.groups) == (6, 2)
+    assert (ground.noise.starts, ground.noise.kinds) == (6, 2)
     for load in ground.loads:
         assert [entry.rank for entry in load.entries] == [1, 1, 1, 4, 4, 4]
 
