@@ -10,6 +10,7 @@ from evaluate.report.gather import make_report
 from evaluate.report.grounds import grounds
 from evaluate.report.memory import need_gib
 from evaluate.report.mix import choose_mix
+from evaluate.report.noise import Noise
 from evaluate.report.quality import qualities
 from evaluate.report.ranking import rank_all
 from evaluate.report.recommend import Choice, choose
@@ -26,7 +27,7 @@ def timed(checkpoint: str, seconds: float, measure: str = "interactive") -> Cell
 def chosen(rows: list[Row], targets: TargetsConfig | None = None) -> Choice:
     found = grounds(rows)
     rank_all(found, 0.1)
-    return choose(found[0].loads[0], targets or TargetsConfig(), qualities(rows), 0.0)
+    return choose(found[0].loads[0], targets or TargetsConfig(), qualities(rows), Noise())
 
 
 def mixed(rows: list[Row], mix: dict[str, float], targets: TargetsConfig | None = None) -> Choice:
