@@ -215,15 +215,19 @@ def _noise_note(ground: Ground) -> str:
 
 
 def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
+    said = {ground.title: _said_of(ground) for ground in found}
+    told = [title for title, sentences in said.items() if sentences]
     words = engine_findings(rows)
-    for ground in found:
-        said = kernel_findings(ground)
-        for axis in (BATCH, CONTEXT):
-            said += [sentence for curve in curves(ground, axis) if (sentence := crossing(curve))]
-        words += [f"{ground.title}: {one}" if len(found) > 1 else one for one in said]
+    for title in told:
+        words += [f"{title}: {one}" if len(told) > 1 else one for one in said[title]]
     words = list(dict.fromkeys(words))
     more = len(words) - MOST_FINDINGS
     return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
+
+
+def _said_of(ground: Ground) -> list[str]:
+    crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(ground, axis)]
+    return kernel_findings(ground) + [sentence for sentence in crossings if sentence]
 
 
 def _outliers(entry: Entry) -> list[str]:
