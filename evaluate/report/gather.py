@@ -5,24 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import bad_input, unknown
-from conf.models import MADE_UP, ORIGINAL
 from conf.report_schema import ReportConfig
-from evaluate.judging import engine_findings
 from evaluate.report.charts import charts
-from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.drawing import Chart, Names
-from evaluate.report.grounds import Entry, Ground, Load, grounds
-from evaluate.report.kernels import kernel_findings
+from evaluate.report.grounds import Ground, grounds
 from evaluate.report.mix import choose_mix
+from evaluate.report.notes import findings, left_out, notes
 from evaluate.report.quality import Qualities, qualities
 from evaluate.report.ranking import rank_all
 from evaluate.report.recommend import Choice, choose
 from evaluate.report.sets import Sets, make_sets
 from evaluate.report.setting import Setting, settings
 from evaluate.results import Row, current, read
-
-MOST_LISTED = 200
-MOST_FINDINGS = 12
 
 
 @dataclass
@@ -59,7 +53,7 @@ class Report:
 
 def make_report(config: ReportConfig) -> Report:
     """Reads the files and decides; nothing is written."""
-    rows, faults, notes = _rows([Path(name).expanduser() for name in config.results])
+    rows, faults, seen = _rows([Path(name).expanduser() for name in config.results])
     if not rows:
         raise bad_input(_nothing(config, faults))
     found = grounds(rows)
@@ -90,9 +84,9 @@ def make_report(config: ReportConfig) -> Report:
         charts=charts(sets, names),
         settings=settings(rows),
         faults=faults,
-        notes=notes + _notes(found),
-        findings=_findings(found, rows),
-        left_out=_left_out(rows, found),
+        notes=seen + notes(found),
+        findings=findings(found, rows),
+        left_out=left_out(rows, found),
     )
 
 
@@ -157,104 +151,3 @@ def _keep_sessions_apart(rows: list[Row]) -> int:
             again.add(row.key)
             row.key = f"{row.key} session {session + 1}"
     return len(again)
-
-
-def _notes(found: list[Ground]) -> list[str]:
-    notes = []
-    if len(found) > 1:
-        notes.append(
-            f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
-            "is ranked or averaged across them"
-        )
-    for ground in found:
-        notes += _weights_notes(ground)
-        without = [load.name for load in ground.loads if _has_nothing_beside_it(load)]
-        if without:
-            names = ", ".join(without)
-            notes.append(f"{ground.title}: no original to compare with, or one run only: {names}")
-        notes.append(_noise_note(ground))
-    return notes
-
-
-def _weights_notes(ground: Ground) -> list[str]:
-    made_up = [row for row in ground.rows if row.environment.get("weights") == "random"]
-    if not made_up:
-        return []
-    if ground.engine != "transformers" and any(MADE_UP not in row.environment for row in made_up):
-        return [
-            f"{ground.title}: random weights that vLLM made up, mostly zeros where they are "
-            "quantized. They take less power, which flatters long prompts and large batches; "
-            "evaluate makes up others by now"
-        ]
-    return [
-        f"{ground.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
-        "from checkpoints of the same recipe where it is shown"
-    ]
-
-
-def _has_nothing_beside_it(load: Load) -> bool:
-    """Whether candidates were measured that nothing can be said of."""
-    candidates = [entry for entry in load.entries if entry.checkpoint != ORIGINAL]
-    return bool(candidates) and all(entry.ratio is None for entry in candidates)
-
-
-def _noise_note(ground: Ground) -> str:
-    noise = ground.noise
-    if not noise.starts:
-        return (
-            f"{ground.title}: intervals are of repeats within one start of the engine; how much "
-            "starts differ was not measured (two recipes that are the same to the engine show it)"
-        )
-    kinds = f"{noise.kinds} {'kind' if noise.kinds == 1 else 'kinds'}"
-    return (
-        f"{ground.title}: what is the same to the engine differs by {noise.usual:.1%} from start "
-        f"to start (one deviation, in the middle of {len(noise.variances)} loads, by "
-        f"{noise.starts} starts of {kinds}); all intervals between checkpoints contain what it "
-        "does under their load"
-    )
-
-
-def _findings(found: list[Ground], rows: list[Row]) -> list[str]:
-    said = {ground.title: _said_of(ground) for ground in found}
-    told = [title for title, sentences in said.items() if sentences]
-    words = engine_findings(rows)
-    for title in told:
-        words += [f"{title}: {one}" if len(told) > 1 else one for one in said[title]]
-    words = list(dict.fromkeys(words))
-    more = len(words) - MOST_FINDINGS
-    return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
-
-
-def _said_of(ground: Ground) -> list[str]:
-    crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(ground, axis)]
-    return kernel_findings(ground) + [sentence for sentence in crossings if sentence]
-
-
-def _outliers(entry: Entry) -> list[str]:
-    summary = entry.cell.summary(entry.cell.ranked_by)
-    if summary is None:
-        return []
-    values = entry.cell.values(entry.cell.ranked_by)
-    return [
-        f"{entry.candidate}, {entry.load.name}: outlier left out, {values[place]:.4g} s against a "
-        f"median of {summary.median:.4g} s"
-        for place in summary.outliers
-    ]
-
-
-def _left_out(rows: list[Row], found: list[Ground]) -> list[str]:
-    """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
-    listed = []
-    for row in rows:
-        where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
-        if row.kind in ("speed", "accuracy") and row.invalid:
-            listed.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
-        elif row.kind in ("failed", "skipped"):
-            listed.append(f"{where}: {row.kind}, {row.reason}")
-    for ground in found:
-        for load in ground.loads:
-            for entry in load.entries:
-                listed += [f"{ground.model}, {words}" for words in _outliers(entry)]
-    listed = list(dict.fromkeys(listed))
-    more = len(listed) - MOST_LISTED
-    return listed[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])

@@ -56,6 +56,12 @@ class Entry:
         summary = self.cell.summary(name)
         return None if summary is None else summary.median
 
+    @property
+    def clock_share(self) -> float | None:
+        """Of the GPU's highest clock: what the power limit left of it."""
+        clock, most = self.median("sm_clock_mhz"), self.row.environment.get("max_sm_clock_mhz")
+        return clock / most if clock and most else None
+
 
 @dataclass
 class Load:

@@ -55,7 +55,7 @@ def _record(ground: Ground, entry: Entry, qualities: Qualities) -> Record:
         "need_gib": need_gib(entry),
         "kv_tokens": row.memory.get("kv_cache_tokens"),
         "kv_requests": row.memory.get("kv_cache_requests"),
-        "clock_share": _clock_share(entry),
+        "clock_share": entry.clock_share,
         "prefill_share": cell.share("prefill"),
         "decode_share": cell.share("decode"),
         "batch": row.settings.get("batch"),
@@ -68,13 +68,6 @@ def _record(ground: Ground, entry: Entry, qualities: Qualities) -> Record:
         shown = cell.ranked_by if name == "latency_s" else value
         found |= _summary(name, cell.summary(shown), scale)
     return found | speedup_record(entry) | _quality(entry, qualities)
-
-
-def _clock_share(entry: Entry) -> float | None:
-    """Of the GPU's highest clock: what the power limit left of it."""
-    clock = entry.median("sm_clock_mhz")
-    most = entry.row.environment.get("max_sm_clock_mhz")
-    return clock / most if clock and most else None
 
 
 def _summary(name: str, summary: Summary | None, scale: float) -> Record:

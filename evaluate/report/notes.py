@@ -1,0 +1,130 @@
+"""What a report says in sentences: what to know first, what stands out, what is in no average."""
+
+from conf.models import MADE_UP, ORIGINAL
+from evaluate.judging import engine_findings
+from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
+from evaluate.report.grounds import Entry, Ground, Load
+from evaluate.report.kernels import kernel_findings
+from evaluate.results import Row
+
+MOST_LISTED = 200
+MOST_FINDINGS = 12
+NEARLY_FULL_CLOCK = 0.95
+
+
+def notes(found: list[Ground]) -> list[str]:
+    """What a reader must know before trusting a figure."""
+    said = []
+    if len(found) > 1:
+        said.append(
+            f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
+            "is ranked or averaged across them"
+        )
+    for ground in found:
+        said += _weights_notes(ground)
+        without = [load.name for load in ground.loads if _has_nothing_beside_it(load)]
+        if without:
+            names = ", ".join(without)
+            said.append(f"{ground.title}: no original to compare with, or one run only: {names}")
+        said.append(_noise_note(ground))
+    return said
+
+
+def _weights_notes(ground: Ground) -> list[str]:
+    made_up = [row for row in ground.rows if row.environment.get("weights") == "random"]
+    if not made_up:
+        return []
+    if ground.engine != "transformers" and any(MADE_UP not in row.environment for row in made_up):
+        return [
+            f"{ground.title}: random weights that vLLM made up, mostly zeros where they are "
+            "quantized. They take less power, which flatters long prompts and large batches; "
+            "evaluate makes up others by now"
+        ]
+    return [
+        f"{ground.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
+        "from checkpoints of the same recipe where it is shown"
+    ]
+
+
+def _has_nothing_beside_it(load: Load) -> bool:
+    """Whether candidates were measured that nothing can be said of."""
+    candidates = [entry for entry in load.entries if entry.checkpoint != ORIGINAL]
+    return bool(candidates) and all(entry.ratio is None for entry in candidates)
+
+
+def _noise_note(ground: Ground) -> str:
+    noise = ground.noise
+    if not noise.starts:
+        return (
+            f"{ground.title}: intervals are of repeats within one start of the engine; how much "
+            "starts differ was not measured (two recipes that are the same to the engine show it)"
+        )
+    kinds = f"{noise.kinds} {'kind' if noise.kinds == 1 else 'kinds'}"
+    return (
+        f"{ground.title}: what is the same to the engine differs by {noise.usual:.1%} from start "
+        f"to start (one deviation, in the middle of {len(noise.variances)} loads, by "
+        f"{noise.starts} starts of {kinds}); all intervals between checkpoints contain what it "
+        "does under their load"
+    )
+
+
+def findings(found: list[Ground], rows: list[Row]) -> list[str]:
+    """What stands out."""
+    said = {ground.title: _said_of(ground) for ground in found}
+    told = [title for title, sentences in said.items() if sentences]
+    words = engine_findings(rows)
+    for title in told:
+        words += [f"{title}: {one}" if len(told) > 1 else one for one in said[title]]
+    words = list(dict.fromkeys(words))
+    more = len(words) - MOST_FINDINGS
+    return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
+
+
+def _said_of(ground: Ground) -> list[str]:
+    crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(ground, axis)]
+    said = [*kernel_findings(ground), *crossings, _slowest_clock(ground)]
+    return [sentence for sentence in said if sentence]
+
+
+def _slowest_clock(ground: Ground) -> str:
+    """Where power was short: what is missing there from the hardware's limit is no kernel's."""
+    clocks = [
+        (entry.clock_share, entry.candidate, load.name)
+        for load in ground.loads
+        for entry in load.entries
+        if entry.clock_share is not None
+    ]
+    if not clocks or min(clocks)[0] > NEARLY_FULL_CLOCK:
+        return ""
+    share, candidate, load = min(clocks)
+    return f"the power limit lowers the clock, most under {candidate} in {load}: to {share:.0%}"
+
+
+def _outliers(entry: Entry) -> list[str]:
+    summary = entry.cell.summary(entry.cell.ranked_by)
+    if summary is None:
+        return []
+    values = entry.cell.values(entry.cell.ranked_by)
+    return [
+        f"{entry.candidate}, {entry.load.name}: outlier left out, {values[place]:.4g} s against a "
+        f"median of {summary.median:.4g} s"
+        for place in summary.outliers
+    ]
+
+
+def left_out(rows: list[Row], found: list[Ground]) -> list[str]:
+    """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
+    listed = []
+    for row in rows:
+        where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
+        if row.kind in ("speed", "accuracy") and row.invalid:
+            listed.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
+        elif row.kind in ("failed", "skipped"):
+            listed.append(f"{where}: {row.kind}, {row.reason}")
+    for ground in found:
+        for load in ground.loads:
+            for entry in load.entries:
+                listed += [f"{ground.model}, {words}" for words in _outliers(entry)]
+    listed = list(dict.fromkeys(listed))
+    more = len(listed) - MOST_LISTED
+    return listed[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])

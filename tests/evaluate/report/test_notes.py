@@ -1,0 +1,53 @@
+"""What a report says of its rows: whose weights they ran on, and where power was short."""
+
+from evaluate.report.grounds import Ground, grounds
+from evaluate.report.notes import findings, notes
+from evaluate.report.ranking import rank_all
+from evaluate.results import Row
+from tests.evaluate.report.made import Cell, runs
+
+STEADY = [1.0, 1.001, 0.999]
+
+
+def made_up(checkpoint: str, factor: float = 1.0, sparse: bool = False) -> list[Row]:
+    latencies = [factor * latency for latency in STEADY]
+    rows = runs(Cell(checkpoint, latencies, weights="random", format="w8a8"))
+    for row in rows:
+        row.environment["made_up"] = {"format": 1, "sparse": sparse}
+    return rows
+
+
+def ground_of(rows: list[Row]) -> Ground:
+    (ground,) = found = grounds(rows)
+    rank_all(found, 0.1)
+    return ground
+
+
+def test_weights_that_vllm_made_up_itself_are_said_to_flatter() -> None:
+    own = runs(Cell("w8a8", STEADY, weights="random"))
+    assert any("mostly zeros" in note for note in notes([ground_of(own)]))
+    ours = notes([ground_of(made_up("w8a8"))])
+    assert any("spread as trained ones are" in note for note in ours)
+    assert not any(
+        "random weights" in note for note in notes([ground_of(runs(Cell("w8a8", STEADY)))])
+    )
+
+
+def test_pruned_weights_are_no_twins_of_dense_ones() -> None:
+    dense, rounded = made_up("w8a8_smooth_gptq"), made_up("w8a8_smooth_ptq", 1.01)
+    pruned = made_up("w8a8_sparse", 0.8, sparse=True)
+    assert ground_of([*dense, *rounded]).noise.starts == 2
+    assert ground_of([*dense, *rounded, *pruned]).noise.starts == 2
+    assert ground_of([*dense, *pruned]).noise.starts == 0
+
+
+def test_the_clock_that_power_left_is_said() -> None:
+    rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY, "long_context"))
+    for row in rows:
+        row.environment["max_sm_clock_mhz"] = 1980.0
+        row.values["sm_clock_mhz"] = 1584.0 if row.checkpoint == "w8a8" else 1980.0
+    (said,) = findings([ground_of(rows)], rows)
+    assert said == "the power limit lowers the clock, most under w8a8 in long_context: to 80%"
+    for row in rows:
+        row.values["sm_clock_mhz"] = 1950.0
+    assert findings([ground_of(rows)], rows) == []
