@@ -64,7 +64,8 @@ def shapes_folder(model: ModelConfig, recipe: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A model folder's config.json; complains by name where there is none."""
+    """A model folder's config.json, with what a model of several parts says of its text at the
+    top; complains by name where there is none."""
     path = folder / CONFIG
     if not path.is_file():
         raise bad_input(f"{folder}: there is no {CONFIG}")
@@ -72,16 +73,22 @@ def read_config(folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise bad_input(f"{path}:{error.lineno}: no JSON ({error.msg})") from error
-    return content
+    return (content.get("text_config") or {}) | content
 
 
 def kv_values_per_token(config: dict[str, Any], split: int = 1) -> int:
     """Numbers that the KV cache keeps for each token of context, on each of `split` GPUs; a head
-    is copied where there are more GPUs than heads."""
+    is copied where there are more GPUs than heads. Layers that look back over a window, or keep a
+    state instead, do not grow with the context and are left out; latent attention keeps one vector
+    for all heads, on every GPU."""
+    kinds = config.get("layer_types") or []
+    layers = kinds.count("full_attention") or config["num_hidden_layers"]
+    if config.get("kv_lora_rank"):
+        return int(layers * (config["kv_lora_rank"] + config.get("qk_rope_head_dim", 0)))
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     kept = max(1, config.get("num_key_value_heads", heads) // split)
-    return int(2 * config["num_hidden_layers"] * kept * width)
+    return int(2 * layers * kept * width)
 
 
 def is_hub_id(entry: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from conf.errors import QuantlineError
 from conf.kernels import format_of, support
 from conf.load_schema import EngineConfig
+from conf.models import kv_values_per_token, read_config
 from serve import fit as fitting
 from serve.canary import Canary
 from serve.choices import choices
@@ -126,6 +128,38 @@ def test_heads_that_are_copied_take_their_room_on_every_gpu() -> None:
     assert split[1] == split[2]
     scaled = few | {"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}
     assert kv_token_bytes(scaled, {}) == split[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("config", "values"),
+    [
+        ({"num_attention_heads": 8, "hidden_size": 512, "num_hidden_layers": 6}, 6 * 2 * 512),
+        (
+            {
+                "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+                "num_hidden_layers": 6,
+                "layer_types": [*["sliding_attention"] * 5, "full_attention"],
+            },
+            2 * 2 * 64,
+        ),
+        (
+            {
+                "num_attention_heads": 128, "num_hidden_layers": 61, "hidden_size": 7168,
+                "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+            },
+            61 * 576,
+        ),
+    ],
+    ids=["all layers", "windows", "latent"],
+)  # fmt: skip
+def test_what_a_token_of_context_keeps(config: dict[str, Any], values: int) -> None:
+    assert kv_values_per_token(config) == values
+
+
+def test_a_model_of_several_parts_says_its_text_models_sizes(tmp_path: Path) -> None:
+    content = {"architectures": ["ImageAndText"], "text_config": {"num_attention_heads": 8}}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert read_config(tmp_path)["num_attention_heads"] == 8
 
 
 def test_a_gpu_that_others_use_is_taken_in_part() -> None:
