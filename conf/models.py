@@ -58,7 +58,8 @@ def shapes_folder(model: ModelConfig, recipe: str) -> Path:
     content = files[recipe].read_text() if recipe in files else ""
     config = Path(model.path).expanduser() / CONFIG if model.path else None
     stands = config.read_text() if config and config.is_file() else ""
-    stated = json.dumps([SHAPES_FORMAT, what, recipe, content, stands], sort_keys=True)
+    formats = [SHAPES_FORMAT, MADE_UP_FORMAT]
+    stated = json.dumps([formats, what, recipe, content, stands], sort_keys=True)
     digest = hashlib.sha256(stated.encode()).hexdigest()[:12]
     return cache_root() / "shapes" / f"{model.name}-{recipe}-{digest}"
 

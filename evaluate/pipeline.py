@@ -27,6 +27,7 @@ from evaluate.roofline import Cost, Rates, cost, reached
 from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
 from evaluate.targets import Target, targets
 from evaluate.worker import Job
+from quantize.manifest import is_pruned
 from serve.checkpoint import check, checkpoint_hash, quantization_hash
 from serve.engine import PARALLEL
 from serve.tensors import tensors
@@ -124,6 +125,7 @@ class Sweep(Ledger):
             "checkpoint_sha256": checkpoint,
             "quantization_sha256": quantization_hash(config),
             "weights": "random" if target.dummy else "trained",
+            "pruned": config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder),
         }
         if target.dummy:
             facts[MADE_UP] = config[MADE_UP]

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from conf.errors import bad_input
+from conf.errors import QuantlineError, bad_input
 
 FILE = "quantline.json"
 SCHEMA = 2
@@ -66,6 +66,14 @@ def read(folder: Path) -> Manifest:
     if not isinstance(content, dict) or set(content) != names or content["schema"] != SCHEMA:
         raise bad_input(f"{path}: no manifest of schema {SCHEMA}")
     return Manifest(**content)
+
+
+def is_pruned(folder: Path) -> bool | None:
+    """Whether two of four weights are zero; none where the checkpoint is not ours."""
+    try:
+        return "sparsegpt" in (read(folder).recipe_config.get("steps") or [])
+    except QuantlineError:
+        return None
 
 
 def published(root: Path, model: str) -> list[Path]:

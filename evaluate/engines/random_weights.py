@@ -86,7 +86,7 @@ def _fill_plain(tensor: torch.Tensor, spread: Spread) -> None:
     """A layer that a recipe leaves alone is not pruned either."""
     for part in _parts(tensor):
         part.normal_(0.0, SIGMA, generator=spread.random)
-        if spread.sparse and spread.bits == 16:
+        if spread.sparse and spread.bits == 16 and tensor.dim() > 1:
             _prune(part, spread.random)
 
 
@@ -127,7 +127,8 @@ def _fill_zero_points(tensor: torch.Tensor, spread: Spread) -> None:
     if packed == 1:
         tensor.zero_()
     else:
-        codes = _normal(tensor, packed, spread.random).round_()
+        most = 2 ** (WORD // packed - 1)
+        codes = _normal(tensor, packed, spread.random).round_().clamp_(-most, most - 1)
         tensor.copy_(_pack(codes, WORD // packed))
 
 
@@ -138,6 +139,8 @@ def _packed(tensor: torch.Tensor, bits: int) -> int:
 
 def _parts(tensor: torch.Tensor, packed: int = 1) -> Iterator[torch.Tensor]:
     """The rows of a tensor, some at a time."""
+    if not tensor.numel():
+        return
     rows = tensor.view(-1, tensor.shape[-1] if tensor.dim() else 1)
     yield from rows.split(max(1, MOST_AT_ONCE // (rows.shape[1] * packed)))
 

@@ -151,11 +151,11 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
         )
         if format_ is not None:
             _compress(model, format_)
-    spreads = Spreads(format_, getattr(config, MADE_UP, {}))
+    spreads, head = Spreads(format_, getattr(config, MADE_UP, {})), model.get_output_embeddings()
     with torch.no_grad():
         for layer in model.modules():
             own = dict(layer.named_parameters(recurse=False))
-            fill(own, spreads.of(own, isinstance(layer, torch.nn.Linear)))
+            fill(own, spreads.of(own, isinstance(layer, torch.nn.Linear) and layer is not head))
     torch.cuda.empty_cache()  # what it was made from is not what it needs
     return model
 

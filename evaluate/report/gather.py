@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import bad_input, unknown
+from conf.models import MADE_UP
 from conf.report_schema import ReportConfig
 from evaluate.report.charts import charts
 from evaluate.report.drawing import Chart, Names
@@ -125,6 +126,11 @@ def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     if len(counting) < len(marks):
         older = len(marks) - len(counting)
         notes.append(f"{older} rows were measured again (force=true) and no longer count")
+    newest = _newest_weights(counting)
+    if len(newest) < len(counting):
+        older = len(counting) - len(newest)
+        notes.append(f"{older} rows ran on weights made up in an older way and do not count")
+    counting = newest
     sessions = _keep_sessions_apart(counting)
     if sessions:
         notes.append(
@@ -136,6 +142,24 @@ def _rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
 def _figure(row: Row) -> str:
     """One of its values, which no other run has to the last digit."""
     return str(next((v for v in row.values.values() if isinstance(v, float)), row.reason))
+
+
+def _newest_weights(rows: list[Row]) -> list[Row]:
+    """Without what ran on made-up weights of an older kind than others of its model do."""
+
+    def kind(row: Row) -> int:
+        return int((row.environment.get(MADE_UP) or {}).get("format", 0))
+
+    newest: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        place = (row.model, str(row.environment.get("engine")))
+        newest[place] = max(newest[place], kind(row))
+    return [
+        row
+        for row in rows
+        if row.environment.get("weights") != "random"
+        or kind(row) == newest[row.model, str(row.environment.get("engine"))]
+    ]
 
 
 def _keep_sessions_apart(rows: list[Row]) -> int:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 
-from conf.models import MADE_UP, ORIGINAL
+from conf.models import ORIGINAL
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.noise import Noise, learned
 from evaluate.summary import Ratio, compare
@@ -33,10 +33,10 @@ def noise_of(ground: Ground) -> Noise:
 
 
 def _as_the_engine_sees_it(entry: Entry) -> str:
-    """The same for candidates whose formats, sizes, options and kernels are the same; where weights
-    are made up, pruned ones are others, since zeros run faster."""
+    """The same for candidates whose formats, sizes, options and kernels are the same, pruned or
+    not: zeros run faster."""
     row = entry.row
-    stated = [row.environment.get(name) for name in ("quantization_sha256", "weights", MADE_UP)]
+    stated = [row.environment.get(name) for name in ("quantization_sha256", "weights", "pruned")]
     facts = [*stated, row.memory.get("weights_read_gib")]
     return str([sorted(entry.options.items()), sorted(row.kernels.items()), *facts])
 
@@ -93,5 +93,4 @@ def _compare_with_original(load: Load, noise: Noise) -> None:
 
 
 def _differences(one: Entry, other: Entry) -> int:
-    made_up = {(entry.row.environment.get(MADE_UP) or {}).get("format") for entry in (one, other)}
-    return len(set(one.options.items()) ^ set(other.options.items())) + len(made_up) - 1
+    return len(set(one.options.items()) ^ set(other.options.items()))

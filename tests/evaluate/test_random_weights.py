@@ -13,6 +13,7 @@ import torch
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
+from evaluate.engines import Load, create
 from evaluate.engines.random_weights import MOST_AT_ONCE, SIGMA, Spread, fill
 from evaluate.targets import targets
 from tests.conftest import evaluate_config
@@ -21,25 +22,26 @@ ROWS, COLUMNS, GROUP = 64, 512, 128
 IN_VLLM = """
 import json, sys
 from pathlib import Path
+import torch
 from conf.load_schema import EngineConfig, ScenarioConfig
-from evaluate.engines import Load, create
-from evaluate.engines.vllm_random import RandomLoader
+from evaluate.engines import Load, create, random_weights
 
-load_weights, seen = RandomLoader.load_weights, {}
+fill, seen = random_weights.fill, {}
 
-def looked_at(self, model, config):
-    load_weights(self, model, config)
-    layer = model.model.layers[0].mlp.down_proj
-    seen.update({name: tensor.clone().cpu() for name, tensor in layer.named_parameters()})
+def looked_at(tensors, spread):
+    fill(tensors, spread)
+    if "weight_scale" in tensors and not seen:
+        seen.update({name: tensor.clone().float().cpu() for name, tensor in tensors.items()})
 
-RandomLoader.load_weights = looked_at
+random_weights.fill = looked_at  # vLLM itself imports what uses it
 engine = create(Load(Path(sys.argv[1]), EngineConfig(), 64, True, Path(sys.argv[2])))
 answers = engine.take([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
 codes = seen.get("weight_packed", seen.get("weight"))
 found = {
-    "zeros": (codes.float() == 0).float().mean().item(),
-    "different": codes.float().unique().numel(),
-    "scaled": all(bool((seen[name] != 0).all()) for name in seen if name.endswith("_scale")),
+    "zeros": (codes == 0).float().mean().item(),
+    "different": codes.unique().numel(),
+    "deviation": codes.std().item() * seen["weight_scale"].mean().item(),
+    "scale": seen["weight_scale"].mean().item(),
     "tokens": [answer.output_tokens for answer in answers],
 }
 print("\\n" + json.dumps(found))
@@ -245,7 +247,7 @@ def test_vllm_runs_on_them_and_not_on_its_own(recipe: str, zeros: float, tmp_pat
     found = in_vllm(recipe, tmp_path)
     assert found["zeros"] == pytest.approx(zeros, abs=0.02)
     assert found["different"] > 200
-    assert found["scaled"]
+    assert found["deviation"] == pytest.approx(SIGMA * math.sqrt(1 - zeros), rel=0.1)
     assert found["tokens"] == [3, 3]
 
 
@@ -255,4 +257,25 @@ def test_vllm_runs_on_them_on_a_gpu(recipe: str, tmp_path: Path) -> None:
     found = in_vllm(recipe, tmp_path)
     assert found["zeros"] < 0.02
     assert found["different"] > 100
-    assert found["scaled"]
+    assert SIGMA / 200 < found["scale"] < SIGMA / 2
+
+
+@pytest.mark.slow
+def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> None:
+    recipes = ["sparse24", "w4a16_awq"]
+    config = evaluate_config(
+        "model=tiny", "weights=random", f"recipes=[{','.join(recipes)}]", "engine=transformers",
+        "original=false",
+    )  # fmt: skip
+    sparse, packed = (
+        create(Load(Path(str(target.folder)), config.engine, 64, True, tmp_path / "log"))
+        for target in targets(config)
+    )
+    model = sparse.model  # type: ignore[attr-defined]
+    weights = model.model.layers[0].mlp.down_proj.weight
+    assert (weights.view(-1, 4) == 0).sum(1).unique().tolist() == [2]
+    assert (model.get_output_embeddings().weight == 0).float().mean() < 0.01
+    layer = packed.model.model.layers[0].mlp.down_proj  # type: ignore[attr-defined]
+    shape = torch.Size((layer.out_features, layer.in_features))
+    codes = unpack_from_int32(layer.weight_packed, 4, shape).float()
+    assert codes.std() * layer.weight_scale.float().mean() == pytest.approx(SIGMA, rel=0.2)

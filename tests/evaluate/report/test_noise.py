@@ -32,13 +32,19 @@ def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> tupl
     return sum(abs(one[load] - other[load]) <= noise.margin(load) for load in LOADS), len(LOADS)
 
 
-@pytest.mark.parametrize(("kinds", "starts"), [(1, 2), (2, 2), (2, 3)])
-@pytest.mark.parametrize("shared", [0.0, 0.5])
-def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "starts", "shared", "least"),
+    [
+        (1, 2, 0.0, 0.92), (1, 2, 0.5, 0.91), (1, 2, 1.0, 0.83),
+        (2, 2, 0.0, 0.93), (2, 2, 0.5, 0.93), (2, 2, 1.0, 0.89),
+        (2, 3, 0.0, 0.93), (2, 3, 0.5, 0.93), (2, 3, 1.0, 0.90),
+    ],
+)  # fmt: skip
+def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float, least: float) -> None:
     chance = random.Random(3)
-    found = [drawn(chance, kinds, starts, shared) for _ in range(DRAWS // len(LOADS))]
+    found = [drawn(chance, kinds, starts, shared) for _ in range(DRAWS)]
     covered = sum(inside for inside, _ in found) / sum(count for _, count in found)
-    assert 0.91 < covered < 0.995
+    assert least < covered < 0.99
 
 
 def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> None:

@@ -1,10 +1,14 @@
 """What a report says of its rows: whose weights they ran on, and where power was short."""
 
+from pathlib import Path
+
+from conf.report_schema import ReportConfig
+from evaluate.report.gather import make_report
 from evaluate.report.grounds import Ground, grounds
 from evaluate.report.notes import findings, notes
 from evaluate.report.ranking import rank_all
 from evaluate.results import Row
-from tests.evaluate.report.made import Cell, runs
+from tests.evaluate.report.made import Cell, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
 
@@ -13,7 +17,7 @@ def made_up(checkpoint: str, factor: float = 1.0, sparse: bool = False) -> list[
     latencies = [factor * latency for latency in STEADY]
     rows = runs(Cell(checkpoint, latencies, weights="random", format="w8a8"))
     for row in rows:
-        row.environment["made_up"] = {"format": 1, "sparse": sparse}
+        row.environment |= {"made_up": {"format": 1, "sparse": sparse}, "pruned": sparse}
     return rows
 
 
@@ -51,3 +55,13 @@ def test_the_clock_that_power_left_is_said() -> None:
     for row in rows:
         row.values["sm_clock_mhz"] = 1950.0
     assert findings([ground_of(rows)], rows) == []
+
+
+def test_older_made_up_weights_do_not_count_beside_newer_ones(tmp_path: Path) -> None:
+    old = runs(Cell("w8a8", [0.5, 0.5, 0.5], weights="random"), Cell("fp8", STEADY))
+    path = write(tmp_path / "results.jsonl", [*old, *made_up("w8a8")])
+    report = make_report(ReportConfig(results=[str(path)]))
+    (load,) = report.grounds[0].loads
+    medians = {entry.candidate: entry.median("latency_s") for entry in load.entries}
+    assert medians == {"w8a8": 1.0, "fp8": 1.0}
+    assert any("3 rows ran on weights made up in an older way" in note for note in report.notes)
