@@ -177,7 +177,7 @@ class RecipeConfig:
     @property
     def is_sparse(self) -> bool:
         """Whether every pruned matrix has two zeros in each four weights of a row."""
-        return "sparsegpt" in self.steps
+        return prunes(self.steps)
 
     @property
     def rounds(self) -> bool:
@@ -188,3 +188,8 @@ class RecipeConfig:
     def needs_text(self) -> bool:
         static = self.activations is not None and not self.activations.dynamic
         return static or self.kv_cache is not None or self.steps != ["rounding"]
+
+
+def prunes(steps: list[str]) -> bool:
+    """Whether these steps set two of every four weights to zero."""
+    return "sparsegpt" in steps

@@ -128,7 +128,7 @@ class Sweep(Ledger):
             "pruned": config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder),
         }
         if target.dummy:
-            facts[MADE_UP] = config[MADE_UP]
+            facts[MADE_UP] = config[MADE_UP]["format"]
         asked: dict[str, Any] = dict(self.config.scenario)
         if self.config.accuracy.kind != "none":
             # How much is enough changes nothing of what is measured.

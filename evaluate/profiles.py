@@ -11,12 +11,13 @@ from typing import Any
 
 LISTED = 30
 MICRO = 1e-6
+PRODUCTS = "matrix products"
 # The first pattern that a kernel's or operator's name contains says its kind.
 KINDS = (
     ("attention", r"flash|attention|attn|fmha|paged|sdpa|reshape_and_cache|rotary|rope"),
     ("quantization", r"quant|scaled_fp8|int8_scal|dequant"),
-    ("matrix products", r"gemm|gemv|matmul|cutlass|machete|marlin|scaled_mm|::mm|addmm|linear"
-                        r"|cublas|nvjet|splitk|onednn|dnnl|bmm|dot_kernel|_mm\b"),
+    (PRODUCTS, r"gemm|gemv|matmul|cutlass|machete|marlin|scaled_mm|::mm|addmm|linear"
+               r"|cublas|nvjet|splitk|onednn|dnnl|bmm|dot_kernel|_mm\b"),
     ("norms", r"norm|rms"),
     ("activations", r"silu|act_and_mul|gelu|sigmoid"),
     ("sampling", r"sampl|argmax|softmax|topk|top_k|multinomial|logits|sort|penalt"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, bad_input
+from conf.recipe_schema import prunes
 
 FILE = "quantline.json"
 SCHEMA = 2
@@ -71,7 +72,7 @@ def read(folder: Path) -> Manifest:
 def is_pruned(folder: Path) -> bool | None:
     """Whether two of four weights are zero; none where the checkpoint is not ours."""
     try:
-        return "sparsegpt" in (read(folder).recipe_config.get("steps") or [])
+        return prunes(read(folder).recipe_config.get("steps") or [])
     except QuantlineError:
         return None
 

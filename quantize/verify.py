@@ -18,7 +18,7 @@ from compressed_tensors.utils import match_named_modules
 
 from conf.errors import bad_input, gate_failed
 from conf.models import read_config
-from conf.recipe_schema import HEAD_FORMATS
+from conf.recipe_schema import HEAD_FORMATS, prunes
 from conf.terminal import say
 from quantize import manifest
 from quantize.load import empty_model
@@ -58,7 +58,7 @@ def verify(
     if recipe is None:
         recipe = _recipe(folder)
     if sparse is None:
-        sparse = "sparsegpt" in recipe.get("steps", [])
+        sparse = prunes(recipe.get("steps", []))
     with CheckpointTensors(folder) as tensors:
         proof = _Check(model, config, recipe, sparse, tensors).run()
         if source is not None:

@@ -127,9 +127,10 @@ def _fill_zero_points(tensor: torch.Tensor, spread: Spread) -> None:
     if packed == 1:
         tensor.zero_()
     else:
-        most = 2 ** (WORD // packed - 1)
+        bits = WORD // packed
+        most = 2 ** (bits - 1)
         codes = _normal(tensor, packed, spread.random).round_().clamp_(-most, most - 1)
-        tensor.copy_(_pack(codes, WORD // packed))
+        tensor.copy_(_pack(codes, bits))
 
 
 def _packed(tensor: torch.Tensor, bits: int) -> int:

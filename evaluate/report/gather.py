@@ -145,20 +145,19 @@ def _figure(row: Row) -> str:
 
 
 def _newest_weights(rows: list[Row]) -> list[Row]:
-    """Without what ran on made-up weights of an older kind than others of its model do."""
+    """Without what ran on made-up weights of an older format than others of its model did there."""
 
-    def kind(row: Row) -> int:
-        return int((row.environment.get(MADE_UP) or {}).get("format", 0))
+    def place(row: Row) -> tuple[str, ...]:
+        return row.model, *(str(row.environment.get(name)) for name in ("device", "engine"))
 
-    newest: dict[tuple[str, str], int] = defaultdict(int)
+    newest: dict[tuple[str, ...], int] = defaultdict(int)
     for row in rows:
-        place = (row.model, str(row.environment.get("engine")))
-        newest[place] = max(newest[place], kind(row))
+        newest[place(row)] = max(newest[place(row)], row.environment.get(MADE_UP, 0))
     return [
         row
         for row in rows
         if row.environment.get("weights") != "random"
-        or kind(row) == newest[row.model, str(row.environment.get("engine"))]
+        or row.environment.get(MADE_UP, 0) == newest[place(row)]
     ]
 
 

@@ -3,6 +3,7 @@
 import math
 import statistics
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from evaluate.summary import student, variance
 
@@ -21,7 +22,7 @@ class Noise:
     kinds: int = 0
     """Of starts that are the same."""
 
-    @property
+    @cached_property
     def usual(self) -> float:
         """The deviation in the middle of all loads."""
         return math.sqrt(statistics.median(own for own, _ in self.variances.values()))
@@ -46,15 +47,14 @@ def _margin(of: float, degrees: int) -> float:
 
 def learned(latencies: dict[str, dict[str, list[float]]]) -> Noise:
     """From the logarithms of latencies, by load and by what is the same to the engine."""
-    noise = Noise()
+    variances: dict[str, tuple[float, int]] = {}
     sizes: dict[str, int] = {}
     for load, groups in latencies.items():
         twins = {kind: found for kind, found in groups.items() if len(found) > 1}
         degrees = sum(len(found) - 1 for found in twins.values())
         if degrees:
             squares = sum((len(found) - 1) * variance(found) for found in twins.values())
-            noise.variances[load] = (squares / degrees, degrees)
+            variances[load] = (squares / degrees, degrees)
         for kind, found in twins.items():
             sizes[kind] = max(sizes.get(kind, 0), len(found))
-    noise.starts, noise.kinds = sum(sizes.values()), len(sizes)
-    return noise
+    return Noise(variances, starts=sum(sizes.values()), kinds=len(sizes))

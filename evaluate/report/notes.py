@@ -75,9 +75,7 @@ def findings(found: list[Ground], rows: list[Row]) -> list[str]:
     words = engine_findings(rows)
     for title in told:
         words += [f"{title}: {one}" if len(told) > 1 else one for one in said[title]]
-    words = list(dict.fromkeys(words))
-    more = len(words) - MOST_FINDINGS
-    return words[:MOST_FINDINGS] + ([f"and {more} more of the kind"] if more > 0 else [])
+    return _first(words, MOST_FINDINGS, " of the kind")
 
 
 def _said_of(ground: Ground) -> list[str]:
@@ -125,6 +123,11 @@ def left_out(rows: list[Row], found: list[Ground]) -> list[str]:
         for load in ground.loads:
             for entry in load.entries:
                 listed += [f"{ground.model}, {words}" for words in _outliers(entry)]
-    listed = list(dict.fromkeys(listed))
-    more = len(listed) - MOST_LISTED
-    return listed[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])
+    return _first(listed, MOST_LISTED)
+
+
+def _first(said: list[str], most: int, of_what: str = "") -> list[str]:
+    """Each once, and how many more there are."""
+    said = list(dict.fromkeys(said))
+    more = len(said) - most
+    return said[:most] + ([f"and {more} more{of_what}"] if more > 0 else [])

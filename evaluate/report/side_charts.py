@@ -5,7 +5,7 @@ from typing import Any
 
 import altair
 
-from evaluate.profiles import GAPS, KINDS, OTHER
+from evaluate.profiles import GAPS, KINDS, OTHER, PRODUCTS
 from evaluate.report.drawing import (
     CAPACITY,
     COLOURS,
@@ -85,8 +85,7 @@ def engines(names: Names) -> Chart:
 
 def profiles(_: Names) -> Chart:
     """Products first; the time in which nothing ran last, and pale."""
-    products = "matrix products"
-    kinds = [products, *(kind for kind, _ in KINDS if kind != products), OTHER, GAPS]
+    kinds = [PRODUCTS, *(kind for kind, _ in KINDS if kind != PRODUCTS), OTHER, GAPS]
     palette = altair.Scale(domain=kinds, range=[*COLOURS[1 : len(kinds) - 1], COLOURS[0], PALE])
     chart = (
         records(PROFILES)

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluate.report.grounds import Ground, grounds
+from evaluate.report.ranking import rank_all
 from evaluate.results import Row
 
 H200 = "NVIDIA H200"
@@ -99,3 +101,10 @@ def accuracy_row(checkpoint: str, recovery: float, verdict: str) -> Row:
 def write(path: Path, rows: list[Row]) -> Path:
     path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     return path
+
+
+def ranked(rows: list[Row], max_spread: float = 0.1) -> list[Ground]:
+    """The grounds of rows, with ratios and ranks."""
+    found = grounds(rows)
+    rank_all(found, max_spread)
+    return found

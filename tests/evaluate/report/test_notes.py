@@ -4,11 +4,10 @@ from pathlib import Path
 
 from conf.report_schema import ReportConfig
 from evaluate.report.gather import make_report
-from evaluate.report.grounds import Ground, grounds
+from evaluate.report.grounds import Ground
 from evaluate.report.notes import findings, notes
-from evaluate.report.ranking import rank_all
 from evaluate.results import Row
-from tests.evaluate.report.made import Cell, runs, write
+from tests.evaluate.report.made import Cell, ranked, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
 
@@ -17,13 +16,12 @@ def made_up(checkpoint: str, factor: float = 1.0, sparse: bool = False) -> list[
     latencies = [factor * latency for latency in STEADY]
     rows = runs(Cell(checkpoint, latencies, weights="random", format="w8a8"))
     for row in rows:
-        row.environment |= {"made_up": {"format": 1, "sparse": sparse}, "pruned": sparse}
+        row.environment |= {"made_up": 1, "pruned": sparse}
     return rows
 
 
 def ground_of(rows: list[Row]) -> Ground:
-    (ground,) = found = grounds(rows)
-    rank_all(found, 0.1)
+    (ground,) = ranked(rows)
     return ground
 
 

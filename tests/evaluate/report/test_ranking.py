@@ -7,18 +7,11 @@ import pytest
 
 from evaluate.published_figures import sweep_runs
 from evaluate.report.curves import BATCH, crossing, curves
-from evaluate.report.grounds import Ground, Load, grounds
-from evaluate.report.ranking import rank_all
+from evaluate.report.grounds import Load
 from evaluate.results import Row
-from tests.evaluate.report.made import Cell, runs
+from tests.evaluate.report.made import Cell, ranked, runs
 
 DRAWS = 400
-
-
-def ranked(rows: list[Row], max_spread: float = 0.1) -> list[Ground]:
-    found = grounds(rows)
-    rank_all(found, max_spread)
-    return found
 
 
 def only_load(rows: list[Row], max_spread: float = 0.1) -> Load:

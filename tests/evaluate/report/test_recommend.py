@@ -12,10 +12,9 @@ from evaluate.report.memory import need_gib
 from evaluate.report.mix import choose_mix
 from evaluate.report.noise import Noise
 from evaluate.report.quality import qualities
-from evaluate.report.ranking import rank_all
 from evaluate.report.recommend import Choice, choose
 from evaluate.results import Row
-from tests.evaluate.report.made import Cell, accuracy_row, runs, write
+from tests.evaluate.report.made import Cell, accuracy_row, ranked, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
 
@@ -25,14 +24,12 @@ def timed(checkpoint: str, seconds: float, measure: str = "interactive") -> Cell
 
 
 def chosen(rows: list[Row], targets: TargetsConfig | None = None) -> Choice:
-    found = grounds(rows)
-    rank_all(found, 0.1)
+    found = ranked(rows)
     return choose(found[0].loads[0], targets or TargetsConfig(), qualities(rows), Noise())
 
 
 def mixed(rows: list[Row], mix: dict[str, float], targets: TargetsConfig | None = None) -> Choice:
-    found = grounds(rows)
-    rank_all(found, 0.1)
+    found = ranked(rows)
     return choose_mix(found[0], mix, targets or TargetsConfig(), qualities(rows))
 
 
