@@ -9,6 +9,8 @@ from evaluate.results import Row
 from evaluate.summary import Ratio, Summary, compare, outliers, summarize
 
 LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
+LEAST_RUNS = 2  # of a cell that is compared
+CONTEXT_OPTION = "max_model_len"
 
 
 @dataclass
@@ -31,9 +33,14 @@ class Cell:
         return f"{self.checkpoint} {self.setting}".strip()
 
     @property
+    def row(self) -> Row:
+        """The first of its runs, for what all of them share."""
+        return (self.valid + self.invalid)[0]
+
+    @property
     def load(self) -> dict[str, Any]:
         """The scenario, as it was asked for."""
-        return (self.valid + self.invalid)[0].settings
+        return self.row.settings
 
     @property
     def ranked_by(self) -> str:
@@ -107,7 +114,7 @@ def set_apart(found: list[Cell]) -> None:
     for cell in found:
         alike[cell.measure, cell.checkpoint].append(cell)
     for group in alike.values():
-        facts = [_facts((cell.valid + cell.invalid)[0]) for cell in group]
+        facts = [_facts(cell.row) for cell in group]
         shared = set.intersection(*(set(fact.items()) for fact in facts))
         for cell, fact in zip(group, facts, strict=True):
             own = [f"{name}={value}" for name, value in fact.items() if (name, value) not in shared]
@@ -123,6 +130,14 @@ def _facts(row: Row) -> dict[str, str]:
     parts |= row.settings
     parts["weights"] = environment.get("checkpoint_sha256", "")[:8]
     return {name: str(value) for name, value in parts.items()}
+
+
+def chosen_options(row: Row) -> dict[str, str]:
+    """What a team chooses, or sets in the environment, for the same engine."""
+    environment = row.environment
+    parts = {**environment.get("engine_options", {}), **environment.get("variables", {})}
+    # An evaluation sets the context to what its scenarios need: it makes no other candidate.
+    return {name: str(value) for name, value in parts.items() if name != CONTEXT_OPTION}
 
 
 def against_original(cell: Cell, all_cells: list[Cell]) -> Ratio | None:

@@ -1,9 +1,10 @@
 """`python -m evaluate.compare results=[A,B]`: faster, slower, or no difference, with an interval.
 
 Two files of results, cell by cell; or two checkpoints of the results given. By an interval on the
-ratio of their latencies, never by bare means.
+ratio of their latencies, never by bare means; and with what else differs between two files.
 """
 
+from collections import defaultdict
 from pathlib import Path
 
 from rich.console import Console
@@ -12,13 +13,19 @@ from rich.table import Table
 from conf.app import run
 from conf.compose import Command
 from conf.errors import bad_input, unknown
+from conf.models import MADE_UP
 from conf.report_schema import CompareConfig
 from conf.terminal import say
 from evaluate.cells import Cell, cells, set_apart
-from evaluate.results import current, read
+from evaluate.noise import Noise, noise_of
+from evaluate.results import Row, current, read
 from evaluate.summary import Ratio, compare
 
 NARROWEST_TABLE = 120
+REPEATS_ONLY = (
+    "the intervals are of repeats within one start of the engine; how much two starts of the same "
+    "differ was not measured here (recipes that are the same to the engine show it)"
+)
 COMMAND = Command(
     "compare",
     CompareConfig,
@@ -39,9 +46,10 @@ def main(config: CompareConfig) -> None:
         set_apart(together)
         pairs = _two_checkpoints(together, *config.checkpoints)
         titles = list(config.checkpoints)
+        found = [together]
     else:
         pairs = _two_files(found[0], found[1])
-        titles = [str(path) for path in files]
+        titles = _short(files)
     if not pairs:
         labels = dict.fromkeys(cell.label for part in found for cell in part)
         known = ", ".join(labels) or "none"
@@ -51,11 +59,15 @@ def main(config: CompareConfig) -> None:
         raise unknown(f"value={config.value}", config.value, known_values)
     first = [] if config.checkpoints else ["checkpoint"]
     table = Table("scenario", *first, *titles, "times as fast", "95 % interval", "verdict")
+    noise = noise_of([_by_load(part) for part in found], config.value)
     for one, other in pairs:
-        table.add_row(*_line(one, other, config))
+        table.add_row(*_line(one, other, config, noise))
     screen = Console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     screen.print(table)
+    for difference in [] if config.checkpoints else _differences(pairs):
+        say(f"{titles[0]} and {titles[1]} differ in {difference}")
+    say(f"{noise}; the intervals contain it" if noise.starts else REPEATS_ONLY)
 
 
 def _cells(path: Path) -> list[Cell]:
@@ -86,6 +98,51 @@ def _same_load(one: Cell, other: Cell) -> bool:
     return (one.measure, one.checkpoint, one.load) == (other.measure, other.checkpoint, other.load)
 
 
+def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
+    loads: dict[str, list[Cell]] = defaultdict(list)
+    for cell in found:
+        loads[_load(cell)].append(cell)
+    return loads
+
+
+def _load(cell: Cell) -> str:
+    return f"{cell.measure} {sorted(cell.load.items())}"
+
+
+def _short(files: list[Path]) -> list[str]:
+    """The parts of two paths that tell them apart."""
+    parts = [list(path.parts) for path in files]
+    for end in (0, -1):
+        while len(parts[0]) > 1 < len(parts[1]) and parts[0][end] == parts[1][end]:
+            for part in parts:
+                part.pop(end)
+    return [str(Path(*part)) for part in parts]
+
+
+def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
+    """Of what runs depend on beside the checkpoint and the load, in the order of the runs."""
+    said: dict[str, None] = {}
+    for one, other in pairs:
+        facts = [_facts(cell.row) for cell in (one, other)]
+        for name in dict.fromkeys([*facts[0], *facts[1]]):
+            values = [fact.get(name, "none") for fact in facts]
+            if values[0] != values[1]:
+                said[f"{name}: {values[0]} and {values[1]}"] = None
+    return list(said)
+
+
+def _facts(row: Row) -> dict[str, str]:
+    environment = row.environment
+    parts = {
+        name: environment.get(name) for name in ("device", "driver", "power_limit_w", "engine")
+    }
+    for group in ("versions", "engine_options", "variables"):
+        parts |= environment.get(group, {})
+    if environment.get("weights") == "random":
+        parts["the format of made-up weights"] = environment.get(MADE_UP, 0)
+    return {name: str(value) for name, value in parts.items()}
+
+
 def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[Cell, Cell]]:
     return [
         (one, other)
@@ -96,10 +153,11 @@ def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[C
     ]
 
 
-def _line(one: Cell, other: Cell, config: CompareConfig) -> list[str]:
+def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
     figures = [cell.summary(config.value) for cell in (one, other)]
     shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
-    ratio = compare(other.values(config.value), one.values(config.value))
+    margin = noise.margin(_load(one))
+    ratio = compare(other.values(config.value), one.values(config.value), margin)
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,

@@ -103,11 +103,19 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """Quantline's own commit, where it runs from a checkout; `-dirty` with changes on top."""
-    result = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"],
+    """Quantline's own commit, where it runs from a checkout; `-dirty` where code or configs were
+    changed on top, which results are not."""
+    head = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    changed = _git("status", "--porcelain", "--", ":/*.py", ":/*.yaml")
+    return head + ("-dirty" if head and changed else "")
+
+
+def _git(*words: str) -> str:
+    """What it says; nothing where there is no checkout."""
+    found = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), *words],
         capture_output=True,
         text=True,
         check=False,
     )
-    return result.stdout.strip()
+    return found.stdout.strip()

@@ -5,13 +5,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from conf.hardware import gpu_handles
 
 PAUSE_S = 0.02
 SECONDS_TO_CALM = 10
-# Reasons for lower clocks that make a run incomparable; a power cap under full load is normal.
+POWER_CAP = 0x4  # as a reason for a lower clock, normal under full load
+# Reasons that make a run incomparable.
 HARMFUL = {
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -27,6 +30,8 @@ class Watched:
     energy_j: float | None = None
     peak_memory_gib: float | None = None
     sm_clock_mhz: float | None = None
+    power_capped: bool = False
+    """The run's own power lowered the clock, which is then as it should be."""
     throttled: list[str] = field(default_factory=list)
 
 
@@ -77,7 +82,7 @@ class GpuWatch:
             yield seen
             return
         done = threading.Event()
-        samples: list[_Sample] = []
+        samples: list[Sample] = []
         thread = threading.Thread(target=self._sample, args=(done, samples), daemon=True)
         before = self._energy()
         thread.start()
@@ -89,13 +94,7 @@ class GpuWatch:
             thread.join()
             if before is not None and after is not None:
                 seen.energy_j = after - before
-            clocks = [sample.clock for sample in samples if sample.clock]
-            seen.sm_clock_mhz = sum(clocks) / len(clocks) if clocks else None
-            seen.peak_memory_gib = max(sample.memory for sample in samples) or None
-            reasons = [
-                words for bit, words in HARMFUL.items() if any(s.reasons & bit for s in samples)
-            ]
-            seen.throttled = reasons
+            summarize(samples, seen)
 
     def _energy(self) -> float | None:
         """Joules since the driver was loaded, of all cards; none where one does not count them."""
@@ -103,7 +102,7 @@ class GpuWatch:
         counters = [self._asked(read, handle) for handle in self.handles]
         return None if None in counters else sum(counters) / 1e3
 
-    def _sample(self, done: threading.Event, samples: list["_Sample"]) -> None:
+    def _sample(self, done: threading.Event, samples: list["Sample"]) -> None:
         """The slowest clock, all memory in use, and every card's reasons to be slow."""
         nvml = self.nvml
         while True:
@@ -116,7 +115,7 @@ class GpuWatch:
             for handle in self.handles:
                 reasons |= self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
             used = sum(entry.used for entry in memory if entry) / 2**30
-            samples.append(_Sample(float(min(clocks)), used, reasons))
+            samples.append(Sample(float(min(clocks)), used, reasons))
             if done.wait(PAUSE_S):
                 return
 
@@ -128,7 +127,16 @@ class GpuWatch:
             return None
 
 
-class _Sample(NamedTuple):
+class Sample(NamedTuple):
     clock: float
     memory: float
     reasons: int
+
+
+def summarize(samples: list[Sample], seen: Watched) -> None:
+    clocks = [sample.clock for sample in samples if sample.clock]
+    seen.sm_clock_mhz = sum(clocks) / len(clocks) if clocks else None
+    seen.peak_memory_gib = max(sample.memory for sample in samples) or None
+    reasons = reduce(or_, (sample.reasons for sample in samples))
+    seen.power_capped = bool(reasons & POWER_CAP)
+    seen.throttled = [words for bit, words in HARMFUL.items() if reasons & bit]

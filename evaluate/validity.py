@@ -22,7 +22,8 @@ class Observed:
     throttled: list[str] = field(default_factory=list)
     """Why the GPU lowered its clocks, where that spoils a comparison."""
     clock_share: float | None = None
-    """The clock as a share of the fastest run's of the same scenario."""
+    """The clock as a share of the fastest run's of the same scenario; none where it is unknown, or
+    held down by the run's own power."""
     other_processes: int = 0
     """Processes that used the GPU before the engine did."""
 

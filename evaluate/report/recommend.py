@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from conf.models import ORIGINAL
 from conf.report_schema import TargetsConfig
 from evaluate.accuracy import BROKEN, LOSS
+from evaluate.noise import Noise
 from evaluate.report.grounds import Entry, Load
 from evaluate.report.memory import need_gib
-from evaluate.report.noise import Noise
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of, tied_with
 from evaluate.summary import Ratio

@@ -1,16 +1,23 @@
 """Faster, slower, or no difference."""
 
 from pathlib import Path
+from typing import Any
 
 from evaluate.results import Row, append
 from tests.conftest import Run
 
 
 def write(
-    path: Path, checkpoint: str, latencies: list[float], outputs: int = 32, **options: str
+    path: Path,
+    checkpoint: str,
+    latencies: list[float],
+    outputs: int = 32,
+    facts: dict[str, Any] | None = None,
+    **options: str,
 ) -> None:
     for repeat, latency in enumerate(latencies):
-        facts = {"device": "cpu", "engine_options": options}
+        facts = {"device": "cpu", "quantization_sha256": checkpoint} | (facts or {})
+        facts["engine_options"] = options
         key = f"{checkpoint} {options} {outputs}"
         row = Row("speed", "tiny", checkpoint, "base", repeat, key, environment=facts)
         row.values = {"latency_s": latency, "ttft_last_s": latency / 2}
@@ -25,8 +32,35 @@ def test_two_files(run_command: Run, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "faster" in result.stdout
     assert "2.00" in result.stdout
+    assert "repeats within one start" in result.stderr
+    assert "differ in" not in result.stderr
     back = run_command("evaluate.compare", "results=[b.jsonl,a.jsonl]").stdout
     assert "slower" in back
+
+
+def test_what_else_differs_between_two_files_is_said(run_command: Run, tmp_path: Path) -> None:
+    for folder, version, made_up in (("old", "0.25.1", {}), ("new", "0.26.0", {"made_up": 1})):
+        facts = {"versions": {"vllm": version}, "weights": "random"} | made_up
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        write(tmp_path / "runs" / folder / "a.jsonl", "original", [1.0, 1.01, 0.99], facts=facts)
+    result = run_command("evaluate.compare", "results=[runs/old/a.jsonl,runs/new/a.jsonl]")
+    assert "old and new differ in vllm: 0.25.1 and 0.26.0" in result.stderr
+    assert "old and new differ in the format of made-up weights: 0 and 1" in result.stderr
+    assert "device" not in result.stderr
+
+
+def test_what_starts_differ_by_is_no_difference(run_command: Run, tmp_path: Path) -> None:
+    """Two recipes that are the same to the engine, 2 % apart: what 3 % more is, cannot be told."""
+    twins = {"quantization_sha256": "w8a8"}
+    for name, factor in (("before", 1.0), ("after", 1.03)):
+        path = tmp_path / f"{name}.jsonl"
+        for checkpoint, start in (("w8a8_gptq", 1.0), ("w8a8_ptq", 1.02)):
+            latencies = [factor * start * latency for latency in (1.0, 1.001, 0.999)]
+            write(path, checkpoint, latencies, facts=twins)
+    result = run_command("evaluate.compare", "results=[before.jsonl,after.jsonl]")
+    assert "differs by 1.4% from start to start" in result.stderr
+    assert "by 4 starts of 2 kinds" in result.stderr
+    assert result.stdout.count("no difference") == 2
 
 
 def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """What is recorded of the command line and of options."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from conf.load_schema import EngineConfig
-from evaluate.environment import command, engine_options
+from evaluate import environment
+from evaluate.environment import command, commit, engine_options
 
 
 def test_a_command_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +35,28 @@ def test_a_secret_is_not_kept(option: str) -> None:
 def test_options_are_kept_without_secrets() -> None:
     engine = EngineConfig(kind="transformers", options={"token": "hf_abc", "max_tokens": 5})
     assert engine_options(engine).keys() == {"dtype", "max_tokens"}
+
+
+def test_results_do_not_change_the_code_that_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        found = subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *words], capture_output=True, text=True, check=True
+        )
+        return found.stdout.strip()
+
+    code, rows = tmp_path / "evaluate" / "environment.py", tmp_path / "results.jsonl"
+    code.parent.mkdir()
+    code.write_text("one")
+    rows.write_text("one")
+    monkeypatch.setattr(environment, "__file__", str(code))
+    assert commit.__wrapped__() == ""
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    rows.write_text("two")
+    assert commit.__wrapped__() == git("rev-parse", "HEAD")
+    code.write_text("two")
+    assert commit.__wrapped__() == git("rev-parse", "HEAD") + "-dirty"

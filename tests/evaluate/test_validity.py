@@ -9,6 +9,7 @@ from conf.errors import QuantlineError
 from conf.load_schema import EngineConfig, ScenarioConfig
 from evaluate.engines import Load
 from evaluate.engines.vllm_log import LateCompiling, loaded
+from evaluate.gpu_watch import Sample, Watched, summarize
 from evaluate.metrics import Request
 from evaluate.validity import Observed, constant_output, reasons
 
@@ -71,3 +72,15 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
     assert late.since_last_look() == []
     with pytest.raises(QuantlineError, match="mostly zeros"):
         loaded(replace(load, dummy=True))
+
+
+@pytest.mark.parametrize(
+    ("why", "capped", "throttled"),
+    [(0x1, False, []), (0x4, True, []), (0x8 | 0x4, True, ["hardware slowdown"])],
+)
+def test_a_clock_that_is_held_down_by_power_is_no_throttling(
+    why: int, capped: bool, throttled: list[str]
+) -> None:
+    seen = Watched()
+    summarize([Sample(1980.0, 20.0, 0), Sample(1500.0, 30.0, why), Sample(0.0, 25.0, 0)], seen)
+    assert seen == Watched(None, 30.0, 1740.0, capped, throttled)

@@ -59,6 +59,18 @@ def test_two_sessions_are_two_lines_and_show_how_much_starts_differ(tmp_path: Pa
     assert any("more than one session" in note for note in report.notes)
 
 
+def test_a_run_that_was_taken_again_because_it_was_invalid_is_no_other_session(
+    tmp_path: Path,
+) -> None:
+    rows = runs(Cell("w4a16", STEADY))
+    again = runs(Cell("w4a16", [2 * t for t in STEADY]))[0]
+    rows[0].invalid, again.time = ["the GPU was throttled"], "2026-02-01T00:00:00+00:00"
+    report = report_of(tmp_path, [*rows, again])
+    (entry,) = report.grounds[0].loads[0].entries
+    assert entry.cell.values("latency_s") == [*STEADY[1:], 2 * STEADY[0]]
+    assert not any("session" in note for note in report.notes)
+
+
 def test_another_context_makes_no_other_candidate(tmp_path: Path) -> None:
     cells = []
     for measure, context in (("interactive", 192), ("long_context", 16416)):

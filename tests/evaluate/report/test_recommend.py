@@ -6,11 +6,11 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.report_schema import ReportConfig, TargetsConfig
+from evaluate.noise import Noise
 from evaluate.report.gather import make_report
 from evaluate.report.grounds import grounds
 from evaluate.report.memory import need_gib
 from evaluate.report.mix import choose_mix
-from evaluate.report.noise import Noise
 from evaluate.report.quality import qualities
 from evaluate.report.recommend import Choice, choose
 from evaluate.results import Row

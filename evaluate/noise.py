@@ -2,9 +2,11 @@
 
 import math
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from evaluate.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.summary import student, variance
 
 FEW = 3  # loads; below, there is no telling what is usual
@@ -21,6 +23,15 @@ class Noise:
     starts: int = 0
     kinds: int = 0
     """Of starts that are the same."""
+
+    def __str__(self) -> str:
+        kinds = f"{self.kinds} {'kind' if self.kinds == 1 else 'kinds'}"
+        loads = len(self.variances)
+        where = f"in the middle of {loads} loads" if loads > 1 else "under one load"
+        return (
+            f"what is the same to the engine differs by {self.usual:.1%} from start to start (one "
+            f"deviation, {where}, by {self.starts} starts of {kinds})"
+        )
 
     @cached_property
     def usual(self) -> float:
@@ -58,3 +69,27 @@ def learned(latencies: dict[str, dict[str, list[float]]]) -> Noise:
         for kind, found in twins.items():
             sizes[kind] = max(sizes.get(kind, 0), len(found))
     return Noise(variances, starts=sum(sizes.values()), kinds=len(sizes))
+
+
+def noise_of(parts: list[dict[str, list[Cell]]], value: str | None = None) -> Noise:
+    """What cells under the same load differ by that are the same to the engine: in the time that
+    ranks them, or in a value of another name. Cells of two parts are never the same."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for number, part in enumerate(parts):
+        for load, members in part.items():
+            for cell in members:
+                summary = cell.summary(value or cell.ranked_by)
+                if summary and summary.median > 0 and len(cell.valid) >= LEAST_RUNS:
+                    kind = f"{number} {_as_the_engine_sees_it(cell)}"
+                    found[load][kind].append(math.log(summary.median))
+    return learned(found)
+
+
+def _as_the_engine_sees_it(cell: Cell) -> str:
+    """The same for cells whose engines, formats, sizes, options and kernels are the same, pruned
+    or not: zeros run faster."""
+    row = cell.row
+    names = ("device", "engine", "versions", "quantization_sha256", "weights", "pruned")
+    stated = [str(row.environment.get(name)) for name in names]
+    size = row.memory.get("weights_read_gib")
+    return str([row.model, *stated, size, sorted(chosen_options(row).items()), row.kernels])

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from evaluate.report.noise import Noise, learned
+from evaluate.noise import Noise, learned
 
 LOADS = [f"load_{number}" for number in range(7)]
 DRAWS = 3000
