@@ -30,8 +30,8 @@ class Watched:
     energy_j: float | None = None
     peak_memory_gib: float | None = None
     sm_clock_mhz: float | None = None
-    power_capped: bool = False
-    """The run's own power lowered the clock, which is then as it should be."""
+    power_capped: float | None = None
+    """The share of the time in which the run's own power lowered the clock, as it should."""
     throttled: list[str] = field(default_factory=list)
 
 
@@ -137,6 +137,6 @@ def summarize(samples: list[Sample], seen: Watched) -> None:
     clocks = [sample.clock for sample in samples if sample.clock]
     seen.sm_clock_mhz = sum(clocks) / len(clocks) if clocks else None
     seen.peak_memory_gib = max(sample.memory for sample in samples) or None
+    seen.power_capped = sum(bool(s.reasons & POWER_CAP) for s in samples) / len(samples)
     reasons = reduce(or_, (sample.reasons for sample in samples))
-    seen.power_capped = bool(reasons & POWER_CAP)
     seen.throttled = [words for bit, words in HARMFUL.items() if reasons & bit]

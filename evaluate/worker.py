@@ -247,6 +247,8 @@ def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:
         found["joules_per_output_token"] = watched.energy_j / values["output_tokens"]
     if watched.sm_clock_mhz:
         found["sm_clock_mhz"] = watched.sm_clock_mhz
+    if watched.power_capped is not None:
+        found["power_capped_share"] = watched.power_capped
     return found
 
 

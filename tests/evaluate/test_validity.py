@@ -76,10 +76,10 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("why", "capped", "throttled"),
-    [(0x1, False, []), (0x4, True, []), (0x8 | 0x4, True, ["hardware slowdown"])],
+    [(0x1, 0, []), (0x4, 1 / 3, []), (0x8 | 0x4, 1 / 3, ["hardware slowdown"])],
 )
 def test_a_clock_that_is_held_down_by_power_is_no_throttling(
-    why: int, capped: bool, throttled: list[str]
+    why: int, capped: float, throttled: list[str]
 ) -> None:
     seen = Watched()
     summarize([Sample(1980.0, 20.0, 0), Sample(1500.0, 30.0, why), Sample(0.0, 25.0, 0)], seen)
