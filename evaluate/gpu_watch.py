@@ -111,9 +111,11 @@ class GpuWatch:
                 for handle in self.handles
             ]
             memory = [self._asked(nvml.nvmlDeviceGetMemoryInfo, handle) for handle in self.handles]
-            reasons = 0
-            for handle in self.handles:
-                reasons |= self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+            why = [
+                self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+                for handle in self.handles
+            ]
+            reasons = None if None in why else reduce(or_, why)
             used = sum(entry.used for entry in memory if entry) / 2**30
             samples.append(Sample(float(min(clocks)), used, reasons))
             if done.wait(PAUSE_S):
@@ -130,13 +132,15 @@ class GpuWatch:
 class Sample(NamedTuple):
     clock: float
     memory: float
-    reasons: int
+    reasons: int | None
+    """As bits; none where a card does not tell them."""
 
 
 def summarize(samples: list[Sample], seen: Watched) -> None:
     clocks = [sample.clock for sample in samples if sample.clock]
     seen.sm_clock_mhz = sum(clocks) / len(clocks) if clocks else None
     seen.peak_memory_gib = max(sample.memory for sample in samples) or None
-    seen.power_capped = sum(bool(s.reasons & POWER_CAP) for s in samples) / len(samples)
-    reasons = reduce(or_, (sample.reasons for sample in samples))
-    seen.throttled = [words for bit, words in HARMFUL.items() if reasons & bit]
+    told = [sample.reasons for sample in samples if sample.reasons is not None]
+    if told:
+        seen.power_capped = sum(bool(reasons & POWER_CAP) for reasons in told) / len(told)
+    seen.throttled = [words for bit, words in HARMFUL.items() if any(why & bit for why in told)]

@@ -76,11 +76,13 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("why", "capped", "throttled"),
-    [(0x1, 0, []), (0x4, 1 / 3, []), (0x8 | 0x4, 1 / 3, ["hardware slowdown"])],
+    [(0x1, 0, []), (0x4, 1 / 2, []), (0x8 | 0x4, 1 / 2, ["hardware slowdown"]), (None, None, [])],
 )
 def test_a_clock_that_is_held_down_by_power_is_no_throttling(
-    why: int, capped: float, throttled: list[str]
+    why: int | None, capped: float | None, throttled: list[str]
 ) -> None:
     seen = Watched()
-    summarize([Sample(1980.0, 20.0, 0), Sample(1500.0, 30.0, why), Sample(0.0, 25.0, 0)], seen)
+    other = None if why is None else 0
+    watched = [Sample(1980.0, 20.0, other), Sample(1500.0, 30.0, why), Sample(0.0, 25.0, None)]
+    summarize(watched, seen)
     assert seen == Watched(None, 30.0, 1740.0, capped, throttled)
