@@ -104,11 +104,11 @@ def cells(rows: list[Row]) -> list[Cell]:
         cell = found.setdefault(place, Cell(row.measure, row.checkpoint, row.key))
         (cell.invalid if row.invalid else cell.valid).append(row)
         order.setdefault(row.measure, len(order))
-    set_apart(list(found.values()))
+    _set_apart(list(found.values()))
     return sorted(found.values(), key=lambda cell: order[cell.measure])
 
 
-def set_apart(found: list[Cell]) -> None:
+def _set_apart(found: list[Cell]) -> None:
     """Names what differs between cells that would otherwise be called the same."""
     alike: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in found:

@@ -6,6 +6,7 @@ ratio of their latencies, never by bare means; and with what else differs betwee
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,9 +17,10 @@ from conf.errors import bad_input, unknown
 from conf.models import MADE_UP
 from conf.report_schema import CompareConfig
 from conf.terminal import say
-from evaluate.cells import Cell, cells, set_apart
+from evaluate.cells import Cell, cells
 from evaluate.noise import Noise, noise_of
-from evaluate.results import Row, current, read
+from evaluate.pooled import pooled
+from evaluate.results import Row
 from evaluate.summary import Ratio, compare
 
 NARROWEST_TABLE = 120
@@ -40,14 +42,12 @@ COMMAND = Command(
 
 def main(config: CompareConfig) -> None:
     files = [Path(entry).expanduser() for entry in config.results]
-    found = [_cells(path) for path in files]
     if config.checkpoints is not None:
-        together = [cell for part in found for cell in part]
-        set_apart(together)
-        pairs = _two_checkpoints(together, *config.checkpoints)
+        found = [_cells(files)]
+        pairs = _two_checkpoints(found[0], *config.checkpoints)
         titles = list(config.checkpoints)
-        found = [together]
     else:
+        found = [_cells([path]) for path in files]
         pairs = _two_files(found[0], found[1])
         titles = _short(files)
     if not pairs:
@@ -70,24 +70,22 @@ def main(config: CompareConfig) -> None:
     say(f"{noise}; the intervals contain it" if noise.starts else REPEATS_ONLY)
 
 
-def _cells(path: Path) -> list[Cell]:
-    if not path.is_file():
-        raise bad_input(f"results={path}: there is no such file")
-    rows, faults = read(path)
-    for fault in faults:
-        say(fault)
-    return cells(current(rows))
+def _cells(files: list[Path]) -> list[Cell]:
+    rows, faults, notes = pooled(files)
+    for words in (*faults, *notes):
+        say(words)
+    return cells(rows)
 
 
 def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
     """Cells of the same checkpoint under the same load; where a file has several of them, those
-    that are called the same."""
+    that ran with the same options."""
     pairs = []
     for one in ones:
         matching = [other for other in others if _same_load(one, other)]
         alike = [other for other in ones if _same_load(one, other)]
         if len(matching) > 1 or len(alike) > 1:
-            matching = [other for other in matching if other.label == one.label]
+            matching = [other for other in matching if _asked_for(one) == _asked_for(other)]
         if not matching:
             say(f"{one.measure}: {one.label} stands in one file only, or under another load")
         pairs += [(one, other) for other in matching[:1]]
@@ -95,7 +93,12 @@ def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
 
 
 def _same_load(one: Cell, other: Cell) -> bool:
-    return (one.measure, one.checkpoint, one.load) == (other.measure, other.checkpoint, other.load)
+    return one.checkpoint == other.checkpoint and _load(one) == _load(other)
+
+
+def _asked_for(cell: Cell) -> list[Any]:
+    names = ("device", "engine", "engine_options", "variables")
+    return [cell.row.environment.get(name) for name in names]
 
 
 def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
@@ -106,7 +109,7 @@ def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
 
 
 def _load(cell: Cell) -> str:
-    return f"{cell.measure} {sorted(cell.load.items())}"
+    return f"{cell.row.model} {cell.measure} {sorted(cell.load.items())}"
 
 
 def _short(files: list[Path]) -> list[str]:
@@ -133,9 +136,8 @@ def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
 
 def _facts(row: Row) -> dict[str, str]:
     environment = row.environment
-    parts = {
-        name: environment.get(name) for name in ("device", "driver", "power_limit_w", "engine")
-    }
+    names = ("device", "driver", "power_limit_w", "cpu", "cores", "engine")
+    parts = {name: environment[name] for name in names if name in environment}
     for group in ("versions", "engine_options", "variables"):
         parts |= environment.get(group, {})
     if environment.get("weights") == "random":
@@ -148,16 +150,15 @@ def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[C
         (one, other)
         for one in found
         for other in found
-        if (one.label, other.label) == (first, second)
-        and (one.measure, one.load) == (other.measure, other.load)
+        if (one.label, other.label) == (first, second) and _load(one) == _load(other)
     ]
 
 
 def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
     figures = [cell.summary(config.value) for cell in (one, other)]
     shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
-    margin = noise.margin(_load(one))
-    ratio = compare(other.values(config.value), one.values(config.value), margin)
+    values = [_counting(cell, config.value) for cell in (one, other)]
+    ratio = compare(values[1], values[0], noise.margin(_load(one)))
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,
@@ -167,9 +168,16 @@ def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[s
     ]
 
 
+def _counting(cell: Cell, value: str) -> list[float]:
+    """Without the runs that stand out by the time they took; times are left to who compares."""
+    summary, values = cell.summary(value), cell.values(value)
+    strange = summary.outliers if summary and value != cell.ranked_by else []
+    return [figure for place, figure in enumerate(values) if place not in strange]
+
+
 def _words(ratio: Ratio | None, ranked: bool) -> list[str]:
     if ratio is None:
-        return ["", "", "cannot tell: fewer than two valid runs"]
+        return ["", "", "cannot tell: fewer than two valid runs, or values of 0"]
     interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
     if not ranked:
         return [f"{ratio.ratio:.3f}", interval, "cannot tell: too much spread"]

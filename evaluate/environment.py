@@ -105,17 +105,21 @@ def versions() -> dict[str, str]:
 def commit() -> str:
     """Quantline's own commit, where it runs from a checkout; `-dirty` where code or configs were
     changed on top, which results are not."""
-    head = _git("rev-parse", "--verify", "--quiet", "HEAD")
-    changed = _git("status", "--porcelain", "--", ":/*.py", ":/*.yaml")
+    is_ours = _git("ls-files", "--", Path(__file__).name)
+    head = _git("rev-parse", "--verify", "--quiet", "HEAD") if is_ours else ""
+    changed = _git("status", "--porcelain", "-uno", "--", ":/*.py", ":/*.yaml")
     return head + ("-dirty" if head and changed else "")
 
 
 def _git(*words: str) -> str:
-    """What it says; nothing where there is no checkout."""
-    found = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip()
+    """What it says of the checkout; nothing where there is none, or no git."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""

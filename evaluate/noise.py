@@ -6,10 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from conf.models import MADE_UP
 from evaluate.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.summary import student, variance
 
 FEW = 3  # loads; below, there is no telling what is usual
+FORMAT = "quantization_sha256"
+STATED = (
+    *("device", "driver", "power_limit_w", "cpu", "cores", "engine", "versions"),
+    *(FORMAT, "weights", MADE_UP, "pruned"),
+)
 
 
 @dataclass
@@ -38,6 +44,11 @@ class Noise:
         """The deviation in the middle of all loads."""
         return math.sqrt(statistics.median(own for own, _ in self.variances.values()))
 
+    @cached_property
+    def elsewhere(self) -> float:
+        """The variance to reckon with under a load that shows none: it may be a restless one."""
+        return statistics.fmean(own for own, _ in self.variances.values())
+
     def margin(self, load: str) -> float:
         """How far two starts of the same may lie apart, as logarithm, in about 95 of 100 cases; 0
         where nothing shows it. Loads of one start err together in part, so that however many they
@@ -47,7 +58,7 @@ class Noise:
             return 0.0
         many = int(len(self.variances) >= FEW)
         if load not in self.variances:
-            return _margin(self.usual**2, self.starts - self.kinds + many)
+            return _margin(self.elsewhere, self.starts - self.kinds + many)
         own, degrees = self.variances[load]
         return _margin((own + self.usual**2) / 2 if many else own, degrees + many)
 
@@ -79,7 +90,8 @@ def noise_of(parts: list[dict[str, list[Cell]]], value: str | None = None) -> No
         for load, members in part.items():
             for cell in members:
                 summary = cell.summary(value or cell.ranked_by)
-                if summary and summary.median > 0 and len(cell.valid) >= LEAST_RUNS:
+                known = FORMAT in cell.row.environment
+                if known and summary and summary.median > 0 and summary.runs >= LEAST_RUNS:
                     kind = f"{number} {_as_the_engine_sees_it(cell)}"
                     found[load][kind].append(math.log(summary.median))
     return learned(found)
@@ -89,7 +101,7 @@ def _as_the_engine_sees_it(cell: Cell) -> str:
     """The same for cells whose engines, formats, sizes, options and kernels are the same, pruned
     or not: zeros run faster."""
     row = cell.row
-    names = ("device", "engine", "versions", "quantization_sha256", "weights", "pruned")
-    stated = [str(row.environment.get(name)) for name in names]
+    stated = [row.environment.get(name) for name in STATED]
     size = row.memory.get("weights_read_gib")
-    return str([row.model, *stated, size, sorted(chosen_options(row).items()), row.kernels])
+    chosen = [sorted(facts.items()) for facts in (chosen_options(row), row.kernels)]
+    return str([row.model, *stated, size, *chosen])

@@ -158,8 +158,12 @@ def _refuse(constant: str) -> None:
 
 
 def current(rows: list[Row]) -> list[Row]:
-    """The rows that count: of each key those of its last generation."""
-    last: dict[str, int] = defaultdict(int)
+    """The rows that count: of each key, or name where there is no key, the last generation's."""
+
+    def place(row: Row) -> tuple[str, ...]:
+        return (row.key,) if row.key else (row.model, row.checkpoint, row.measure)
+
+    last: dict[tuple[str, ...], int] = defaultdict(int)
     for row in rows:
-        last[row.key] = max(last[row.key], row.generation)
-    return [row for row in rows if row.generation == last[row.key]]
+        last[place(row)] = max(last[place(row)], row.generation)
+    return [row for row in rows if row.generation == last[place(row)]]

@@ -22,8 +22,9 @@ class Observed:
     throttled: list[str] = field(default_factory=list)
     """Why the GPU lowered its clocks, where that spoils a comparison."""
     clock_share: float | None = None
-    """The clock as a share of the fastest run's of the same scenario; none where it is unknown, or
-    held down by the run's own power."""
+    """The clock as a share of the fastest run's of the same scenario."""
+    power_capped: float = 0.0
+    """The share of the time in which the run's own power lowered the clock."""
     other_processes: int = 0
     """Processes that used the GPU before the engine did."""
 
@@ -49,11 +50,16 @@ def reasons(requests: list[Request], scenario: ScenarioConfig, seen: Observed) -
         found.append(f"compiled while it was timed: {seen.compiled[0]}")
     if seen.throttled:
         found.append(f"the GPU was throttled: {', '.join(seen.throttled)}")
-    if seen.clock_share is not None and seen.clock_share < LEAST_CLOCK:
+    if seen.clock_share is not None and _is_slow(seen.clock_share, seen.power_capped):
         found.append(f"the GPU's clock was at {seen.clock_share:.0%} of the other runs'")
     if seen.other_processes:
         found.append(f"{seen.other_processes} other processes were using the GPU")
     return found
+
+
+def _is_slow(clock_share: float, power_capped: float) -> bool:
+    """A clock may fall by its own power; no further than in all of that time to nothing."""
+    return clock_share < LEAST_CLOCK and power_capped < 1 - clock_share
 
 
 def constant_output(answers: list[list[int]]) -> str:

@@ -178,6 +178,7 @@ class _Measurement:
             compiled=self.compiling.since_last_look(),
             throttled=watched.throttled,
             clock_share=self._clock_share(name, watched),
+            power_capped=watched.power_capped or 0.0,
             other_processes=self.others + max(0, self.watch.processes() - self.own),
         )
         values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
@@ -194,11 +195,11 @@ class _Measurement:
         )
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
-        """Of the fastest clock under this load; none where its own power holds the clock down."""
+        """Of the fastest clock under this load."""
         if watched.sm_clock_mhz is None:
             return None
         self.clocks[name] = max(self.clocks[name], watched.sm_clock_mhz)
-        return None if watched.power_capped else watched.sm_clock_mhz / self.clocks[name]
+        return watched.sm_clock_mhz / self.clocks[name]
 
     def _profile(self, name: str, scenario: ScenarioConfig) -> None:
         tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)

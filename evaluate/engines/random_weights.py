@@ -31,9 +31,11 @@ class Spread:
 
     random: torch.Generator
     bits: int = 16
-    """Of a quantized weight; what is packed with a note of its own goes by that."""
+    """Of a packed weight that has no note of its own."""
     sparse: bool = False
     """Two of four neighbours are zero."""
+    widest: int = 8
+    """Bits of a whole number that is a weight by itself."""
 
 
 class Spreads:
@@ -43,6 +45,7 @@ class Spreads:
         groups = (quantization or {}).get("config_groups") or {}
         widths = [(group.get("weights") or {}).get("num_bits") for group in groups.values()]
         self.bits = next((bits for bits in widths if bits), 16)
+        self.widest = max([bits for bits in widths if bits and bits <= 8], default=8)
         self.sparse = bool(made_up.get("sparse"))
         self.random: dict[torch.device, torch.Generator] = {}
 
@@ -51,7 +54,7 @@ class Spreads:
         device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         if device not in self.random:
             self.random[device] = torch.Generator(device).manual_seed(SEED)
-        return Spread(self.random[device], self.bits, self.sparse and is_linear)
+        return Spread(self.random[device], self.bits, self.sparse and is_linear, self.widest)
 
 
 def fill(tensors: dict[str, torch.Tensor], spread: Spread) -> None:
@@ -96,7 +99,7 @@ def _fill_codes(tensor: torch.Tensor, scale: torch.Tensor, spread: Spread) -> fl
         tensor.random_(0, 256, generator=spread.random)
         return FP4_WIDTH
     packed = _packed(tensor, spread.bits)
-    bits = WORD // packed if packed > 1 else min(8, spread.bits)
+    bits = WORD // packed if packed > 1 else spread.widest
     is_float = tensor.is_floating_point()
     most: float = torch.finfo(tensor.dtype).max if is_float else 2 ** (bits - 1) - 1
     # The largest of n normal numbers lies at about this many deviations; the scale makes it `most`.

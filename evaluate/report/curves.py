@@ -48,8 +48,8 @@ def _sizes(curve: Curve) -> int:
 
 
 def crossing(curve: Curve) -> str:
-    """Where it starts or stops to beat the original, in words; nothing where it never changes or
-    the intervals do not carry it."""
+    """Where it starts or stops to beat the original, in words; nothing where it does so again and
+    again, or the intervals do not carry it."""
     told = [
         (size, entry.ratio)
         for size, entry in curve.points
@@ -58,11 +58,13 @@ def crossing(curve: Curve) -> str:
     if _is_original(curve) or not told:
         return ""
     name = "batch" if curve.axis == BATCH else "context"
-    for (size, ratio), (after, other) in pairwise(told):
-        if (ratio.ratio > 1) != (other.ratio > 1):
-            at = between(size, ratio.ratio, after, other.ratio)
-            wins = "below" if ratio.ratio > 1 else "above"
-            return f"{curve.candidate} is faster than the original {wins} {name} {at}"
+    turns = [pair for pair in pairwise(told) if (pair[0][1].ratio > 1) != (pair[1][1].ratio > 1)]
+    if len(turns) > 1:
+        return ""
+    for (size, ratio), (after, other) in turns:
+        at = between(size, ratio.ratio, after, other.ratio)
+        wins = "below" if ratio.ratio > 1 else "above"
+        return f"{curve.candidate} is faster than the original {wins} {name} {at}"
     sizes = f"{name} {curve.points[0][0]} to {curve.points[-1][0]:,}"
     if len(told) < len(curve.points) / 2:
         return ""

@@ -215,9 +215,13 @@ def _usual(options: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _name_apart(loads: list[Load]) -> None:
-    """One name with two lengths is two loads; their names say so."""
-    names = Counter(load.name for load in loads)
+    """One name with two settings is two loads; their names say so."""
+    alike: dict[str, list[Load]] = defaultdict(list)
     for load in loads:
-        if names[load.name] > 1:
-            lengths = [f"{key} {load.settings[key]}" for key in LENGTHS if key in load.settings]
-            load.name += f" ({', '.join(lengths)})"
+        alike[load.name].append(load)
+    for group in alike.values():
+        names = dict.fromkeys(key for load in group for key in load.settings)
+        apart = [key for key in names if len({str(load.settings.get(key)) for load in group}) > 1]
+        for load in group if len(group) > 1 else []:
+            keys = [key for key in dict.fromkeys((*LENGTHS, *apart)) if key in load.settings]
+            load.name += f" ({', '.join(f'{key} {load.settings[key]}' for key in keys)})"

@@ -11,6 +11,7 @@ from evaluate.report.ranking import ratio_of
 from evaluate.report.records import Record, speedup_record
 
 SUFFIX = "LinearKernel"
+BACKEND = "linear_backend"  # vLLM's option that chooses among kernels
 LEAST_TOLD = 2
 
 
@@ -31,14 +32,15 @@ def kernel_of(entry: Entry) -> str:
 
 
 def choices_of_kernel(ground: Ground) -> list[Kernels]:
-    """The checkpoints that ran on two kernels or more over the same batches."""
-    found: dict[tuple[str, str], dict[str, Curve]] = defaultdict(dict)
+    """The checkpoints that ran on two kernels or more over the same batches, all else alike."""
+    found: dict[tuple[str, str, str], dict[str, Curve]] = defaultdict(dict)
     for family, members in families(curves(ground, BATCH)).items():
         for curve in members:
             some = curve.points[0][1]
+            others = str(sorted(set(some.options.items()) - {(BACKEND, some.options.get(BACKEND))}))
             if kernel := kernel_of(some):
-                found[some.checkpoint, family].setdefault(kernel, curve)
-    return [Kernels(*name, each) for name, each in found.items() if len(each) > 1]
+                found[some.checkpoint, family, others].setdefault(kernel, curve)
+    return [Kernels(*name[:2], each) for name, each in found.items() if len(each) > 1]
 
 
 def kernel_records(ground: Ground) -> list[Record]:
@@ -73,11 +75,11 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
     """Nothing where the intervals tell no winner at two batches or more, or the two change places
     again and again."""
     others = dict(kernels.curves[other].points)
+    both = [(size, entry) for size, entry in kernels.curves[one].points if size in others]
     told = [
         (size, ratio.ratio)
-        for size, entry in kernels.curves[one].points
-        if size in others
-        and entry.rank is not None
+        for size, entry in both
+        if entry.rank is not None
         and others[size].rank is not None
         and (ratio := ratio_of(entry, others[size], noise)) is not None
         and ratio.differs
@@ -88,7 +90,8 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
     first, last = (one, other) if told[0][1] > 1 else (other, one)
     where = f" ({kernels.family})"
     if not turns:
-        return f"{kernels.checkpoint} runs faster on {first} than on {last}{where}"
+        level = "" if len(told) == len(both) else " or level with it"
+        return f"{kernels.checkpoint} runs faster on {first} than on {last}{level}{where}"
     (size, before), (after, later) = turns[0]
     at = between(size, before, after, later)
     return f"{kernels.checkpoint} runs faster on {first} below batch {at}, on {last} above{where}"

@@ -61,7 +61,7 @@ def _noise_note(ground: Ground) -> str:
         )
     return (
         f"{ground.title}: {noise}; all intervals between checkpoints contain what it does under "
-        "their load"
+        "their load, or, where the same did not run twice, under all others together"
     )
 
 
@@ -82,17 +82,20 @@ def _said_of(ground: Ground) -> list[str]:
 
 
 def _slowest_clock(ground: Ground) -> str:
-    """Where power was short: what is missing there from the hardware's limit is no kernel's."""
+    """Where power was short: what is missing there from the hardware's limit is no kernel's. Rows
+    of before runs recorded why the clock was lowered say no reason."""
     clocks = [
-        (entry.clock_share, entry.candidate, load.name)
+        (entry.clock_share, entry.candidate, load.name, entry.median("power_capped_share"))
         for load in ground.loads
         for entry in load.entries
         if entry.clock_share is not None
     ]
-    if not clocks or min(clocks)[0] > NEARLY_FULL_CLOCK:
+    lowered = [clock for clock in clocks if clock[0] <= NEARLY_FULL_CLOCK and clock[3] != 0]
+    if not lowered:
         return ""
-    share, candidate, load = min(clocks)
-    return f"the power limit lowers the clock, most under {candidate} in {load}: to {share:.0%}"
+    share, candidate, load, capped = min(lowered, key=lambda clock: clock[0])
+    words = "the clock is lowered" if capped is None else "the power limit lowers the clock"
+    return f"{words}, most under {candidate} in {load}: to {share:.0%}"
 
 
 def _outliers(entry: Entry) -> list[str]:

@@ -38,7 +38,8 @@ def rank(load: Load, noise: Noise, max_spread: float) -> None:
 
 def is_ranked(entry: Entry, max_spread: float) -> bool:
     """Whether it may be compared: two runs count at the least, and they agree with each other."""
-    return len(entry.cell.valid) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
+    timed = entry.cell.values(entry.cell.ranked_by)
+    return len(timed) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
 
 
 def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:

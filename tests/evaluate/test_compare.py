@@ -18,7 +18,7 @@ def write(
     for repeat, latency in enumerate(latencies):
         facts = {"device": "cpu", "quantization_sha256": checkpoint} | (facts or {})
         facts["engine_options"] = options
-        key = f"{checkpoint} {options} {outputs}"
+        key = f"{checkpoint} {facts} {outputs}"
         row = Row("speed", "tiny", checkpoint, "base", repeat, key, environment=facts)
         row.values = {"latency_s": latency, "ttft_last_s": latency / 2}
         row.settings = {"output_tokens": outputs}
@@ -125,3 +125,52 @@ def test_nothing_to_compare(run_command: Run, tmp_path: Path) -> None:
     unknown = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w9]")
     assert unknown.returncode == 2
     assert "there are: original" in unknown.stderr
+
+
+def test_another_model_is_no_pair(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
+    write(tmp_path / "b.jsonl", "original", [2.0, 2.0])
+    other = (tmp_path / "b.jsonl").read_text().replace('"tiny"', '"large"')
+    (tmp_path / "b.jsonl").write_text(other)
+    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    assert result.returncode == 2
+    assert "have no load in common" in result.stderr
+
+
+def test_cells_are_paired_by_their_options_whatever_else_a_file_holds(
+    run_command: Run, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.jsonl", "w4", [1.0, 1.0], max_model_len="32768")
+    write(tmp_path / "a.jsonl", "w4", [5.0, 5.0], facts={"engine": "transformers"}, dtype="auto")
+    write(tmp_path / "b.jsonl", "w4", [0.5, 0.5], max_model_len="32768")
+    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    assert result.stdout.count("faster") == 1
+    assert "2.000" in result.stdout
+
+
+def test_a_file_that_is_given_twice_shows_no_noise(run_command: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
+    write(tmp_path / "a.jsonl", "w8", [0.5, 0.5])
+    options = ["results=[a.jsonl,a.jsonl]", "checkpoints=[original,w8]"]
+    result = run_command("evaluate.compare", *options)
+    assert "2.000" in result.stdout
+    assert result.stdout.count("faster") == 1
+    assert "repeats within one start" in result.stderr
+
+
+def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
+    run_command: Run, tmp_path: Path
+) -> None:
+    """Twins under one load, 2 % apart: under the other, 3 % more cannot be told either."""
+    path = tmp_path / "a.jsonl"
+    twins = {"quantization_sha256": "w8a8"}
+    steady = (1.0, 1.0001, 0.9999)
+    write(path, "gptq", [*steady], facts=twins)
+    write(path, "ptq", [1.02 * latency for latency in steady], facts=twins)
+    write(path, "original", [1.3 * latency for latency in steady], 64)
+    write(path, "fp8", [1.34 * latency for latency in steady], 64)
+    for value in ("latency_s", "ttft_last_s"):
+        options = ["results=[a.jsonl]", "checkpoints=[original,fp8]", f"value={value}"]
+        result = run_command("evaluate.compare", *options)
+        assert "by 2 starts of 1 kind" in result.stderr
+        assert "no difference" in result.stdout

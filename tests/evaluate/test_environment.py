@@ -60,3 +60,8 @@ def test_results_do_not_change_the_code_that_made_them(
     assert commit.__wrapped__() == git("rev-parse", "HEAD")
     code.write_text("two")
     assert commit.__wrapped__() == git("rev-parse", "HEAD") + "-dirty"
+
+
+def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert commit.__wrapped__() == ""

@@ -2,23 +2,28 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 
-from evaluate.noise import Noise, learned
+from evaluate.cells import Cell
+from evaluate.noise import Noise, learned, noise_of
+from evaluate.results import Row
 
 LOADS = [f"load_{number}" for number in range(7)]
+WITHOUT_TWINS = "load_7"
 DRAWS = 3000
 
 
-def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> tuple[float, int]:
-    """Comparisons of two further starts, and those that the margins cover. Loads differ in their
-    noise, and a part of it is the same for all loads of a start."""
-    widths = {load: 0.005 * math.exp(chance.gauss(0, 0.7)) for load in LOADS}
+def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> dict[str, bool]:
+    """Whether the margins cover what two further starts differ by. Loads differ in their noise,
+    and a part of it is the same for all loads of a start."""
+    loads = [*LOADS, WITHOUT_TWINS]
+    widths = {load: 0.005 * math.exp(chance.gauss(0, 0.7)) for load in loads}
 
     def start() -> dict[str, float]:
         common = chance.gauss(0, 1)
-        own = {load: chance.gauss(0, 1) for load in LOADS}
+        own = {load: chance.gauss(0, 1) for load in loads}
         return {
             load: width * (math.sqrt(shared) * common + math.sqrt(1 - shared) * own[load])
             for load, width in widths.items()
@@ -29,7 +34,7 @@ def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> tupl
         {load: {kind: [one[load] for one in known[kind]] for kind in known} for load in LOADS}
     )
     one, other = start(), start()
-    return sum(abs(one[load] - other[load]) <= noise.margin(load) for load in LOADS), len(LOADS)
+    return {load: abs(one[load] - other[load]) <= noise.margin(load) for load in loads}
 
 
 @pytest.mark.parametrize(
@@ -43,8 +48,9 @@ def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> tupl
 def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float, least: float) -> None:
     chance = random.Random(3)
     found = [drawn(chance, kinds, starts, shared) for _ in range(DRAWS)]
-    covered = sum(inside for inside, _ in found) / sum(count for _, count in found)
+    covered = sum(draw[load] for draw in found for load in LOADS) / (DRAWS * len(LOADS))
     assert least < covered < 0.99
+    assert least - 0.02 < sum(draw[WITHOUT_TWINS] for draw in found) / DRAWS < 0.99
 
 
 def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> None:
@@ -57,6 +63,67 @@ def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> Non
 def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_little() -> None:
     loads = {load: {"w8a8": [0.0, 0.01]} for load in LOADS}
     assert learned(loads).margin("another") == pytest.approx(4.303 * 0.01)
+    restless = loads | {"load_0": {"w8a8": [0.0, 0.1]}}
+    assert learned(restless).margin("another") > 3 * learned(loads).margin("another")
     assert learned({"load_0": {"w8a8": [0.0, 0.01]}}).margin("load_0") == pytest.approx(0.12706)
     assert Noise().margin("load_0") == 0.0
     assert learned({"load_0": {"w8a8": [0.0], "fp8": [1.0]}}).starts == 0
+
+
+def cell(checkpoint: str, latencies: list[float], **facts: Any) -> Cell:
+    """The same to the engine as any other, but for the facts that are given."""
+    found = Cell("base", checkpoint, checkpoint)
+    for repeat, latency in enumerate(latencies):
+        environment = {"quantization_sha256": "w8a8"} | facts.get("environment", {})
+        row = Row("speed", facts.get("model", "tiny"), checkpoint, "base", repeat, checkpoint)
+        row.environment, row.kernels = environment, facts.get("kernels", {})
+        row.memory = facts.get("memory", {})
+        row.values = {"latency_s": latency, "ttft_last_s": latency**2}
+        found.valid.append(row)
+    return found
+
+
+TWIN = [1.1, 1.1]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"model": "other"},
+        {"kernels": {"scheme": "Marlin"}},
+        {"memory": {"weights_read_gib": 7.0}},
+        *(
+            {"environment": {name: value}}
+            for name, value in {
+                "device": "H200", "driver": "580", "power_limit_w": 300.0, "cpu": "Xeon",
+                "cores": 64, "engine": "vllm", "versions": {"vllm": "0.25.1"}, "pruned": True,
+                "quantization_sha256": "w4a16", "weights": "random", "made_up": 1,
+                "engine_options": {"linear_backend": "marlin"}, "variables": {"VLLM_X": "1"},
+            }.items()
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_differs_to_the_engine_is_no_twin(facts: dict[str, Any]) -> None:
+    one = cell("gptq", [1.0, 1.0])
+    assert noise_of([{"base": [one, cell("ptq", TWIN)]}]).starts == 2
+    assert noise_of([{"base": [one, cell("ptq", TWIN, **facts)]}]).starts == 0
+
+
+def test_twins_have_two_runs_and_a_known_format_and_stand_in_one_part() -> None:
+    one, other = cell("gptq", [1.0, 1.0]), cell("ptq", TWIN)
+    assert noise_of([{"base": [one]}, {"base": [other]}]).starts == 0
+    assert noise_of([{"base": [one, cell("ptq", [1.1])]}]).starts == 0
+    for member in (one, other):
+        for row in member.valid:
+            del row.environment["quantization_sha256"]
+    assert noise_of([{"base": [one, other]}]).starts == 0
+
+
+def test_kernels_may_be_logged_in_any_order_and_another_value_has_its_own_noise() -> None:
+    one = cell("gptq", [1.0, 1.0], kernels={"a": "x", "b": "y"})
+    other = cell("ptq", TWIN, kernels={"b": "y", "a": "x"})
+    latency = noise_of([{"base": [one, other]}])
+    assert latency.usual == pytest.approx(math.log(1.1) / math.sqrt(2))
+    ttft = noise_of([{"base": [one, other]}], "ttft_last_s")
+    assert ttft.usual == pytest.approx(2 * latency.usual)

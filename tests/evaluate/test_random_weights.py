@@ -14,7 +14,7 @@ from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
 from evaluate.engines import Load, create
-from evaluate.engines.random_weights import MOST_AT_ONCE, SIGMA, Spread, fill
+from evaluate.engines.random_weights import MOST_AT_ONCE, SIGMA, Spread, Spreads, fill
 from evaluate.targets import targets
 from tests.conftest import evaluate_config
 
@@ -65,7 +65,7 @@ def words(kind: type[torch.Tensor], *shape: int) -> torch.Tensor:
 def filled(
     sparse: bool = False, bits: int = 16, **tensors: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    fill(tensors, Spread(torch.Generator().manual_seed(7), bits, sparse))
+    fill(tensors, Spread(torch.Generator().manual_seed(7), bits, sparse, min(8, bits)))
     return {name: tensor.as_subclass(torch.Tensor) for name, tensor in tensors.items()}
 
 
@@ -279,3 +279,9 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
     shape = torch.Size((layer.out_features, layer.in_features))
     codes = unpack_from_int32(layer.weight_packed, 4, shape).float()
     assert codes.std() * layer.weight_scale.float().mean() == pytest.approx(SIGMA, rel=0.2)
+
+
+def test_a_mix_of_widths_leaves_bytes_as_wide_as_the_widest() -> None:
+    groups = {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}}
+    spread = Spreads({"config_groups": groups}, {}).of({"weight": torch.zeros(1)}, True)
+    assert (spread.bits, spread.widest) == (4, 8)

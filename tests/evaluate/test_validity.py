@@ -20,6 +20,8 @@ GOOD = [Request(4, [1.0, 2.0]), Request(4, [1.0, 2.0])]
 def test_a_clean_run_has_no_reason() -> None:
     seen = Observed(prefix_hits=1, prefix_queries=100, clock_share=0.95)
     assert reasons(GOOD, SCENARIO, seen) == []
+    held_down_by_power = Observed(clock_share=0.8, power_capped=0.3)
+    assert reasons(GOOD, SCENARIO, held_down_by_power) == []
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,7 @@ def test_a_clean_run_has_no_reason() -> None:
         (GOOD, Observed(compiled=["Triton kernel x"]), "compiled while it was timed: Triton"),
         (GOOD, Observed(throttled=["hardware slowdown"]), "throttled: hardware slowdown"),
         (GOOD, Observed(clock_share=0.8), "clock was at 80%"),
+        (GOOD, Observed(clock_share=0.8, power_capped=0.1), "clock was at 80%"),
         (GOOD, Observed(other_processes=1), "1 other processes"),
         ([GOOD[0], Request(3, [1.0, 2.0])], Observed(), "1 requests had 3 tokens in, asked for 4"),
         ([GOOD[0], Request(4, [1.0])], Observed(), "1 requests had 1 tokens out, asked for 2"),

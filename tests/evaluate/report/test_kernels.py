@@ -9,7 +9,7 @@ BATCHES = (1, 4, 16, 64)
 STEADY = (0.999, 1.0, 1.001)
 
 
-def ground_of(machete: list[float], marlin: list[float]) -> Ground:
+def ground_of(machete: list[float], marlin: list[float], **others: str) -> Ground:
     """Speed-ups of w4a16 over an original that takes as many seconds as it has requests."""
     cells = []
     for batch, slow, quick in zip(BATCHES, machete, marlin, strict=True):
@@ -17,7 +17,7 @@ def ground_of(machete: list[float], marlin: list[float]) -> Ground:
         for checkpoint, speedup, kernel, options in (
             ("original", 1.0, "", {}),
             ("w4a16", slow, "Machete", {}),
-            ("w4a16", quick, "Marlin", {"linear_backend": "marlin"}),
+            ("w4a16", quick, "Marlin", {"linear_backend": "marlin"} | others),
             ("w8a8", 1.2, "CutlassInt8ScaledMM", {}),
         ):
             latencies = [batch / speedup * part for part in STEADY]
@@ -39,6 +39,12 @@ def test_a_kernel_that_always_wins_is_named_and_one_that_cannot_be_told_is_not()
     assert kernel_findings(always) == [
         "w4a16 runs faster on Marlin than on Machete (128 tokens in, 64 out)"
     ]
+    at_times = ground_of([1.1, 1.1, 1.3, 1.3], [1.4, 1.3, 1.3, 1.3])
+    assert kernel_findings(at_times) == [
+        "w4a16 runs faster on Marlin than on Machete or level with it (128 tokens in, 64 out)"
+    ]
+    other_options = ground_of([1.1] * 4, [1.4] * 4, kv_cache_dtype="fp8")
+    assert kernel_findings(other_options) == kernel_records(other_options) == []
     assert kernel_findings(ground_of([1.1] * 4, [1.1] * 4)) == []
     assert kernel_findings(ground_of([1.1] * 4, [1.4, 0.9, 1.4, 1.4])) == []
 

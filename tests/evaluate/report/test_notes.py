@@ -48,10 +48,14 @@ def test_the_clock_that_power_left_is_said() -> None:
     for row in rows:
         row.environment["max_sm_clock_mhz"] = 1980.0
         row.values["sm_clock_mhz"] = 1584.0 if row.checkpoint == "w8a8" else 1980.0
-    (said,) = findings([ground_of(rows)], rows)
-    assert said == "the power limit lowers the clock, most under w8a8 in long_context: to 80%"
+    where = "most under w8a8 in long_context: to 80%"
+    assert findings([ground_of(rows)], rows) == [f"the clock is lowered, {where}"]
+    for share, said in ((0.4, [f"the power limit lowers the clock, {where}"]), (0.0, [])):
+        for row in rows:
+            row.values["power_capped_share"] = share
+        assert findings([ground_of(rows)], rows) == said
     for row in rows:
-        row.values["sm_clock_mhz"] = 1950.0
+        row.values |= {"sm_clock_mhz": 1950.0, "power_capped_share": 0.4}
     assert findings([ground_of(rows)], rows) == []
 
 

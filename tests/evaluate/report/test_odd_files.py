@@ -71,6 +71,59 @@ def test_a_run_that_was_taken_again_because_it_was_invalid_is_no_other_session(
     assert not any("session" in note for note in report.notes)
 
 
+def sessions_of(report: Report) -> dict[str, list[float]]:
+    (load,) = report.grounds[0].loads
+    return {entry.candidate: entry.cell.values("latency_s") for entry in load.entries}
+
+
+def test_another_file_is_another_session_as_a_whole(tmp_path: Path) -> None:
+    slow = [1.5, 1.501, 1.499]
+    few, more = runs(Cell("w4a16", STEADY[:2])), runs(Cell("w4a16", slow))
+    found = sessions_of(report_of(tmp_path, few, more))
+    assert found == {"w4a16": STEADY[:2], "w4a16 #2": slow}
+    first, second = runs(Cell("w4a16", STEADY)), runs(Cell("w4a16", slow))
+    first[0].invalid = second[1].invalid = ["the GPU was throttled"]
+    found = sessions_of(report_of(tmp_path, first, second))
+    assert found == {"w4a16": STEADY[1:], "w4a16 #2": [slow[0], slow[2]]}
+
+
+def test_what_goes_on_in_another_file_is_the_same_session(tmp_path: Path) -> None:
+    rows = runs(Cell("w4a16", STEADY))
+    assert sessions_of(report_of(tmp_path, rows[:1], rows)) == {"w4a16": STEADY}
+    assert sessions_of(report_of(tmp_path, rows[:2], rows[2:])) == {"w4a16": STEADY}
+
+
+def test_failures_of_one_second_are_all_listed(tmp_path: Path) -> None:
+    failed = [
+        Row("failed", "qwen3-8b", name, "", 0, "", reason="no kernel", time="2026-01-01T00:00:00")
+        for name in ("w4a16", "w8a8")
+    ]
+    failed[0].generation = 1
+    report = report_of(tmp_path, failed)
+    assert report.left_out == [f"qwen3-8b, {n}: failed, no kernel" for n in ("w4a16", "w8a8")]
+
+
+def test_loads_that_differ_in_any_setting_have_names_of_their_own(tmp_path: Path) -> None:
+    one, other = (runs(Cell("w4a16", STEADY)) for _ in range(2))
+    for rows, most in ((one, 100), (other, 200)):
+        for row in rows:
+            row.key += str(most)
+            row.settings |= {"requests": most}
+    report = report_of(tmp_path, [*one, *other])
+    names = [load.name for load in report.grounds[0].loads]
+    assert [name.rpartition(", ")[2] for name in names] == ["requests 100)", "requests 200)"]
+
+
+def test_a_time_in_one_run_only_ranks_nothing(tmp_path: Path) -> None:
+    bad = runs(Cell("bad", [0.1, 0.1]))
+    del bad[1].values["latency_s"]
+    report = report_of(
+        tmp_path, [*bad, *runs(Cell("fast", STEADY), Cell("slow", [2.0, 2.0, 2.01]))]
+    )
+    ranks = {entry.candidate: entry.rank for entry in report.grounds[0].loads[0].entries}
+    assert ranks == {"bad": None, "fast": 1, "slow": 2}
+
+
 def test_another_context_makes_no_other_candidate(tmp_path: Path) -> None:
     cells = []
     for measure, context in (("interactive", 192), ("long_context", 16416)):

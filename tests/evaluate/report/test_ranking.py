@@ -164,6 +164,7 @@ def batch_cells(speedups: dict[int, float]) -> list[Row]:
             "w8a16 is faster than the original over the whole range, batch 1 to 64",
         ),
         ({1: 1.0, 8: 1.0, 64: 1.0}, ""),
+        ({1: 1.3, 4: 0.8, 16: 1.3, 64: 1.3}, ""),
     ],
 )
 def test_the_batch_at_which_a_checkpoint_starts_to_lose_is_named(
