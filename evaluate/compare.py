@@ -24,6 +24,7 @@ from evaluate.results import Row
 from evaluate.summary import Ratio, compare
 
 NARROWEST_TABLE = 120
+MOST_NAMED = 3
 REPEATS_ONLY = (
     "the intervals are of repeats within one start of the engine; how much two starts of the same "
     "differ was not measured here (recipes that are the same to the engine show it)"
@@ -80,15 +81,19 @@ def _cells(files: list[Path]) -> list[Cell]:
 def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
     """Cells of the same checkpoint under the same load; where a file has several of them, those
     that ran with the same options."""
-    pairs = []
+    pairs, single = [], []
     for one in ones:
         matching = [other for other in others if _same_load(one, other)]
         alike = [other for other in ones if _same_load(one, other)]
         if len(matching) > 1 or len(alike) > 1:
             matching = [other for other in matching if _asked_for(one) == _asked_for(other)]
         if not matching:
-            say(f"{one.measure}: {one.label} stands in one file only, or under another load")
+            single.append(f"{one.label} in {one.measure}")
         pairs += [(one, other) for other in matching[:1]]
+    if single:
+        more = f" and {len(single) - MOST_NAMED} more" if len(single) > MOST_NAMED else ""
+        names = ", ".join(single[:MOST_NAMED])
+        say(f"in the first file only, or under another load in the second: {names}{more}")
     return pairs
 
 
