@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError
+from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, unknown
 from conf.schema import EvaluateConfig
 from conf.terminal import say
 from evaluate.environment import environment
@@ -23,9 +23,18 @@ class Ledger:
         self.before, faults = read(self.path)
         for fault in faults:
             say(f"{fault}; the line is left alone")
+        self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []
         self.failures: list[QuantlineError] = []
+
+    def _check_mix(self) -> None:
+        """Before anything is measured: a report comes last, and would only then refuse it. One
+        scenario with several lengths has names that begin with its own."""
+        known = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
+        for name in self.config.mix:
+            if name.partition(" ")[0] not in known:
+                raise unknown(f"mix.{name}", name, known)
 
     def _row(self, checkpoint: str, measure: str, cell: str, kind: str, reason: str = "") -> Row:
         return Row(
