@@ -341,7 +341,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         (["engine.tensor_paralel_size=2"], "of them the nearest tensor_parallel_size"),
         (["+modle=x"], "there is no 'modle'"),
         (["scenario=intractive"], "Did you mean interactive"),
-        (["mix.intractive=1"], "mix.intractive: there is no 'intractive'. Did you mean interactive"),
+        (["mix.intractive=1"], "there is no 'intractive'. Did you mean interactive"),
         (["scenario.interactive.batch=null"], "give one of batch, concurrency and rate"),
     ],
 )
