@@ -1,6 +1,6 @@
 """What a team asks of results: the files to read, its targets, its mix of loads."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from conf.checks import at_least
 
@@ -68,6 +68,16 @@ class CompareConfig:
             raise ValueError(f"results={self.results}: give two files, or checkpoints=[A,B]")
         if self.checkpoints is not None and len(self.checkpoints) != 2:
             raise ValueError(f"checkpoints={self.checkpoints}: give two of them")
+
+
+def asked(config: ReportConfig) -> list[str]:
+    """What a report was asked beside its files, as options."""
+    usual, targets = ReportConfig(), asdict(config.targets)
+    words = [f"mix.{name}={share:g}" for name, share in config.mix.items()]
+    words += [f"targets.{name}={value:g}" for name, value in targets.items() if value is not None]
+    if config.max_spread != usual.max_spread:
+        words.append(f"max_spread={config.max_spread:g}")
+    return words
 
 
 def check_mix(mix: dict[str, float]) -> None:

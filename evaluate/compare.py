@@ -75,7 +75,11 @@ def _cells(files: list[Path]) -> list[Cell]:
     rows, faults, notes = pooled(files)
     for words in (*faults, *notes):
         say(words)
-    return cells(rows)
+    found = cells(rows)
+    if not found:
+        names = ", ".join(map(str, files))
+        raise bad_input(f"results={names}: there are no timed runs in it")
+    return found
 
 
 def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:

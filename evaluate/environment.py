@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conf.hardware import CPU, cpu_name, resolve_gpu
+from conf.errors import bad_input
+from conf.hardware import CPU, cpu_name, gpu_names
 from conf.load_schema import EngineConfig, GpuConfig
 from conf.sources import TEAM_FOLDERS
 from evaluate.gpu_watch import GpuWatch
@@ -44,7 +45,7 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
             "commit": commit(),
         }
     return {
-        "device": str(resolve_gpu(gpu).name),
+        "device": _device(gpu),
         **GpuWatch().facts(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -60,6 +61,14 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
         "commit": commit(),
         "command": command(sys.orig_argv),
     }
+
+
+def _device(asked: GpuConfig) -> str:
+    """What is here, whatever it is said to be."""
+    names = gpu_names()
+    if asked.name and asked.name != CPU and not names:
+        raise bad_input(f"gpu={asked.name}: there is no NVIDIA GPU here; leave gpu= out")
+    return names[0] if names else CPU
 
 
 def command(words: list[str]) -> str:

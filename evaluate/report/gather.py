@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import bad_input, unknown
-from conf.report_schema import ReportConfig
+from conf.report_schema import ReportConfig, asked
 from evaluate.pooled import pooled
 from evaluate.report.charts import charts
 from evaluate.report.drawing import Chart, Names
@@ -84,10 +84,15 @@ def make_report(config: ReportConfig) -> Report:
         charts=charts(sets, names),
         settings=settings(rows),
         faults=faults,
-        notes=seen + notes(found),
+        notes=[*_asked_note(config), *seen, *notes(found)],
         findings=findings(found, rows),
         left_out=left_out(rows, found),
     )
+
+
+def _asked_note(config: ReportConfig) -> list[str]:
+    words = asked(config)
+    return [f"asked for: {', '.join(words)}"] if words else []
 
 
 def _check_mix(config: ReportConfig, found: list[Ground]) -> None:

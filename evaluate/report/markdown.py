@@ -1,11 +1,13 @@
 """report.md: the answer first, tables that a terminal shows well, plots beside it as SVG."""
 
 import re
+import shlex
 from collections import defaultdict
 from pathlib import Path
 
 import vl_convert
 
+from conf.report_schema import ReportConfig, asked
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
 from evaluate.report.drawing import CELLS, LIMITS, Chart
@@ -176,9 +178,12 @@ def _environment(report: Report) -> list[str]:
         lines.append("")
         if setting.commands:
             lines += ["```sh", *setting.commands, "```", ""]
-    files = ",".join(report.config.results)
-    lines += ["Written by", "", "```sh", f"python -m evaluate.report 'results=[{files}]'", "```"]
-    return lines
+    return [*lines, "Written by", "", "```sh", _command(report.config), "```"]
+
+
+def _command(config: ReportConfig) -> str:
+    words = [f"results=[{','.join(config.results)}]", f"out={config.out}", *asked(config)]
+    return shlex.join(["python", "-m", "evaluate.report", *words])
 
 
 def _bullets(title: str, words: list[str]) -> list[str]:

@@ -61,6 +61,8 @@ def choose_mix(
     level = [one for one in served if one is top or not _differs(one, top, shares, noise)]
     best = min(level, key=lambda one: preference(one.some, one.quality))
     ratio = None
+    if reference.some.checkpoint != ORIGINAL and (words := _loses_to_the_original(best)):
+        return Choice(title, None, why=words, refused=refused)
     if reference.some.checkpoint == ORIGINAL and best is not reference:
         ratio = mixed(best.entries, reference.entries, shares, noise)
     faster = [
@@ -111,6 +113,19 @@ def _standing(
         if reasons:
             refused.append(Refusal(candidate, reasons))
     return found, refused
+
+
+def _loses_to_the_original(best: Standing) -> str:
+    """Where an original that did not run all of the mix is faster; with it, it would be served."""
+    slower = [
+        name
+        for name, entry in best.entries.items()
+        if entry.ratio is not None and entry.ratio.differs and entry.ratio.ratio < 1
+    ]
+    if not slower:
+        return ""
+    where = _listed(slower)
+    return f"the original is not ranked in all of it, and {best.candidate} is slower in {where}"
 
 
 def _reference(standing: list[Standing], shares: dict[str, float]) -> Standing:

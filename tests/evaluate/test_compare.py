@@ -122,6 +122,10 @@ def test_nothing_to_compare(run_command: Run, tmp_path: Path) -> None:
     assert "none.jsonl: there is no such file" in missing.stderr
     one = run_command("evaluate.compare", "results=[a.jsonl]")
     assert one.returncode == 2
+    (tmp_path / "empty.jsonl").touch()
+    empty = run_command("evaluate.compare", "results=[a.jsonl,empty.jsonl]")
+    assert empty.returncode == 2
+    assert "empty.jsonl: there are no timed runs in it" in empty.stderr
     unknown = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w9]")
     assert unknown.returncode == 2
     assert "there are: original" in unknown.stderr

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.load_schema import EngineConfig
+from conf.errors import QuantlineError
+from conf.load_schema import EngineConfig, GpuConfig
 from evaluate import environment
 from evaluate.environment import command, commit, engine_options
 
@@ -65,3 +66,14 @@ def test_results_do_not_change_the_code_that_made_them(
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert commit.__wrapped__() == ""
+
+
+def test_runs_here_are_not_said_to_be_of_a_gpu_that_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = GpuConfig(name="NVIDIA H200")
+    monkeypatch.setattr(environment, "gpu_names", list)
+    with pytest.raises(QuantlineError, match="NVIDIA H200: there is no NVIDIA GPU here"):
+        environment.environment(asked, EngineConfig())
+    monkeypatch.setattr(environment, "gpu_names", lambda: ["NVIDIA L4"])
+    assert environment.environment(asked, EngineConfig())["device"] == "NVIDIA L4"

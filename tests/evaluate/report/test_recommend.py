@@ -177,6 +177,13 @@ def test_an_original_that_could_not_run_everything_still_leaves_an_answer() -> N
     assert "there is no original to compare it with" in choice.why
 
 
+def test_what_loses_where_the_original_ran_is_not_served_for_the_rest() -> None:
+    rows = runs(timed("original", 1.0), timed("w8a16", 1.2), timed("w8a16", 0.5, "long_context"))
+    choice = mixed(rows, {})
+    assert choice.candidate is None
+    assert "w8a16 is slower in interactive" in choice.why
+
+
 def test_what_may_not_be_served_is_no_other_winner() -> None:
     broken = accuracy_row("w4a16", 0.1, "broken")
     assert not any("w4a16" in words and "alone" in words for words in mixed(
