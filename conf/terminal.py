@@ -21,11 +21,18 @@ from rich.progress import (
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
+MOST_NAMED = 3
 
 
 def say(message: str) -> None:
     """One line for the person who waits; standard output stays free for results."""
     print(message, file=sys.stderr, flush=True)
+
+
+def listed(names: list[str], most: int = MOST_NAMED) -> str:
+    """The first of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class Lines(Progress):

@@ -16,7 +16,7 @@ from conf.compose import Command
 from conf.errors import bad_input, unknown
 from conf.models import MADE_UP
 from conf.report_schema import CompareConfig
-from conf.terminal import say
+from conf.terminal import listed, say
 from evaluate.cells import Cell, cells
 from evaluate.noise import Noise, noise_of
 from evaluate.pooled import pooled
@@ -24,11 +24,6 @@ from evaluate.results import Row
 from evaluate.summary import Ratio, compare
 
 NARROWEST_TABLE = 120
-MOST_NAMED = 3
-REPEATS_ONLY = (
-    "the intervals are of repeats within one start of the engine; how much two starts of the same "
-    "differ was not measured here (recipes that are the same to the engine show it)"
-)
 COMMAND = Command(
     "compare",
     CompareConfig,
@@ -68,7 +63,7 @@ def main(config: CompareConfig) -> None:
     screen.print(table)
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
-    say(f"{noise}; the intervals contain it" if noise.starts else REPEATS_ONLY)
+    say(f"{noise}; the intervals contain it" if noise.starts else str(noise))
 
 
 def _cells(files: list[Path]) -> list[Cell]:
@@ -95,9 +90,7 @@ def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
             single.append(f"{one.label} in {one.measure}")
         pairs += [(one, other) for other in matching[:1]]
     if single:
-        more = f" and {len(single) - MOST_NAMED} more" if len(single) > MOST_NAMED else ""
-        names = ", ".join(single[:MOST_NAMED])
-        say(f"in the first file only, or under another load in the second: {names}{more}")
+        say(f"in the first file only, or under another load in the second: {listed(single)}")
     return pairs
 
 

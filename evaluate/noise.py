@@ -31,6 +31,11 @@ class Noise:
     """Of starts that are the same."""
 
     def __str__(self) -> str:
+        if not self.starts:
+            return (
+                "intervals are of repeats within one start of the engine; how much starts differ "
+                "was not measured (two recipes that are the same to the engine show it)"
+            )
         kinds = f"{self.kinds} {'kind' if self.kinds == 1 else 'kinds'}"
         loads = len(self.variances)
         where = f"in the middle of {loads} loads" if loads > 1 else "under one load"

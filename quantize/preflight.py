@@ -20,6 +20,7 @@ from conf.errors import bad_input, world_fault
 from conf.kernels import kernels
 from conf.recipe_schema import GROUPED, HEAD_FORMATS, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
+from conf.terminal import listed
 from quantize.load import empty_model
 
 GROUP_SIZES = (128, 64, 32)
@@ -152,9 +153,8 @@ def _check_groups(recipe: RecipeConfig, modules: dict[str, Any]) -> None:
         if module.in_features % size
     ]
     if wrong:
-        more = f" and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         raise bad_input(
-            f"group size {size} does not divide {', '.join(wrong[:LISTED])}{more}; "
+            f"group size {size} does not divide {listed(wrong, LISTED)}; "
             "group_size=auto picks one that fits"
         )
 

@@ -51,24 +51,23 @@ def crossing(curve: Curve) -> str:
     """Where it starts or stops to beat the original, in words; nothing where it does so again and
     again, or the intervals do not carry it."""
     told = [
-        (size, entry.ratio)
+        (size, entry.ratio.ratio)
         for size, entry in curve.points
         if entry.ratio is not None and entry.ratio.differs and entry.rank is not None
     ]
     if _is_original(curve) or not told:
         return ""
     name = "batch" if curve.axis == BATCH else "context"
-    turns = [pair for pair in pairwise(told) if (pair[0][1].ratio > 1) != (pair[1][1].ratio > 1)]
-    if len(turns) > 1:
+    changes = turns(told)
+    if len(changes) > 1:
         return ""
-    for (size, ratio), (after, other) in turns:
-        at = between(size, ratio.ratio, after, other.ratio)
-        wins = "below" if ratio.ratio > 1 else "above"
-        return f"{curve.candidate} is faster than the original {wins} {name} {at}"
+    if changes:
+        wins = "below" if told[0][1] > 1 else "above"
+        return f"{curve.candidate} is faster than the original {wins} {name} {changes[0]}"
     sizes = f"{name} {curve.points[0][0]} to {curve.points[-1][0]:,}"
     if len(told) < len(curve.points) / 2:
         return ""
-    words = "faster" if told[0][1].ratio > 1 else "slower"
+    words = "faster" if told[0][1] > 1 else "slower"
     if len(told) < len(curve.points):
         return f"{curve.candidate} is {words} than the original or level with it, {sizes}"
     return f"{curve.candidate} is {words} than the original over the whole range, {sizes}"
@@ -78,7 +77,16 @@ def _is_original(curve: Curve) -> bool:
     return curve.points[0][1].checkpoint == ORIGINAL
 
 
-def between(size: int, ratio: float, after: int, other: float) -> str:
+def turns(told: list[tuple[int, float]]) -> list[str]:
+    """The sizes at which a speed-up goes past 1, for people to read."""
+    return [
+        _between(size, ratio, after, other)
+        for (size, ratio), (after, other) in pairwise(told)
+        if (ratio > 1) != (other > 1)
+    ]
+
+
+def _between(size: int, ratio: float, after: int, other: float) -> str:
     """Where the line between two points, both axes as logarithms, meets 1."""
     part = math.log(ratio) / (math.log(ratio) - math.log(other))
     place = math.exp(math.log(size) + part * (math.log(after) - math.log(size)))

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
 from evaluate.noise import Noise
-from evaluate.report.curves import BATCH, Curve, between, curves, families
+from evaluate.report.curves import BATCH, Curve, curves, families, turns
 from evaluate.report.grounds import Entry, Ground
 from evaluate.report.ranking import ratio_of
 from evaluate.report.records import Record, speedup_record
@@ -37,7 +37,7 @@ def choices_of_kernel(ground: Ground) -> list[Kernels]:
     for family, members in families(curves(ground, BATCH)).items():
         for curve in members:
             some = curve.points[0][1]
-            others = str(sorted(set(some.options.items()) - {(BACKEND, some.options.get(BACKEND))}))
+            others = str(sorted((k, value) for k, value in some.options.items() if k != BACKEND))
             if kernel := kernel_of(some):
                 found[some.checkpoint, family, others].setdefault(kernel, curve)
     return [Kernels(*name[:2], each) for name, each in found.items() if len(each) > 1]
@@ -84,14 +84,13 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
         and (ratio := ratio_of(entry, others[size], noise)) is not None
         and ratio.differs
     ]
-    turns = [pair for pair in pairwise(told) if (pair[0][1] > 1) != (pair[1][1] > 1)]
-    if len(told) < LEAST_TOLD or len(turns) > 1:
+    changes = turns(told)
+    if len(told) < LEAST_TOLD or len(changes) > 1:
         return ""
     first, last = (one, other) if told[0][1] > 1 else (other, one)
     where = f" ({kernels.family})"
-    if not turns:
+    if not changes:
         level = "" if len(told) == len(both) else " or level with it"
         return f"{kernels.checkpoint} runs faster on {first} than on {last}{level}{where}"
-    (size, before), (after, later) = turns[0]
-    at = between(size, before, after, later)
-    return f"{kernels.checkpoint} runs faster on {first} below batch {at}, on {last} above{where}"
+    below, above = f"{first} below batch {changes[0]}", f"{last} above"
+    return f"{kernels.checkpoint} runs faster on {below}, on {above}{where}"

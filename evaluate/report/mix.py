@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from conf.models import ORIGINAL
 from conf.report_schema import TargetsConfig
+from conf.terminal import MOST_NAMED, listed
 from evaluate.noise import Noise
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.quality import Qualities, Quality
@@ -17,7 +18,6 @@ STANDARD = (
     *("medium_batch", "base", "high_concurrency"),
 )
 SMALLEST = 1e-9
-MOST_NAMED = 3
 
 Entries = dict[str, Entry]
 
@@ -103,7 +103,7 @@ def _standing(
             else:
                 entries[name] = entry
         if gaps:
-            reasons = [f"{words} in {_listed(names)}" for words, names in gaps.items()]
+            reasons = [f"{words} in {listed(names)}" for words, names in gaps.items()]
             refused.append(Refusal(candidate, reasons))
             continue
         quality = qualities.of(next(iter(entries.values())))
@@ -124,7 +124,7 @@ def _loses_to_the_original(best: Standing) -> str:
     ]
     if not slower:
         return ""
-    where = _listed(slower)
+    where = listed(slower)
     return f"the original is not ranked in all of it, and {best.candidate} is slower in {where}"
 
 
@@ -201,11 +201,6 @@ def _other_winners(best: Standing, served: list[Standing], noise: Noise) -> list
             winners[first.candidate].append(name)
     found = sorted(winners.items(), key=lambda item: -len(item[1]))
     return [
-        f"alone, {_listed(names)} would be served faster by {winner}"
+        f"alone, {listed(names)} would be served faster by {winner}"
         for winner, names in found[:MOST_NAMED]
     ]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -55,10 +55,7 @@ def _has_nothing_beside_it(load: Load) -> bool:
 def _noise_note(ground: Ground) -> str:
     noise = ground.noise
     if not noise.starts:
-        return (
-            f"{ground.title}: intervals are of repeats within one start of the engine; how much "
-            "starts differ was not measured (two recipes that are the same to the engine show it)"
-        )
+        return f"{ground.title}: {noise}"
     return (
         f"{ground.title}: {noise}; all intervals between checkpoints contain what it does under "
         "their load, or, where the same did not run twice, under all others together"
