@@ -1,5 +1,6 @@
 """What this machine has: its accelerators as the driver names them, and what its CPU can do."""
 
+import hashlib
 import os
 import platform
 from dataclasses import replace
@@ -69,6 +70,14 @@ def gpu_names() -> list[str]:
     import pynvml
 
     return [str(pynvml.nvmlDeviceGetName(handle)) for handle in gpu_handles()]
+
+
+def gpu_cards() -> list[str]:
+    """The same GPUs, each card by a name of its own; cards of one name differ in speed."""
+    import pynvml
+
+    uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in gpu_handles()]
+    return [hashlib.sha256(uuid.encode()).hexdigest()[:8] for uuid in uuids]
 
 
 def resolve_gpu(asked: GpuConfig) -> GpuConfig:

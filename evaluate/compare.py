@@ -63,7 +63,7 @@ def main(config: CompareConfig) -> None:
     screen.print(table)
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
-    say(f"{noise}; the intervals contain it" if noise.starts else str(noise))
+    say(f"{noise}; the intervals contain it" if noise.is_known else str(noise))
 
 
 def _cells(files: list[Path]) -> list[Cell]:
@@ -160,7 +160,7 @@ def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[s
     figures = [cell.summary(config.value) for cell in (one, other)]
     shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
     values = [_counting(cell, config.value) for cell in (one, other)]
-    ratio = compare(values[1], values[0], noise.margin(_load(one)))
+    ratio = compare(values[1], values[0], noise.margin(one, other, _load(one)))
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,

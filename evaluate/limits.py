@@ -6,6 +6,7 @@ faster than any model does.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 
 from conf.cache import cache_root
 from conf.errors import last_line
-from conf.hardware import cpu_has_bf16, cpu_name, gpu_names
+from conf.hardware import cpu_has_bf16, cpu_name, gpu_cards, gpu_names
 from conf.load_schema import GpuConfig
 from conf.terminal import say
 from evaluate.roofline import Rates
@@ -40,7 +41,8 @@ def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
 
 def _rates_of_one(gpu: GpuConfig) -> Rates | None:
     name = (gpu_names() or [f"{cpu_name()}, {os.cpu_count()} cores"])[0]
-    path = cache_root() / "limits" / f"{name.replace(' ', '-').replace('/', '-')}-{FORMAT}.json"
+    words = "-".join([*re.split("[ /]", name), *gpu_cards()[:1], str(FORMAT)])
+    path = cache_root() / "limits" / f"{words}.json"
     if not path.is_file():
         say(f"{name}: measuring bandwidth and matrix rates, once")
         result = subprocess.run(

@@ -1,8 +1,9 @@
-"""How much starts of an engine differ, which repeats within one start cannot show."""
+"""How much starts of an engine differ, and machines, which repeats within one start cannot show."""
 
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,33 +17,32 @@ STATED = (
     *("device", "driver", "power_limit_w", "cpu", "cores", "engine", "versions"),
     *(FORMAT, "weights", MADE_UP, "pruned"),
 )
+BANDWIDTH = "bandwidth_gb_s"
+
+Logarithms = dict[str, dict[str, list[float]]]
+"""Of times, by load and by what is the same to the engine."""
 
 
 @dataclass
-class Noise:
-    """Learned from candidates that are the same to the engine: whatever they differ by is noise.
-    Loads differ in it, and each knows its own from a few starts only: halfway between that and
-    what is usual is the better guess."""
+class Spread:
+    """Learned from what should be the same: whatever it differs by is noise. Loads differ in it,
+    and each knows its own from a few starts only: halfway between that and what is usual is the
+    better guess."""
 
     variances: dict[str, tuple[float, int]] = field(default_factory=dict)
     """By load: of the logarithm of latency, and the degrees of freedom behind it."""
-    starts: int = 0
+    members: int = 0
+    """How many there were."""
     kinds: int = 0
-    """Of starts that are the same."""
+    """Of members that are the same."""
 
-    def __str__(self) -> str:
-        if not self.starts:
-            return (
-                "intervals are of repeats within one start of the engine; how much starts differ "
-                "was not measured (two recipes that are the same to the engine show it)"
-            )
+    def words(self, between: str) -> str:
+        """By how much, and how that is known."""
         kinds = f"{self.kinds} {'kind' if self.kinds == 1 else 'kinds'}"
         loads = len(self.variances)
         where = f"in the middle of {loads} loads" if loads > 1 else "under one load"
-        return (
-            f"what is the same to the engine differs by {self.usual:.1%} from start to start (one "
-            f"deviation, {where}, by {self.starts} starts of {kinds})"
-        )
+        known = f"one deviation, {where}, by {self.members} starts of {kinds}"
+        return f"{self.usual:.1%} {between} ({known})"
 
     @cached_property
     def usual(self) -> float:
@@ -55,15 +55,15 @@ class Noise:
         return statistics.fmean(own for own, _ in self.variances.values())
 
     def margin(self, load: str) -> float:
-        """How far two starts of the same may lie apart, as logarithm, in about 95 of 100 cases; 0
-        where nothing shows it. Loads of one start err together in part, so that however many they
-        are, they are worth one degree of freedom more; where they err together wholly, one pair of
+        """How far two of the same may lie apart, as logarithm, in about 95 of 100 cases; 0 where
+        nothing shows it. Loads of one start err together in part, so that however many they are,
+        they are worth one degree of freedom more; where they err together wholly, one pair of
         starts covers 86 cases, four starts of two kinds 92."""
         if not self.variances:
             return 0.0
         many = int(len(self.variances) >= FEW)
         if load not in self.variances:
-            return _margin(self.elsewhere, self.starts - self.kinds + many)
+            return _margin(self.elsewhere, self.members - self.kinds + many)
         own, degrees = self.variances[load]
         return _margin((own + self.usual**2) / 2 if many else own, degrees + many)
 
@@ -72,11 +72,55 @@ def _margin(of: float, degrees: int) -> float:
     return student(degrees) * math.sqrt(2 * of)
 
 
-def learned(latencies: dict[str, dict[str, list[float]]]) -> Noise:
-    """From the logarithms of latencies, by load and by what is the same to the engine."""
+@dataclass
+class Noise:
+    """What the same differs by from one start of an engine to the next."""
+
+    starts: Spread = field(default_factory=Spread)
+    """On one machine."""
+    machines: Spread = field(default_factory=Spread)
+    """On two that go by the same name."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.starts.members or self.machines.members)
+
+    def __str__(self) -> str:
+        said = []
+        if self.starts.members:
+            said.append(self.starts.words("from start to start"))
+        if self.machines.members:
+            said.append(self.machines.words("from one machine to another of the same name"))
+        if said:
+            return f"what is the same to the engine differs by {', and by '.join(said)}"
+        return (
+            "intervals are of repeats within one start of the engine; how much starts differ "
+            "was not measured (two recipes that are the same to the engine show it)"
+        )
+
+    def margin(self, one: Cell, other: Cell, load: str) -> float:
+        """How far the two may lie apart for no reason of their own, as logarithm."""
+        usual = self.starts.margin(load)
+        return max(usual, self.machines.margin(load)) if are_apart(one, other) else usual
+
+
+def machine_of(cell: Cell) -> tuple[float, ...]:
+    """The bandwidths that were measured, once each, of the machines that it ran on: cards of one
+    name differ in it. Empty where none was."""
+    limits = [row.limit for row in cell.valid if row.limit.get("rates") == "measured"]
+    return tuple(sorted({float(limit[BANDWIDTH]) for limit in limits}))
+
+
+def are_apart(one: Cell, other: Cell) -> bool:
+    """Whether they ran on two machines, as far as is known."""
+    both = machine_of(one), machine_of(other)
+    return all(both) and both[0] != both[1]
+
+
+def learned(logarithms: Logarithms) -> Spread:
     variances: dict[str, tuple[float, int]] = {}
     sizes: dict[str, int] = {}
-    for load, groups in latencies.items():
+    for load, groups in logarithms.items():
         twins = {kind: found for kind, found in groups.items() if len(found) > 1}
         degrees = sum(len(found) - 1 for found in twins.values())
         if degrees:
@@ -84,22 +128,34 @@ def learned(latencies: dict[str, dict[str, list[float]]]) -> Noise:
             variances[load] = (squares / degrees, degrees)
         for kind, found in twins.items():
             sizes[kind] = max(sizes.get(kind, 0), len(found))
-    return Noise(variances, starts=sum(sizes.values()), kinds=len(sizes))
+    return Spread(variances, members=sum(sizes.values()), kinds=len(sizes))
 
 
 def noise_of(parts: list[dict[str, list[Cell]]], value: str | None = None) -> Noise:
     """What cells under the same load differ by that are the same to the engine: in the time that
     ranks them, or in a value of another name. Cells of two parts are never the same."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    starts: Logarithms = defaultdict(lambda: defaultdict(list))
+    machines: Logarithms = defaultdict(lambda: defaultdict(list))
     for number, part in enumerate(parts):
         for load, members in part.items():
-            for cell in members:
-                summary = cell.summary(value or cell.ranked_by)
-                known = FORMAT in cell.row.environment
-                if known and summary and summary.median > 0 and summary.runs >= LEAST_RUNS:
-                    kind = f"{number} {_as_the_engine_sees_it(cell)}"
-                    found[load][kind].append(math.log(summary.median))
-    return learned(found)
+            for kind, twins in _twins(members, value).items():
+                for machine, found in twins.items():
+                    starts[load][f"{number} {machine} {kind}"] += found
+                    machines[load][f"{number} {kind}"].append(statistics.fmean(found))
+    return Noise(learned(starts), learned(machines))
+
+
+def _twins(
+    members: Iterable[Cell], value: str | None
+) -> dict[str, dict[tuple[float, ...], list[float]]]:
+    """The logarithms of what is the same to the engine, by the machine that it ran on."""
+    found: dict[str, dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in members:
+        summary = cell.summary(value or cell.ranked_by)
+        known = FORMAT in cell.row.environment
+        if known and summary and summary.median > 0 and summary.runs >= LEAST_RUNS:
+            found[_as_the_engine_sees_it(cell)][machine_of(cell)].append(math.log(summary.median))
+    return found
 
 
 def _as_the_engine_sees_it(cell: Cell) -> str:

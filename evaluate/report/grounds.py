@@ -89,7 +89,7 @@ class Ground:
     apart: list[str] = field(default_factory=list)
     """Versions that set it apart from another ground that would have the same title."""
     noise: Noise = field(default_factory=Noise)
-    """Between starts of the engine."""
+    """Between starts of the engine, and between machines."""
 
     @property
     def engine_version(self) -> str:

@@ -57,8 +57,11 @@ def choose_mix(
         return Choice(title, None, why=words, refused=refused)
     reference = _reference(standing, shares)
     served.sort(key=lambda one: _left(one, reference, shares))
-    top = served[0]
-    level = [one for one in served if one is top or not _differs(one, top, shares, noise)]
+    level = [
+        one
+        for place, one in enumerate(served)
+        if not any(_differs(one, faster, shares, noise) for faster in served[:place])
+    ]
     best = min(level, key=lambda one: preference(one.some, one.quality))
     ratio = None
     if reference.some.checkpoint != ORIGINAL and (words := _loses_to_the_original(best)):
@@ -147,8 +150,8 @@ def _left(one: Standing, reference: Standing, shares: dict[str, float]) -> float
     )
 
 
-def _differs(one: Standing, top: Standing, shares: dict[str, float], noise: Noise) -> bool:
-    ratio = mixed(one.entries, top.entries, shares, noise)
+def _differs(one: Standing, other: Standing, shares: dict[str, float], noise: Noise) -> bool:
+    ratio = mixed(one.entries, other.entries, shares, noise)
     return ratio is not None and ratio.differs
 
 

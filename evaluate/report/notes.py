@@ -1,7 +1,9 @@
 """What a report says in sentences: what to know first, what stands out, what is in no average."""
 
 from conf.models import MADE_UP, ORIGINAL
+from conf.terminal import listed
 from evaluate.judging import engine_findings
+from evaluate.noise import are_apart, machine_of
 from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.kernels import kernel_findings
@@ -26,7 +28,7 @@ def notes(found: list[Ground]) -> list[str]:
         if without:
             names = ", ".join(without)
             said.append(f"{ground.title}: no original to compare with, or one run only: {names}")
-        said.append(_noise_note(ground))
+        said += [_noise_note(ground), *_machine_notes(ground)]
     return said
 
 
@@ -53,13 +55,32 @@ def _has_nothing_beside_it(load: Load) -> bool:
 
 
 def _noise_note(ground: Ground) -> str:
-    noise = ground.noise
-    if not noise.starts:
-        return f"{ground.title}: {noise}"
+    if not ground.noise.is_known:
+        return f"{ground.title}: {ground.noise}"
     return (
-        f"{ground.title}: {noise}; all intervals between checkpoints contain what it does under "
-        "their load, or, where the same did not run twice, under all others together"
+        f"{ground.title}: {ground.noise}; all intervals between checkpoints contain what it does "
+        "under their load, or, where the same did not run twice, under all others together"
     )
+
+
+def _machine_notes(ground: Ground) -> list[str]:
+    """Who ran on another machine than the original that it is compared with."""
+    apart: dict[str, None] = {}
+    for load in ground.loads:
+        for entry in load.entries:
+            beside = load.of(entry.baseline)
+            if beside is not None and are_apart(entry.cell, beside.cell):
+                apart[entry.candidate] = None
+    if not apart:
+        return []
+    cells = [entry.cell for load in ground.loads for entry in load.entries]
+    rates = sorted({rate for cell in cells for rate in machine_of(cell)})
+    read = listed([f"{rate:,.0f}" for rate in rates])
+    unknown = "" if ground.noise.machines.members else "; how much such differ was not measured"
+    return [
+        f"{ground.title}: on another machine than the original, or after its rates were measured "
+        f"anew (it reads {read} GB/s), in some loads or all: {', '.join(apart)}{unknown}"
+    ]
 
 
 def findings(found: list[Ground], rows: list[Row]) -> list[str]:
@@ -109,18 +130,18 @@ def _outliers(entry: Entry) -> list[str]:
 
 def left_out(rows: list[Row], found: list[Ground]) -> list[str]:
     """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
-    listed = []
+    said = []
     for row in rows:
         where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
         if row.kind in ("speed", "accuracy") and row.invalid:
-            listed.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
+            said.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
         elif row.kind in ("failed", "skipped"):
-            listed.append(f"{where}: {row.kind}, {row.reason}")
+            said.append(f"{where}: {row.kind}, {row.reason}")
     for ground in found:
         for load in ground.loads:
             for entry in load.entries:
-                listed += [f"{ground.model}, {words}" for words in _outliers(entry)]
-    return _first(listed, MOST_LISTED)
+                said += [f"{ground.model}, {words}" for words in _outliers(entry)]
+    return _first(said, MOST_LISTED)
 
 
 def _first(said: list[str], most: int, of_what: str = "") -> list[str]:

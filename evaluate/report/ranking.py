@@ -1,4 +1,4 @@
-"""Who is faster, and whether that can be told: ranks with ties, and the noise between starts."""
+"""Who is faster, and whether that can be told: ranks with ties, beyond the noise."""
 
 from conf.models import ORIGINAL
 from evaluate.cells import LEAST_RUNS
@@ -18,22 +18,22 @@ def rank_all(found: list[Ground], max_spread: float) -> None:
 
 
 def rank(load: Load, noise: Noise, max_spread: float) -> None:
-    """Sorts a load's entries by their median, fastest first; who cannot be told from the fastest
-    of a group shares its rank. What is not ranked keeps its place and has no rank."""
+    """Sorts a load's entries by their median, fastest first; who cannot be told from any of a
+    group shares its rank. What is not ranked keeps its place and has no rank."""
     by = _ranked_by(load)
     load.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
-    leader: Entry | None = None
+    group: list[Entry] = []
     place = 0
     for entry in load.entries:
         entry.rank, entry.tied = None, False
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        ratio = None if leader is None else ratio_of(entry, leader, noise)
-        if leader is not None and (ratio is None or not ratio.differs):
-            entry.rank, entry.tied, leader.tied = leader.rank, True, True
+        if group and all(tied_with(entry, faster, noise) for faster in group):
+            group.append(entry)
+            entry.rank, entry.tied, group[0].tied = group[0].rank, True, True
         else:
-            leader, entry.rank = entry, place
+            group, entry.rank = [entry], place
 
 
 def is_ranked(entry: Entry, max_spread: float) -> bool:
@@ -54,7 +54,7 @@ def _ranked_by(load: Load) -> str:
 def ratio_of(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
     """How many times as fast as the other it is."""
     by = one.cell.ranked_by
-    margin = noise.margin(one.load.name)
+    margin = noise.margin(one.cell, other.cell, one.load.name)
     return compare(one.cell.values(by), other.cell.values(by), margin)
 
 

@@ -92,7 +92,11 @@ def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Nois
     if not fit:
         why = "no candidate meets the targets" if ranked else "nothing was measured that can rank"
         return Choice(load.name, None, why=why, refused=refused)
-    level = [entry for entry in fit if entry is fit[0] or tied_with(entry, fit[0], noise)]
+    level = [
+        entry
+        for place, entry in enumerate(fit)
+        if all(tied_with(entry, faster, noise) for faster in fit[:place])
+    ]
     best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
     faster = [
         (refusal, ratio)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaluate.cells import Cell
-from evaluate.noise import Noise, learned, noise_of
+from evaluate.noise import Spread, are_apart, learned, machine_of, noise_of
 from evaluate.results import Row
 
 LOADS = [f"load_{number}" for number in range(7)]
@@ -66,8 +66,8 @@ def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_little() -
     restless = loads | {"load_0": {"w8a8": [0.0, 0.1]}}
     assert learned(restless).margin("another") > 3 * learned(loads).margin("another")
     assert learned({"load_0": {"w8a8": [0.0, 0.01]}}).margin("load_0") == pytest.approx(0.12706)
-    assert Noise().margin("load_0") == 0.0
-    assert learned({"load_0": {"w8a8": [0.0], "fp8": [1.0]}}).starts == 0
+    assert Spread().margin("load_0") == 0.0
+    assert learned({"load_0": {"w8a8": [0.0], "fp8": [1.0]}}).members == 0
 
 
 def cell(checkpoint: str, latencies: list[float], **facts: Any) -> Cell:
@@ -77,7 +77,7 @@ def cell(checkpoint: str, latencies: list[float], **facts: Any) -> Cell:
         environment = {"quantization_sha256": "w8a8"} | facts.get("environment", {})
         row = Row("speed", facts.get("model", "tiny"), checkpoint, "base", repeat, checkpoint)
         row.environment, row.kernels = environment, facts.get("kernels", {})
-        row.memory = facts.get("memory", {})
+        row.memory, row.limit = facts.get("memory", {}), facts.get("limit", {})
         row.values = {"latency_s": latency, "ttft_last_s": latency**2}
         found.valid.append(row)
     return found
@@ -106,24 +106,50 @@ TWIN = [1.1, 1.1]
 )  # fmt: skip
 def test_what_differs_to_the_engine_is_no_twin(facts: dict[str, Any]) -> None:
     one = cell("gptq", [1.0, 1.0])
-    assert noise_of([{"base": [one, cell("ptq", TWIN)]}]).starts == 2
-    assert noise_of([{"base": [one, cell("ptq", TWIN, **facts)]}]).starts == 0
+    assert noise_of([{"base": [one, cell("ptq", TWIN)]}]).starts.members == 2
+    assert noise_of([{"base": [one, cell("ptq", TWIN, **facts)]}]).starts.members == 0
 
 
 def test_twins_have_two_runs_and_a_known_format_and_stand_in_one_part() -> None:
     one, other = cell("gptq", [1.0, 1.0]), cell("ptq", TWIN)
-    assert noise_of([{"base": [one]}, {"base": [other]}]).starts == 0
-    assert noise_of([{"base": [one, cell("ptq", [1.1])]}]).starts == 0
+    assert noise_of([{"base": [one]}, {"base": [other]}]).starts.members == 0
+    assert noise_of([{"base": [one, cell("ptq", [1.1])]}]).starts.members == 0
     for member in (one, other):
         for row in member.valid:
             del row.environment["quantization_sha256"]
-    assert noise_of([{"base": [one, other]}]).starts == 0
+    assert noise_of([{"base": [one, other]}]).starts.members == 0
 
 
 def test_kernels_may_be_logged_in_any_order_and_another_value_has_its_own_noise() -> None:
     one = cell("gptq", [1.0, 1.0], kernels={"a": "x", "b": "y"})
     other = cell("ptq", TWIN, kernels={"b": "y", "a": "x"})
     latency = noise_of([{"base": [one, other]}])
-    assert latency.usual == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert latency.starts.usual == pytest.approx(math.log(1.1) / math.sqrt(2))
     ttft = noise_of([{"base": [one, other]}], "ttft_last_s")
-    assert ttft.usual == pytest.approx(2 * latency.usual)
+    assert ttft.starts.usual == pytest.approx(2 * latency.starts.usual)
+
+
+def on(machine: float) -> dict[str, Any]:
+    return {"limit": {"rates": "measured", "bandwidth_gb_s": machine}}
+
+
+def test_twins_on_two_machines_widen_only_what_is_compared_across_them() -> None:
+    calm = {"gptq": 1.0, "ptq": 1.001}
+    here = [cell(name, [latency, latency], **on(4250.0)) for name, latency in calm.items()]
+    there = cell("gptq", [1.05, 1.05], **on(4428.0))
+    noise = noise_of([{"base": [*here, there]}])
+    assert (noise.starts.members, noise.machines.members) == (2, 2)
+    assert noise.starts.usual == pytest.approx(0.001 / math.sqrt(2), rel=0.01)
+    assert noise.machines.usual == pytest.approx(0.048 / math.sqrt(2), rel=0.02)
+    near, far = noise.margin(*here, "base"), noise.margin(here[0], there, "base")
+    assert (near, far) == (noise.starts.margin("base"), noise.machines.margin("base"))
+    assert near < far / 20
+
+
+def test_a_machine_is_known_by_what_was_measured_of_it() -> None:
+    one, other = cell("gptq", [1.0, 1.0]), cell("ptq", TWIN)
+    assert not are_apart(one, other)
+    assert not are_apart(one, cell("ptq", TWIN, **on(4250.0)))
+    assert are_apart(cell("gptq", TWIN, **on(4428.0)), cell("ptq", TWIN, **on(4250.0)))
+    stated = {"limit": {"rates": "datasheet", "bandwidth_gb_s": 4800.0}}
+    assert machine_of(cell("ptq", TWIN, **stated)) == ()

@@ -55,7 +55,7 @@ def test_two_sessions_are_two_lines_and_show_how_much_starts_differ(tmp_path: Pa
     report = report_of(tmp_path, one, other)
     (ground,) = report.grounds
     assert [entry.candidate for entry in ground.loads[0].entries] == ["w4a16", "w4a16 #2"]
-    assert ground.noise.usual == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.001)
+    assert ground.noise.starts.usual == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.001)
     assert any("more than one session" in note for note in report.notes)
 
 

@@ -64,6 +64,13 @@ def test_a_published_cell_with_one_wild_run_of_three_is_not_last() -> None:
     assert ranks["w8a8_smooth_gptq"] == 1
 
 
+def test_a_restless_fastest_one_lifts_nobody_over_who_is_told_to_be_faster() -> None:
+    restless = Cell("restless", [0.9, 0.97, 1.04])
+    load = only_load(runs(restless, Cell("fast", [1.0, 1.001]), Cell("slow", [1.02, 1.021])))
+    ranks = {entry.candidate: entry.rank for entry in load.entries}
+    assert ranks == {"restless": 1, "fast": 1, "slow": 3}
+
+
 def test_what_spreads_too_much_or_ran_once_has_no_rank_but_its_place() -> None:
     load = only_load(
         runs(Cell("wide", [0.5, 1.0, 1.5]), Cell("once", [0.7]), Cell("sound", [1.2, 1.2, 1.21]))
@@ -82,8 +89,8 @@ def test_checkpoints_that_are_the_same_to_the_engine_show_the_noise_between_star
             Cell("w4a16_gptq", [0.98, 0.981, 0.979], measure),
         ]
     ground = ranked(runs(*cells))[0]
-    assert ground.noise.usual == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
-    assert (ground.noise.starts, ground.noise.kinds) == (2, 1)
+    assert ground.noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
+    assert (ground.noise.starts.members, ground.noise.starts.kinds) == (2, 1)
     assert all(entry.rank == 1 for load in ground.loads for entry in load.entries)
 
 
@@ -98,7 +105,7 @@ def test_one_restless_start_among_calm_ones_is_not_ranked_below_its_twins() -> N
                 Cell(f"w8a8_{twin}", [w8a8 * t for t in steady], measure, format="w8a8"),
             ]
     ground = ranked(runs(*cells))[0]
-    assert (ground.noise.starts, ground.noise.kinds) == (6, 2)
+    assert (ground.noise.starts.members, ground.noise.starts.kinds) == (6, 2)
     for load in ground.loads:
         assert [entry.rank for entry in load.entries] == [1, 1, 1, 4, 4, 4]
 

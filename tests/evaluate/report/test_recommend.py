@@ -51,6 +51,15 @@ def test_a_loss_is_not_recommended_and_would_change_the_answer() -> None:
     assert choice.changes == ["w4a16 is 1.33 times as fast as this, but it was judged a loss"]
 
 
+def test_what_another_one_beats_is_not_served_for_being_level_with_a_restless_fastest() -> None:
+    restless = Cell("restless", [0.9, 0.97, 1.04])
+    slow = Cell("a_slow_one", [1.02, 1.021, 1.02])
+    rows = runs(Cell("original", [2.0, 2.0, 2.01]), restless, timed("fast", 1.0), slow)
+    for choice in (chosen(rows), mixed(rows, {})):
+        assert choice.candidate == "fast"
+        assert (choice.tied, choice.second) == (["restless"], "a_slow_one")
+
+
 def test_the_teams_own_share_of_quality_decides() -> None:
     assert chosen(THREE + JUDGED, TargetsConfig(min_recovery=0.95)).candidate == "w4a16"
     assert chosen(THREE + JUDGED, TargetsConfig(min_recovery=0.9995)).candidate == "original"
