@@ -1,4 +1,4 @@
-"""`python -m evaluate.compare results=[A,B]`: faster, slower, or no difference, with an interval.
+"""`python -m evaluate.compare results=[A,B]`: faster, slower, or not told apart, with an interval.
 
 Two files of results, cell by cell; or two checkpoints of the results given. By an interval on the
 ratio of their latencies, never by bare means; and with what else differs between two files.
@@ -18,7 +18,7 @@ from conf.models import MADE_UP
 from conf.report_schema import CompareConfig
 from conf.terminal import listed, say
 from evaluate.cells import Cell, cells
-from evaluate.noise import Noise, noise_of
+from evaluate.noise import BANDWIDTH, Noise, noise_of
 from evaluate.pooled import pooled
 from evaluate.results import Row
 from evaluate.summary import Ratio, compare
@@ -142,6 +142,8 @@ def _facts(row: Row) -> dict[str, str]:
     parts = {name: environment[name] for name in names if name in environment}
     for group in ("versions", "engine_options", "variables"):
         parts |= environment.get(group, {})
+    if row.limit.get("rates") == "measured":
+        parts["bandwidth as measured there (GB/s)"] = round(row.limit[BANDWIDTH])
     if environment.get("weights") == "random":
         parts["the format of made-up weights"] = environment.get(MADE_UP, 0)
     return {name: str(value) for name, value in parts.items()}
@@ -183,7 +185,7 @@ def _words(ratio: Ratio | None, ranked: bool) -> list[str]:
     interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
     if not ranked:
         return [f"{ratio.ratio:.3f}", interval, "cannot tell: too much spread"]
-    verdict = "no difference"
+    verdict = "not told apart"
     if ratio.differs:
         verdict = "faster" if ratio.ratio > 1 else "slower"
     return [f"{ratio.ratio:.3f}", interval, verdict]

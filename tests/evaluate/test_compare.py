@@ -1,4 +1,4 @@
-"""Faster, slower, or no difference."""
+"""Faster, slower, or not told apart."""
 
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def test_what_starts_differ_by_is_no_difference(run_command: Run, tmp_path: Path
     result = run_command("evaluate.compare", "results=[before.jsonl,after.jsonl]")
     assert "differs by 1.4% from start to start" in result.stderr
     assert "by 4 starts of 2 kinds" in result.stderr
-    assert result.stdout.count("no difference") == 2
+    assert result.stdout.count("not told apart") == 2
 
 
 def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
     write(path, "w4", [0.5, 0.5, 0.5])
     write(path, "w4", [0.7, 0.7, 0.7], linear_backend="marlin")
     same = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w8]")
-    assert "no difference" in same.stdout
+    assert "not told apart" in same.stdout
     backends = "checkpoints=[w4,'w4 linear_backend=marlin']"
     slower = run_command("evaluate.compare", "results=[a.jsonl]", backends).stdout
     assert "slower" in slower
@@ -177,4 +177,4 @@ def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
         options = ["results=[a.jsonl]", "checkpoints=[original,fp8]", f"value={value}"]
         result = run_command("evaluate.compare", *options)
         assert "by 2 starts of 1 kind" in result.stderr
-        assert "no difference" in result.stdout
+        assert "not told apart" in result.stdout
