@@ -13,6 +13,7 @@ from typing import Any
 from conf.errors import bad_input, world_fault
 
 SCHEMA = 2
+DIGITS = 7
 KINDS = ("speed", "accuracy", "sensitivity", "profile", "skipped", "failed")
 
 
@@ -74,7 +75,7 @@ TYPES = {
 def append(path: Path, row: Row) -> None:
     """Adds a line in one locked write and waits for the disk. A line that an earlier crash cut
     short is closed first, and one that does not fit on the disk is taken back."""
-    line = (json.dumps(asdict(row), allow_nan=False) + "\n").encode()
+    line = (_line(row) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -88,6 +89,19 @@ def append(path: Path, row: Row) -> None:
         _write_or_take_back(descriptor, line, size, path)
     finally:
         os.close(descriptor)
+
+
+def _line(row: Row) -> str:
+    """Without spaces, and with as many digits as a clock is worth: files are kept for years."""
+    return json.dumps(_rounded(asdict(row)), allow_nan=False, separators=(",", ":"))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _write_or_take_back(descriptor: int, line: bytes, size: int, path: Path) -> None:

@@ -102,36 +102,26 @@ def frontier(names: Names) -> Chart:
 
 def batches(names: Names) -> Chart:
     """Speed-up along the batch size, with its interval: at 1 a candidate is no faster."""
-    base = records(BATCHES).transform_filter("isValid(datum.speedup)").encode(x=_requests_at_once())
-    lines = base.mark_line(point=True).encode(
-        y=altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False)),
-        color=names.colour,
-        tooltip=tips(*SPEED_TIPS, ("decode_tok_s:Q", "decode (tok/s)", ",.0f")),
-    )
-    bands = base.mark_area(opacity=0.15).encode(
-        y="speedup_low:Q", y2="speedup_high:Q", color=names.colour
-    )
-    chart = (bands + lines).properties(width=WIDTH, height=260)
+    tooltip = tips(*SPEED_TIPS, ("decode_tok_s:Q", "decode (tok/s)", ",.0f"))
+    chart = _speedups(records(BATCHES), names.colour, tooltip)
     return finished(
         "batches",
         "Speed-up over the batch size",
         "Lines of the speed-up over the original against the number of requests at once.",
         BATCHES,
-        chart.facet(row=altair.Row("family:N", title=None)).resolve_scale(y="independent"),
+        chart.properties(width=WIDTH, height=260)
+        .facet(row=altair.Row("family:N", title=None))
+        .resolve_scale(y="independent"),
     )
 
 
 def kernels(_: Names) -> Chart:
     """The same lines by kernel, for checkpoints that ran on several."""
-    base = records(KERNELS).transform_filter("isValid(datum.speedup)")
-    lines = base.mark_line(point=True).encode(
-        x=_requests_at_once(),
-        y=altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False)),
-        color=altair.Color(
-            "kernel:N", title=None, scale=altair.Scale(range=list(COLOURS[1:])), legend=bottom()
-        ),
-        tooltip=tips(("kernel:N", "kernel", ""), *SPEED_TIPS),
-    )
+    legend = bottom(symbolType="circle", symbolOpacity=1)
+    scale = altair.Scale(range=list(COLOURS[1:]))
+    colour = altair.Color("kernel:N", title=None, scale=scale, legend=legend)
+    base = records(KERNELS)
+    lines = _speedups(base, colour, tips(("kernel:N", "kernel", ""), *SPEED_TIPS))
     even = base.mark_rule(strokeDash=[4, 4], color=COLOURS[0]).encode(y=altair.datum(1))
     chart = (even + lines).properties(width=WIDTH / 2 - 60, height=240)
     return finished(
@@ -141,6 +131,18 @@ def kernels(_: Names) -> Chart:
         KERNELS,
         chart.facet(altair.Facet("panel:N", title=None), columns=2),
     )
+
+
+def _speedups(
+    found: altair.Chart, colour: altair.Color, tooltip: list[altair.Tooltip]
+) -> altair.LayerChart:
+    """Lines over the batch size, each with a band for its interval."""
+    base = found.transform_filter("isValid(datum.speedup)")
+    base = base.encode(x=_requests_at_once(), color=colour)
+    times = altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False))
+    lines = base.mark_line(point=True).encode(y=times, tooltip=tooltip)
+    bands = base.mark_area(opacity=0.15).encode(y="speedup_low:Q", y2="speedup_high:Q")
+    return altair.LayerChart(layer=[bands, lines])
 
 
 def _requests_at_once() -> altair.X:
