@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from conf.models import ORIGINAL
 from evaluate.report.grounds import Entry, Ground
@@ -50,38 +51,58 @@ def _sizes(curve: Curve) -> int:
 def crossing(curve: Curve) -> str:
     """Where it starts or stops to beat the original, in words; nothing where it does so again and
     again, or the intervals do not carry it."""
-    told = [
-        (size, entry.ratio.ratio)
+    told = {
+        size: entry.ratio.ratio
         for size, entry in curve.points
         if entry.ratio is not None and entry.ratio.differs and entry.rank is not None
-    ]
+    }
     if _is_original(curve) or not told:
         return ""
     name = "batch" if curve.axis == BATCH else "context"
-    changes = turns(told)
+    sizes = [size for size, _ in curve.points]
+    changes = turns(told, sizes)
     if len(changes) > 1:
         return ""
+    starts_ahead = next(iter(told.values())) > 1
     if changes:
-        wins = "below" if told[0][1] > 1 else "above"
-        return f"{curve.candidate} is faster than the original {wins} {name} {changes[0]}"
-    sizes = f"{name} {curve.points[0][0]} to {curve.points[-1][0]:,}"
-    if len(told) < len(curve.points) / 2:
+        turn = changes[0]
+        if turn.place:
+            wins = "below" if starts_ahead else "above"
+            return f"{curve.candidate} is faster than the original {wins} {name} {turn.place}"
+        first, last = ("faster", "slower") if starts_ahead else ("slower", "faster")
+        until = f"{first} than the original up to {name} {turn.before:,}"
+        return f"{curve.candidate} is {until}, {last} from {turn.after:,} on"
+    if len(told) < len(sizes) / 2:
         return ""
-    words = "faster" if told[0][1] > 1 else "slower"
-    if len(told) < len(curve.points):
-        return f"{curve.candidate} is {words} than the original or level with it, {sizes}"
-    return f"{curve.candidate} is {words} than the original over the whole range, {sizes}"
+    words = f"{curve.candidate} is {'faster' if starts_ahead else 'slower'} than the original"
+    where = f"{name} {sizes[0]} to {sizes[-1]:,}"
+    level = "or level with it" if len(told) < len(sizes) else "over the whole range"
+    return f"{words} {level}, {where}"
 
 
 def _is_original(curve: Curve) -> bool:
     return curve.points[0][1].checkpoint == ORIGINAL
 
 
-def turns(told: list[tuple[int, float]]) -> list[str]:
-    """The sizes at which a speed-up goes past 1, for people to read."""
+class Turn(NamedTuple):
+    """Where a speed-up goes past 1."""
+
+    before: int
+    after: int
+    """The sizes on either side that tell a winner."""
+    place: str
+    """Between them; empty where sizes in between were measured, and tell none."""
+
+
+def turns(told: dict[int, float], sizes: list[int]) -> list[Turn]:
+    """By the sizes that tell a winner, and all that were measured."""
     return [
-        _between(size, ratio, after, other)
-        for (size, ratio), (after, other) in pairwise(told)
+        Turn(
+            size,
+            after,
+            "" if any(size < n < after for n in sizes) else _between(size, ratio, after, other),
+        )
+        for (size, ratio), (after, other) in pairwise(told.items())
         if (ratio > 1) != (other > 1)
     ]
 

@@ -76,21 +76,24 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
     again and again."""
     others = dict(kernels.curves[other].points)
     both = [(size, entry) for size, entry in kernels.curves[one].points if size in others]
-    told = [
-        (size, ratio.ratio)
+    told = {
+        size: ratio.ratio
         for size, entry in both
         if entry.rank is not None
         and others[size].rank is not None
         and (ratio := ratio_of(entry, others[size], noise)) is not None
         and ratio.differs
-    ]
-    changes = turns(told)
+    }
+    changes = turns(told, [size for size, _ in both])
     if len(told) < LEAST_TOLD or len(changes) > 1:
         return ""
-    first, last = (one, other) if told[0][1] > 1 else (other, one)
+    first, last = (one, other) if next(iter(told.values())) > 1 else (other, one)
     where = f" ({kernels.family})"
     if not changes:
         level = "" if len(told) == len(both) else " or level with it"
         return f"{kernels.checkpoint} runs faster on {first} than on {last}{level}{where}"
-    below, above = f"{first} below batch {changes[0]}", f"{last} above"
+    turn = changes[0]
+    below, above = f"{first} up to batch {turn.before}", f"{last} from {turn.after} on"
+    if turn.place:
+        below, above = f"{first} below batch {turn.place}", f"{last} above"
     return f"{kernels.checkpoint} runs faster on {below}, on {above}{where}"

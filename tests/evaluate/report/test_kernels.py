@@ -32,6 +32,10 @@ def test_the_batch_where_one_kernel_overtakes_the_other_is_named() -> None:
     assert kernel_findings(ground) == [
         "w4a16 runs faster on Marlin below batch 8, on Machete above (128 tokens in, 64 out)"
     ]
+    level_between = ground_of([1.1, 1.1, 1.1, 1.0], [1.4, 1.1, 1.1, 0.6])
+    assert kernel_findings(level_between) == [
+        "w4a16 runs faster on Marlin up to batch 1, on Machete from 64 on (128 tokens in, 64 out)"
+    ]
 
 
 def test_a_kernel_that_always_wins_is_named_and_one_that_cannot_be_told_is_not() -> None:
