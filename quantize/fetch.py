@@ -3,7 +3,10 @@
 import json
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
@@ -56,17 +59,35 @@ def _made(model: ModelConfig) -> Path:
     return folder
 
 
-def _from_hub(model: ModelConfig) -> Path:
+@contextmanager
+def without_weights(model: ModelConfig) -> Iterator[Path]:
+    """A folder that tells the model's architecture; nothing large is made or fetched for it."""
+    folder = check_path(model)
+    if folder is not None:
+        check_folder(folder, model)
+        yield folder
+    elif model.architecture is None:
+        folder = _from_hub(model, [CONFIG])
+        _check_code(folder, model)
+        yield folder
+    else:
+        from quantize.build import architecture_config
+
+        with TemporaryDirectory() as described:
+            architecture_config(model.architecture).save_pretrained(described)
+            yield Path(described)
+
+
+def _from_hub(model: ModelConfig, files: list[str] = HUB_FILES) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    say(f"{model.name}: fetching {model.id} at {model.revision}")
+    if files is HUB_FILES:
+        say(f"{model.name}: fetching {model.id} at {model.revision}")
     code = ["*.py"] if model.trust_remote_code else []
     try:
         return Path(
-            snapshot_download(
-                str(model.id), revision=model.revision, allow_patterns=HUB_FILES + code
-            )
+            snapshot_download(str(model.id), revision=model.revision, allow_patterns=files + code)
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise world_fault(
@@ -78,19 +99,23 @@ def _from_hub(model: ModelConfig) -> Path:
 
 def check_folder(folder: Path, model: ModelConfig) -> None:
     """Refuses what is no plain safetensors model, before anything of it is loaded."""
-    config, config_file = read_config(folder), folder / CONFIG
+    config = read_config(folder)
     if not any(folder.glob("*.safetensors")):
         other = [path.name for path in folder.glob("*.bin")]
         found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""
         raise bad_input(f"{folder}: there are no .safetensors weights{found}")
-    if "auto_map" in config and not model.trust_remote_code:
-        raise bad_input(
-            f"{config_file}: auto_map asks to run Python code that comes with the model; "
-            "model.trust_remote_code=true allows it"
-        )
+    _check_code(folder, model)
     _check_shards(folder)
     _check_links(folder)
-    _check_architecture(config, config_file, model)
+    _check_architecture(config, folder / CONFIG, model)
+
+
+def _check_code(folder: Path, model: ModelConfig) -> None:
+    if "auto_map" in read_config(folder) and not model.trust_remote_code:
+        raise bad_input(
+            f"{folder / CONFIG}: auto_map asks to run Python code that comes with the model; "
+            "model.trust_remote_code=true allows it"
+        )
 
 
 def _check_shards(folder: Path) -> None:

@@ -1,15 +1,20 @@
 """`quantline.json`: what a checkpoint says of itself. The contract with serve and evaluate."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, bad_input
+from conf.models import files_sha256
 from conf.recipe_schema import prunes
 
 FILE = "quantline.json"
-SCHEMA = 2
+SCHEMA = 3
+READABLE = (2, SCHEMA)
+HASHES = "files"  # since schema 3
+# What people may write in without making it another checkpoint.
+NOT_HASHED = (FILE, "README.md", "generation_config.json")
 
 
 @dataclass
@@ -48,6 +53,8 @@ class Manifest:
     """What was found when the files were opened again."""
     canary: dict[str, str]
     """A prompt and the answer that the checkpoint gave."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Hash of each file that an engine reads, by name."""
     schema: int = SCHEMA
 
     def write(self, folder: Path) -> None:
@@ -63,10 +70,17 @@ def read(folder: Path) -> Manifest:
         raise bad_input(f"{folder}: there is no {FILE}; it is no checkpoint of ours") from error
     except json.JSONDecodeError as error:
         raise bad_input(f"{path}:{error.lineno}: no JSON ({error.msg})") from error
-    names = {field.name for field in fields(Manifest)}
-    if not isinstance(content, dict) or set(content) != names or content["schema"] != SCHEMA:
+    names = {entry.name for entry in fields(Manifest)}
+    whole = isinstance(content, dict) and {HASHES, *content} == names
+    if not whole or content["schema"] not in READABLE:
         raise bad_input(f"{path}: no manifest of schema {SCHEMA}")
     return Manifest(**content)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Of each file of a checkpoint that an engine reads."""
+    found = sorted(path for path in folder.iterdir() if path.name not in NOT_HASHED)
+    return {path.name: files_sha256([path]) for path in found if path.is_file()}
 
 
 def is_pruned(folder: Path) -> bool | None:

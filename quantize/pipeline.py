@@ -1,4 +1,4 @@
-"""The story of a run: fetch, read text, calibrate, save, prove, publish."""
+"""The story of a run: check, fetch, read text, calibrate, save, prove, publish."""
 
 import importlib.metadata
 import resource
@@ -21,9 +21,9 @@ from quantize import save
 from quantize.calibration import TextCounts, batches, calibration_samples
 from quantize.card import model_card
 from quantize.compress import Batches, Outcome, compress
-from quantize.fetch import fetch
+from quantize.fetch import fetch, without_weights
 from quantize.load import answer, check_finite, load
-from quantize.manifest import Manifest
+from quantize.manifest import Manifest, hashes
 from quantize.preflight import preflight
 from quantize.publish import destination, may_publish, published_whole
 from quantize.recipe import modifiers
@@ -53,14 +53,12 @@ def quantize(config: QuantizeConfig) -> Path | None:
     name = str(config.model.name)
     may_publish(config)
     folder = destination(config)
-    seconds: dict[str, float] = {}
-    with timed(seconds, "fetch"):
-        source = fetch(config.model)
     steps = None
     if config.recipe.file:
         described, steps = from_file(config.recipe)
         config = replace(config, recipe=described)
-    checked = preflight(source, config)
+    with without_weights(config.model) as architecture:
+        checked = preflight(architecture, config)
     config = replace(config, recipe=checked.recipe)
     recipe = config.recipe
     steps = steps or modifiers(recipe)
@@ -68,6 +66,9 @@ def quantize(config: QuantizeConfig) -> Path | None:
         say(f"{name}: {line}")
     if config.preflight == "only":
         return None
+    seconds: dict[str, float] = {}
+    with timed(seconds, "fetch"):
+        source = fetch(config.model)
     source_hash = weights_sha256(source)
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)
@@ -101,6 +102,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
             manifest = _manifest(config, source_hash, text, outcome, seconds, proof)
             manifest.proof["reload_divergence"] = divergence
             manifest.canary = {"prompt": config.prompt, "answer": reply}
+            manifest.files = hashes(unfinished)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
     work.remove()

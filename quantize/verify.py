@@ -55,8 +55,9 @@ def verify(
     `recipe`: what was asked for, the manifest's where there is one."""
     config = read_config(folder)
     model = empty_model(folder, trust_remote_code)
+    claimed = _manifest(folder)
     if recipe is None:
-        recipe = _recipe(folder)
+        recipe = claimed.recipe_config if claimed else {}
     if sparse is None:
         sparse = prunes(recipe.get("steps", []))
     with CheckpointTensors(folder) as tensors:
@@ -64,6 +65,8 @@ def verify(
         if source is not None:
             with CheckpointTensors(source) as original:
                 proof.faults += _touched(tensors, original)
+    if claimed:
+        proof.faults += _changed(folder, claimed.files)
     return proof
 
 
@@ -79,10 +82,19 @@ def _touched(tensors: CheckpointTensors, original: CheckpointTensors) -> list[st
     ]
 
 
-def _recipe(folder: Path) -> dict[str, Any]:
-    if not (folder / manifest.FILE).is_file():
-        return {}
-    return manifest.read(folder).recipe_config
+def _manifest(folder: Path) -> manifest.Manifest | None:
+    return manifest.read(folder) if (folder / manifest.FILE).is_file() else None
+
+
+def _changed(folder: Path, published: dict[str, str]) -> list[str]:
+    """Files that are gone, or are not what was published, down to the last bit."""
+    found = manifest.hashes(folder) if published else {}
+    gone = [f"{name} is missing" for name in published if name not in found]
+    return gone + [
+        f"{name} is not what was published, its hash differs"
+        for name in published
+        if name in found and found[name] != published[name]
+    ]
 
 
 class _Check:

@@ -13,7 +13,7 @@ from conf.models import cached_folder
 from conf.schema import ModelConfig, TextSource
 from conf.text import documents
 from quantize import build
-from quantize.fetch import check_folder, fetch
+from quantize.fetch import check_folder, fetch, without_weights
 from tests.conftest import Run, quantize_config
 
 
@@ -141,6 +141,13 @@ def test_a_hub_model_comes_from_the_hubs_cache(
     model = quantize_config("model.id=org/name", "model.revision=v1").model
     assert model.name == "name"
     assert fetch(model) == snapshot
+    for path in snapshot.glob("*.safetensors"):
+        path.unlink()
+    with without_weights(model) as folder:
+        assert folder == snapshot
+    edit(snapshot / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"})
+    with pytest.raises(QuantlineError, match="auto_map asks to run"), without_weights(model):
+        pass
 
 
 def test_a_hub_model_without_a_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

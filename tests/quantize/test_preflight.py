@@ -93,11 +93,15 @@ def test_too_little_disk_or_memory_is_a_fault_of_the_world(
     assert error.value.exit_code == 3
 
 
-def test_preflight_only_stops_there(tmp_path: Path, run_command: Run) -> None:
-    result = run_command("quantize", "model=tiny", "preflight=only")
+def test_preflight_only_reads_and_makes_no_weights(tmp_path: Path, run_command: Run) -> None:
+    cache = tmp_path / "cache"
+    result = run_command("quantize", "model=tiny", "preflight=only", QUANTLINE_CACHE=str(cache))
     assert result.returncode == 0, result.stderr
     assert "14 modules, smoothquant, then gptq" in result.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert not (cache / "models").exists()
+    hub = run_command("quantize", "model=qwen2-0.5b", "preflight=only", HF_HUB_OFFLINE="1")
+    assert "168 modules" in hub.stderr
 
 
 def test_a_weight_that_is_no_number_is_named(

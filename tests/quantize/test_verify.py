@@ -75,9 +75,28 @@ def test_a_recipe_that_asked_for_something_else_is_a_fault(copy: Path) -> None:
 def test_the_embedding_has_to_be_the_originals(copy: Path, tiny: tuple[ModelConfig, Path]) -> None:
     assert verify(copy, source=tiny[1]).faults == []
     rewrite(copy, lambda tensors: tensors["model.embed_tokens.weight"][5].add_(0.5))
-    assert verify(copy, source=tiny[1]).faults == [
+    assert verify(copy, source=tiny[1]).faults[0] == (
         "model.embed_tokens.weight is not the original's"
+    )
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_and_a_lost_file_are_named_and_words_may_be_changed(copy: Path) -> None:
+    weights = copy / "model.safetensors"
+    whole = bytearray(weights.read_bytes())
+    whole[-1000] ^= 1
+    weights.write_bytes(whole)
+    (copy / "tokenizer.json").unlink()
+    (copy / "README.md").write_text("ours")
+    (copy / "generation_config.json").write_text("{}")
+    assert verify(copy).faults == [
+        "tokenizer.json is missing",
+        "model.safetensors is not what was published, its hash differs",
     ]
+    record = json.loads((copy / "quantline.json").read_text())
+    del record["files"]  # as older ones are
+    (copy / "quantline.json").write_text(json.dumps(record | {"schema": 2}))
+    assert verify(copy).faults == []
 
 
 @pytest.mark.slow
