@@ -151,11 +151,23 @@ def _twins(
     """The logarithms of what is the same to the engine, by the machine that it ran on."""
     found: dict[str, dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in members:
-        summary = cell.summary(value or cell.ranked_by)
-        known = FORMAT in cell.row.environment
-        if known and summary and summary.median > 0 and summary.runs >= LEAST_RUNS:
-            found[_as_the_engine_sees_it(cell)][machine_of(cell)].append(math.log(summary.median))
+        times = _by_start(cell, value or cell.ranked_by)
+        if FORMAT in cell.row.environment and times:
+            found[_as_the_engine_sees_it(cell)][machine_of(cell)] += times
     return found
+
+
+def _by_start(cell: Cell, value: str) -> list[float]:
+    """The logarithm of the middle of its runs; of each start, where it was measured in several."""
+    starts: dict[float, list[float]] = defaultdict(list)
+    for row in cell.valid:
+        if value in row.values:
+            starts[row.startup.get("start_s", 0.0)].append(float(row.values[value]))
+    middles = [statistics.median(runs) for runs in starts.values() if len(runs) >= LEAST_RUNS]
+    summary = cell.summary(value)
+    if len(middles) < 2 and summary and summary.runs >= LEAST_RUNS:
+        middles = [summary.median]
+    return [math.log(middle) for middle in middles if middle > 0]
 
 
 def _as_the_engine_sees_it(cell: Cell) -> str:

@@ -153,3 +153,13 @@ def test_a_machine_is_known_by_what_was_measured_of_it() -> None:
     assert are_apart(cell("gptq", TWIN, **on(4428.0)), cell("ptq", TWIN, **on(4250.0)))
     stated = {"limit": {"rates": "datasheet", "bandwidth_gb_s": 4800.0}}
     assert machine_of(cell("ptq", TWIN, **stated)) == ()
+
+
+def test_a_cell_that_was_measured_in_two_starts_is_its_own_twin() -> None:
+    one = cell("fp8", [1.0, 1.001, 1.03, 1.031, 1.2])
+    assert noise_of([{"base": [one]}]).starts.members == 0
+    for row, start in zip(one.valid, (100.0, 100.0, 47.5, 47.5, 60.0), strict=True):
+        row.startup = {"start_s": start}
+    noise = noise_of([{"base": [one]}])
+    assert (noise.starts.members, noise.starts.kinds) == (2, 1)
+    assert noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), rel=0.02)
