@@ -53,18 +53,26 @@ def overview(names: Names) -> Chart:
             legend=None,
         )
     )
-    words = axes.mark_text(fontSize=11).encode(
-        text=altair.Text("speedup:Q", format=".2f"),
-        color=altair.condition(
-            "datum.speedup > 1.33 || datum.speedup < 0.75",
-            altair.value("white"),
-            altair.value(DARK),
-        ),
+    # An original's interval has no width: it is compared with itself.
+    level = "!datum.differs && datum.speedup_low < datum.speedup_high"
+    label = f"format(datum.speedup, '.2f') + ({level} ? ' =' : '')"
+    words = (
+        axes.transform_calculate(label=label)
+        .mark_text(fontSize=11)
+        .encode(
+            text="label:N",
+            color=altair.condition(
+                "datum.speedup > 1.33 || datum.speedup < 0.75",
+                altair.value("white"),
+                altair.value(DARK),
+            ),
+        )
     )
     return finished(
         "overview",
         "Times as fast as the original",
-        "A grid of scenarios and checkpoints: how many times as fast as the original each one is.",
+        "A grid of scenarios and checkpoints: how many times as fast as the original each one is; "
+        "= where it cannot be told from it.",
         CELLS,
         (tiles + words).properties(width=altair.Step(COLUMN), height=altair.Step(ROW)),
     )
