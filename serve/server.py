@@ -260,6 +260,8 @@ class Watch:
             raise gate_failed(f"{canary.fault}; canary=warn serves it all the same")
         if canary.fault:
             say(f"warning: {canary.fault}")
+        elif canary.differs:
+            say("canary: it says other words than when it was made, but expects those as much")
         elif canary.expected:
             say(f"canary: {canary.likeness:.0%} of the words that it said when it was made")
         else:

@@ -217,20 +217,21 @@ def test_a_split_between_groups_is_fine_and_needs_its_gpus(
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected", "is_sound"),
+    ("answer", "expected", "surprise", "is_sound"),
     [
-        ("The capital of France is Paris.", "The capital of France is Paris.", True),
-        ("The capital of France is Paris, a city.", "The capital of France is Paris.", True),
-        ("zq zq zq zq zq zq", "The capital of France is Paris.", False),
-        ("", "The capital of France is Paris.", False),
-        ("anything at all", "", True),
-        ("", "", False),
+        ("The capital of France is Paris.", "The capital of France is Paris.", 0.0, True),
+        ("The capital of France is Paris, a city.", "The capital of France is Paris.", 0.0, True),
+        ("zq zq zq zq zq zq", "The capital of France is Paris.", 2.9, False),
+        ("It is Paris!", "The capital of France is Paris.", 0.4, True),
+        ("", "The capital of France is Paris.", 0.0, False),
+        ("anything at all", "", 0.0, True),
+        ("", "", 0.0, False),
     ],
 )
 def test_a_canary_that_sings_another_song_is_heard(
-    answer: str, expected: str, is_sound: bool
+    answer: str, expected: str, surprise: float, is_sound: bool
 ) -> None:
-    assert (Canary("What?", answer, expected).fault == "") is is_sound
+    assert (Canary("What?", answer, expected, surprise).fault == "") is is_sound
 
 
 def test_a_missing_tensor_never_reaches_a_user(

@@ -18,6 +18,7 @@ import openai
 import psutil
 import pytest
 
+from serve.canary import SURPRISED, Question
 from serve.process import check_port, free_port
 
 KEY = "sesame-opens-the-door"
@@ -125,6 +126,17 @@ async def streamed(
         if began is not None:
             began.set()
     return tokens_out
+
+
+def test_words_that_the_model_might_say_surprise_it_less_than_nonsense(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the real server: a checkpoint of few certainties is known by what it expects."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    question = Question(served.url, "tiny", "A list is", is_chat=False)
+    own = question.answer()
+    assert question.surprise(own) < 1
+    assert question.surprise("zq Paris 7 ]] kangaroo") > SURPRISED
 
 
 def test_it_says_what_it_found_and_lines_that_work(served: Served) -> None:
