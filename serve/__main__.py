@@ -17,10 +17,13 @@ COMMAND = Command(
 
 
 def main(config: ServeConfig) -> None:
+    from conf.errors import bad_input
     from serve.ask import ask
     from serve.find import find
     from serve.server import serve
 
+    if config.engine.kind == "transformers":
+        raise bad_input("engine=transformers: what serves is vLLM; leave engine= out")
     if config.prompt is not None:
         print(ask(find(config).folder, config.prompt, config.engine))
     else:

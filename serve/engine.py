@@ -90,36 +90,52 @@ def options(engine: EngineConfig) -> dict[str, Any]:
     chosen: dict[str, Any] = {"dtype": dtype, "enforce_eager": eager}
     if engine.max_model_len:
         chosen["max_model_len"] = engine.max_model_len
-    known = known_options() if engine.options else set()
-    for name in engine.options:
+    known = known_options() if engine.options else {}
+    for name, value in engine.options.items():
         if name in OURS:
             raise bad_input(f"engine.{name}: {OURS[name]}")
         if name not in known:
             raise unknown(f"engine.{name}", name, known)
+        if words := _misfit(known[name], value):
+            raise bad_input(f"engine.{name}={value}: {words}")
     return chosen | dict(engine.options)
 
 
-def known_options() -> set[str]:
-    """vLLM's options of engine and server, read from its source: importing it takes ten seconds."""
+def _misfit(annotation: str, value: Any) -> str:
+    """What is wrong with an option's value, where its type is a plain one."""
+    kind = annotation.removesuffix(" | None")
+    if value is None or kind not in ("bool", "int", "float"):
+        return ""
+    if kind == "bool":
+        return "" if isinstance(value, bool) else "is neither true nor false"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    readable = isinstance(value, str) and (value[:1].isdigit() or value == "auto")  # such as 8k
+    return "" if is_number or readable else "is no number"
+
+
+def known_options() -> dict[str, str]:
+    """vLLM's options of engine and server with their types, read from its source: importing it
+    takes ten seconds."""
     package = importlib.util.find_spec("vllm")
     if package is None or not package.submodule_search_locations:
         raise world_fault("vLLM is not installed here; `make setup` installs it")
     root = Path(package.submodule_search_locations[0])
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for file, classes in OPTION_FILES.items():
         if (root / file).is_file():
             found |= _fields(root / file, classes)
     if not found:
         raise world_fault(f"{root}: this vLLM keeps its options where they are not known")
-    return found - set(OURS)
+    return {name: kind for name, kind in found.items() if name not in OURS}
 
 
-def _fields(source: Path, classes: tuple[str, ...]) -> set[str]:
-    found = set()
+def _fields(source: Path, classes: tuple[str, ...]) -> dict[str, str]:
+    found = {}
     for node in ast.parse(source.read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name in classes:
-            parts = [part.target for part in node.body if isinstance(part, ast.AnnAssign)]
-            found |= {target.id for target in parts if isinstance(target, ast.Name)}
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    found[part.target.id] = ast.unparse(part.annotation)
     return found
 
 

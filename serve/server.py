@@ -41,8 +41,6 @@ STEADY_S = 300.0  # a server that ran this long fails for another reason than th
 
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop."""
-    if config.engine.kind == "transformers":
-        raise bad_input("engine=transformers: what serves is vLLM; leave engine= out")
     key = _key(config)
     options(config.engine)  # a wrong one is known before anything is looked for
     found = find(config)

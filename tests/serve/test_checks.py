@@ -270,7 +270,10 @@ def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
         (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),
         (("engine.model=/other",), "engine.model: say what to serve with checkpoint="),
         (("engine.hf_token=abc",), "engine.hf_token: everybody here could read it"),
-        (("engine=transformers",), "what serves is vLLM"),
+        (("engine.max_num_seqs=abc",), "engine.max_num_seqs=abc: is no number"),
+        (("engine.enable_prefix_caching=2",), "engine.enable_prefix_caching=2: is neither true"),
+        (("engine=transformers",), "engine=transformers: what serves is vLLM"),
+        (("engine=transformers", "prompt=Hello"), "engine=transformers: what serves is vLLM"),
         (("targets.tpot_ms=20",), "targets and mix choose from results=FILE"),
     ],
 )
@@ -343,7 +346,7 @@ def test_options_of_server_and_engine_reach_vllm_as_it_takes_them() -> None:
         "cudagraph_capture_sizes": [1, 2],
         "disable_log_stats": False,
     }
-    assert set(settings) <= known_options()
+    assert set(settings) <= set(known_options())
     words = server_command(Path("m"), settings, "127.0.0.1", 1, "m")
     assert words[words.index("--cudagraph-capture-sizes") + 1 :][:2] == ["1", "2"]
     assert not any("disable-log-stats" in word for word in words)
