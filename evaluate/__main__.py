@@ -1,5 +1,7 @@
 """`python -m evaluate scenario=NAME`: measure the checkpoints of a model beside the original."""
 
+from pathlib import Path
+
 from conf.app import run
 from conf.compose import Command
 from conf.errors import QuantlineError
@@ -19,14 +21,22 @@ COMMAND = Command(
 def main(config: EvaluateConfig) -> None:
     from evaluate.report_at_end import report_at_end
 
+    before = _size(config)
     failure: QuantlineError | None = None
     try:
         _measure(config)
     except QuantlineError as error:
+        if _size(config) == before:
+            raise  # nothing to report that was not reported then
         failure = error
     report_at_end(config)
     if failure is not None:
         raise failure
+
+
+def _size(config: EvaluateConfig) -> int:
+    results = Path(config.results).expanduser()
+    return results.stat().st_size if results.is_file() else 0
 
 
 def _measure(config: EvaluateConfig) -> None:

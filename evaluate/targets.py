@@ -10,9 +10,10 @@ from conf import sources
 from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
 from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
 from conf.schema import EvaluateConfig, ModelConfig
+from conf.terminal import say
 from evaluate.engines import NO_LASTING
 from quantize.manifest import published
-from serve.engine import checkpoint_folder, model_folder
+from serve.engine import model_folder
 
 SERVER = "server"
 
@@ -35,6 +36,7 @@ def targets(config: EvaluateConfig) -> list[Target]:
         raise bad_input(f"scenario={lasting[0]}: {NO_LASTING}")
     if config.weights == "random":
         return _recipes(config)
+    _check_folders(config)
     original = Target(ORIGINAL, model_folder(config.model))
     if config.engine.url:
         named = [_named(entry) for entry in config.checkpoints or []]
@@ -42,8 +44,10 @@ def targets(config: EvaluateConfig) -> list[Target]:
             raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
         return named or [Target(SERVER, original.folder)]
     if config.checkpoints is None:
-        root = Path(config.checkpoint_root).expanduser()
-        found = [Target(folder.name, folder) for folder in published(root, str(config.model.name))]
+        found = [Target(folder.name, folder) for folder in _published(config)]
+        if not found:
+            name = config.model.name
+            say(f"{config.checkpoint_root}: no checkpoint of {name} there, so it is measured alone")
     else:
         found = [_named(entry) for entry in config.checkpoints]
     names = {ORIGINAL}
@@ -54,15 +58,25 @@ def targets(config: EvaluateConfig) -> list[Target]:
     return [original, *found]
 
 
+def _published(config: EvaluateConfig) -> list[Path]:
+    return published(Path(config.checkpoint_root).expanduser(), str(config.model.name))
+
+
+def _check_folders(config: EvaluateConfig) -> None:
+    """A name that was misspelt is said before anything is measured."""
+    for entry in config.checkpoints or []:
+        if not is_hub_id(entry) and not (Path(entry).expanduser() / CONFIG).is_file():
+            known = ", ".join(map(str, _published(config))) or "none"
+            raise bad_input(
+                f"checkpoints={entry}: there is no model in that folder; published are: {known}"
+            )
+
+
 def _named(entry: str) -> Target:
     """A folder, or a model on the hub."""
-    folder = Path(entry).expanduser()
     if not is_hub_id(entry):
-        name = folder.resolve().name
-        try:
-            return Target(name, checkpoint_folder(entry, "", ModelConfig(path=entry)))
-        except QuantlineError as error:
-            return Target(name, None, problem=error)
+        folder = Path(entry).expanduser()
+        return Target(folder.resolve().name, folder)
     model = ModelConfig(id=entry)
     try:
         return Target(str(model.name), model_folder(model))

@@ -109,7 +109,17 @@ def test_what_cannot_be_is_refused(overrides: list[str], words: str) -> None:
     assert error.value.exit_code == 2
 
 
-def test_a_folder_that_is_not_there_is_a_failure_of_its_own(tiny: object) -> None:
-    original, missing = targets(config("checkpoints=[/nowhere/mine]"))
-    assert original.problem is None
-    assert "/nowhere/mine" in str(missing.problem)
+def test_a_folder_that_is_not_there_is_said_before_anything_is_measured(
+    tiny_checkpoint: Path,
+) -> None:
+    root = f"checkpoint_root={tiny_checkpoint.parent.parent}"
+    with pytest.raises(QuantlineError, match=r"=/nowhere/mine: there is no model .* are: .*/w8a8"):
+        targets(config(root, "checkpoints=[/nowhere/mine]"))
+
+
+def test_a_model_without_checkpoints_is_said_to_be_alone(
+    tiny: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (original,) = targets(config(f"checkpoint_root={tmp_path}"))
+    assert original.name == "original"
+    assert "no checkpoint of tiny there, so it is measured alone" in capsys.readouterr().err
