@@ -57,7 +57,7 @@ def run(command: Command, main: Callable[[Any], None]) -> None:
 
 def _run_jobs(command: Command, arguments: list[str], main: Callable[[Any], None]) -> list[Failure]:
     register(command)
-    words = get_args_parser().parse_args(arguments).overrides
+    words = _words(arguments)
     flags = [argument for argument in arguments if argument not in words]
     sys.argv[1:] = [*flags, *quiet(), *checked(command, words)]
     failures: list[Failure] = []
@@ -79,6 +79,14 @@ def _run_jobs(command: Command, arguments: list[str], main: Callable[[Any], None
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
     return failures
+
+
+def _words(arguments: list[str]) -> list[str]:
+    """The overrides among the arguments; a flag that Hydra does not know is bad input."""
+    found, strange = get_args_parser().parse_known_args(arguments)
+    if strange:
+        raise bad_input(f"{strange[0]}: options are written NAME=VALUE; --help shows them")
+    return list(found.overrides)
 
 
 def _as_bad_input(error: Exception) -> QuantlineError:

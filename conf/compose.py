@@ -53,7 +53,7 @@ def register(command: Command) -> None:
 
 def checked(command: Command, words: list[str]) -> list[str]:
     """The overrides for Hydra, after each was held against what exists."""
-    words = [_as_field(word, command) for word in words]
+    words = [_as_list(_as_field(word, command), command) for word in words]
     overrides = OverridesParser.create().parse_overrides(words)
     folders = sources.folders_of(_search_path(overrides))
     for group in command.groups:
@@ -74,6 +74,15 @@ def _as_field(word: str, command: Command) -> str:
         if word.startswith(f"{name}="):
             return field + word.removeprefix(name)
     return word
+
+
+def _as_list(word: str, command: Command) -> str:
+    """One name where a list of them is meant is a list of one."""
+    key, _, value = word.partition("=")
+    field = command.schema.__dataclass_fields__.get(key)
+    is_list = field is not None and str(field.type).startswith("list[str]")
+    is_name = value != "null" and not value.startswith(("[", "$"))
+    return f"{key}=[{value}]" if is_list and value and is_name else word
 
 
 def _is_engines_own(key: str) -> bool:

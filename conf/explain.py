@@ -15,6 +15,7 @@ CONVERSION = re.compile(
     r"Value '(?P<value>.*)' (?:of type .* could not be converted to|is not a valid) "
     r"(?P<kind>\w+)(?: \(type .*\))?"
 )
+NO_OPTIONS = re.compile(r"^Cannot assign \w+ to Dict|is not a subclass of \w+")
 KINDS = {"Integer": "whole number", "Float": "number", "bool": "answer: write true or false"}
 
 
@@ -33,6 +34,11 @@ def explain(error: BaseException) -> str:
         known = [field.name for field in dataclasses.fields(cause.object_type)]
         return where + str(unknown(key, key.rsplit(".", 1)[-1], known))
     reason = str(cause.msg or cause).split("\n", 1)[0]
+    if isinstance(cause, ConfigKeyError) and "." in key:
+        group, _, name = key.rpartition(".")
+        return f"{where}{key}: {name} was not chosen; {group}=[...] says which are"
+    if isinstance(cause, ValidationError) and NO_OPTIONS.search(reason):
+        return f"{where}{key}: has options of its own; write {key}.NAME=VALUE"
     if isinstance(cause, ValidationError):
         wrong = CONVERSION.fullmatch(reason)
         if wrong:
@@ -70,6 +76,10 @@ def check_key(key: str, schema: type[Any]) -> None:
     at: Any = schema
     path: list[str] = []
     for name in key.replace("/", ".").split("."):
+        if typing.get_origin(at) is dict:  # whose names are free, but not what they stand for
+            at = typing.get_args(at)[1]
+            path.append(name)
+            continue
         if not dataclasses.is_dataclass(at):
             return
         fields = typing.get_type_hints(at)

@@ -2,8 +2,6 @@
 
 from dataclasses import asdict, dataclass, field
 
-from conf.checks import at_least
-
 MAX_SPREAD = 0.1
 
 
@@ -46,7 +44,8 @@ class ReportConfig:
     """Relative deviation of the latency above which a cell is not ranked."""
 
     def __post_init__(self) -> None:
-        at_least("results", len(self.results), 1)
+        if not self.results:
+            raise ValueError("results=[]: name a file of results")
         check_mix(self.mix)
 
 

@@ -48,6 +48,9 @@ def main(config: CompareConfig) -> None:
         titles = _short(files)
     if not pairs:
         labels = dict.fromkeys(cell.label for part in found for cell in part)
+        for name in config.checkpoints or []:
+            if name not in labels:
+                raise unknown(f"checkpoints={name}", name, labels)
         known = ", ".join(labels) or "none"
         raise bad_input(f"{' and '.join(titles)} have no load in common; there are: {known}")
     known_values = {name for pair in pairs for cell in pair for name in cell.names}

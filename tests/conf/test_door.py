@@ -51,6 +51,17 @@ COMMANDS = {
         (("quantize", "recipe=w4a16_awq", "recipe.steps=[sparsegpt,gptq]"), "symmetric rounding"),
         (("quantize", "-m", "recipe=w8a8_smooth_gptq,nope"), "there is no 'nope'"),
         (("serve", "checkpoint=."), "there is no model in that folder"),
+        (("evaluate", "--foo"), "--foo: options are written NAME=VALUE"),
+        (("evaluate", "scenario.base.batch=3"), "scenario.base: base was not chosen"),
+        (
+            ("evaluate", "scenario=base", "scenario.base.input_token=3"),
+            "Did you mean scenario.base.input_tokens?",
+        ),
+        (("evaluate.report", "mix=base"), "mix: has options of its own; write mix.NAME=VALUE"),
+        (("evaluate.report", "targets=3"), "targets: has options of its own"),
+        (("evaluate.report", "results=[]"), "results=[]: name a file of results"),
+        (("evaluate.report", "results=r.jsonl"), "r.jsonl: there is no such file"),
+        (("evaluate", "model=tiny", "checkpoints=nope"), "checkpoints=nope: there is no model in"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(

@@ -128,7 +128,7 @@ def test_nothing_to_compare(run_command: Run, tmp_path: Path) -> None:
     assert "empty.jsonl: there are no timed runs in it" in empty.stderr
     unknown = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w9]")
     assert unknown.returncode == 2
-    assert "there are: original" in unknown.stderr
+    assert "there is no 'w9'. Known: original" in unknown.stderr
 
 
 def test_another_model_is_no_pair(run_command: Run, tmp_path: Path) -> None:
