@@ -5,10 +5,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from conf.models import MADE_UP
 from evaluate.report.grounds import setups
 from evaluate.results import Row
 
-HASHES = ("checkpoint_sha256", "quantization_sha256", "weights")
+OF_ONE = ("checkpoint_sha256", "quantization_sha256", "weights", "pruned", MADE_UP)
 ORDER = (
     *("device", "driver", "power_limit_w", "max_sm_clock_mhz", "gpu_memory_gib", "cpu", "cores"),
     *("python", "engine", "versions", "engine_options", "variables", "commit"),
@@ -49,7 +50,7 @@ def _different(rows: list[Row]) -> list[dict[str, Any]]:
     """Each environment once, without what belongs to a single checkpoint."""
     found = {}
     for row in rows:
-        shared = {name: v for name, v in row.environment.items() if name not in HASHES}
+        shared = {name: v for name, v in row.environment.items() if name not in OF_ONE}
         found[json.dumps(shared, sort_keys=True)] = shared
     return list(found.values())
 
