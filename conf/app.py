@@ -83,10 +83,11 @@ def _run_jobs(command: Command, arguments: list[str], main: Callable[[Any], None
 
 def _words(arguments: list[str]) -> list[str]:
     """The overrides among the arguments; a flag that Hydra does not know is bad input."""
-    found, strange = get_args_parser().parse_known_args(arguments)
+    found, rest = get_args_parser().parse_known_args(arguments)
+    strange = [word for word in rest if word.startswith("-")]
     if strange:
         raise bad_input(f"{strange[0]}: options are written NAME=VALUE; --help shows them")
-    return list(found.overrides)
+    return [*found.overrides, *rest]  # those behind a flag, too
 
 
 def _as_bad_input(error: Exception) -> QuantlineError:

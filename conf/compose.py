@@ -4,6 +4,7 @@ Every override is checked first against what exists, so that a wrong name or opt
 with what is close, not with Hydra's advice to add a plus sign.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,11 +21,12 @@ from omegaconf.errors import OmegaConfBaseException
 from conf import sources
 from conf.cache import cache_root
 from conf.errors import bad_input, unknown
-from conf.explain import check_key, explain
+from conf.explain import check_key, explain, field_type
 from conf.load_schema import EngineConfig
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
+PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
 Config = TypeVar("Config")
 
 
@@ -79,10 +81,11 @@ def _as_field(word: str, command: Command) -> str:
 def _as_list(word: str, command: Command) -> str:
     """One name where a list of them is meant is a list of one."""
     key, _, value = word.partition("=")
-    field = command.schema.__dataclass_fields__.get(key)
-    is_list = field is not None and str(field.type).startswith("list[str]")
-    is_name = value != "null" and not value.startswith(("[", "$"))
-    return f"{key}=[{value}]" if is_list and value and is_name else word
+    hint = str(field_type(key, command.schema))
+    if not hint.startswith("list[str]") or not value or value == "null" or value[0] in "[":
+        return word
+    plain = value[0] in "'\"$" or PLAIN.fullmatch(value)
+    return f"{key}=[{value}]" if plain or "'" in value else f"{key}=['{value}']"
 
 
 def _is_engines_own(key: str) -> bool:

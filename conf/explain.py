@@ -90,6 +90,16 @@ def check_key(key: str, schema: type[Any]) -> None:
         path.append(name)
 
 
+def field_type(key: str, schema: type[Any]) -> Any:
+    """The type of an option by its whole name; none where there is no such option."""
+    at: Any = schema
+    for name in key.split("."):
+        if not dataclasses.is_dataclass(at):
+            return None
+        at = without_none(typing.get_type_hints(at).get(name))
+    return at
+
+
 def without_none(hint: Any) -> Any:
     """`X` for `X | None`, and the value type of a mapping of dataclasses is left to Hydra."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:

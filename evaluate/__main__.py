@@ -4,7 +4,7 @@ from pathlib import Path
 
 from conf.app import run
 from conf.compose import Command
-from conf.errors import QuantlineError
+from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema import LM_EVAL, EvaluateConfig
 
 COMMAND = Command(
@@ -26,8 +26,8 @@ def main(config: EvaluateConfig) -> None:
     try:
         _measure(config)
     except QuantlineError as error:
-        if _size(config) == before:
-            raise  # nothing to report that was not reported then
+        if error.exit_code != GATE_FAILED and _size(config) == before:
+            raise  # nothing was measured
         failure = error
     report_at_end(config)
     if failure is not None:

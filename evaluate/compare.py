@@ -18,7 +18,7 @@ from conf.models import MADE_UP
 from conf.report_schema import CompareConfig
 from conf.terminal import listed, say
 from evaluate.cells import Cell, cells
-from evaluate.noise import BANDWIDTH, Noise, noise_of
+from evaluate.noise import MACHINES_UNKNOWN, Noise, are_apart, machine_of, noise_of
 from evaluate.pooled import pooled
 from evaluate.results import Row
 from evaluate.summary import Ratio, compare
@@ -66,7 +66,9 @@ def main(config: CompareConfig) -> None:
     screen.print(table)
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
-    say(f"{noise}; the intervals contain it" if noise.is_known else str(noise))
+    say(f"{noise}; the intervals contain it" if noise.starts.members else str(noise))
+    if any(are_apart(*pair) for pair in pairs) and not noise.machines.members:
+        say(f"they ran on two machines; {MACHINES_UNKNOWN}")
 
 
 def _cells(files: list[Path]) -> list[Cell]:
@@ -145,8 +147,8 @@ def _facts(row: Row) -> dict[str, str]:
     parts = {name: environment[name] for name in names if name in environment}
     for group in ("versions", "engine_options", "variables"):
         parts |= environment.get(group, {})
-    if row.limit.get("rates") == "measured":
-        parts["bandwidth as measured there (GB/s)"] = round(row.limit[BANDWIDTH])
+    if machine := machine_of(row):
+        parts["machine"] = machine
     if environment.get("weights") == "random":
         parts["the format of made-up weights"] = environment.get(MADE_UP, 0)
     return {name: str(value) for name, value in parts.items()}

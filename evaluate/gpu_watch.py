@@ -9,9 +9,10 @@ from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
 
-from conf.hardware import gpu_handles
+from conf.hardware import gpu_cards, gpu_handles
 
 PAUSE_S = 0.02
+CARD = "card"
 SECONDS_TO_CALM = 10
 POWER_CAP = 0x4  # as a reason for a lower clock, normal under full load
 # Reasons that make a run incomparable.
@@ -59,13 +60,14 @@ class GpuWatch:
         return self.processes()
 
     def facts(self) -> dict[str, Any]:
-        """Driver, power limit and highest clock, as far as the card tells them."""
+        """Which card it is, driver, power limit and highest clock, as far as it tells them."""
         if not self.handles:
             return {}
         nvml, first = self.nvml, self.handles[0]
         limit = self._asked(nvml.nvmlDeviceGetEnforcedPowerLimit, first)
         memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, first)
         return {
+            CARD: gpu_cards()[0],
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": limit / 1e3 if limit else None,
             "max_sm_clock_mhz": self._asked(

@@ -9,7 +9,10 @@ from functools import cached_property
 
 from conf.models import MADE_UP
 from evaluate.cells import LEAST_RUNS, Cell, chosen_options
+from evaluate.gpu_watch import CARD
+from evaluate.results import Row
 from evaluate.summary import student, variance
+from serve.engine import PARALLEL
 
 FEW = 3  # loads; below, there is no telling what is usual
 FORMAT = "quantization_sha256"
@@ -18,6 +21,8 @@ STATED = (
     *(FORMAT, "weights", MADE_UP, "pruned"),
 )
 BANDWIDTH = "bandwidth_gb_s"
+UNKNOWN = ""
+MACHINES_UNKNOWN = "how much machines of one name differ was not measured"
 
 Logarithms = dict[str, dict[str, list[float]]]
 """Of times, by load and by what is the same to the engine."""
@@ -36,12 +41,12 @@ class Spread:
     kinds: int = 0
     """Of members that are the same."""
 
-    def words(self, between: str) -> str:
+    def words(self, between: str, members: str) -> str:
         """By how much, and how that is known."""
         kinds = f"{self.kinds} {'kind' if self.kinds == 1 else 'kinds'}"
         loads = len(self.variances)
         where = f"in the middle of {loads} loads" if loads > 1 else "under one load"
-        known = f"one deviation, {where}, by {self.members} starts of {kinds}"
+        known = f"one deviation, {where}, by {self.members} {members} of {kinds}"
         return f"{self.usual:.1%} {between} ({known})"
 
     @cached_property
@@ -81,22 +86,21 @@ class Noise:
     machines: Spread = field(default_factory=Spread)
     """On two that go by the same name."""
 
-    @property
-    def is_known(self) -> bool:
-        return bool(self.starts.members or self.machines.members)
-
     def __str__(self) -> str:
         said = []
         if self.starts.members:
-            said.append(self.starts.words("from start to start"))
+            said.append(self.starts.words("from start to start", "starts"))
         if self.machines.members:
-            said.append(self.machines.words("from one machine to another of the same name"))
-        if said:
-            return f"what is the same to the engine differs by {', and by '.join(said)}"
-        return (
+            between = "from one machine to another of the same name"
+            said.append(self.machines.words(between, "machines"))
+        words = f"what is the same to the engine differs by {', and by '.join(said)}"
+        if self.starts.members:
+            return words
+        unknown = (
             "intervals are of repeats within one start of the engine; how much starts differ "
             "was not measured (two recipes that are the same to the engine show it)"
         )
+        return f"{words}; on one machine {unknown}" if said else unknown
 
     def margin(self, one: Cell, other: Cell, load: str) -> float:
         """How far the two may lie apart for no reason of their own, as logarithm."""
@@ -104,16 +108,25 @@ class Noise:
         return max(usual, self.machines.margin(load)) if are_apart(one, other) else usual
 
 
-def machine_of(cell: Cell) -> tuple[float, ...]:
-    """The bandwidths that were measured, once each, of the machines that it ran on: cards of one
-    name differ in it. Empty where none was."""
-    limits = [row.limit for row in cell.valid if row.limit.get("rates") == "measured"]
-    return tuple(sorted({float(limit[BANDWIDTH]) for limit in limits}))
+def bandwidth_of(row: Row) -> float | None:
+    """What was measured of one GPU, or of the machine without one, in GB/s."""
+    if row.limit.get("rates") != "measured":
+        return None
+    options = row.environment.get("engine_options", {})
+    return float(row.limit[BANDWIDTH]) / math.prod(int(options.get(name, 1)) for name in PARALLEL)
+
+
+def machine_of(row: Row) -> str:
+    """Its card; in rows that do not name it, what was measured of it once: cards of one name differ
+    in it. Empty where neither is known."""
+    bandwidth = bandwidth_of(row)
+    measured = "" if bandwidth is None else f"{bandwidth:.5g} GB/s"
+    return str(row.environment.get(CARD) or measured or UNKNOWN)
 
 
 def are_apart(one: Cell, other: Cell) -> bool:
     """Whether they ran on two machines, as far as is known."""
-    both = machine_of(one), machine_of(other)
+    both = [{machine_of(row) for row in cell.valid} - {UNKNOWN} for cell in (one, other)]
     return all(both) and both[0] != both[1]
 
 
@@ -141,33 +154,40 @@ def noise_of(parts: list[dict[str, list[Cell]]], value: str | None = None) -> No
             for kind, twins in _twins(members, value).items():
                 for machine, found in twins.items():
                     starts[load][f"{number} {machine} {kind}"] += found
-                    machines[load][f"{number} {kind}"].append(statistics.fmean(found))
+                    if machine != UNKNOWN:
+                        machines[load][f"{number} {kind}"].append(statistics.fmean(found))
     return Noise(learned(starts), learned(machines))
 
 
-def _twins(
-    members: Iterable[Cell], value: str | None
-) -> dict[str, dict[tuple[float, ...], list[float]]]:
+def _twins(members: Iterable[Cell], value: str | None) -> dict[str, dict[str, list[float]]]:
     """The logarithms of what is the same to the engine, by the machine that it ran on."""
-    found: dict[str, dict[tuple[float, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in members:
-        times = _by_start(cell, value or cell.ranked_by)
-        if FORMAT in cell.row.environment and times:
-            found[_as_the_engine_sees_it(cell)][machine_of(cell)] += times
+        if FORMAT in cell.row.environment:
+            for machine, time in _by_start(cell, value or cell.ranked_by):
+                found[_as_the_engine_sees_it(cell)][machine].append(time)
+    for twins in found.values():
+        known = [machine for machine in twins if machine != UNKNOWN]
+        if len(known) == 1:  # no reason to think of another one
+            twins[known[0]] += twins.pop(UNKNOWN, [])
     return found
 
 
-def _by_start(cell: Cell, value: str) -> list[float]:
-    """The logarithm of the middle of its runs; of each start, where it was measured in several."""
-    starts: dict[float, list[float]] = defaultdict(list)
+def _by_start(cell: Cell, value: str) -> list[tuple[str, float]]:
+    """The machine and the logarithm of the middle of its runs; of each start, where it was measured
+    in several."""
+    starts: dict[tuple[str, float], list[float]] = defaultdict(list)
     for row in cell.valid:
         if value in row.values:
-            starts[row.startup.get("start_s", 0.0)].append(float(row.values[value]))
-    middles = [statistics.median(runs) for runs in starts.values() if len(runs) >= LEAST_RUNS]
+            start = (machine_of(row), row.startup.get("start_s", 0.0))
+            starts[start].append(float(row.values[value]))
+    middles = {
+        start: statistics.median(runs) for start, runs in starts.items() if len(runs) >= LEAST_RUNS
+    }
     summary = cell.summary(value)
-    if len(middles) < 2 and summary and summary.runs >= LEAST_RUNS:
-        middles = [summary.median]
-    return [math.log(middle) for middle in middles if middle > 0]
+    if len(starts) == 1 and middles and summary:
+        middles = dict.fromkeys(middles, summary.median)  # without what stands out
+    return [(machine, math.log(middle)) for (machine, _), middle in middles.items() if middle > 0]
 
 
 def _as_the_engine_sees_it(cell: Cell) -> str:

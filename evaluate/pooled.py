@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conf.errors import bad_input
 from conf.models import MADE_UP
-from evaluate.results import Row, current, read
+from evaluate.results import Row, current, read, rounded
 
 
 def pooled(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
@@ -44,8 +44,9 @@ def pooled(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
 
 
 def _mark(row: Row) -> tuple[str, ...]:
-    """What no other row has: beside names, one of its values to the last digit."""
-    figure = next((v for v in row.values.values() if isinstance(v, float)), row.reason)
+    """What no other row has: beside names, one of its values to the last digit that is kept."""
+    figures = (rounded(value) for value in row.values.values() if isinstance(value, float))
+    figure = next(figures, row.reason)
     names = (row.key, row.kind, row.model, row.checkpoint, row.measure)
     return *names, *map(str, (row.repeat, row.generation, row.time, figure))
 

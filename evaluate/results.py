@@ -93,14 +93,15 @@ def append(path: Path, row: Row) -> None:
 
 def _line(row: Row) -> str:
     """Without spaces, and with as many digits as a clock is worth: files are kept for years."""
-    return json.dumps(_rounded(asdict(row)), allow_nan=False, separators=(",", ":"))
+    return json.dumps(rounded(asdict(row)), allow_nan=False, separators=(",", ":"))
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """With as many digits as are kept."""
     if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
+        return {name: rounded(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(part) for part in value]
+        return [rounded(part) for part in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 

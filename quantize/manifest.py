@@ -13,8 +13,10 @@ FILE = "quantline.json"
 SCHEMA = 3
 READABLE = (2, SCHEMA)
 HASHES = "files"  # since schema 3
-# What people may write in without making it another checkpoint.
-NOT_HASHED = (FILE, "README.md", "generation_config.json")
+# What people may write in without making it another checkpoint; and what may even be gone.
+EDITABLE = ("config.json", "tokenizer_config.json", "chat_template.jinja")
+NOT_CLAIMED = (FILE, "README.md", "generation_config.json")
+WEIGHTS = ".safetensors"
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Manifest:
     canary: dict[str, str]
     """A prompt and the answer that the checkpoint gave."""
     files: dict[str, str] = field(default_factory=dict)
-    """Hash of each file that an engine reads, by name."""
+    """Hash of each file beside this one, by name; empty for one that people may write in."""
     schema: int = SCHEMA
 
     def write(self, folder: Path) -> None:
@@ -71,16 +73,31 @@ def read(folder: Path) -> Manifest:
     except json.JSONDecodeError as error:
         raise bad_input(f"{path}:{error.lineno}: no JSON ({error.msg})") from error
     names = {entry.name for entry in fields(Manifest)}
-    whole = isinstance(content, dict) and {HASHES, *content} == names
-    if not whole or content["schema"] not in READABLE:
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema not in READABLE or set(content) != names - ({HASHES} if schema != SCHEMA else set()):
         raise bad_input(f"{path}: no manifest of schema {SCHEMA}")
     return Manifest(**content)
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of each file of a checkpoint that an engine reads."""
-    found = sorted(path for path in folder.iterdir() if path.name not in NOT_HASHED)
-    return {path.name: files_sha256([path]) for path in found if path.is_file()}
+    """What a checkpoint claims of its files."""
+    found = sorted(path for path in folder.iterdir() if path.name not in NOT_CLAIMED)
+    return {path.name: _hash(path) for path in found if path.is_file()}
+
+
+def _hash(path: Path) -> str:
+    return "" if path.name in EDITABLE else files_sha256([path])
+
+
+def changed(folder: Path, claimed: dict[str, str]) -> list[str]:
+    """Files that are gone, or are not what was published, down to the last bit."""
+    here = {name: folder / name for name in claimed}
+    gone = [f"{name} is missing" for name, path in here.items() if not path.is_file()]
+    return gone + [
+        f"{name} is not what was published, its hash differs"
+        for name, path in here.items()
+        if path.is_file() and _hash(path) != claimed[name]
+    ]
 
 
 def is_pruned(folder: Path) -> bool | None:

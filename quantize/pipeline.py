@@ -24,7 +24,7 @@ from quantize.compress import Batches, Outcome, compress
 from quantize.fetch import fetch, without_weights
 from quantize.load import answer, check_finite, load
 from quantize.manifest import Manifest, hashes
-from quantize.preflight import preflight
+from quantize.preflight import check_machine, preflight
 from quantize.publish import destination, may_publish, published_whole
 from quantize.recipe import modifiers
 from quantize.recipe_file import from_file
@@ -69,6 +69,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
     seconds: dict[str, float] = {}
     with timed(seconds, "fetch"):
         source = fetch(config.model)
+    check_machine(checked, config)  # what was fetched may lie on the same disk
     source_hash = weights_sha256(source)
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)

@@ -66,7 +66,7 @@ def preflight(source: Path, config: QuantizeConfig) -> Preflight:
     modules = check_fit(model, recipe, str(config.model.name))
     _check_mappings(model, recipe, str(config.model.name))
     found = Preflight(recipe, len(modules), *_needs(model, config, modules))
-    _check_machine(found, config)
+    check_machine(found, config)
     return found
 
 
@@ -212,7 +212,8 @@ def _needs(
     return disk / 2**30, host / 2**30, gpu / 2**30, seconds / 60
 
 
-def _check_machine(found: Preflight, config: QuantizeConfig) -> None:
+def check_machine(found: Preflight, config: QuantizeConfig) -> None:
+    """Raises where disk or memory are too small for it now."""
     place = Path(config.output_dir).expanduser().absolute()
     while not place.exists():
         place = place.parent

@@ -66,7 +66,7 @@ def verify(
             with CheckpointTensors(source) as original:
                 proof.faults += _touched(tensors, original)
     if claimed:
-        proof.faults += _changed(folder, claimed.files)
+        proof.faults += manifest.changed(folder, claimed.files)
     return proof
 
 
@@ -84,17 +84,6 @@ def _touched(tensors: CheckpointTensors, original: CheckpointTensors) -> list[st
 
 def _manifest(folder: Path) -> manifest.Manifest | None:
     return manifest.read(folder) if (folder / manifest.FILE).is_file() else None
-
-
-def _changed(folder: Path, published: dict[str, str]) -> list[str]:
-    """Files that are gone, or are not what was published, down to the last bit."""
-    found = manifest.hashes(folder) if published else {}
-    gone = [f"{name} is missing" for name in published if name not in found]
-    return gone + [
-        f"{name} is not what was published, its hash differs"
-        for name in published
-        if name in found and found[name] != published[name]
-    ]
 
 
 class _Check:

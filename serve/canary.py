@@ -9,17 +9,19 @@ from statistics import fmean
 from typing import Any
 
 from conf.errors import world_fault
-from conf.models import has_chat_template
+from conf.models import has_chat_template, read_config
 from quantize import manifest
 from serve.talk import post
 
 TOKENS = 32  # as many as quantize kept
 ALIKE = 0.3  # share of words in common, in their order; kernels differ, nonsense has next to none
-# A weak model, sure of nothing, soon says other words on other kernels, and yet expects the kept
-# ones as much as its own (2.4 and 2.5 nats a token, where it was measured); a broken one does not
-# (5.5 and 2.6).
+# A weak model, sure of little, soon says other words on other kernels, and yet expects the kept
+# ones nearly as much as its own (2.4 and 2.5 nats a token, where it was measured); a broken one
+# does not (5.5 and 2.6), or expects nothing more than anything else.
 SURPRISED = 2.0
+CLUELESS = 0.5  # of the nats that a guess among all words has
 PROMPT = "What is the capital of France?"
+GREEDY = {"max_tokens": TOKENS, "temperature": 0}
 FAILURES = (OSError, LookupError, TypeError, ValueError, HTTPException)
 
 
@@ -47,7 +49,7 @@ class Canary:
         """What is wrong with the answer; empty where nothing is."""
         if not self.answer.strip():
             return f"it says nothing when asked {self.prompt!r}"
-        if self.differs and self.surprise > SURPRISED:
+        if self.differs and not self.surprise <= SURPRISED:  # which is so of no number, too
             return (
                 f"asked {self.prompt!r} it says {self.answer!r}; when it was made it said "
                 f"{self.expected!r}"
@@ -59,7 +61,10 @@ def listen(folder: Path, url: str, name: str) -> Canary:
     """Asks the server what quantize asked; where it answers otherwise, what it holds of the answer
     that was kept."""
     kept = manifest.read(folder).canary if (folder / manifest.FILE).is_file() else {}
-    question = Question(url, name, kept.get("prompt", PROMPT), has_chat_template(folder))
+    words_known = int(read_config(folder)["vocab_size"])
+    question = Question(
+        url, name, kept.get("prompt", PROMPT), has_chat_template(folder), words_known
+    )
     try:
         words = question.answer()
     except FAILURES as error:
@@ -82,38 +87,32 @@ class Question:
     name: str
     prompt: str
     is_chat: bool
+    vocabulary: int
+    """How many words it knows."""
 
     def answer(self) -> str:
-        choice = self._post(self._asked())["choices"][0]
+        asked = {"messages": self._turns()} if self.is_chat else {"prompt": self.prompt}
+        path = "/v1/chat/completions" if self.is_chat else "/v1/completions"
+        choice = self._post(path, GREEDY | asked)["choices"][0]
         return str(choice["message"]["content"] or "") if self.is_chat else str(choice["text"])
 
     def surprise(self, expected: str) -> float:
-        """How much less these words were expected than its own, in nats a token."""
-        own = self._post(self._asked() | {"logprobs": True if self.is_chat else 0})
-        told = own["choices"][0]["logprobs"]
-        said = (
-            [token["logprob"] for token in told["content"]]
-            if self.is_chat
-            else told["token_logprobs"]
-        )
-        whole = self._post(self._asked(expected) | {"max_tokens": 1, "prompt_logprobs": 0})
-        read = whole["prompt_logprobs"] if self.is_chat else whole["choices"][0]["prompt_logprobs"]
-        answer = read[int(own["usage"]["prompt_tokens"]) :]
-        kept = [next(iter(token.values()))["logprob"] for token in answer]
-        return fmean(said) - fmean(kept)
+        """How much less these words were expected than its own, in nats a token; without end where
+        it expects nothing."""
+        asked = {"messages": self._turns()} if self.is_chat else {"prompt": self.prompt}
+        before = self._post("/tokenize", asked)["tokens"]
+        kept = self._post("/tokenize", {"prompt": expected, "add_special_tokens": False})["tokens"]
+        said = self._post("/v1/completions", GREEDY | {"prompt": before, "logprobs": 0})
+        own = -fmean(said["choices"][0]["logprobs"]["token_logprobs"])
+        if own > CLUELESS * math.log(self.vocabulary):
+            return math.inf
+        whole = {"prompt": before + kept, "prompt_logprobs": 0, "max_tokens": 1}
+        read = self._post("/v1/completions", GREEDY | whole)["choices"][0]["prompt_logprobs"]
+        told = [next(iter(token.values()))["logprob"] for token in read[len(before) :]]
+        return -fmean(told) - own
 
-    def _asked(self, answer: str = "") -> dict[str, Any]:
-        """The question, and what is said to have been answered so far."""
-        if not self.is_chat:
-            return {"prompt": f"{self.prompt} {answer}".strip()}
-        turns = [{"role": "user", "content": self.prompt}]
-        if not answer:
-            return {"messages": turns}
-        turns.append({"role": "assistant", "content": answer})
-        goes_on = {"add_generation_prompt": False, "continue_final_message": True}
-        return {"messages": turns} | goes_on
+    def _turns(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.prompt}]
 
-    def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        path = "/v1/chat/completions" if self.is_chat else "/v1/completions"
-        shared = {"model": self.name, "max_tokens": TOKENS, "temperature": 0}
-        return post(self.url, path, shared | body)
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return post(self.url, path, {"model": self.name} | body)

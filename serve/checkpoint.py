@@ -13,6 +13,8 @@ from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
 from conf.load_schema import EngineConfig
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
+from quantize import manifest
+from quantize.manifest import WEIGHTS
 from serve.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
@@ -105,7 +107,12 @@ def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor
 
 
 def _check_proof(folder: Path) -> None:
-    """The proof of quantize, in a process of its own; a checkpoint that passed is remembered."""
+    """The proof of quantize, in a process of its own; a checkpoint that passed is remembered. Small
+    files are looked at each time."""
+    claimed = manifest.read(folder).files if (folder / manifest.FILE).is_file() else {}
+    small = {name: digest for name, digest in claimed.items() if not name.endswith(WEIGHTS)}
+    if faults := manifest.changed(folder, small):
+        raise bad_input(f"{folder}: {faults[0]}")
     mark = cache_root() / "proven" / checkpoint_hash(folder)
     if mark.is_file():
         return

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ OPTION_FILES = {
     "entrypoints/openai/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
     "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
 }
+READABLE = re.compile(r"\d+(\.\d+)?[kKmMgGtT]?")  # vLLM takes 8k for a number
 JSON_LISTS = ("allowed_origins", "allowed_methods", "allowed_headers")
 # Options that would undo what was checked, or be read by everybody in the process list.
 OURS = {
@@ -109,8 +111,13 @@ def _misfit(annotation: str, value: Any) -> str:
     if kind == "bool":
         return "" if isinstance(value, bool) else "is neither true nor false"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    readable = isinstance(value, str) and (value[:1].isdigit() or value == "auto")  # such as 8k
-    return "" if is_number or readable else "is no number"
+    if is_number or (isinstance(value, str) and READABLE.fullmatch(value)):
+        return "is no whole number" if kind == "int" and value != _whole(value) else ""
+    return "is no number"
+
+
+def _whole(value: Any) -> Any:
+    return value if isinstance(value, str) else int(value)
 
 
 def known_options() -> dict[str, str]:

@@ -259,7 +259,9 @@ class Watch:
         if canary.fault:
             say(f"warning: {canary.fault}")
         elif canary.differs:
-            say("canary: it says other words than when it was made, but expects those as much")
+            say(
+                "canary: it says other words than when it was made, but expects those nearly as much"
+            )
         elif canary.expected:
             say(f"canary: {canary.likeness:.0%} of the words that it said when it was made")
         else:

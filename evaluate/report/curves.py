@@ -61,23 +61,29 @@ def crossing(curve: Curve) -> str:
     name = "batch" if curve.axis == BATCH else "context"
     sizes = [size for size, _ in curve.points]
     changes = turns(told, sizes)
-    if len(changes) > 1:
+    if len(changes) > 1 or len(told) < len(sizes) / 2:
         return ""
-    starts_ahead = next(iter(told.values())) > 1
     if changes:
-        turn = changes[0]
-        if turn.place:
-            wins = "below" if starts_ahead else "above"
-            return f"{curve.candidate} is faster than the original {wins} {name} {turn.place}"
-        first, last = ("faster", "slower") if starts_ahead else ("slower", "faster")
-        until = f"{first} than the original up to {name} {turn.before:,}"
-        return f"{curve.candidate} is {until}, {last} from {turn.after:,} on"
-    if len(told) < len(sizes) / 2:
-        return ""
-    words = f"{curve.candidate} is {'faster' if starts_ahead else 'slower'} than the original"
-    where = f"{name} {sizes[0]} to {sizes[-1]:,}"
+        return f"{curve.candidate} is {_turned(changes[0], told, sizes, name)}"
+    ahead = "faster" if next(iter(told.values())) > 1 else "slower"
     level = "or level with it" if len(told) < len(sizes) else "over the whole range"
-    return f"{words} {level}, {where}"
+    where = f"{name} {sizes[0]} to {sizes[-1]:,}"
+    return f"{curve.candidate} is {ahead} than the original {level}, {where}"
+
+
+def _turned(turn: "Turn", told: dict[int, float], sizes: list[int], name: str) -> str:
+    """A change of places, in words, and where within its sides none can be told."""
+    starts_ahead = told[turn.before] > 1
+    if turn.place and len(told) == len(sizes):
+        return (
+            f"faster than the original {'below' if starts_ahead else 'above'} {name} {turn.place}"
+        )
+    early = all(size in told for size in sizes if size <= turn.before)
+    late = all(size in told for size in sizes if size >= turn.after)
+    level = ["" if side else " or level with it" for side in (early, late)]
+    first, last = ("faster", "slower") if starts_ahead else ("slower", "faster")
+    until = f"{first} than the original{level[0]} up to {name} {turn.before:,}"
+    return f"{until}, {last}{level[1]} from {turn.after:,} on"
 
 
 def _is_original(curve: Curve) -> bool:

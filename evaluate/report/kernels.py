@@ -85,7 +85,7 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
         and ratio.differs
     }
     changes = turns(told, [size for size, _ in both])
-    if len(told) < LEAST_TOLD or len(changes) > 1:
+    if len(told) < max(LEAST_TOLD, len(both) / 2) or len(changes) > 1:
         return ""
     first, last = (one, other) if next(iter(told.values())) > 1 else (other, one)
     where = f" ({kernels.family})"

@@ -3,7 +3,7 @@
 from conf.models import MADE_UP, ORIGINAL
 from conf.terminal import listed
 from evaluate.judging import engine_findings
-from evaluate.noise import are_apart, machine_of
+from evaluate.noise import MACHINES_UNKNOWN, are_apart, bandwidth_of
 from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.kernels import kernel_findings
@@ -55,7 +55,7 @@ def _has_nothing_beside_it(load: Load) -> bool:
 
 
 def _noise_note(ground: Ground) -> str:
-    if not ground.noise.is_known:
+    if not ground.noise.starts.members:
         return f"{ground.title}: {ground.noise}"
     return (
         f"{ground.title}: {ground.noise}; all intervals between checkpoints contain what it does "
@@ -73,13 +73,12 @@ def _machine_notes(ground: Ground) -> list[str]:
                 apart[entry.candidate] = None
     if not apart:
         return []
-    cells = [entry.cell for load in ground.loads for entry in load.entries]
-    rates = sorted({rate for cell in cells for rate in machine_of(cell)})
-    read = listed([f"{rate:,.0f}" for rate in rates])
-    unknown = "" if ground.noise.machines.members else "; how much such differ was not measured"
+    rates = sorted({round(rate) for row in ground.rows if (rate := bandwidth_of(row))})
+    read = f" (they read {listed([f'{rate:,}' for rate in rates])} GB/s)" if rates else ""
+    unknown = "" if ground.noise.machines.members else f"; {MACHINES_UNKNOWN}"
     return [
-        f"{ground.title}: on another machine than the original, or after its rates were measured "
-        f"anew (it reads {read} GB/s), in some loads or all: {', '.join(apart)}{unknown}"
+        f"{ground.title}: on another machine than the original{read}, in some loads or all: "
+        f"{', '.join(apart)}{unknown}"
     ]
 
 

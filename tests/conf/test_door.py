@@ -50,6 +50,7 @@ COMMANDS = {
         (("quantize", "recipe.file=x.yaml", "lm_head=int8"), "the file is run as it is"),
         (("quantize", "recipe=w4a16_awq", "recipe.steps=[sparsegpt,gptq]"), "symmetric rounding"),
         (("quantize", "-m", "recipe=w8a8_smooth_gptq,nope"), "there is no 'nope'"),
+        (("quantize", "model=tiny", "-m", "recipe=fp8_dynamic,nope"), "there is no 'nope'"),
         (("serve", "checkpoint=."), "there is no model in that folder"),
         (("evaluate", "--foo"), "--foo: options are written NAME=VALUE"),
         (("evaluate", "scenario.base.batch=3"), "scenario.base: base was not chosen"),
@@ -61,6 +62,12 @@ COMMANDS = {
         (("evaluate.report", "targets=3"), "targets: has options of its own"),
         (("evaluate.report", "results=[]"), "results=[]: name a file of results"),
         (("evaluate.report", "results=r.jsonl"), "r.jsonl: there is no such file"),
+        (
+            ("evaluate.report", "results=/a/run=3/r.jsonl"),
+            "/a/run=3/r.jsonl: there is no such file",
+        ),
+        (("evaluate", "model=tiny", "checkpoints=~/nope"), "checkpoints=~/nope: there is no model"),
+        (("quantize", "recipe.steps=gtpq"), "choose one of smoothquant, awq, sparsegpt"),
         (("evaluate", "model=tiny", "checkpoints=nope"), "checkpoints=nope: there is no model in"),
     ],
 )

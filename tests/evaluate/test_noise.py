@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaluate.cells import Cell
-from evaluate.noise import Spread, are_apart, learned, machine_of, noise_of
+from evaluate.noise import Spread, are_apart, learned, noise_of
 from evaluate.results import Row
 
 LOADS = [f"load_{number}" for number in range(7)]
@@ -129,8 +129,9 @@ def test_kernels_may_be_logged_in_any_order_and_another_value_has_its_own_noise(
     assert ttft.starts.usual == pytest.approx(2 * latency.starts.usual)
 
 
-def on(machine: float) -> dict[str, Any]:
-    return {"limit": {"rates": "measured", "bandwidth_gb_s": machine}}
+def on(bandwidth: float, **environment: Any) -> dict[str, Any]:
+    limit = {"rates": "measured", "bandwidth_gb_s": bandwidth}
+    return {"limit": limit, "environment": environment}
 
 
 def test_twins_on_two_machines_widen_only_what_is_compared_across_them() -> None:
@@ -146,13 +147,38 @@ def test_twins_on_two_machines_widen_only_what_is_compared_across_them() -> None
     assert near < far / 20
 
 
-def test_a_machine_is_known_by_what_was_measured_of_it() -> None:
-    one, other = cell("gptq", [1.0, 1.0]), cell("ptq", TWIN)
-    assert not are_apart(one, other)
-    assert not are_apart(one, cell("ptq", TWIN, **on(4250.0)))
-    assert are_apart(cell("gptq", TWIN, **on(4428.0)), cell("ptq", TWIN, **on(4250.0)))
-    stated = {"limit": {"rates": "datasheet", "bandwidth_gb_s": 4800.0}}
-    assert machine_of(cell("ptq", TWIN, **stated)) == ()
+def test_two_machines_say_nothing_of_the_starts_on_one() -> None:
+    one, other = cell("gptq", [1.0, 1.0], **on(4250.0)), cell("ptq", TWIN, **on(4428.0))
+    noise = noise_of([{"base": [one, other]}])
+    assert noise.starts.members == 0
+    assert noise.margin(one, cell("fp8", TWIN, **on(4250.0)), "base") == 0
+    assert "machines of 1 kind" in str(noise)
+    assert "how much starts differ was not measured" in str(noise)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ({}, {}, False),
+        ({}, on(4250.0), False),
+        (on(4428.0), on(4250.0), True),
+        (on(4250.123456789), on(4250.123), False),  # rows keep seven digits
+        (on(4250.0), on(8500.0, engine_options={"tensor_parallel_size": 2}), False),
+        (on(4250.0, card="0a"), on(4250.0, card="0b"), True),
+        (on(4250.0, card="0a"), on(4300.0, card="0a"), False),
+        ({"limit": {"rates": "datasheet", "bandwidth_gb_s": 4800.0}}, on(4250.0), False),
+    ],
+)
+def test_a_machine_is_known_by_its_card_or_by_what_was_measured_of_it(
+    one: dict[str, Any], other: dict[str, Any], apart: bool
+) -> None:
+    assert are_apart(cell("gptq", TWIN, **one), cell("ptq", TWIN, **other)) is apart
+
+
+def test_what_ran_on_an_unknown_machine_ran_on_the_only_known_one() -> None:
+    known, unknown = cell("gptq", [1.0, 1.0], **on(4250.0)), cell("ptq", TWIN)
+    noise = noise_of([{"base": [known, unknown]}])
+    assert (noise.starts.members, noise.machines.members) == (2, 0)
 
 
 def test_a_cell_that_was_measured_in_two_starts_is_its_own_twin() -> None:
@@ -163,3 +189,7 @@ def test_a_cell_that_was_measured_in_two_starts_is_its_own_twin() -> None:
     noise = noise_of([{"base": [one]}])
     assert (noise.starts.members, noise.starts.kinds) == (2, 1)
     assert noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), rel=0.02)
+    for row, bandwidth in zip(one.valid, (4250.0, 4250.0, 4428.0, 4428.0, 4428.0), strict=True):
+        row.limit = on(bandwidth)["limit"]
+    resumed = noise_of([{"base": [one]}])
+    assert (resumed.starts.members, resumed.machines.members) == (0, 2)

@@ -88,14 +88,19 @@ def test_a_flipped_bit_and_a_lost_file_are_named_and_words_may_be_changed(copy: 
     weights.write_bytes(whole)
     (copy / "tokenizer.json").unlink()
     (copy / "README.md").write_text("ours")
-    (copy / "generation_config.json").write_text("{}")
+    (copy / "generation_config.json").unlink()
+    edited = json.loads((copy / "config.json").read_text()) | {"max_position_embeddings": 4096}
+    (copy / "config.json").write_text(json.dumps(edited))
     assert verify(copy).faults == [
         "tokenizer.json is missing",
         "model.safetensors is not what was published, its hash differs",
     ]
     record = json.loads((copy / "quantline.json").read_text())
-    del record["files"]  # as older ones are
-    (copy / "quantline.json").write_text(json.dumps(record | {"schema": 2}))
+    del record["files"]
+    (copy / "quantline.json").write_text(json.dumps(record))
+    with pytest.raises(QuantlineError, match="no manifest of schema 3"):
+        verify(copy)
+    (copy / "quantline.json").write_text(json.dumps(record | {"schema": 2}))  # as older ones are
     assert verify(copy).faults == []
 
 

@@ -1,6 +1,7 @@
 """What is checked before a server starts: the proof, the hardware, memory, splits, the key."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,7 @@ def test_a_split_between_groups_is_fine_and_needs_its_gpus(
         ("The capital of France is Paris, a city.", "The capital of France is Paris.", 0.0, True),
         ("zq zq zq zq zq zq", "The capital of France is Paris.", 2.9, False),
         ("It is Paris!", "The capital of France is Paris.", 0.4, True),
+        ("It is Paris!", "The capital of France is Paris.", math.nan, False),
         ("", "The capital of France is Paris.", 0.0, False),
         ("anything at all", "", 0.0, True),
         ("", "", 0.0, False),
@@ -271,6 +273,8 @@ def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
         (("engine.model=/other",), "engine.model: say what to serve with checkpoint="),
         (("engine.hf_token=abc",), "engine.hf_token: everybody here could read it"),
         (("engine.max_num_seqs=abc",), "engine.max_num_seqs=abc: is no number"),
+        (("engine.max_num_seqs=8zz",), "engine.max_num_seqs=8zz: is no number"),
+        (("engine.max_num_seqs=0.5",), "engine.max_num_seqs=0.5: is no whole number"),
         (("engine.enable_prefix_caching=2",), "engine.enable_prefix_caching=2: is neither true"),
         (("engine=transformers",), "engine=transformers: what serves is vLLM"),
         (("engine=transformers", "prompt=Hello"), "engine=transformers: what serves is vLLM"),

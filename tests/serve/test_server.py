@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import openai
@@ -21,6 +23,7 @@ import pytest
 from serve.canary import SURPRISED, Question
 from serve.process import check_port, free_port
 
+WORDS = 1024  # that tiny knows
 KEY = "sesame-opens-the-door"
 SECRET_PROMPT = "platypus-umbrella-seventeen"
 START_LIMIT_S = 300
@@ -133,10 +136,11 @@ def test_words_that_the_model_might_say_surprise_it_less_than_nonsense(
 ) -> None:
     """On the real server: a checkpoint of few certainties is known by what it expects."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
-    question = Question(served.url, "tiny", "A list is", is_chat=False)
+    question = Question(served.url, "tiny", "A list is", is_chat=False, vocabulary=WORDS)
     own = question.answer()
     assert question.surprise(own) < 1
     assert question.surprise("zq Paris 7 ]] kangaroo") > SURPRISED
+    assert replace(question, vocabulary=2).surprise(own) == math.inf
 
 
 def test_it_says_what_it_found_and_lines_that_work(served: Served) -> None:

@@ -76,6 +76,6 @@ def test_who_ran_on_another_machine_than_the_original_is_named() -> None:
         row.limit |= {"rates": "measured", "bandwidth_gb_s": read}
     (said,) = [note for note in notes([ground_of(rows)]) if "another machine" in note]
     assert "4,250, 4,428 GB/s" in said
-    assert said.endswith("all: w4a16; how much such differ was not measured")
+    assert said.endswith("all: w4a16; how much machines of one name differ was not measured")
     alike = notes([ground_of([row for row in rows if row.checkpoint != "w4a16"])])
     assert not any("another machine" in note for note in alike)

@@ -174,6 +174,11 @@ def batch_cells(speedups: dict[int, float]) -> list[Row]:
             {1: 1.2, 8: 1.0, 64: 0.9},
             "w8a16 is faster than the original up to batch 1, slower from 64 on",
         ),
+        (
+            {1: 1.0, 4: 1.2, 16: 0.9, 64: 0.8},
+            "w8a16 is faster than the original or level with it up to batch 4, slower from 16 on",
+        ),
+        ({1: 1.0, 2: 1.0, 4: 1.2, 16: 0.9, 64: 1.0}, ""),
         ({1: 1.0, 8: 1.0, 64: 1.0}, ""),
         ({1: 1.3, 4: 0.8, 16: 1.3, 64: 1.3}, ""),
     ],
