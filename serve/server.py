@@ -259,9 +259,7 @@ class Watch:
         if canary.fault:
             say(f"warning: {canary.fault}")
         elif canary.differs:
-            say(
-                "canary: it says other words than when it was made, but expects those nearly as much"
-            )
+            say("canary: it says other words than when it was made, but expects those, too")
         elif canary.expected:
             say(f"canary: {canary.likeness:.0%} of the words that it said when it was made")
         else:
