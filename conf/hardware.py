@@ -73,10 +73,14 @@ def gpu_names() -> list[str]:
 
 
 def gpu_cards() -> list[str]:
-    """The same GPUs, each card by a name of its own; cards of one name differ in speed."""
+    """The same GPUs, each card by a name of its own, as far as the driver tells it; cards of one
+    name differ in speed."""
     import pynvml
 
-    uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in gpu_handles()]
+    try:
+        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in gpu_handles()]
+    except pynvml.NVMLError:
+        return []
     return [hashlib.sha256(uuid.encode()).hexdigest()[:8] for uuid in uuids]
 
 

@@ -67,7 +67,7 @@ class GpuWatch:
         limit = self._asked(nvml.nvmlDeviceGetEnforcedPowerLimit, first)
         memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, first)
         return {
-            CARD: gpu_cards()[0],
+            CARD: next(iter(gpu_cards()), ""),
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": limit / 1e3 if limit else None,
             "max_sm_clock_mhz": self._asked(

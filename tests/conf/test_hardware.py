@@ -39,3 +39,20 @@ def test_an_unknown_gpu_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_gpu_is_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "gpu_names", list)
     assert hardware.resolve_gpu(GpuConfig()).name == "cpu"
+
+
+def test_two_cards_of_one_name_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is replaced: there is no GPU here."""
+    import pynvml
+
+    monkeypatch.setattr(hardware, "gpu_handles", lambda: ["one", "other"])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: f"GPU-{handle}")
+    one, other = hardware.gpu_cards()
+    assert one != other
+    assert hardware.gpu_cards() == [one, other]
+
+    def refuse(_: object) -> str:
+        raise pynvml.NVMLError(3)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", refuse)
+    assert hardware.gpu_cards() == []
