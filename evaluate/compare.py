@@ -38,12 +38,13 @@ COMMAND = Command(
 
 def main(config: CompareConfig) -> None:
     files = [Path(entry).expanduser() for entry in config.results]
+    faults: list[str] = []
     if config.checkpoints is not None:
-        found = [_cells(files)]
+        found = [_cells(files, faults)]
         pairs = _two_checkpoints(found[0], *config.checkpoints)
         titles = list(config.checkpoints)
     else:
-        found = [_cells([path]) for path in files]
+        found = [_cells([path], faults) for path in files]
         pairs = _two_files(found[0], found[1])
         titles = _short(files)
     if not pairs:
@@ -69,11 +70,15 @@ def main(config: CompareConfig) -> None:
     say(f"{noise}; the intervals contain it" if noise.starts.members else str(noise))
     if any(are_apart(*pair) for pair in pairs) and not noise.machines.members:
         say(f"they ran on two machines; {MACHINES_UNKNOWN}")
+    if faults:
+        raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
 
 
-def _cells(files: list[Path]) -> list[Cell]:
-    rows, faults, notes = pooled(files)
-    for words in (*faults, *notes):
+def _cells(files: list[Path], faults: list[str]) -> list[Cell]:
+    """What can be compared; lines that cannot be read are added to the faults."""
+    rows, unread, notes = pooled(files)
+    faults += unread
+    for words in (*unread, *notes):
         say(words)
     found = cells(rows)
     if not found:

@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from conf.cache import log_file
-from conf.errors import QuantlineError, gate_failed, world_fault
-from conf.hardware import resolve_gpu
-from conf.load_schema import ScenarioConfig
+from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
+from conf.hardware import compute_capability, resolve_gpu
+from conf.kernels import support
+from conf.load_schema import GpuConfig, ScenarioConfig
 from conf.models import MADE_UP, ORIGINAL, read_config
 from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
@@ -113,10 +114,20 @@ class Sweep(Ledger):
             assert target.folder is not None
             if not target.dummy:
                 check(target.folder, original, self.config.engine)
+            self._check_kernel(target.folder)
             return self._missing(target, target.folder)
         except Exception as error:
             self._fail(target.name, "", "", error)
             return None
+
+    def _check_kernel(self, folder: Path) -> None:
+        """A format that vLLM cannot run here is said without starting it."""
+        if self.config.engine.kind == "transformers" or self.config.engine.url is not None:
+            return
+        quantization = read_config(folder).get("quantization_config") or {}
+        found = support(quantization, compute_capability(GpuConfig()), os.uname().machine)
+        if not found.runs:
+            raise bad_input(f"{found.words}; measure {found.instead} instead")
 
     def _missing(self, target: Target, folder: Path) -> Plan:
         config = read_config(folder)

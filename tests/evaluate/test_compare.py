@@ -178,3 +178,16 @@ def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
         result = run_command("evaluate.compare", *options)
         assert "by 2 starts of 1 kind" in result.stderr
         assert "not told apart" in result.stdout
+
+
+def test_a_line_that_cannot_be_read_is_left_out_and_ends_with_2(
+    run_command: Run, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.jsonl", "original", [1.0, 1.0])
+    with (tmp_path / "b.jsonl").open("a") as file:
+        file.write("{cut short\n")
+    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    assert result.returncode == 2
+    assert "not told apart" in result.stdout
+    assert "1 lines were left out, the first: b.jsonl:" in result.stderr
