@@ -12,7 +12,7 @@ from evaluate.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.gpu_watch import CARD
 from evaluate.results import Row
 from evaluate.summary import student, variance
-from serve.engine import PARALLEL
+from serve.engine import gpus_of
 
 FEW = 3  # loads; below, there is no telling what is usual
 FORMAT = "quantization_sha256"
@@ -105,15 +105,16 @@ class Noise:
     def margin(self, one: Cell, other: Cell, load: str) -> float:
         """How far the two may lie apart for no reason of their own, as logarithm."""
         usual = self.starts.margin(load)
-        return max(usual, self.machines.margin(load)) if are_apart(one, other) else usual
+        if not self.machines.members or not are_apart(one, other):
+            return usual
+        return max(usual, self.machines.margin(load))
 
 
 def bandwidth_of(row: Row) -> float | None:
     """What was measured of one GPU, or of the machine without one, in GB/s."""
     if row.limit.get("rates") != "measured":
         return None
-    options = row.environment.get("engine_options", {})
-    return float(row.limit[BANDWIDTH]) / math.prod(int(options.get(name, 1)) for name in PARALLEL)
+    return float(row.limit[BANDWIDTH]) / gpus_of(row.environment.get("engine_options", {}))
 
 
 def machine_of(row: Row) -> str:

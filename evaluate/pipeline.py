@@ -10,8 +10,7 @@ from rich.console import Console
 
 from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
-from conf.hardware import compute_capability, resolve_gpu
-from conf.kernels import support
+from conf.hardware import resolve_gpu
 from conf.load_schema import GpuConfig, ScenarioConfig
 from conf.models import MADE_UP, ORIGINAL, read_config
 from conf.schema import AccuracyConfig, EvaluateConfig
@@ -29,8 +28,8 @@ from evaluate.table import accuracy_table, profile_tables, speed_table, worst_ta
 from evaluate.targets import Target, targets
 from evaluate.worker import Job
 from quantize.manifest import is_pruned
-from serve.checkpoint import check, checkpoint_hash, quantization_hash
-from serve.engine import PARALLEL
+from serve.checkpoint import check, checkpoint_hash, quantization_hash, support_of
+from serve.engine import gpus_of
 from serve.tensors import tensors
 
 SHORTEST_CONTEXT = 64
@@ -87,7 +86,7 @@ class Sweep(Ledger):
         found = targets(self.config)
         original = next((t.folder for t in found if t.folder is not None), Path())
         if self.config.engine.url is None:
-            self.rates = limits.rates(resolve_gpu(self.config.gpu), self._gpus())
+            self.rates = limits.rates(resolve_gpu(self.config.gpu), self._gpus)
         plans = [plan for target in found if (plan := self._plan(target, original)) is not None]
         taken = len(self.rows)
         if taken:
@@ -102,9 +101,9 @@ class Sweep(Ledger):
                 self._guarded(plan, view)
         self._finish()
 
+    @property
     def _gpus(self) -> int:
-        options = self.config.engine.options
-        return math.prod(int(options.get(name, 1)) for name in PARALLEL)
+        return gpus_of(self.config.engine.options)
 
     def _plan(self, target: Target, original: Path) -> Plan | None:
         """What is missing of a target; none where it cannot be measured, which is noted."""
@@ -124,8 +123,7 @@ class Sweep(Ledger):
         """A format that vLLM cannot run here is said without starting it."""
         if self.config.engine.kind == "transformers" or self.config.engine.url is not None:
             return
-        quantization = read_config(folder).get("quantization_config") or {}
-        found = support(quantization, compute_capability(GpuConfig()), os.uname().machine)
+        found = support_of(folder, GpuConfig())
         if not found.runs:
             raise bad_input(f"{found.words}; measure {found.instead} instead")
 
@@ -298,7 +296,7 @@ class Sweep(Ledger):
             context=plan.context,
             vocabulary=plan.config["vocab_size"],
             dummy=plan.target.dummy,
-            gpus=self._gpus(),
+            gpus=self._gpus,
             log=str(log_file(f"evaluate-{plan.target.name}-{os.getpid()}")),
             view=str(plan.view),
             traces=str(traces.absolute()) if self.config.profile else None,

@@ -21,8 +21,11 @@ HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 def fetch(model: ModelConfig) -> Path:
     """The folder that holds the model, checked; made or fetched first where it is missing."""
     folder = check_path(model)
-    if folder is None:
-        folder = _made(model) if is_made_here(model) else _from_hub(model)
+    if folder is None and is_made_here(model):
+        folder = _made(model)
+    elif folder is None:
+        say(f"{model.name}: fetching {model.id} at {model.revision}")
+        folder = _from_hub(model, HUB_FILES)
     check_folder(folder, model)
     return folder
 
@@ -78,12 +81,10 @@ def without_weights(model: ModelConfig) -> Iterator[Path]:
             yield Path(described)
 
 
-def _from_hub(model: ModelConfig, files: list[str] = HUB_FILES) -> Path:
+def _from_hub(model: ModelConfig, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    if files is HUB_FILES:
-        say(f"{model.name}: fetching {model.id} at {model.revision}")
     code = ["*.py"] if model.trust_remote_code else []
     try:
         return Path(

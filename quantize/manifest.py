@@ -79,6 +79,11 @@ def read(folder: Path) -> Manifest:
     return Manifest(**content)
 
 
+def find(folder: Path) -> Manifest | None:
+    """The manifest, or none where the checkpoint is not ours."""
+    return read(folder) if (folder / FILE).is_file() else None
+
+
 def hashes(folder: Path) -> dict[str, str]:
     """What a checkpoint claims of its files."""
     found = sorted(path for path in folder.iterdir() if path.name not in NOT_CLAIMED)

@@ -55,7 +55,7 @@ def verify(
     `recipe`: what was asked for, the manifest's where there is one."""
     config = read_config(folder)
     model = empty_model(folder, trust_remote_code)
-    claimed = _manifest(folder)
+    claimed = manifest.find(folder)
     if recipe is None:
         recipe = claimed.recipe_config if claimed else {}
     if sparse is None:
@@ -80,10 +80,6 @@ def _touched(tensors: CheckpointTensors, original: CheckpointTensors) -> list[st
         and tensors[name].dtype == original[name].dtype
         and not torch.equal(tensors[name], original[name])
     ]
-
-
-def _manifest(folder: Path) -> manifest.Manifest | None:
-    return manifest.read(folder) if (folder / manifest.FILE).is_file() else None
 
 
 class _Check:

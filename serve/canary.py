@@ -60,11 +60,10 @@ class Canary:
 def listen(folder: Path, url: str, name: str) -> Canary:
     """Asks the server what quantize asked; where it answers otherwise, what it holds of the answer
     that was kept."""
-    kept = manifest.read(folder).canary if (folder / manifest.FILE).is_file() else {}
-    words_known = int(read_config(folder)["vocab_size"])
-    question = Question(
-        url, name, kept.get("prompt", PROMPT), has_chat_template(folder), words_known
-    )
+    ours = manifest.find(folder)
+    kept = ours.canary if ours else {}
+    is_chat, vocabulary = has_chat_template(folder), int(read_config(folder)["vocab_size"])
+    question = Question(url, name, kept.get("prompt", PROMPT), is_chat, vocabulary)
     try:
         words = question.answer()
     except FAILURES as error:
@@ -91,16 +90,14 @@ class Question:
     """How many words it knows."""
 
     def answer(self) -> str:
-        asked = {"messages": self._turns()} if self.is_chat else {"prompt": self.prompt}
         path = "/v1/chat/completions" if self.is_chat else "/v1/completions"
-        choice = self._post(path, GREEDY | asked)["choices"][0]
+        choice = self._post(path, GREEDY | self._asked)["choices"][0]
         return str(choice["message"]["content"] or "") if self.is_chat else str(choice["text"])
 
     def surprise(self, expected: str) -> float:
         """How much less these words were expected than its own, in nats a token; without end where
         it expects nothing."""
-        asked = {"messages": self._turns()} if self.is_chat else {"prompt": self.prompt}
-        before = self._post("/tokenize", asked)["tokens"]
+        before = self._post("/tokenize", self._asked)["tokens"]
         kept = self._post("/tokenize", {"prompt": expected, "add_special_tokens": False})["tokens"]
         said = self._post("/v1/completions", GREEDY | {"prompt": before, "logprobs": 0})
         own = -fmean(said["choices"][0]["logprobs"]["token_logprobs"])
@@ -111,8 +108,11 @@ class Question:
         told = [next(iter(token.values()))["logprob"] for token in read[len(before) :]]
         return -fmean(told) - own
 
-    def _turns(self) -> list[dict[str, str]]:
-        return [{"role": "user", "content": self.prompt}]
+    @property
+    def _asked(self) -> dict[str, Any]:
+        if self.is_chat:
+            return {"messages": [{"role": "user", "content": self.prompt}]}
+        return {"prompt": self.prompt}
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return post(self.url, path, {"model": self.name} | body)

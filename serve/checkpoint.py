@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from typing import Any
 
 from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
-from conf.load_schema import EngineConfig
+from conf.hardware import compute_capability
+from conf.kernels import Support, support
+from conf.load_schema import EngineConfig, GpuConfig
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
 from quantize import manifest
-from quantize.manifest import WEIGHTS
 from serve.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
@@ -106,11 +108,18 @@ def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor
         )
 
 
+def support_of(folder: Path, gpu: GpuConfig) -> Support:
+    """Whether vLLM runs its format on that GPU, or on this machine's CPU without one."""
+    quantization = read_config(folder).get("quantization_config") or {}
+    return support(quantization, compute_capability(gpu), os.uname().machine)
+
+
 def _check_proof(folder: Path) -> None:
     """The proof of quantize, in a process of its own; a checkpoint that passed is remembered. Small
     files are looked at each time."""
-    claimed = manifest.read(folder).files if (folder / manifest.FILE).is_file() else {}
-    small = {name: digest for name, digest in claimed.items() if not name.endswith(WEIGHTS)}
+    ours = manifest.find(folder)
+    claimed = ours.files.items() if ours else ()
+    small = {name: digest for name, digest in claimed if not name.endswith(manifest.WEIGHTS)}
     if faults := manifest.changed(folder, small):
         raise bad_input(f"{folder}: {faults[0]}")
     mark = cache_root() / "proven" / checkpoint_hash(folder)

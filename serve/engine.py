@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -45,6 +46,11 @@ OURS = {
     "api_key": f"everybody here could read it; set {API_KEY} instead",
     "hf_token": "everybody here could read it; set HF_TOKEN instead",
 }
+
+
+def gpus_of(settings: dict[str, Any]) -> int:
+    """How many GPUs an engine with these options takes."""
+    return math.prod(int(settings.get(name, 1)) for name in PARALLEL)
 
 
 @cache
@@ -110,14 +116,11 @@ def _misfit(annotation: str, value: Any) -> str:
         return ""
     if kind == "bool":
         return "" if isinstance(value, bool) else "is neither true nor false"
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number or (isinstance(value, str) and READABLE.fullmatch(value)):
-        return "is no whole number" if kind == "int" and value != _whole(value) else ""
-    return "is no number"
-
-
-def _whole(value: Any) -> Any:
-    return value if isinstance(value, str) else int(value)
+    if isinstance(value, str) and READABLE.fullmatch(value):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "is no number"
+    return "is no whole number" if kind == "int" and value != int(value) else ""
 
 
 def known_options() -> dict[str, str]:

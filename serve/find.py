@@ -47,7 +47,8 @@ def _served_name(folder: Path, config: ServeConfig) -> str:
     """The model's name; for a folder that was named, the one that its manifest gives."""
     if config.checkpoint is None:
         return str(config.model.name)
-    return manifest.read(folder).model if (folder / manifest.FILE).is_file() else folder.name
+    ours = manifest.find(folder)
+    return ours.model if ours else folder.name
 
 
 def _published(config: ServeConfig, name: str) -> Path:

@@ -15,14 +15,13 @@ from rich.console import Console
 
 from conf.cache import log_file
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input, gate_failed
-from conf.hardware import compute_capability, resolve_gpu
-from conf.kernels import support
+from conf.hardware import resolve_gpu
 from conf.load_schema import GpuConfig
 from conf.models import has_chat_template, read_config
 from conf.schema import ServeConfig
 from conf.terminal import say
 from serve.canary import Canary, listen
-from serve.checkpoint import check
+from serve.checkpoint import check, support_of
 from serve.choices import Choices, choices
 from serve.door import OPEN
 from serve.engine import options, server_command, server_environment
@@ -101,13 +100,13 @@ def _read_by_shell(key_file: str) -> str:
 def _check(folder: Path, config: ServeConfig) -> None:
     """The proof again, and whether its format runs here."""
     check(folder, folder, config.engine)
-    quantization = read_config(folder).get("quantization_config") or {}
     here, asked = resolve_gpu(GpuConfig()), config.gpu
     if asked.name and asked.name != here.name and not config.dry_run:
         raise bad_input(f"gpu={asked.name}: this machine has {here.name}")
-    found = support(quantization, compute_capability(asked), os.uname().machine)
+    found = support_of(folder, asked)
     if not found.runs:
         raise bad_input(f"{folder}: {found.words}; serve {found.instead} instead")
+    quantization = read_config(folder).get("quantization_config") or {}
     is_proven = quantization.get("quant_method") == "compressed-tensors"
     better = f"; better: {found.instead}" if found.instead else ""
     say(f"{folder}: {'proven' if is_proven else 'whole'}; {found.words}{better}")

@@ -9,7 +9,7 @@ from conf.terminal import MOST_NAMED, listed
 from evaluate.noise import Noise
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.quality import Qualities, Quality
-from evaluate.report.ranking import ratio_of
+from evaluate.report.ranking import ratio_of, unbeaten
 from evaluate.report.recommend import Choice, Refusal, changes, preference, reasons_for, unmet
 from evaluate.summary import Ratio
 
@@ -57,11 +57,7 @@ def choose_mix(
         return Choice(title, None, why=words, refused=refused)
     reference = _reference(standing, shares)
     served.sort(key=lambda one: _left(one, reference, shares))
-    level = [
-        one
-        for place, one in enumerate(served)
-        if not any(_differs(one, faster, shares, noise) for faster in served[:place])
-    ]
+    level = unbeaten(served, lambda one, faster: not _differs(one, faster, shares, noise))
     best = min(level, key=lambda one: preference(one.some, one.quality))
     ratio = None
     if reference.some.checkpoint != ORIGINAL and (words := _loses_to_the_original(best)):

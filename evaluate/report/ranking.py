@@ -1,10 +1,15 @@
 """Who is faster, and whether that can be told: ranks with ties, beyond the noise."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from conf.models import ORIGINAL
 from evaluate.cells import LEAST_RUNS
 from evaluate.noise import Noise, noise_of
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.summary import Ratio, compare
+
+Item = TypeVar("Item")
 
 
 def rank_all(found: list[Ground], max_spread: float) -> None:
@@ -40,6 +45,15 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
     """Whether it may be compared: two runs count at the least, and they agree with each other."""
     timed = entry.cell.values(entry.cell.ranked_by)
     return len(timed) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
+
+
+def unbeaten(ranked: list[Item], are_level: Callable[[Item, Item], bool]) -> list[Item]:
+    """Those, of a list that begins with the fastest, that nobody before them is told to beat."""
+    return [
+        one
+        for place, one in enumerate(ranked)
+        if all(are_level(one, faster) for faster in ranked[:place])
+    ]
 
 
 def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:

@@ -9,7 +9,7 @@ from evaluate.noise import Noise
 from evaluate.report.grounds import Entry, Load
 from evaluate.report.memory import need_gib
 from evaluate.report.quality import Qualities, Quality
-from evaluate.report.ranking import ratio_of, tied_with
+from evaluate.report.ranking import ratio_of, tied_with, unbeaten
 from evaluate.summary import Ratio
 
 TTFT = ("ttft_p99_s", "ttft_last_s")
@@ -92,11 +92,7 @@ def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Nois
     if not fit:
         why = "no candidate meets the targets" if ranked else "nothing was measured that can rank"
         return Choice(load.name, None, why=why, refused=refused)
-    level = [
-        entry
-        for place, entry in enumerate(fit)
-        if all(tied_with(entry, faster, noise) for faster in fit[:place])
-    ]
+    level = unbeaten(fit, lambda one, faster: tied_with(one, faster, noise))
     best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
     faster = [
         (refusal, ratio)
