@@ -18,6 +18,8 @@ class TargetsConfig:
     """Least share of the original's quality, as 0.99; null refuses what was judged a loss."""
     max_memory_gib: float | None = None
     """Most memory for weights, graphs and the load's own KV cache."""
+    allow_unjudged: bool = False
+    """Recommend a checkpoint even if its accuracy was not judged and that of others was."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_ms", "tpot_ms", "min_recovery", "max_memory_gib"):

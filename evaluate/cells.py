@@ -1,12 +1,14 @@
 """The runs of one checkpoint under one load, put together: what counts, and what it says."""
 
+import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conf.models import ORIGINAL
+from evaluate.gpu_watch import CARD
 from evaluate.results import Row
-from evaluate.summary import Ratio, Summary, compare, outliers, summarize
+from evaluate.significance import Sample, Start
+from evaluate.summary import Summary, outliers, summarize
 
 LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
 LEAST_RUNS = 2  # of a cell that is compared
@@ -22,6 +24,8 @@ class Cell:
     key: str
     valid: list[Row] = field(default_factory=list)
     invalid: list[Row] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict, repr=False)
+    """Of its runs among all runs of the scenario, in the order of time; by the row's id."""
     setting: str = ""
     """What sets it apart from other cells of the same checkpoint and scenario."""
     _summaries: dict[str, tuple[int, Summary | None]] = field(default_factory=dict, repr=False)
@@ -41,6 +45,11 @@ class Cell:
     def load(self) -> dict[str, Any]:
         """The scenario, as it was asked for."""
         return self.row.settings
+
+    @property
+    def load_name(self) -> str:
+        """The same for setups that ran the same workload."""
+        return f"{self.row.model} {self.measure} {sorted(self.load.items())}"
 
     @property
     def ranked_by(self) -> str:
@@ -71,14 +80,51 @@ class Cell:
         places = [place for place, row in enumerate(rows) if id(row) in strange]
         if len(places) == len(rows):
             places = []
-        return summarize([float(row.values[name]) for row in rows], places)
+        found = summarize([float(row.values[name]) for row in rows], places)
+        starts = self.starts(name)
+        if len(starts) < 2:
+            return found
+        # Runs of one start are not independent: the interval is that of the starts.
+        between = summarize([_mean(name, start) for start in starts], [])
+        half = (between.high - between.low) / 2
+        return replace(found, low=found.mean - half, high=found.mean + half)
+
+    def starts(self, name: str) -> list[list[Row]]:
+        """The runs that count, by the start of the engine. A start that was cut short is left out
+        beside whole ones: its mean would be noisier than theirs."""
+        strange = self._strange()
+        found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        for row in self.valid:
+            if id(row) not in strange and name in row.values:
+                found[_start_of(row)].append(row)
+        most = max((len(rows) for rows in found.values()), default=0)
+        return [rows for rows in found.values() if 2 * len(rows) >= most]
+
+    def sample(self, name: str) -> Sample | None:
+        """For a comparison; none where a value has no logarithm."""
+        found = []
+        for rows in self.starts(name):
+            values = [float(row.values[name]) for row in rows]
+            if min(values) <= 0:
+                return None
+            places = [self.places.get(id(row), 0) for row in rows]
+            logs = tuple(math.log(value) for value in values)
+            found.append(Start(logs, sum(places) / len(places)))
+        return Sample(tuple(found)) if found else None
 
     def _strange(self) -> set[int]:
-        """Runs that stand out by the time they took."""
+        """Runs that stand out among those of their start by the time they took."""
         if self._outliers is None or self._outliers[0] != len(self.valid):
-            timed = [row for row in self.valid if self.ranked_by in row.values]
-            wild = outliers([float(row.values[self.ranked_by]) for row in timed])
-            self._outliers = (len(self.valid), {id(timed[place]) for place in wild})
+            by_start: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+            for row in self.valid:
+                if self.ranked_by in row.values:
+                    by_start[_start_of(row)].append(row)
+            found = {
+                id(timed[place])
+                for timed in by_start.values()
+                for place in outliers([float(row.values[self.ranked_by]) for row in timed])
+            }
+            self._outliers = (len(self.valid), found)
         return self._outliers[1]
 
     def is_ranked(self, max_spread: float) -> bool:
@@ -93,16 +139,28 @@ class Cell:
         return summarize(values).median if values else None
 
 
+def _start_of(row: Row) -> tuple[Any, ...]:
+    """The same for runs of one start of an engine."""
+    return row.start, row.startup.get("start_s"), row.environment.get(CARD)
+
+
+def _mean(name: str, rows: list[Row]) -> float:
+    return sum(float(row.values[name]) for row in rows) / len(rows)
+
+
 def cells(rows: list[Row]) -> list[Cell]:
     """Speed rows by scenario and checkpoint, in the order in which they were measured."""
     found: dict[str, Cell] = {}
     order: dict[str, int] = {}
+    counts: dict[str, int] = defaultdict(int)
     for row in rows:
         if row.kind != "speed":
             continue
         place = f"{row.checkpoint} {row.key}"
         cell = found.setdefault(place, Cell(row.measure, row.checkpoint, row.key))
         (cell.invalid if row.invalid else cell.valid).append(row)
+        cell.places[id(row)] = counts[row.measure]
+        counts[row.measure] += 1
         order.setdefault(row.measure, len(order))
     _set_apart(list(found.values()))
     return sorted(found.values(), key=lambda cell: order[cell.measure])
@@ -138,12 +196,3 @@ def chosen_options(row: Row) -> dict[str, str]:
     parts = {**environment.get("engine_options", {}), **environment.get("variables", {})}
     # An evaluation sets the context to what its scenarios need: it makes no other candidate.
     return {name: str(value) for name, value in parts.items() if name != CONTEXT_OPTION}
-
-
-def against_original(cell: Cell, all_cells: list[Cell]) -> Ratio | None:
-    """How many times as fast as the original under the same settings it is, by latency."""
-    for other in all_cells:
-        same = other.measure == cell.measure and other.setting == cell.setting
-        if same and other.checkpoint == ORIGINAL and other is not cell:
-            return compare(cell.values(cell.ranked_by), other.values(cell.ranked_by))
-    return None

@@ -1,10 +1,10 @@
-"""`python -m evaluate.compare results=[A,B]`: faster, slower, or not told apart, with an interval.
+"""`python -m evaluate.compare results=[A,B]`: faster, slower, or no significant difference.
 
 Two files of results, cell by cell; or two checkpoints of the results given. By an interval on the
 ratio of their latencies, never by bare means; and with what else differs between two files.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from conf.models import MADE_UP
 from conf.report_schema import CompareConfig
 from conf.terminal import listed, say
 from evaluate.cells import Cell, cells
-from evaluate.noise import MACHINES_UNKNOWN, Noise, are_apart, machine_of, noise_of
+from evaluate.noise import Noise, are_apart, machine_of, noise_of, ratio_of
 from evaluate.pooled import pooled
 from evaluate.results import Row
-from evaluate.summary import Ratio, compare
+from evaluate.significance import STATED_MACHINE, Ratio
 
 NARROWEST_TABLE = 120
 COMMAND = Command(
@@ -60,6 +60,7 @@ def main(config: CompareConfig) -> None:
     first = [] if config.checkpoints else ["checkpoint"]
     table = Table("scenario", *first, *titles, "times as fast", "95 % interval", "verdict")
     noise = noise_of([_by_load(part) for part in found], config.value)
+    noise.pairs = Counter(one.load_name for one, _ in pairs)
     for one, other in pairs:
         table.add_row(*_line(one, other, config, noise))
     screen = Console()
@@ -67,9 +68,9 @@ def main(config: CompareConfig) -> None:
     screen.print(table)
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
-    say(f"{noise}; the intervals contain it" if noise.starts.members else str(noise))
+    say(str(noise))
     if any(are_apart(*pair) for pair in pairs) and not noise.machines.members:
-        say(f"they ran on two machines; {MACHINES_UNKNOWN}")
+        say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
 
@@ -92,8 +93,8 @@ def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
     that ran with the same options."""
     pairs, single = [], []
     for one in ones:
-        matching = [other for other in others if _same_load(one, other)]
-        alike = [other for other in ones if _same_load(one, other)]
+        matching = [other for other in others if _same_workload(one, other)]
+        alike = [other for other in ones if _same_workload(one, other)]
         if len(matching) > 1 or len(alike) > 1:
             matching = [other for other in matching if _asked_for(one) == _asked_for(other)]
         if not matching:
@@ -104,8 +105,8 @@ def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
     return pairs
 
 
-def _same_load(one: Cell, other: Cell) -> bool:
-    return one.checkpoint == other.checkpoint and _load(one) == _load(other)
+def _same_workload(one: Cell, other: Cell) -> bool:
+    return one.checkpoint == other.checkpoint and one.load_name == other.load_name
 
 
 def _asked_for(cell: Cell) -> list[Any]:
@@ -116,12 +117,8 @@ def _asked_for(cell: Cell) -> list[Any]:
 def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
     loads: dict[str, list[Cell]] = defaultdict(list)
     for cell in found:
-        loads[_load(cell)].append(cell)
+        loads[cell.load_name].append(cell)
     return loads
-
-
-def _load(cell: Cell) -> str:
-    return f"{cell.row.model} {cell.measure} {sorted(cell.load.items())}"
 
 
 def _short(files: list[Path]) -> list[str]:
@@ -164,15 +161,14 @@ def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[C
         (one, other)
         for one in found
         for other in found
-        if (one.label, other.label) == (first, second) and _load(one) == _load(other)
+        if (one.label, other.label) == (first, second) and one.load_name == other.load_name
     ]
 
 
 def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
     figures = [cell.summary(config.value) for cell in (one, other)]
     shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
-    values = [_counting(cell, config.value) for cell in (one, other)]
-    ratio = compare(values[1], values[0], noise.margin(one, other, _load(one)))
+    ratio = ratio_of(other, one, noise, one.load_name, config.value)
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,
@@ -182,20 +178,13 @@ def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[s
     ]
 
 
-def _counting(cell: Cell, value: str) -> list[float]:
-    """Without the runs that stand out by the time they took; times are left to who compares."""
-    summary, values = cell.summary(value), cell.values(value)
-    strange = summary.outliers if summary and value != cell.ranked_by else []
-    return [figure for place, figure in enumerate(values) if place not in strange]
-
-
 def _words(ratio: Ratio | None, ranked: bool) -> list[str]:
     if ratio is None:
-        return ["", "", "cannot tell: fewer than two valid runs, or values of 0"]
+        return ["", "", "unknown: fewer than two valid runs, or values of 0"]
     interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
     if not ranked:
-        return [f"{ratio.ratio:.3f}", interval, "cannot tell: too much spread"]
-    verdict = "not told apart"
+        return [f"{ratio.ratio:.3f}", interval, "unknown: too much spread"]
+    verdict = "no significant difference"
     if ratio.differs:
         verdict = "faster" if ratio.ratio > 1 else "slower"
     return [f"{ratio.ratio:.3f}", interval, verdict]

@@ -11,10 +11,20 @@ from conf.models import MADE_UP
 from evaluate.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.gpu_watch import CARD
 from evaluate.results import Row
-from evaluate.summary import student, variance
+from evaluate.significance import (
+    STATED_DRIFT,
+    STATED_START,
+    LoadNoise,
+    Measured,
+    Ratio,
+    Sample,
+    compare,
+    drift,
+    pooled,
+)
 from serve.engine import gpus_of
 
-FEW = 3  # loads; below, there is no telling what is usual
+FEW = 3  # workloads; below, there is no telling what is usual
 FORMAT = "quantization_sha256"
 STATED = (
     *("device", "driver", "power_limit_w", "cpu", "cores", "engine", "versions"),
@@ -22,92 +32,97 @@ STATED = (
 )
 BANDWIDTH = "bandwidth_gb_s"
 UNKNOWN = ""
-MACHINES_UNKNOWN = "how much machines of one name differ was not measured"
 
 Logarithms = dict[str, dict[str, list[float]]]
-"""Of times, by load and by what is the same to the engine."""
+"""Of times, by workload and by what is the same to the engine."""
 
 
 @dataclass
 class Spread:
-    """Learned from what should be the same: whatever it differs by is noise. Loads differ in it,
-    and each knows its own from a few starts only: halfway between that and what is usual is the
-    better guess."""
+    """What the same setup differs by from one start, or machine, to the next."""
 
-    variances: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """By load: of the logarithm of latency, and the degrees of freedom behind it."""
+    measured: dict[str, Measured] = field(default_factory=dict)
+    """By workload: of the logarithm of the time."""
     members: int = 0
-    """How many there were."""
+    """Starts, or machines, that tell it."""
     kinds: int = 0
-    """Of members that are the same."""
+    """Groups of members that are the same to the engine."""
 
     def words(self, between: str, members: str) -> str:
         """By how much, and how that is known."""
-        kinds = f"{self.kinds} {'kind' if self.kinds == 1 else 'kinds'}"
-        loads = len(self.variances)
-        where = f"in the middle of {loads} loads" if loads > 1 else "under one load"
-        known = f"one deviation, {where}, by {self.members} {members} of {kinds}"
+        loads = len(self.measured)
+        where = f"the middle of {loads} workloads" if loads > 1 else "one workload"
+        known = f"standard deviation, {where}, {self.members} {members}"
         return f"{self.usual:.1%} {between} ({known})"
 
     @cached_property
     def usual(self) -> float:
-        """The deviation in the middle of all loads."""
-        return math.sqrt(statistics.median(own for own, _ in self.variances.values()))
+        """The standard deviation in the middle of all workloads."""
+        return math.sqrt(statistics.median(own.variance for own in self.measured.values()))
 
     @cached_property
-    def elsewhere(self) -> float:
-        """The variance to reckon with under a load that shows none: it may be a restless one."""
-        return statistics.fmean(own for own, _ in self.variances.values())
+    def _degrees(self) -> int:
+        """Workloads of one start err together in part: however many they are, they are worth one
+        degree of freedom more than one of them."""
+        return self.members - self.kinds + int(len(self.measured) >= FEW)
 
-    def margin(self, load: str) -> float:
-        """How far two of the same may lie apart, as logarithm, in about 95 of 100 cases; 0 where
-        nothing shows it. Loads of one start err together in part, so that however many they are,
-        they are worth one degree of freedom more; where they err together wholly, one pair of
-        starts covers 86 cases, four starts of two kinds 92."""
-        if not self.variances:
-            return 0.0
-        many = int(len(self.variances) >= FEW)
-        if load not in self.variances:
-            return _margin(self.elsewhere, self.members - self.kinds + many)
-        own, degrees = self.variances[load]
-        return _margin((own + self.usual**2) / 2 if many else own, degrees + many)
-
-
-def _margin(of: float, degrees: int) -> float:
-    return student(degrees) * math.sqrt(2 * of)
+    def beside(self, load: str) -> Measured | None:
+        """What is usual under the other workloads. For a workload that was never started twice,
+        their mean: it may be a noisy one."""
+        if load in self.measured:
+            enough = len(self.measured) >= FEW
+            return Measured(self.usual**2, self._degrees) if enough else None
+        if not self.measured:
+            return None
+        mean = statistics.fmean(own.variance for own in self.measured.values())
+        return Measured(mean, self._degrees)
 
 
 @dataclass
 class Noise:
-    """What the same differs by from one start of an engine to the next."""
+    """What the same setup differs by from one start of an engine to the next."""
 
     starts: Spread = field(default_factory=Spread)
     """On one machine."""
     machines: Spread = field(default_factory=Spread)
     """On two that go by the same name."""
+    drifts: dict[str, float] = field(default_factory=dict)
+    """By workload: the most that times may creep from run to run."""
+    pairs: dict[str, int] = field(default_factory=dict)
+    """By workload: how many pairs of setups are compared."""
 
     def __str__(self) -> str:
         said = []
         if self.starts.members:
             said.append(self.starts.words("from start to start", "starts"))
         if self.machines.members:
-            between = "from one machine to another of the same name"
-            said.append(self.machines.words(between, "machines"))
-        words = f"what is the same to the engine differs by {', and by '.join(said)}"
-        if self.starts.members:
-            return words
-        unknown = (
-            "intervals are of repeats within one start of the engine; how much starts differ "
-            "was not measured (two recipes that are the same to the engine show it)"
-        )
-        return f"{words}; on one machine {unknown}" if said else unknown
+            said.append(self.machines.words("between machines of the same name", "machines"))
+        if not said:
+            return (
+                "each setup was started once: intervals allow for start noise of "
+                f"{STATED_START:.0%} (standard deviation) and a drift of up to "
+                f"{STATED_DRIFT:.1%} a run. starts=2 measures it instead"
+            )
+        return f"the same setup differs by {', and by '.join(said)}; intervals include that"
 
-    def margin(self, one: Cell, other: Cell, load: str) -> float:
-        """How far the two may lie apart for no reason of their own, as logarithm."""
-        usual = self.starts.margin(load)
-        if not self.machines.members or not are_apart(one, other):
-            return usual
-        return max(usual, self.machines.margin(load))
+    def of(self, load: str) -> LoadNoise:
+        """All that is known of the noise under one workload."""
+        machines = self.machines.measured.get(load) or self.machines.beside(load)
+        return LoadNoise(
+            starts=self.starts.measured.get(load),
+            usual=self.starts.beside(load),
+            machines=machines,
+            drift=self.drifts.get(load, STATED_DRIFT),
+            comparisons=self.pairs.get(load, 1),
+        )
+
+
+def ratio_of(one: Cell, other: Cell, noise: Noise, load: str, value: str = "") -> Ratio | None:
+    """How many times as fast `one` is as `other`, by the time that ranks them or another value."""
+    samples = [cell.sample(value or cell.ranked_by) for cell in (one, other)]
+    if samples[0] is None or samples[1] is None:
+        return None
+    return compare(samples[0], samples[1], noise.of(load), are_apart(one, other))
 
 
 def bandwidth_of(row: Row) -> float | None:
@@ -132,63 +147,57 @@ def are_apart(one: Cell, other: Cell) -> bool:
 
 
 def learned(logarithms: Logarithms) -> Spread:
-    variances: dict[str, tuple[float, int]] = {}
+    measured: dict[str, Measured] = {}
     sizes: dict[str, int] = {}
     for load, groups in logarithms.items():
-        twins = {kind: found for kind, found in groups.items() if len(found) > 1}
-        degrees = sum(len(found) - 1 for found in twins.values())
-        if degrees:
-            squares = sum((len(found) - 1) * variance(found) for found in twins.values())
-            variances[load] = (squares / degrees, degrees)
-        for kind, found in twins.items():
-            sizes[kind] = max(sizes.get(kind, 0), len(found))
-    return Spread(variances, members=sum(sizes.values()), kinds=len(sizes))
+        found = pooled(list(groups.values()))
+        if found is not None:
+            measured[load] = found
+        for kind, members in groups.items():
+            if len(members) > 1:
+                sizes[kind] = max(sizes.get(kind, 0), len(members))
+    return Spread(measured, members=sum(sizes.values()), kinds=len(sizes))
 
 
-def noise_of(parts: list[dict[str, list[Cell]]], value: str | None = None) -> Noise:
-    """What cells under the same load differ by that are the same to the engine: in the time that
-    ranks them, or in a value of another name. Cells of two parts are never the same."""
+def noise_of(parts: list[dict[str, list[Cell]]], value: str = "") -> Noise:
+    """What setups under the same workload differ by that are the same to the engine: in the time
+    that ranks them, or in a value of another name. Setups of two parts are never the same."""
     starts: Logarithms = defaultdict(lambda: defaultdict(list))
     machines: Logarithms = defaultdict(lambda: defaultdict(list))
+    found: dict[str, list[Sample]] = defaultdict(list)
+    pairs: dict[str, int] = defaultdict(int)
     for number, part in enumerate(parts):
         for load, members in part.items():
             for kind, twins in _twins(members, value).items():
-                for machine, found in twins.items():
-                    starts[load][f"{number} {machine} {kind}"] += found
+                for machine, means in twins.items():
+                    starts[load][f"{number} {machine} {kind}"] += means
                     if machine != UNKNOWN:
-                        machines[load][f"{number} {kind}"].append(statistics.fmean(found))
-    return Noise(learned(starts), learned(machines))
+                        machines[load][f"{number} {kind}"].append(statistics.fmean(means))
+            timed = [cell.sample(value or cell.ranked_by) for cell in members]
+            samples = [sample for sample in timed if sample is not None]
+            found[load] += samples
+            pairs[load] = max(pairs[load], math.comb(len(samples), 2))
+    drifts = {load: drift(samples) for load, samples in found.items()}
+    return Noise(learned(starts), learned(machines), drifts, dict(pairs))
 
 
-def _twins(members: Iterable[Cell], value: str | None) -> dict[str, dict[str, list[float]]]:
-    """The logarithms of what is the same to the engine, by the machine that it ran on."""
+def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[float]]]:
+    """The mean logarithm of each start, by what is the same to the engine and by machine."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in members:
-        if FORMAT in cell.row.environment:
-            for machine, time in _by_start(cell, value or cell.ranked_by):
-                found[_as_the_engine_sees_it(cell)][machine].append(time)
+    for place, cell in enumerate(members):
+        known = FORMAT in cell.row.environment
+        kind = _as_the_engine_sees_it(cell) if known else str(place)
+        sample = cell.sample(value or cell.ranked_by)
+        if sample is None or sample.runs < LEAST_RUNS:
+            continue
+        rows = cell.starts(value or cell.ranked_by)
+        for start, runs in zip(sample.starts, rows, strict=True):
+            found[kind][machine_of(runs[0])].append(start.mean)
     for twins in found.values():
-        known = [machine for machine in twins if machine != UNKNOWN]
-        if len(known) == 1:  # no reason to think of another one
-            twins[known[0]] += twins.pop(UNKNOWN, [])
+        machines = [machine for machine in twins if machine != UNKNOWN]
+        if len(machines) == 1:  # no reason to think of another one
+            twins[machines[0]] += twins.pop(UNKNOWN, [])
     return found
-
-
-def _by_start(cell: Cell, value: str) -> list[tuple[str, float]]:
-    """The machine and the logarithm of the middle of its runs; of each start, where it was measured
-    in several."""
-    starts: dict[tuple[str, float], list[float]] = defaultdict(list)
-    for row in cell.valid:
-        if value in row.values:
-            start = (machine_of(row), row.startup.get("start_s", 0.0))
-            starts[start].append(float(row.values[value]))
-    middles = {
-        start: statistics.median(runs) for start, runs in starts.items() if len(runs) >= LEAST_RUNS
-    }
-    summary = cell.summary(value)
-    if len(starts) == 1 and middles and summary:
-        middles = dict.fromkeys(middles, summary.median)  # without what stands out
-    return [(machine, math.log(middle)) for (machine, _), middle in middles.items() if middle > 0]
 
 
 def _as_the_engine_sees_it(cell: Cell) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 import yaml
 
 from conf.models import ORIGINAL
-from evaluate.summary import Ratio, compare
+from evaluate.significance import Ratio, compare, sample
 
 FOLDER = Path(__file__).parent / "published"
 NOT_STATED = "not stated"
@@ -143,7 +143,7 @@ def sweep_speedups() -> dict[tuple[str, str], Ratio]:
     for run in sweep_runs():
         overall[run.recipe, run.scenario].append(run.overall_tokens_per_s)
     found = {
-        (recipe, scenario): compare(overall[ORIGINAL, scenario], speeds)
+        (recipe, scenario): compare(sample(overall[ORIGINAL, scenario]), sample(speeds))
         for (recipe, scenario), speeds in overall.items()
         if recipe != ORIGINAL
     }

@@ -30,7 +30,7 @@ class Row:
     measure: str
     """The scenario's name, or the kind of accuracy."""
     repeat: int
-    """Counts the runs of one cell from 0."""
+    """Counts the runs of one start from 0."""
     key: str
     """The same for runs that may be put together: checkpoint, load, engine, device, versions."""
     values: dict[str, Any] = field(default_factory=dict)
@@ -54,6 +54,8 @@ class Row:
     """Why it was skipped or failed."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Device, driver, clocks, versions, engine options, hashes of the checkpoint."""
+    start: int = 0
+    """Counts the starts of the engine from 0, where each setup was started several times."""
     generation: int = 0
     """Raised by force=true; only the highest of a key counts."""
     time: str = ""

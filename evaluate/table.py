@@ -1,14 +1,17 @@
 """The table that fills while an evaluation runs, and stands at its end."""
 
+from collections import defaultdict
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from evaluate.cells import Cell, against_original, cells
+from conf.models import ORIGINAL
+from evaluate.cells import Cell, cells
+from evaluate.noise import Noise, noise_of, ratio_of
 from evaluate.profiles import phases, readable
 from evaluate.results import Row
-from evaluate.summary import Ratio
+from evaluate.significance import Ratio
 
 FIGURES = {
     "latency_s": ("latency (s)", 1.0),
@@ -30,18 +33,35 @@ def speed_table(rows: list[Row], max_spread: float) -> Table:
         "scenario", "checkpoint", "runs", *titles, "±", "times as fast", "of limit", "note"
     )
     found = cells(rows)
+    noise = noise_of([_by_load(found)])
     before = ""
     for cell in found:
         if before and before != cell.measure:
             table.add_section()
         table.add_row(
-            cell.measure if before != cell.measure else "", *_line(cell, found, max_spread)
+            cell.measure if before != cell.measure else "", *_line(cell, found, noise, max_spread)
         )
         before = cell.measure
     return table
 
 
-def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
+def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
+    loads: dict[str, list[Cell]] = defaultdict(list)
+    for cell in found:
+        loads[cell.load_name].append(cell)
+    return loads
+
+
+def _against_original(cell: Cell, found: list[Cell], noise: Noise) -> Ratio | None:
+    """How many times as fast as the original under the same settings it is."""
+    for other in found:
+        same = other.load_name == cell.load_name and other.setting == cell.setting
+        if same and other.checkpoint == ORIGINAL and other is not cell:
+            return ratio_of(cell, other, noise, cell.load_name)
+    return None
+
+
+def _line(cell: Cell, found: list[Cell], noise: Noise, max_spread: float) -> list[str]:
     figures = []
     for name, (_, scale) in FIGURES.items():
         summary = cell.summary(name)
@@ -49,7 +69,7 @@ def _line(cell: Cell, found: list[Cell], max_spread: float) -> list[str]:
     latency = cell.summary(cell.ranked_by)
     spread = f"{latency.spread:.1%}" if latency and latency.runs > 1 else ""
     ranked = cell.is_ranked(max_spread)
-    ratio = against_original(cell, found) if ranked else None
+    ratio = _against_original(cell, found, noise) if ranked else None
     shares = [cell.share(side) for side in SIDES]
     reached = " / ".join(f"{share:.0%}" for share in shares if share is not None)
     runs = f"{len(cell.valid)}"
@@ -74,11 +94,11 @@ def _note(cell: Cell, ranked: bool) -> str:
 
 
 def words(ratio: Ratio | None) -> str:
-    """A ratio, or that the two cannot be told apart."""
+    """A ratio, and whether it is significant."""
     if ratio is None:
         return ""
     if not ratio.differs:
-        return f"{ratio.ratio:.2f} (cannot be told)"
+        return f"{ratio.ratio:.2f} (not significant)"
     return f"{ratio.ratio:.2f}"
 
 

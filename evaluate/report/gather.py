@@ -84,7 +84,7 @@ def make_report(config: ReportConfig) -> Report:
         charts=charts(sets, names),
         settings=settings(rows),
         faults=faults,
-        notes=[*_asked_note(config), *seen, *notes(found)],
+        notes=[*_asked_note(config), *seen, *notes(found, config.results)],
         findings=findings(found, rows),
         left_out=left_out(rows, found),
     )

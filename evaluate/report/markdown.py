@@ -89,12 +89,9 @@ def _answer(answer: Answer, many: bool) -> list[str]:
     lines = [f"## {escape(answer.ground.title)}", ""] if many else []
     if not many:
         lines += [f"{escape(answer.ground.title)}.", ""]
-    if whole.candidate is None:
-        lines += [f"**No recommendation**: {escape(whole.why)}.", ""]
-    else:
-        lines += [f"**Serve {escape(whole.candidate)}**: {escape(whole.why)}.", ""]
+    lines += [f"**{escape(whole.headline)}**: {escape(whole.why)}.", ""]
     if whole.tied:
-        lines += [f"Cannot be told from it: {escape(', '.join(whole.tied))}.", ""]
+        lines += [f"No significant difference from: {escape(', '.join(whole.tied))}.", ""]
     if whole.second:
         lines += [f"Second: {escape(whole.second)}.", ""]
     lines += [f"- Would change the answer: {escape(words)}." for words in whole.changes]

@@ -10,8 +10,20 @@ from evaluate.noise import Noise
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of, unbeaten
-from evaluate.report.recommend import Choice, Refusal, changes, preference, reasons_for, unmet
-from evaluate.summary import Ratio
+from evaluate.report.recommend import (
+    NO_ORIGINAL,
+    UNJUDGED,
+    Choice,
+    Refusal,
+    changes,
+    may_be_headline,
+    no_headline,
+    no_original,
+    preference,
+    reasons_for,
+    unmet,
+)
+from evaluate.significance import Ratio
 
 STANDARD = (
     *("interactive", "decode_bound", "prefill_bound", "long_context"),
@@ -55,19 +67,27 @@ def choose_mix(
         if standing:
             words = "no candidate meets the targets in all of it"
         return Choice(title, None, why=words, refused=refused)
-    reference = _reference(standing, shares)
+    originals = [one for one in standing if one.some.checkpoint == ORIGINAL]
+    if not originals:
+        return Choice(title, None, why=_without_original(ground, shares), refused=refused)
+    reference = min(originals, key=lambda one: _left(one, originals[0], shares))
+    some_judged = any(one.quality for one in standing if one.some.checkpoint != ORIGINAL)
+    pool = [one for one in served if may_be_headline(one.some, one.quality, some_judged, targets)]
     served.sort(key=lambda one: _left(one, reference, shares))
-    level = unbeaten(served, lambda one, faster: not _differs(one, faster, shares, noise))
+    if not pool:
+        return Choice(title, None, why=no_headline(served[0].candidate), refused=refused)
+    pool.sort(key=lambda one: _left(one, reference, shares))
+    level = unbeaten(pool, lambda one, faster: not _differs(one, faster, shares, noise))
     best = min(level, key=lambda one: preference(one.some, one.quality))
     ratio = None
-    if reference.some.checkpoint != ORIGINAL and (words := _loses_to_the_original(best)):
-        return Choice(title, None, why=words, refused=refused)
-    if reference.some.checkpoint == ORIGINAL and best is not reference:
+    if best is not reference:
         ratio = mixed(best.entries, reference.entries, shares, noise)
+    barred = [Refusal(one.candidate, one.reasons) for one in standing if one.reasons]
+    barred += [Refusal(one.candidate, [UNJUDGED]) for one in served if one not in pool]
+    by_name = {one.candidate: one for one in standing}
     faster = [
-        (Refusal(one.candidate, one.reasons), mixed(one.entries, best.entries, shares, noise))
-        for one in standing
-        if one.reasons
+        (refusal, mixed(by_name[refusal.candidate].entries, best.entries, shares, noise))
+        for refusal in barred
     ]
     words = reasons_for(best.some, [one.some for one in level], best.quality, ratio)
     return Choice(
@@ -77,12 +97,13 @@ def choose_mix(
         quality=best.quality,
         why=words.replace("the original (", "the original over the whole mix (", 1),
         tied=[one.candidate for one in level if one is not best],
-        second=next((one.candidate for one in served if one not in level), ""),
+        second=next((one.candidate for one in pool if one not in level), ""),
         changes=[
             *changes(best.some, [(r, found) for r, found in faster if found], best.quality),
-            *_other_winners(best, served, noise),
+            *_other_winners(best, pool, noise),
         ],
         refused=refused,
+        unjudged=best.quality is None,
     )
 
 
@@ -114,25 +135,14 @@ def _standing(
     return found, refused
 
 
-def _loses_to_the_original(best: Standing) -> str:
-    """Where an original that did not run all of the mix is faster; with it, it would be served."""
-    slower = [
-        name
-        for name, entry in best.entries.items()
-        if entry.ratio is not None and entry.ratio.differs and entry.ratio.ratio < 1
-    ]
-    if not slower:
-        return ""
-    where = listed(slower)
-    return f"the original is not ranked in all of it, and {best.candidate} is slower in {where}"
-
-
-def _reference(standing: list[Standing], shares: dict[str, float]) -> Standing:
-    """What all are measured against: the fastest original that ran everything, or any candidate
-    where there is none."""
-    originals = [one for one in standing if one.some.checkpoint == ORIGINAL]
-    pool = originals or standing
-    return min(pool, key=lambda one: _left(one, pool[0], shares))
+def _without_original(ground: Ground, shares: dict[str, float]) -> str:
+    """In which workloads of the mix the original is missing or unranked, and why."""
+    missing: dict[str, list[str]] = defaultdict(list)
+    for load in ground.loads:
+        if load.name in shares and (words := no_original(load)):
+            missing[words].append(load.name)
+    said = [f"{words}: {listed(names)}" for words, names in missing.items()]
+    return "; ".join(said) or f"in parts of the mix, {NO_ORIGINAL}"
 
 
 def _left(one: Standing, reference: Standing, shares: dict[str, float]) -> float:

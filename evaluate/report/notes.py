@@ -3,18 +3,19 @@
 from conf.models import MADE_UP, ORIGINAL
 from conf.terminal import listed
 from evaluate.judging import engine_findings
-from evaluate.noise import MACHINES_UNKNOWN, are_apart, bandwidth_of
+from evaluate.noise import are_apart, bandwidth_of
 from evaluate.report.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.grounds import Entry, Ground, Load
 from evaluate.report.kernels import kernel_findings
 from evaluate.results import Row
+from evaluate.significance import STATED_MACHINE
 
 MOST_LISTED = 200
 MOST_FINDINGS = 12
 NEARLY_FULL_CLOCK = 0.95
 
 
-def notes(found: list[Ground]) -> list[str]:
+def notes(found: list[Ground], results: list[str]) -> list[str]:
     """What a reader must know before trusting a figure."""
     said = []
     if len(found) > 1:
@@ -28,8 +29,30 @@ def notes(found: list[Ground]) -> list[str]:
         if without:
             names = ", ".join(without)
             said.append(f"{ground.title}: no original to compare with, or one run only: {names}")
-        said += [_noise_note(ground), *_machine_notes(ground)]
+        said += [f"{ground.title}: {ground.noise}", *_machine_notes(ground)]
+        said += _second_start_notes(ground, results)
     return said
+
+
+def _second_start_notes(ground: Ground, results: list[str]) -> list[str]:
+    """Ties with the original that another start would very likely decide, and how to get it."""
+    undecided: dict[str, list[str]] = {}
+    for load in ground.loads:
+        for entry in load.entries:
+            if entry.ratio is not None and entry.ratio.second_start_decides:
+                undecided.setdefault(load.measure, []).append(entry.checkpoint)
+    if not undecided:
+        return []
+    scenarios = ",".join(undecided)
+    checkpoints = list(dict.fromkeys(name for names in undecided.values() for name in names))
+    what = f"model={ground.model} engine={ground.engine} 'scenario=[{scenarios}]'"
+    if ground.rows[0].environment.get("weights") == "random":
+        what += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
+    ties = [f"{name} in {load}" for load, names in undecided.items() for name in names]
+    return [
+        f"{ground.title}: a second start would very likely decide {listed(ties)}: "
+        f"python -m evaluate {what} starts=2 results={results[-1]}"
+    ]
 
 
 def _weights_notes(ground: Ground) -> list[str]:
@@ -54,15 +77,6 @@ def _has_nothing_beside_it(load: Load) -> bool:
     return bool(candidates) and all(entry.ratio is None for entry in candidates)
 
 
-def _noise_note(ground: Ground) -> str:
-    if not ground.noise.starts.members:
-        return f"{ground.title}: {ground.noise}"
-    return (
-        f"{ground.title}: {ground.noise}; all intervals between checkpoints contain what it does "
-        "under their load, or, where the same did not run twice, under all others together"
-    )
-
-
 def _machine_notes(ground: Ground) -> list[str]:
     """Who ran on another machine than the original that it is compared with."""
     apart: dict[str, None] = {}
@@ -75,7 +89,9 @@ def _machine_notes(ground: Ground) -> list[str]:
         return []
     rates = sorted({round(rate) for row in ground.rows if (rate := bandwidth_of(row))})
     read = f" (they read {listed([f'{rate:,}' for rate in rates])} GB/s)" if rates else ""
-    unknown = "" if ground.noise.machines.members else f"; {MACHINES_UNKNOWN}"
+    unknown = ""
+    if not ground.noise.machines.members:
+        unknown = f"; intervals allow for {STATED_MACHINE:.1%} between machines"
     return [
         f"{ground.title}: on another machine than the original{read}, in some loads or all: "
         f"{', '.join(apart)}{unknown}"

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from conf.models import ORIGINAL
+from evaluate import noise as start_noise
 from evaluate.cells import LEAST_RUNS
 from evaluate.noise import Noise, noise_of
 from evaluate.report.grounds import Entry, Ground, Load
-from evaluate.summary import Ratio, compare
+from evaluate.significance import Ratio
 
 Item = TypeVar("Item")
 
@@ -67,9 +68,7 @@ def _ranked_by(load: Load) -> str:
 
 def ratio_of(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
     """How many times as fast as the other it is."""
-    by = one.cell.ranked_by
-    margin = noise.margin(one.cell, other.cell, one.load.name)
-    return compare(one.cell.values(by), other.cell.values(by), margin)
+    return start_noise.ratio_of(one.cell, other.cell, noise, one.load.name)
 
 
 def _compare_with_original(load: Load, noise: Noise) -> None:

@@ -1,5 +1,6 @@
 """Which candidate to serve under targets, for one load, and what would change that."""
 
+import math
 from dataclasses import dataclass, field
 
 from conf.models import ORIGINAL
@@ -10,12 +11,15 @@ from evaluate.report.grounds import Entry, Load
 from evaluate.report.memory import need_gib
 from evaluate.report.quality import Qualities, Quality
 from evaluate.report.ranking import ratio_of, tied_with, unbeaten
-from evaluate.summary import Ratio
+from evaluate.significance import Ratio
 
 TTFT = ("ttft_p99_s", "ttft_last_s")
 TPOT = "tpot_median_s"
-UNJUDGED = "a loss of accuracy: judge it with accuracy=quick before serving it"
+UNJUDGED = "its accuracy was not judged: run accuracy=quick before you serve it"
 NOT_JUDGED = "its accuracy was not measured"
+FASTEST = "Fastest, accuracy not judged"
+NO_ORIGINAL = "the original was not measured here, so nothing can be compared with it"
+UNRANKED_ORIGINAL = "the original cannot be ranked here (too few valid runs, or too much spread)"
 CLOSE = 0.02  # of a share of quality: nearer than this, the smaller loss does not decide
 
 
@@ -43,6 +47,14 @@ class Choice:
     changes: list[str] = field(default_factory=list)
     """What would change the answer."""
     refused: list[Refusal] = field(default_factory=list)
+    unjudged: bool = False
+    """The candidate's accuracy was not judged."""
+
+    @property
+    def headline(self) -> str:
+        if self.candidate is None:
+            return "No recommendation"
+        return f"{FASTEST}: {self.candidate}" if self.unjudged else f"Serve {self.candidate}"
 
 
 def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
@@ -82,21 +94,27 @@ def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]
 
 
 def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Noise) -> Choice:
-    """The fastest that meets the targets; among those that cannot be told apart the original, then
-    the one that keeps more, then the smaller."""
+    """The fastest that meets the targets and is not slower than the original. Among ties, the
+    original, then the one that keeps more quality, then the smaller."""
     ranked = [entry for entry in load.entries if entry.rank is not None]
     judged = {entry.candidate: qualities.of(entry) for entry in ranked}
     reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
     fit = [entry for entry in ranked if not reasons[entry.candidate]]
     refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
-    if not fit:
-        why = "no candidate meets the targets" if ranked else "nothing was measured that can rank"
+    without_original = no_original(load)
+    if without_original or not fit:
+        why = without_original or "no candidate meets the targets"
         return Choice(load.name, None, why=why, refused=refused)
-    level = unbeaten(fit, lambda one, faster: tied_with(one, faster, noise))
+    some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
+    pool = [e for e in fit if may_be_headline(e, judged[e.candidate], some_judged, targets)]
+    if not pool:
+        return Choice(load.name, None, why=no_headline(fit[0].candidate), refused=refused)
+    level = unbeaten(pool, lambda one, faster: tied_with(one, faster, noise))
     best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
+    unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in fit if e not in pool]
     faster = [
         (refusal, ratio)
-        for refusal in refused
+        for refusal in [*refused, *unjudged]
         for other in [load.of(refusal.candidate)]
         if other is not None and (ratio := ratio_of(other, best, noise)) is not None
     ]
@@ -108,16 +126,46 @@ def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Nois
         quality=quality,
         why=reasons_for(best, level, quality, best.ratio),
         tied=[entry.candidate for entry in level if entry is not best],
-        second=next((entry.candidate for entry in fit if entry not in level), ""),
+        second=next((entry.candidate for entry in pool if entry not in level), ""),
         changes=changes(best, faster, quality),
         refused=refused,
+        unjudged=quality is None,
     )
 
 
+def no_original(load: Load) -> str:
+    """Why there is nothing to compare with; empty where a ranked original is there."""
+    originals = [entry for entry in load.entries if entry.checkpoint == ORIGINAL]
+    if not originals:
+        return NO_ORIGINAL
+    return "" if any(entry.rank is not None for entry in originals) else UNRANKED_ORIGINAL
+
+
+def may_be_headline(
+    entry: Entry, quality: Quality | None, some_judged: bool, targets: TargetsConfig
+) -> bool:
+    """Not without a judged accuracy where other quantized checkpoints have one; and nothing pruned
+    without it: half of the weights are gone, which is not taken on trust."""
+    if quality is not None or targets.allow_unjudged:
+        return True
+    return not some_judged and not entry.row.environment.get("pruned")
+
+
+def no_headline(fastest: str) -> str:
+    return f"{FASTEST.lower()}: {fastest}"
+
+
 def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float, str]:
+    """Smaller is better. Unknown memory never wins a tie."""
     kept = quality.recovery if quality and quality.recovery is not None else 0.0
     steps = -round(min(kept, 1.0) / CLOSE)
-    return (entry.checkpoint != ORIGINAL, steps, need_gib(entry) or 0.0, entry.candidate)
+    need = need_gib(entry)
+    return (
+        entry.checkpoint != ORIGINAL,
+        steps,
+        math.inf if need is None else need,
+        entry.candidate,
+    )
 
 
 def reasons_for(
@@ -125,8 +173,8 @@ def reasons_for(
 ) -> str:
     if best.checkpoint == ORIGINAL:
         if len(level) > 1:
-            return "no candidate is faster beyond the noise, and it loses nothing"
-        return "nothing that may be served is faster"
+            return "no candidate is significantly faster, and the original loses no quality"
+        return "no candidate that meets the targets is faster"
     return speed_words(ratio) + quality_words(quality)
 
 
@@ -135,7 +183,9 @@ def speed_words(ratio: Ratio | None) -> str:
         return "the fastest; there is no original to compare it with"
     between = f"{ratio.low:.2f} to {ratio.high:.2f}"
     if not ratio.differs:
-        return f"as fast as the original within the noise ({between} times)"
+        return f"as fast as the original, no significant difference ({between} times)"
+    if ratio.ratio < 1:
+        return f"{ratio.ratio:.2f} times as fast as the original, which misses the targets"
     return f"{ratio.ratio:.2f} times as fast as the original ({between})"
 
 

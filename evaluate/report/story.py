@@ -34,6 +34,4 @@ def write_report(config: ReportConfig) -> Report:
 
 def answer_line(answer: Answer) -> str:
     whole = answer.whole
-    if whole.candidate is None:
-        return f"{answer.ground.title}: no recommendation, {whole.why}"
-    return f"{answer.ground.title}: serve {whole.candidate}, {whole.why}"
+    return f"{answer.ground.title}: {whole.headline}, {whole.why}"
