@@ -258,7 +258,10 @@ class EvaluateConfig:
     force: bool = False
     """Measure everything again; the older runs stay in the file and no longer count."""
     repeats: int = 5
-    """Timed runs of each scenario, after one that warms up."""
+    """Timed runs of each scenario in one start of the engine, after one that warms up."""
+    starts: int = 1
+    """Starts of the engine for each checkpoint, in turns (A B A B). One start is a quick look; two
+    or more measure what starts differ by."""
     profile: bool = False
     """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
     max_spread: float = MAX_SPREAD
@@ -270,6 +273,9 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         check_mix(self.mix)
         at_least("repeats", self.repeats, 1)
+        at_least("starts", self.starts, 1)
+        if self.starts > 1 and self.engine.url is not None:
+            raise ValueError(f"starts={self.starts}: a server that runs already is not restarted")
         one_of("weights", self.weights, WEIGHTS)
         if self.weights == "random" and self.checkpoints is not None:
             raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ class Plan:
     work: Cost | None
     """What it makes the hardware do; unknown for a mixture of experts."""
     scenarios: dict[str, ScenarioConfig]
-    repeats: dict[str, list[int]]
+    repeats: list[dict[str, list[int]]]
+    """The repeats that are missing, by start and scenario."""
     accuracy: AccuracyConfig
     keys: dict[str, str]
     facts: dict[str, Any]
@@ -64,9 +66,13 @@ class Plan:
         wanted = self.judged is None or self.target.name == ORIGINAL
         return self.accuracy.kind != "none" and wanted and not self.view.is_file()
 
+    def timed_runs(self, start: int) -> int:
+        return sum(len(missing) for missing in self.repeats[start].values())
+
     @property
     def runs(self) -> int:
-        return sum(len(missing) for missing in self.repeats.values()) + int(self.judges)
+        timed = sum(self.timed_runs(start) for start in range(len(self.repeats)))
+        return timed + int(self.judges)
 
 
 def evaluate(config: EvaluateConfig) -> None:
@@ -91,14 +97,15 @@ class Sweep(Ledger):
         taken = len(self.rows)
         if taken:
             say(f"{self.path}: {taken} runs stand there already (force=true measures them again)")
-        starts = sum(bool(plan.runs or self.config.profile) for plan in plans)
+        rounds = [(start, plan) for start in range(self.config.starts) for plan in plans]
+        starts = sum(self._has_work(plan, start) for start, plan in rounds)
         runs = sum(plan.runs for plan in plans)
         with View(runs, starts, self.config.max_spread) as view:
             view.rows = list(self.rows)
             originals = [plan.view for plan in plans if plan.target.name == ORIGINAL]
             self.original_view = originals[0] if originals else Path()
-            for plan in plans:
-                self._guarded(plan, view)
+            for start, plan in rounds:
+                self._guarded(plan, start, view)
         self._finish()
 
     @property
@@ -162,19 +169,28 @@ class Sweep(Ledger):
         }
         done = self._done(keys, target.name)
         scenarios = self._fitting(target, longest, keys)
-        repeats = {
-            name: [n for n in range(self.config.repeats) if n not in done.get(name, {})]
-            for name in scenarios
-        }
+        repeats = [self._repeats(done, scenarios, start) for start in range(self.config.starts)]
         options = self.facts["engine_options"]
         width = DTYPE_BYTES.get(str(options.get("dtype", "auto")), 2)
         cache = str(options.get("kv_cache_dtype", "auto"))
         work = cost(tensors(folder), config, width, 1 if cache.startswith("fp8") else None)
         view = view_path(keys.get(accuracy.kind, ""))
-        judged = done.get(accuracy.kind, {}).get(0)
+        judged = done.get(accuracy.kind, {}).get((0, 0))
         return Plan(
             target, config, work, scenarios, repeats, accuracy, keys, timed, view, judged, context
         )
+
+    def _repeats(
+        self,
+        done: dict[str, dict[tuple[int, int], Row]],
+        scenarios: Iterable[str],
+        start: int,
+    ) -> dict[str, list[int]]:
+        """The repeats of one start that are missing."""
+        every = range(self.config.repeats)
+        return {
+            name: [n for n in every if (start, n) not in done.get(name, {})] for name in scenarios
+        }
 
     def _context(self, longest: int) -> int:
         """The context that the engine is started with: what the longest fitting load needs."""
@@ -184,17 +200,18 @@ class Sweep(Ledger):
             lengths.append(accuracy.window + accuracy.continued_tokens)
         return max([SHORTEST_CONTEXT, *lengths])
 
-    def _done(self, keys: dict[str, str], checkpoint: str) -> dict[str, dict[int, Row]]:
-        """The runs that count already, which are shown beside the new ones."""
-        found: dict[str, dict[int, Row]] = {}
+    def _done(self, keys: dict[str, str], checkpoint: str) -> dict[str, dict[tuple[int, int], Row]]:
+        """The runs that count already, by start and repeat; they are shown beside the new ones."""
+        found: dict[str, dict[tuple[int, int], Row]] = {}
         if self.config.force:
             return found
         names = {value: name for name, value in keys.items()}
         for row in current(self.before):
             same = row.key in names and row.checkpoint == checkpoint
-            counts = row.kind == "accuracy" or row.repeat < self.config.repeats
+            wanted = row.repeat < self.config.repeats and row.start < self.config.starts
+            counts = row.kind == "accuracy" or wanted
             if row.kind in ("speed", "accuracy") and same and counts and not row.invalid:
-                found.setdefault(names[row.key], {})[row.repeat] = row
+                found.setdefault(names[row.key], {})[row.start, row.repeat] = row
         self.rows += [row for rows in found.values() for row in rows.values()]
         return found
 
@@ -215,11 +232,18 @@ class Sweep(Ledger):
                 append(self.path, row)
         return fitting
 
-    def _guarded(self, plan: Plan, view: View) -> None:
+    def _has_work(self, plan: Plan, start: int) -> bool:
+        """Accuracy and profiles belong to the first start."""
+        first = start == 0 and (plan.judges or self.config.profile)
+        return bool(plan.timed_runs(start) or first)
+
+    def _guarded(self, plan: Plan, start: int, view: View) -> None:
         try:
             view_stands = plan.accuracy.kind != "none" and plan.view.is_file()
-            if plan.runs or self.config.profile:
-                self._measure(plan, view)
+            if self._has_work(plan, start):
+                self._measure(plan, start, view)
+            if start > 0:
+                return
             if view_stands:
                 self._judged(plan, NOT_LOADED, view)
             failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
@@ -243,11 +267,12 @@ class Sweep(Ledger):
         if failed is not None:
             self._fail(plan.target.name, plan.accuracy.kind, row.key, failed)
 
-    def _measure(self, plan: Plan, view: View) -> None:
+    def _measure(self, plan: Plan, start: int, view: View) -> None:
         name = plan.target.name
         loaded = NOT_LOADED
-        job = self._job(plan)
-        view.loading(f"{name}: loading in {job.engine.kind} (log in {job.log})")
+        job = self._job(plan, start)
+        which = f", start {start + 1} of {self.config.starts}" if self.config.starts > 1 else ""
+        view.loading(f"{name}: loading in {job.engine.kind}{which} (log in {job.log})")
         for event in run_worker("evaluate.worker", asdict(job), Path(job.log)):
             kind = event.pop("event")
             if kind == "loaded":
@@ -268,6 +293,7 @@ class Sweep(Ledger):
                 self._profiled(plan, event)
             else:
                 row = self._measured(plan, loaded, event)
+                row.start = start
                 self._keep(row)
                 view.row(row)
 
@@ -282,24 +308,25 @@ class Sweep(Ledger):
             return
         self._keep(row)
 
-    def _job(self, plan: Plan) -> Job:
+    def _job(self, plan: Plan, start: int) -> Job:
         assert plan.target.folder is not None
         traces = self.path.with_name(f"{self.path.stem}-traces") / plan.target.name
-        if self.config.profile:
+        profiled = self.config.profile and start == 0
+        if profiled:
             traces.mkdir(parents=True, exist_ok=True)
         return Job(
             folder=str(plan.target.folder),
             engine=self.config.engine,
             scenarios=plan.scenarios,
-            repeats=plan.repeats,
-            accuracy=plan.accuracy if plan.judges else AccuracyConfig(kind="none"),
+            repeats=plan.repeats[start],
+            accuracy=plan.accuracy if plan.judges and start == 0 else AccuracyConfig(kind="none"),
             context=plan.context,
             vocabulary=plan.config["vocab_size"],
             dummy=plan.target.dummy,
             gpus=self._gpus,
             log=str(log_file(f"evaluate-{plan.target.name}-{os.getpid()}")),
             view=str(plan.view),
-            traces=str(traces.absolute()) if self.config.profile else None,
+            traces=str(traces.absolute()) if profiled else None,
         )
 
     def _measured(self, plan: Plan, loaded: dict[str, Any], event: dict[str, Any]) -> Row:

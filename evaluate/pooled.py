@@ -48,7 +48,7 @@ def _mark(row: Row) -> tuple[str, ...]:
     figures = (rounded(value) for value in row.values.values() if isinstance(value, float))
     figure = next(figures, row.reason)
     names = (row.key, row.kind, row.model, row.checkpoint, row.measure)
-    return *names, *map(str, (row.repeat, row.generation, row.time, figure))
+    return *names, *map(str, (row.start, row.repeat, row.generation, row.time, figure))
 
 
 def _newest_weights(rows: list[Row]) -> list[Row]:
@@ -80,15 +80,16 @@ def _keep_sessions_apart(rows: list[Row], file_of: dict[int, int]) -> int:
 
 def _number_sessions(files: list[list[Row]]) -> int:
     """Of one key, by file; how many there are."""
-    session, held = 1, set[int]()
+    session, held = 1, set[tuple[int, int]]()
     for rows in files:
-        if held & {row.repeat for row in rows if not row.invalid}:
+        if held & {(row.start, row.repeat) for row in rows if not row.invalid}:
             session, held = session + 1, set()
         for row in rows:
-            if not row.invalid and row.repeat in held:
+            run = (row.start, row.repeat)
+            if not row.invalid and run in held:
                 session, held = session + 1, set()
             if not row.invalid:
-                held.add(row.repeat)
+                held.add(run)
             if session > 1:
                 row.key += f" session {session}"
     return session

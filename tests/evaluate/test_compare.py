@@ -1,4 +1,4 @@
-"""Faster, slower, or not told apart."""
+"""Faster, slower, or no significant difference."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def test_two_files(run_command: Run, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "faster" in result.stdout
     assert "2.00" in result.stdout
-    assert "repeats within one start" in result.stderr
+    assert "each setup was started once" in result.stderr
     assert "differ in" not in result.stderr
     back = run_command("evaluate.compare", "results=[b.jsonl,a.jsonl]").stdout
     assert "slower" in back
@@ -50,7 +50,7 @@ def test_what_else_differs_between_two_files_is_said(run_command: Run, tmp_path:
 
 
 def test_what_starts_differ_by_is_no_difference(run_command: Run, tmp_path: Path) -> None:
-    """Two recipes that are the same to the engine, 2 % apart: what 3 % more is, cannot be told."""
+    """Two recipes that are the same to the engine lie 2 % apart: 3 % more is not significant."""
     twins = {"quantization_sha256": "w8a8"}
     for name, factor in (("before", 1.0), ("after", 1.03)):
         path = tmp_path / f"{name}.jsonl"
@@ -59,8 +59,8 @@ def test_what_starts_differ_by_is_no_difference(run_command: Run, tmp_path: Path
             write(path, checkpoint, latencies, facts=twins)
     result = run_command("evaluate.compare", "results=[before.jsonl,after.jsonl]")
     assert "differs by 1.4% from start to start" in result.stderr
-    assert "by 4 starts of 2 kinds" in result.stderr
-    assert result.stdout.count("not told apart") == 2
+    assert "4 starts" in result.stderr
+    assert result.stdout.count("no significant difference") == 2
 
 
 def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
     write(path, "w4", [0.5, 0.5, 0.5])
     write(path, "w4", [0.7, 0.7, 0.7], linear_backend="marlin")
     same = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w8]")
-    assert "not told apart" in same.stdout
+    assert "no significant difference" in same.stdout
     backends = "checkpoints=[w4,'w4 linear_backend=marlin']"
     slower = run_command("evaluate.compare", "results=[a.jsonl]", backends).stdout
     assert "slower" in slower
@@ -159,13 +159,13 @@ def test_a_file_that_is_given_twice_shows_no_noise(run_command: Run, tmp_path: P
     result = run_command("evaluate.compare", *options)
     assert "2.000" in result.stdout
     assert result.stdout.count("faster") == 1
-    assert "repeats within one start" in result.stderr
+    assert "each setup was started once" in result.stderr
 
 
 def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
     run_command: Run, tmp_path: Path
 ) -> None:
-    """Twins under one load, 2 % apart: under the other, 3 % more cannot be told either."""
+    """Twins under one load, 2 % apart: under the other, 3 % more is not significant either."""
     path = tmp_path / "a.jsonl"
     twins = {"quantization_sha256": "w8a8"}
     steady = (1.0, 1.0001, 0.9999)
@@ -176,8 +176,8 @@ def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
     for value in ("latency_s", "ttft_last_s"):
         options = ["results=[a.jsonl]", "checkpoints=[original,fp8]", f"value={value}"]
         result = run_command("evaluate.compare", *options)
-        assert "by 2 starts of 1 kind" in result.stderr
-        assert "not told apart" in result.stdout
+        assert "2 starts" in result.stderr
+        assert "no significant difference" in result.stdout
 
 
 def test_a_line_that_cannot_be_read_is_left_out_and_ends_with_2(
@@ -189,5 +189,5 @@ def test_a_line_that_cannot_be_read_is_left_out_and_ends_with_2(
         file.write("{cut short\n")
     result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 2
-    assert "not told apart" in result.stdout
+    assert "no significant difference" in result.stdout
     assert "1 lines were left out, the first: b.jsonl:" in result.stderr

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from evaluate.cells import Cell
-from evaluate.noise import Spread, are_apart, learned, noise_of
+from evaluate.noise import Noise, Spread, are_apart, learned, noise_of, ratio_of
 from evaluate.results import Row
+from evaluate.significance import STATED_START, Sample, Start, compare
 
 LOADS = [f"load_{number}" for number in range(7)]
 WITHOUT_TWINS = "load_7"
@@ -34,7 +35,15 @@ def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> dict
         {load: {kind: [one[load] for one in known[kind]] for kind in known} for load in LOADS}
     )
     one, other = start(), start()
-    return {load: abs(one[load] - other[load]) <= noise.margin(load) for load in loads}
+    return {load: abs(one[load] - other[load]) <= margin(noise, load) for load in loads}
+
+
+def margin(spread: Spread, load: str) -> float:
+    """How far two starts of the same may lie apart, as logarithm."""
+    side = Sample((Start((0.0, 0.0)),))
+    ratio = compare(side, side, Noise(starts=spread).of(load))
+    assert ratio is not None
+    return math.log(ratio.high)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +65,19 @@ def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float, lea
 def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> None:
     calm = {load: {"w8a8": [0.0, 0.004, -0.004]} for load in LOADS}
     restless = calm | {"load_0": {"w8a8": [0.0, 0.1, -0.02]}}
-    assert learned(restless).margin("load_0") > 0.1
-    assert learned(restless).margin("load_1") == learned(calm).margin("load_1") < 0.03
+    assert margin(learned(restless), "load_0") > 0.1
+    assert margin(learned(restless), "load_1") == margin(learned(calm), "load_1") < 0.03
 
 
-def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_little() -> None:
+def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_too_little() -> None:
     loads = {load: {"w8a8": [0.0, 0.01]} for load in LOADS}
-    assert learned(loads).margin("another") == pytest.approx(4.303 * 0.01)
+    assert margin(learned(loads), "another") == pytest.approx(4.849 * 0.01, rel=1e-3)
     restless = loads | {"load_0": {"w8a8": [0.0, 0.1]}}
-    assert learned(restless).margin("another") > 3 * learned(loads).margin("another")
-    assert learned({"load_0": {"w8a8": [0.0, 0.01]}}).margin("load_0") == pytest.approx(0.12706)
-    assert Spread().margin("load_0") == 0.0
+    assert margin(learned(restless), "another") > 3 * margin(learned(loads), "another")
+    stated = 1.96 * math.sqrt(2) * STATED_START
+    one_pair = learned({"load_0": {"w8a8": [0.0, 0.01]}})
+    assert margin(one_pair, "load_0") == pytest.approx(stated, rel=1e-3)
+    assert margin(Spread(), "load_0") == pytest.approx(stated, rel=1e-3)
     assert learned({"load_0": {"w8a8": [0.0], "fp8": [1.0]}}).members == 0
 
 
@@ -142,18 +153,20 @@ def test_twins_on_two_machines_widen_only_what_is_compared_across_them() -> None
     assert (noise.starts.members, noise.machines.members) == (2, 2)
     assert noise.starts.usual == pytest.approx(0.001 / math.sqrt(2), rel=0.01)
     assert noise.machines.usual == pytest.approx(0.048 / math.sqrt(2), rel=0.02)
-    near, far = noise.margin(*here, "base"), noise.margin(here[0], there, "base")
-    assert (near, far) == (noise.starts.margin("base"), noise.machines.margin("base"))
-    assert near < far / 20
+    near, far = (ratio_of(here[0], other, noise, "base") for other in (here[1], there))
+    assert near is not None
+    assert far is not None
+    assert math.log(near.high / near.ratio) < math.log(far.high / far.ratio) / 10
 
 
 def test_two_machines_say_nothing_of_the_starts_on_one() -> None:
     one, other = cell("gptq", [1.0, 1.0], **on(4250.0)), cell("ptq", TWIN, **on(4428.0))
     noise = noise_of([{"base": [one, other]}])
     assert noise.starts.members == 0
-    assert noise.margin(one, cell("fp8", TWIN, **on(4250.0)), "base") == 0
-    assert "machines of 1 kind" in str(noise)
-    assert "how much starts differ was not measured" in str(noise)
+    near = ratio_of(one, cell("fp8", [1.0, 1.0], **on(4250.0)), noise, "base")
+    assert near is not None
+    assert near.stated
+    assert "2 machines" in str(noise)
 
 
 @pytest.mark.parametrize(

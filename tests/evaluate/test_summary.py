@@ -4,16 +4,17 @@ import math
 
 import pytest
 
-from evaluate.cells import against_original, cells
+from evaluate.cells import cells
+from evaluate.noise import Noise, ratio_of
 from evaluate.results import Row
-from evaluate.summary import compare, outliers, student, summarize
+from evaluate.summary import outliers, summarize
 
 
 def test_middle_deviation_and_interval() -> None:
     found = summarize([1.0, 2.0, 3.0])
     assert (found.median, found.mean, found.deviation) == (2.0, 2.0, 1.0)
     half = 4.303 / math.sqrt(3)
-    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
+    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half), rel=1e-3)
     assert found.spread == 0.5
 
 
@@ -64,7 +65,7 @@ def test_an_open_loop_is_ranked_by_its_requests() -> None:
         for repeat in range(3)
     ]  # fmt: skip
     found = cells(rows)
-    ratio = against_original(found[1], found)
+    ratio = ratio_of(found[1], found[0], Noise(), "rate_1")
     assert ratio is not None
     assert ratio.ratio == pytest.approx(2.0, rel=0.01)
 
@@ -79,29 +80,29 @@ def test_an_invalid_run_is_in_no_figure() -> None:
     assert len(cell.invalid) == 1
 
 
-def test_a_ratio_has_an_interval() -> None:
-    faster = compare([1.0, 1.01, 0.99], [2.0, 2.02, 1.98])
-    assert faster is not None
-    assert faster.ratio == pytest.approx(2.0, rel=1e-3)
-    assert faster.low < 2 < faster.high
-    assert faster.differs
+def started(start: int, latencies: list[float]) -> list[Row]:
+    return [
+        Row("speed", "m", "w8", "base", n, "k", values={"latency_s": latency}, start=start)
+        for n, latency in enumerate(latencies)
+    ]
 
 
-def test_noise_is_no_difference() -> None:
-    same = compare([1.0, 1.2, 0.9], [1.1, 0.95, 1.15])
-    assert same is not None
-    assert not same.differs
-    assert compare([1.0], [2.0, 2.1]) is None
+def test_a_start_that_is_slower_as_a_whole_is_no_outlier() -> None:
+    rows = [row for start in range(3) for row in started(start, [1.0 + 0.1 * (start == 2)] * 2)]
+    (cell,) = cells(rows)
+    assert [len(start) for start in cell.starts("latency_s")] == [2, 2, 2]
+    summary = cell.summary("latency_s")
+    assert summary is not None
+    assert summary.outliers == []
 
 
-def test_equal_runs_differ_by_their_ratio() -> None:
-    found = compare([1.0, 1.0], [1.5, 1.5])
-    assert found is not None
-    assert (found.low, found.ratio, found.high) == pytest.approx((1.5, 1.5, 1.5))
+def test_the_interval_of_several_starts_is_that_of_their_means() -> None:
+    (cell,) = cells([*started(0, [1.0, 1.0, 1.0]), *started(1, [1.2, 1.2, 1.2])])
+    summary = cell.summary("latency_s")
+    assert summary is not None
+    assert summary.high - summary.mean == pytest.approx(12.706 * 0.1, rel=1e-3)
 
 
-def test_students_t_falls_to_the_normal() -> None:
-    values = [student(degrees) for degrees in (1, 2, 2.9, 30, 31, 1000)]
-    assert values == sorted(values, reverse=True)
-    assert values[0] == 12.706
-    assert values[-1] == pytest.approx(1.962, abs=1e-3)
+def test_a_start_that_was_cut_short_is_left_out_beside_whole_ones() -> None:
+    (cell,) = cells([*started(0, [1.0] * 5), *started(1, [1.1]), *started(2, [1.0] * 3)])
+    assert [len(start) for start in cell.starts("latency_s")] == [5, 3]

@@ -27,11 +27,12 @@ def ground_of(rows: list[Row]) -> Ground:
 
 def test_weights_that_vllm_made_up_itself_are_said_to_flatter() -> None:
     own = runs(Cell("w8a8", STEADY, weights="random"))
-    assert any("mostly zeros" in note for note in notes([ground_of(own)]))
-    ours = notes([ground_of(made_up("w8a8"))])
+    assert any("mostly zeros" in note for note in notes([ground_of(own)], ["r.jsonl"]))
+    ours = notes([ground_of(made_up("w8a8"))], ["r.jsonl"])
     assert any("spread as trained ones are" in note for note in ours)
     assert not any(
-        "random weights" in note for note in notes([ground_of(runs(Cell("w8a8", STEADY)))])
+        "random weights" in note
+        for note in notes([ground_of(runs(Cell("w8a8", STEADY)))], ["r.jsonl"])
     )
 
 
@@ -74,8 +75,22 @@ def test_who_ran_on_another_machine_than_the_original_is_named() -> None:
     for row in rows:
         read = 4428.0 if row.checkpoint == "w4a16" else 4250.0
         row.limit |= {"rates": "measured", "bandwidth_gb_s": read}
-    (said,) = [note for note in notes([ground_of(rows)]) if "another machine" in note]
+    (said,) = [note for note in notes([ground_of(rows)], ["r.jsonl"]) if "another machine" in note]
     assert "4,250, 4,428 GB/s" in said
-    assert said.endswith("all: w4a16; how much machines of one name differ was not measured")
-    alike = notes([ground_of([row for row in rows if row.checkpoint != "w4a16"])])
+    assert said.endswith("all: w4a16; intervals allow for 3.5% between machines")
+    alike = notes([ground_of([row for row in rows if row.checkpoint != "w4a16"])], ["r.jsonl"])
     assert not any("another machine" in note for note in alike)
+
+
+def test_ties_that_a_second_start_would_decide_come_with_the_command() -> None:
+    near = [1.025 * latency for latency in STEADY]
+    (said,) = [
+        note
+        for note in notes(
+            [ground_of(runs(Cell("original", near), Cell("w8a8", STEADY)))], ["r.jsonl"]
+        )
+        if "second start" in note
+    ]
+    assert "w8a8 in interactive" in said
+    assert "python -m evaluate model=qwen3-8b engine=vllm 'scenario=[interactive]'" in said
+    assert said.endswith("starts=2 results=r.jsonl")

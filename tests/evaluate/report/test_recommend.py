@@ -53,7 +53,7 @@ def test_a_loss_is_not_recommended_and_would_change_the_answer() -> None:
 
 def test_what_another_one_beats_is_not_served_for_being_level_with_a_restless_fastest() -> None:
     restless = Cell("restless", [0.9, 0.97, 1.04])
-    slow = Cell("a_slow_one", [1.02, 1.021, 1.02])
+    slow = Cell("a_slow_one", [1.12, 1.121, 1.12])
     rows = runs(Cell("original", [2.0, 2.0, 2.01]), restless, timed("fast", 1.0), slow)
     for choice in (chosen(rows), mixed(rows, {})):
         assert choice.candidate == "fast"
@@ -164,7 +164,7 @@ def test_a_mix_measures_all_against_one_original() -> None:
 def test_a_tie_in_a_mix_is_a_tie_between_the_two_themselves() -> None:
     """A noisy original makes no two others alike."""
     noisy = Cell("original", [1.0, 1.15, 0.9, 1.1])
-    rows = runs(noisy, timed("a", 0.5), timed("b", 0.52))
+    rows = runs(noisy, timed("a", 0.5), timed("b", 0.55))
     assert mixed(rows, {}).tied == []
 
 
@@ -178,19 +178,67 @@ def test_a_scenario_with_two_lengths_still_counts_as_standard() -> None:
     assert choice.ratio.ratio == pytest.approx(1 / (0.25 * 0.5 + 0.25 + 0.5 * 1.1), rel=0.01)
 
 
-def test_an_original_that_could_not_run_everything_still_leaves_an_answer() -> None:
-    rows = runs(timed("original", 1.0), timed("w4a16", 0.5), timed("w8a8", 0.7))
-    rows += runs(timed("w4a16", 0.5, "long_context"), timed("w8a8", 0.9, "long_context"))
-    choice = mixed(rows, {})
-    assert (choice.candidate, choice.ratio) == ("w4a16", None)
-    assert "there is no original to compare it with" in choice.why
+@pytest.mark.parametrize("latencies", [[], [1.0], [1.0, 2.0, 3.0]], ids=["none", "one", "spread"])
+def test_without_a_ranked_original_nothing_is_recommended(latencies: list[float]) -> None:
+    """Missing, run once, or too noisy: what is slower than it cannot be known."""
+    rows = runs(timed("original", 1.0, "base"), timed("w4a16", 0.5, "base"))
+    rows += runs(Cell("original", latencies), timed("w4a16", 0.5))
+    found = ranked(rows)[0]
+    choices = {
+        load.name: choose(load, TargetsConfig(), qualities(rows), found.noise)
+        for load in found.loads
+    }
+    assert choices["base"].candidate == "w4a16"
+    assert choices["interactive"].candidate is None
+    assert "the original" in choices["interactive"].why
+    whole = mixed(rows, {})
+    assert whole.candidate is None
+    assert whole.headline == "No recommendation"
+    assert "interactive" in whole.why
 
 
-def test_what_loses_where_the_original_ran_is_not_served_for_the_rest() -> None:
-    rows = runs(timed("original", 1.0), timed("w8a16", 1.2), timed("w8a16", 0.5, "long_context"))
-    choice = mixed(rows, {})
-    assert choice.candidate is None
-    assert "w8a16 is slower in interactive" in choice.why
+@pytest.mark.parametrize("judged", [[], [accuracy_row("w8a8", 0.999, "no loss seen")]])
+def test_what_is_slower_than_the_original_is_never_recommended(judged: list[Row]) -> None:
+    rows = runs(timed("original", 1.0), timed("w8a8", 1.2), timed("w4a16", 1.1)) + judged
+    for choice in (chosen(rows), mixed(rows, {})):
+        assert choice.candidate == "original"
+
+
+def test_what_was_not_judged_is_no_headline_beside_what_was() -> None:
+    rows = [*THREE, accuracy_row("w8a8", 0.999, "no loss seen")]
+    for choice in (chosen(rows), mixed(rows, {})):
+        assert (choice.candidate, choice.unjudged) == ("w8a8", False)
+        assert choice.headline == "Serve w8a8"
+        assert any("w4a16" in words and "not judged" in words for words in choice.changes)
+    allowed = chosen(rows, TargetsConfig(allow_unjudged=True))
+    assert allowed.headline == "Fastest, accuracy not judged: w4a16"
+
+
+def test_where_nothing_was_judged_the_headline_says_so() -> None:
+    for choice in (chosen(THREE), mixed(THREE, {})):
+        assert choice.headline == "Fastest, accuracy not judged: w4a16"
+
+
+def test_pruned_weights_are_no_headline_unless_they_were_judged() -> None:
+    rows = runs(timed("original", 1.0), timed("w8a8", 0.8), timed("sparse", 0.6))
+    for row in rows:
+        row.environment["pruned"] = row.checkpoint == "sparse"
+    for choice in (chosen(rows), mixed(rows, {})):
+        assert choice.candidate == "w8a8"
+        assert any("sparse" in words for words in choice.changes)
+    judged = [*rows, accuracy_row("sparse", 0.99, "no loss seen")]
+    assert chosen(judged).candidate == "sparse"
+
+
+def test_memory_that_is_not_known_wins_no_tie() -> None:
+    rows = runs(timed("original", 1.0), timed("a_known", 0.5), timed("another", 0.5))
+    for row in rows:
+        if row.checkpoint == "a_known":
+            row.memory["weights_gib"] = 14.0
+        elif row.checkpoint == "another":
+            row.memory = {}
+    rows += [accuracy_row(name, 1.0, "no loss seen") for name in ("a_known", "another")]
+    assert chosen(rows).candidate == "a_known"
 
 
 def test_what_may_not_be_served_is_no_other_winner() -> None:
@@ -212,7 +260,9 @@ def test_a_checkpoint_that_answers_no_numbers_is_broken_though_its_row_is_invali
     broken = accuracy_row("w4a16", 0.1, "broken")
     broken.values.pop("recovery")
     broken.invalid = ["perplexity is no number"]
-    assert chosen([*THREE, broken]).candidate == "w8a8"
+    choice = chosen([*THREE, broken])
+    assert choice.candidate == "original"
+    assert any(refusal.candidate == "w4a16" for refusal in choice.refused)
 
 
 def test_equal_quality_on_both_sides_of_all_of_it_leaves_the_choice_to_memory() -> None:

@@ -65,7 +65,7 @@ def test_a_bad_line_is_named_the_rest_is_reported_and_the_exit_is_not_0(
     assert result.returncode == 2
     for number in (11, 12, 13):
         assert f"results.jsonl:{number}: " in result.stderr
-    assert "serve w8a8" in result.stdout
+    assert "accuracy not judged: w8a8" in result.stdout
     assert "results.jsonl:11" in (tmp_path / "report" / "report.md").read_text()
 
 
