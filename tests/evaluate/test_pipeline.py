@@ -351,3 +351,23 @@ def test_what_makes_no_sense_is_refused(
     result = run_command("evaluate", "model=tiny", *overrides)
     assert result.returncode == 2
     assert words in result.stderr
+
+
+@pytest.mark.slow
+def test_a_second_start_comes_in_turns_and_adds_to_the_first(
+    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
+) -> None:
+    what = ["evaluate", *SHORT, "engine=transformers", f"checkpoints=[{tiny_checkpoint}]"]
+    first = run_command(*what, "repeats=1")
+    assert first.returncode == 0, first.stderr
+    second = run_command(*what, "repeats=1", "starts=3")
+    assert second.returncode == 0, second.stderr
+    assert "2 runs stand there already" in second.stderr
+    assert "start 2 of 3" in second.stderr
+    measured = rows(tmp_path / "results.jsonl")
+    names = ("original", "w8a8_smooth_gptq")
+    assert [(row.start, row.checkpoint, row.repeat) for row in measured] == [
+        (start, name, 0) for start in range(3) for name in names
+    ]
+    assert len({row.startup["start_s"] for row in measured}) == 6
+    assert "from start to start" in (tmp_path / "results-report" / "report.md").read_text()
