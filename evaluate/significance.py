@@ -29,10 +29,12 @@ STATED_MACHINE = 0.035
 """The same for machines of one name: two cards of one kind differed by up to 7 %."""
 STATED_DRIFT = 0.003
 """Most that the time may creep from one run to the next, where the runs do not show less."""
-STATED_TOTAL = 0.0365
+STATED_TOTAL = 0.035
 """Standard error of a ratio at most, of starts and of runs that depend on each other."""
 AUTOCORRELATION = 0.8
 """Of neighbouring runs within a start, at worst."""
+BEYOND = 1.5
+"""From this multiple of the widest stated interval on, only the runs themselves count."""
 RUN_DEGREES = 6
 """Degrees of freedom that the bounds add to those of the runs."""
 LEAST_DEGREES = 2
@@ -199,16 +201,17 @@ def pooled(groups: Sequence[Sequence[float]]) -> Measured | None:
 
 def _stated(one: Sample, other: Sample, noise: LoadNoise, level: float) -> float:
     """By stated bounds: starts that differ, runs that depend on each other, or a slow drift."""
-    one_sided = 2 * level - 1
+    one_sided = 2 * level - 1 if noise.comparisons == 1 else level
     plain, dependent, degrees = _run_errors(one, other)
     starts = STATED_START * math.sqrt(sum(1 / len(side.starts) for side in (one, other)))
+    by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL
+    tested = math.hypot(by_starts, quantile(level, degrees) * plain)
     between = max(
-        math.hypot(quantile(level) * starts, quantile(level, degrees + RUN_DEGREES) * plain),
-        min(
-            math.hypot(quantile(level) * starts, quantile(level, degrees) * dependent),
-            quantile(level) * STATED_TOTAL,
-        ),
+        math.hypot(by_starts, quantile(level, degrees + RUN_DEGREES) * plain),
+        min(math.hypot(by_starts, quantile(level, degrees) * dependent), widest),
     )
+    if tested > BEYOND * widest:  # noisier than the bounds were made for
+        between = tested
     # A drift pushes one way only, so the error beside it counts on that side alone.
     beside = math.hypot(
         quantile(one_sided) * starts, quantile(one_sided, degrees + RUN_DEGREES) * plain
