@@ -33,6 +33,8 @@ STATED_TOTAL = 0.035
 """Standard error of a ratio at most, of starts and of runs that depend on each other."""
 AUTOCORRELATION = 0.8
 """Of neighbouring runs within a start, at worst."""
+STATED_REPEATS = 3
+"""Runs of a start that this holds for; fewer are worth less."""
 BEYOND = 1.5
 """From this multiple of the widest stated interval on, only the runs themselves count."""
 RUN_DEGREES = 6
@@ -204,7 +206,9 @@ def _stated(one: Sample, other: Sample, noise: LoadNoise, level: float) -> float
     one_sided = 2 * level - 1 if noise.comparisons == 1 else level
     plain, dependent, degrees = _run_errors(one, other)
     starts = STATED_START * math.sqrt(sum(1 / len(side.starts) for side in (one, other)))
-    by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL
+    runs = min(len(start.logs) for side in (one, other) for start in side.starts)
+    few = math.sqrt(max(1.0, STATED_REPEATS / runs))
+    by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL * few
     tested = math.hypot(by_starts, quantile(level, degrees) * plain)
     between = max(
         math.hypot(by_starts, quantile(level, degrees + RUN_DEGREES) * plain),
