@@ -39,7 +39,6 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2
-	@sed -n 1,12p $(DEMO)/demo-report/report.md
 
 test: lint $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
