@@ -1,4 +1,7 @@
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first that works and that the locks support; python3, which is then refused, where none does.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
+    $$name -c 'import ensurepip' && $$name locks/environment.py check && echo $$name && exit; \
+    done 2> /dev/null; echo python3)
 # What is installed stays; DEVICE=cuda or DEVICE=cpu changes it.
 DEVICE ?= $(if $(wildcard .venv/.ready-cuda),cuda,cpu)
 BIN := .venv/bin

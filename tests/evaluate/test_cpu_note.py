@@ -58,10 +58,7 @@ def test_a_cpu_with_int8_units_is_not_blamed_on_them(monkeypatch: pytest.MonkeyP
         [row("w8", 10.0, INT8)],
         [ORIGINAL, row("w8", 10.0, INT8, measure="interactive")],
         [ORIGINAL, row("w8", 10.0, INT8, invalid=["a cold cache"])],
-        [
-            row(name, time, INT8, device="NVIDIA H200")
-            for name, time in (("original", 1), ("w8", 9))
-        ],
+        [row(name, s, INT8, device="NVIDIA H200") for name, s in (("original", 1), ("w8", 9))],
     ],
 )
 def test_nothing_is_said_of_anything_else(rows: list[Row]) -> None:
