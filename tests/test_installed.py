@@ -112,10 +112,11 @@ def test_the_wheels_processes_find_each_other(
     plan = run(folder, environment / "quantline", "quantize", "model=tiny", "preflight=only")
     assert plan.returncode == 0, plan.stderr
     assert "14 modules" in plan.stderr
-    options = [f"checkpoint={tiny_checkpoint}", f"model.path={tiny_checkpoint}", "dry_run=true"]
+    options = [f"checkpoint={tiny_checkpoint}", "dry_run=true"]
     served = run(folder, environment / "quantline", "serve", *options)
     assert served.returncode == 0, served.stderr
     assert "--middleware serve.door.Door" in served.stdout
+    assert served.stdout.startswith("PYTHONPATH=")
 
 
 @pytest.mark.slow
@@ -152,6 +153,6 @@ def test_processes_do_not_take_their_modules_from_a_teams_folder(
     """serve verifies in a process that it starts with `-m quantize.verify`."""
     for name in ("conf", "quantize", "evaluate", "quantline"):
         (tmp_path / f"{name}.py").write_text(RAISES)
-    options = [f"checkpoint={tiny_checkpoint}", f"model.path={tiny_checkpoint}", "dry_run=true"]
+    options = [f"checkpoint={tiny_checkpoint}", "dry_run=true"]
     result = run_command("serve", *options, QUANTLINE_CACHE=str(tmp_path / "cache"))
     assert result.returncode == 0, result.stderr
