@@ -29,7 +29,6 @@ for variable in OTHER_CACHES:
 os.environ |= {
     "XDG_CACHE_HOME": str(CACHES),
     "QUANTLINE_CACHE": str(CACHES / "quantline"),
-    "TORCHINDUCTOR_CACHE_DIR": str(CACHES / "inductor"),
     "TRITON_HOME": str(CACHES),
 }
 
