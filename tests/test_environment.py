@@ -1,21 +1,15 @@
 """The environment: the locks, the two packages called `evaluate`, the installed package."""
 
 import importlib.metadata
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import evaluate
-from tests.test_installer import installer
+from tests.test_installer import installer, locked
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def locked(device: str) -> dict[str, str]:
-    text = (ROOT / "locks" / f"{device}.txt").read_text()
-    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, flags=re.MULTILINE))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

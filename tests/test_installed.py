@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Result, Run
-from tests.test_environment import locked
-from tests.test_installer import installer
+from tests.test_installer import installer, locked
 
 NAMES_LIKE_OURS = ("conf", "quantize", "evaluate", "serve", "quantline")
 RAISES = "raise SystemExit('this is the file in the user's folder')\n"

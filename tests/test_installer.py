@@ -16,7 +16,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {  # Linux with glibc 2.35, as in Ubuntu 22.04; Debian 12 has 2.36
     "cpu": ("x86_64-manylinux_2_35", "aarch64-manylinux_2_35"),
     "lm-eval": ("x86_64-manylinux_2_35", "aarch64-manylinux_2_35"),
-    "cuda": ("x86_64-manylinux_2_35",),
+    "cuda": ("x86_64-manylinux_2_35", "aarch64-manylinux_2_35"),
 }
 # Published as source alone: pure Python, which every platform builds in a second.
 SOURCE_ONLY = ("antlr4-python3-runtime", "rouge-score", "sqlitedict", "word2number")
@@ -114,16 +114,19 @@ def test_a_terminal_gets_one_line_that_is_redrawn(
     ("lock", "platform"), [(lock, place) for lock, places in PLATFORMS.items() for place in places]
 )
 def test_the_locks_install(lock: str, platform: str, python: str, tmp_path: Path) -> None:
-    """A dry run of the installer, without building: every package has a wheel for the platform."""
+    """A dry run of the installer, without building: every package has a wheel for the platform,
+    and what the packages ask for there is in the lock."""
     environment = installer()
     _, variables = environment.settings_for_uv(lock)
     left_out = SOURCE_ONLY if lock == "cuda" else (*SOURCE_ONLY, CPU_TORCH)
-    lines = (ROOT / "locks" / f"{lock}.txt").read_text().splitlines()
-    wanted = [line for line in lines if not line.startswith(tuple(f"{n}==" for n in left_out))]
-    (tmp_path / "lock.txt").write_text("\n".join(wanted))
-    command = [str(environment.VENV / "bin" / "uv"), "pip", "install", "--dry-run", "--no-deps"]
+    (tmp_path / "lock.txt").write_text("\n".join(lines_without(left_out, f"{lock}.txt")))
+    overrides = lines_without(left_out, f"overrides-{lock}.txt")
+    overrides += [f"{name} ; sys_platform == 'never'" for name in left_out]
+    (tmp_path / "overrides.txt").write_text("\n".join(overrides))
+    command = [str(environment.VENV / "bin" / "uv"), "pip", "install", "--dry-run"]
     command += ["--only-binary", ":all:", "--target", str(tmp_path / "target")]
     command += ["--python-version", python, "--python-platform", platform]
+    command += ["--override", str(tmp_path / "overrides.txt")]
     result = subprocess.run(
         [*command, "-r", str(tmp_path / "lock.txt")],
         env=variables,
@@ -134,3 +137,18 @@ def test_the_locks_install(lock: str, platform: str, python: str, tmp_path: Path
     if result.returncode and INDEX_IS_OUT_OF_REACH.search(result.stderr):
         pytest.skip("the package index cannot be reached")
     assert result.returncode == 0, result.stderr
+    installed = re.findall(r"^ \+ ([\w.-]+)==", result.stderr, flags=re.MULTILINE)
+    assert len(installed) > 50
+    assert set(installed) <= set(locked(lock)), "what a package needs there is not in the lock"
+
+
+def lines_without(names: tuple[str, ...], file: str) -> list[str]:
+    path = ROOT / "locks" / file
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [line for line in lines if not line.startswith(tuple(f"{name}==" for name in names))]
+
+
+def locked(name: str) -> dict[str, str]:
+    """The packages of a lock and their versions."""
+    text = (ROOT / "locks" / f"{name}.txt").read_text()
+    return dict(re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==([^\s;]+)", text, flags=re.MULTILINE))
