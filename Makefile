@@ -1,4 +1,7 @@
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first that works and that the locks support; python3, which is then refused, where none does.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
+    $$name -c 'import ensurepip' && $$name locks/environment.py check && echo $$name && exit; \
+    done 2> /dev/null; echo python3)
 # What is installed stays; DEVICE=cuda or DEVICE=cpu changes it.
 DEVICE ?= $(if $(wildcard .venv/.ready-cuda),cuda,cpu)
 BIN := .venv/bin
@@ -39,7 +42,6 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2
-	@sed -n 1,12p $(DEMO)/demo-report/report.md
 
 test: lint $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

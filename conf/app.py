@@ -20,6 +20,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf import sources
 from conf.compose import VERSION_BASE, Command, checked, quiet, register, to_object
+from conf.entry import (
+    CLOSED_PIPE,
+    answer_flags,
+    as_called,
+    drop_unread_output,
+    let_children_find_us,
+)
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
 from conf.explain import explain
 from conf.help import help_text
@@ -41,9 +48,9 @@ def run(command: Command, main: Callable[[Any], None]) -> None:
     """Runs `main` on the typed config of the command line, and exits."""
     arguments = sys.argv[1:]
     try:
-        if "--help" in arguments or "-h" in arguments:
-            print(help_text(command))
-            sys.exit(0)
+        if {"--help", "-h", "--version"} & set(arguments):
+            answer_flags(arguments, help_text(command))
+        let_children_find_us()
         failures = _run_jobs(command, arguments, main)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
@@ -52,6 +59,8 @@ def run(command: Command, main: Callable[[Any], None]) -> None:
         failures = [Failure("", _as_bad_input(error))]
     except Exception as error:
         failures = [Failure("", error)]
+    if drop_unread_output() and any(isinstance(f.error, BrokenPipeError) for f in failures):
+        sys.exit(CLOSED_PIPE)
     sys.exit(max([report(failure.error, failure.job) for failure in failures], default=0))
 
 
@@ -104,7 +113,7 @@ def report(error: Exception, job: str = "") -> int:
     message, code = _message_and_code(error)
     if code == INTERNAL_ERROR and not debugging:
         message += f" ({DEBUG}=1 shows where)"
-    print(f"error: {f'{job}: ' if job else ''}{message}", file=sys.stderr)
+    print(as_called(f"error: {f'{job}: ' if job else ''}{message}"), file=sys.stderr)
     return code
 
 

@@ -41,6 +41,8 @@ class Command:
     module: str = ""
     plain: tuple[tuple[str, str], ...] = ()
     """Options that have the name of a group, as which Hydra would take them, and their fields."""
+    purpose: str = ""
+    """What the command does; empty where the options' own documentation says it."""
 
     @property
     def groups(self) -> list[str]:

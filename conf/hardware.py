@@ -13,6 +13,7 @@ import yaml
 from conf.load_schema import GpuConfig
 
 BF16_FLAGS = {"bf16", "avx512_bf16", "amx_bf16"}
+INT8_FLAGS = {"i8mm", "avx512_vnni", "avx_vnni", "amx_int8"}
 CPU = "cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPU_FILES = Path(__file__).parent / "gpu"
@@ -21,12 +22,22 @@ GPU_FILES = Path(__file__).parent / "gpu"
 @cache
 def cpu_has_bf16() -> bool:
     """Whether the CPU multiplies bf16 itself; float32 can be 300 times faster where it does not."""
+    return bool(BF16_FLAGS & _cpu_flags())
+
+
+@cache
+def cpu_has_int8() -> bool:
+    """Whether the CPU has units for INT8 matrix products."""
+    return bool(INT8_FLAGS & _cpu_flags())
+
+
+def _cpu_flags() -> set[str]:
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return False
+        return set()
     lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
-    return any(BF16_FLAGS & set(line.split(":", 1)[-1].split()) for line in lines)
+    return {flag for line in lines for flag in line.split(":", 1)[-1].split()}
 
 
 @cache

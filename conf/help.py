@@ -22,13 +22,13 @@ COLUMN = 28
 
 def help_text(command: Command) -> str:
     """What the command does, the groups with their choices, the options, three examples."""
-    documentation = inspect.getdoc(command.schema) or ""
+    purpose = command.purpose or inspect.getdoc(command.schema) or ""
     defaults = _defaults(command.name)
     folders = sources.folders_of([])
     groups = "[GROUP=NAME] " if command.groups else ""
     parts = [
         f"python -m {command.module or command.name} {groups}[OPTION=VALUE] ...",
-        documentation,
+        purpose,
         *[_group(group, defaults.get(group, ""), folders) for group in command.groups],
         "\n".join(["Options, with their defaults", *_options(command)]),
         *([FIELDS] if command.groups else []),
@@ -42,6 +42,7 @@ def help_text(command: Command) -> str:
                     f"Folders with your own recipes, with '{os.pathsep}' between.",
                 ),
                 _row("QUANTLINE_DEBUG=1", "Shows the traceback of an error."),
+                _row("--version", "Prints the version."),
             ]
         ),
     ]

@@ -197,6 +197,7 @@ class QuantizeConfig:
     model: ModelConfig = MISSING
     recipe: RecipeConfig = MISSING
     calibration: CalibrationConfig = MISSING
+    gpu: GpuConfig = MISSING
     output_dir: str = "checkpoints"
     """Root of all checkpoints; this one goes to output_dir/MODEL/RECIPE."""
     replace: bool = False
@@ -210,7 +211,7 @@ class QuantizeConfig:
     lm_head: str | None = None
     """int8, int4 or fp8: quantize the output head too."""
     preflight: str = "run"
-    """only: stop after the checks that come before any weight is read."""
+    """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
     batch_size: int = 8
     """Calibration sequences in one forward pass."""
     prompt: str = "What is the capital of France?"

@@ -16,10 +16,11 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from conf import ROOT
 from conf.errors import bad_input
 
-CONF = Path(__file__).parent
-RECIPES = CONF.parent / "recipes"
+CONF = ROOT / "conf"
+RECIPES = ROOT / "recipes"
 GROUPS = ("model", "recipe", "calibration", "scenario", "accuracy", "engine", "gpu")
 TEAM_FOLDERS = "QUANTLINE_RECIPES"
 SCHEME = "recipes"

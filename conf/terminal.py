@@ -19,6 +19,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from conf.entry import as_called
+
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
 MOST_NAMED = 3
@@ -26,7 +28,7 @@ MOST_NAMED = 3
 
 def say(message: str) -> None:
     """One line for the person who waits; standard output stays free for results."""
-    print(message, file=sys.stderr, flush=True)
+    print(as_called(message), file=sys.stderr, flush=True)
 
 
 def listed(names: list[str], most: int = MOST_NAMED) -> str:

@@ -19,6 +19,7 @@ COMMAND = Command(
 
 
 def main(config: EvaluateConfig) -> None:
+    from evaluate.cpu_note import explain_slower_on_cpu
     from evaluate.report_at_end import report_at_end
 
     before = _size(config)
@@ -30,6 +31,7 @@ def main(config: EvaluateConfig) -> None:
             raise  # nothing was measured
         failure = error
     report_at_end(config)
+    explain_slower_on_cpu(config)
     if failure is not None:
         raise failure
 

@@ -7,6 +7,7 @@ the options of `python -m evaluate` and measures the original.
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from conf.app import run
@@ -15,11 +16,23 @@ from conf.errors import bad_input
 from conf.models import read_config
 from conf.schema import EvaluateConfig
 from conf.terminal import chatter_to
-from evaluate.__main__ import COMMAND
+from evaluate.__main__ import COMMAND as EVALUATE
 from evaluate.engines import Load
 from evaluate.metrics import batch_values
 from evaluate.targets import targets
 from evaluate.workload import prompts
+
+COMMAND = replace(
+    EVALUATE,
+    module="evaluate.benchmark",
+    purpose="Compares the timed loop with plain LLM.generate in one loaded engine: what timing "
+    "every token\ncosts. Measures the original. Prints JSON.",
+    examples=(
+        "python -m evaluate.benchmark scenario=interactive",
+        "python -m evaluate.benchmark model=tiny 'scenario=[interactive,base]' repeats=5",
+        "python -m evaluate.benchmark model=qwen3-8b weights=random scenario=high_concurrency",
+    ),
+)
 
 
 def benchmark(config: EvaluateConfig) -> None:

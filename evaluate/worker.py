@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy
 
 from conf.compose import from_mapping
+from conf.entry import answer_flags
 from conf.errors import WORLD_FAULT, QuantlineError
 from conf.load_schema import EngineConfig, ScenarioConfig
 from conf.schema import AccuracyConfig
@@ -83,6 +84,7 @@ def main() -> None:
 
 def work(schema: type[Described], measure: Callable[[Described, Send], None]) -> None:
     """A worker's life: its job comes on standard input, its events go up the pipe."""
+    answer_flags(sys.argv[1:], str(work.__doc__))
     pipe, life_line = (int(argument) for argument in sys.argv[1:3])
     end_with(life_line, pipe)
     job = from_mapping(schema, json.load(sys.stdin))

@@ -1,14 +1,19 @@
 """Makes the locks and installs them: `environment.py lock`, `environment.py install
-cpu|cuda|lm-eval`.
+cpu|cuda|lm-eval`; `environment.py check` says whether this Python can.
 
 Runs on a bare Python: it makes the virtual environment, puts uv into it and lets uv do the rest.
 uv does not read pip's settings, so they are handed on: index, find-links and certificates.
 """
 
+from __future__ import annotations  # an older Python gets as far as the sentence that refuses it
+
 import os
+import re
 import shlex
 import subprocess
 import sys
+import tempfile
+import time
 import venv
 from pathlib import Path
 
@@ -28,13 +33,15 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 # Hugging Face's `evaluate`, which lm-eval needs, has the name of a package of ours.
 LM_EVAL_VENV = ROOT / ".venv-lm-eval"
-OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def main(arguments: list[str]) -> None:
-    if sys.version_info < OLDEST_PYTHON:
-        found = ".".join(map(str, sys.version_info[:3]))
-        sys.exit(f"error: Python 3.11 or newer is needed, this is {found}; make PYTHON=python3.11")
+    check_python(sys.version_info[:3])
+    if arguments == ["check"]:
+        return
     if arguments == ["lock"]:
         bootstrap()
         for device in DEVICES:
@@ -48,6 +55,16 @@ def main(arguments: list[str]) -> None:
         install(arguments[1])
     else:
         sys.exit(__doc__)
+
+
+def check_python(version: tuple[int, ...]) -> None:
+    """Refuses a Python that the locked packages have no wheels for."""
+    if not OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
+        found = ".".join(map(str, version))
+        sys.exit(
+            f"error: Quantline needs Python 3.11, 3.12 or 3.13, and {sys.executable} is {found}; "
+            "name another one with make PYTHON=python3.12"
+        )
 
 
 def bootstrap() -> None:
@@ -90,9 +107,12 @@ def install(device: str) -> None:
 
     Bytecode is compiled now, so that no command pays for it later.
     """
-    print(f"installing locks/{device}.txt", flush=True)
     command = ["pip", "install", "--python", str(PYTHON), "--no-deps"]
-    uv([*command, "--compile-bytecode", "-r", f"locks/{device}.txt"], device)
+    uv(
+        [*command, "--compile-bytecode", "-r", f"locks/{device}.txt"],
+        device,
+        Progress(device, VENV),
+    )
     uv([*command, "--quiet", "--editable", "."], device)
 
 
@@ -101,10 +121,53 @@ def install_lm_eval() -> None:
 
     Bytecode is compiled as it is needed: most of what lm-eval asks for it never imports.
     """
-    print(f"making {LM_EVAL_VENV.name} from locks/{LM_EVAL}.txt", flush=True)
     venv.create(LM_EVAL_VENV, clear=True)
     command = ["pip", "install", "--python", str(LM_EVAL_VENV / "bin" / "python"), "--no-deps"]
-    uv([*command, "--quiet", "-r", f"locks/{LM_EVAL}.txt"], LM_EVAL)
+    uv([*command, "-r", f"locks/{LM_EVAL}.txt"], LM_EVAL, Progress(LM_EVAL, LM_EVAL_VENV))
+
+
+class Progress:
+    """One line for an installation: redrawn in a terminal, elsewhere repeated now and then."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        lock = (ROOT / "locks" / f"{name}.txt").read_text()
+        self.total = len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", lock, flags=re.MULTILINE))
+        self.name, self.folder = name, folder
+        self.begin = time.monotonic()
+        self.due = self.begin
+        self.redraws = sys.stdout.isatty()
+
+    def show(self, doing: str, is_end: bool = False) -> None:
+        """What uv does, and how far it is."""
+        now = time.monotonic()
+        if not (self.redraws or is_end) and now < self.due:
+            return
+        self.due = now + SECONDS_BETWEEN_LINES
+        # A lock names packages for other machines too: fewer of them are installed.
+        done = len(list(self.folder.glob("lib/python*/site-packages/*.dist-info")))
+        counted = f"{done} packages" if is_end else f"{done} of up to {self.total} packages"
+        line = f"{doing} locks/{self.name}.txt: {counted}, {now - self.begin:.0f} s"
+        end = "\n" if is_end or not self.redraws else ""
+        print(f"\r\033[K{line}" if self.redraws else line, end=end, flush=True)
+
+
+def run_quietly(command: list[str], variables: dict[str, str], progress: Progress) -> None:
+    """Runs the installer behind one line; shows what it said where it fails."""
+    with tempfile.TemporaryFile("w+") as said:
+        installer = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=said, stderr=said)
+        try:
+            while installer.poll() is None:
+                progress.show("installing")
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        finally:
+            installer.terminate()
+            installer.wait()
+        progress.show("could not install" if installer.returncode else "installed", is_end=True)
+        if installer.returncode:
+            said.seek(0)
+            sys.exit(
+                f"{said.read()}error: {shlex.join(command)} failed with {installer.returncode}"
+            )
 
 
 def pip_offers(requirement: str) -> bool:
@@ -134,14 +197,25 @@ def pip_settings() -> dict[str, list[str]]:
     return found
 
 
-def uv(arguments: list[str], name: str) -> None:
-    """Runs uv for the lock of that name with pip's settings."""
+def uv(arguments: list[str], name: str, progress: Progress | None = None) -> None:
+    """Runs uv for the lock of that name with pip's settings; behind one line, if there is one."""
+    more, variables = settings_for_uv(name)
+    command = [str(VENV / "bin" / "uv"), *arguments, *more]
+    if progress is None:
+        run(command, variables)
+    else:
+        run_quietly(command, variables, progress)
+
+
+def settings_for_uv(name: str) -> tuple[list[str], dict[str, str]]:
+    """uv's arguments and environment for the lock of that name, from pip's settings."""
     settings = pip_settings()
     variables = dict(os.environ)
+    arguments: list[str] = []
     if name == "cuda":
         settings.pop("find-links", None)  # a CPU build of torch there would look newer
     elif name == "cpu" and not pip_offers(CPU_TORCH):
-        arguments = [*arguments, "--torch-backend=cpu"]  # PyTorch's own index, for torch alone
+        arguments.append("--torch-backend=cpu")  # PyTorch's own index, for torch alone
     for setting, variable in HANDED_ON.items():
         if settings.get(setting):
             separator = "," if variable == "UV_FIND_LINKS" else " "
@@ -149,7 +223,7 @@ def uv(arguments: list[str], name: str) -> None:
     # pip takes the best version from all of its indexes; uv by default the first that has any.
     variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     variables.setdefault("UV_LINK_MODE", "copy")
-    run([str(VENV / "bin" / "uv"), *arguments], variables)
+    return arguments, variables
 
 
 def run(command: list[str], variables: dict[str, str] | None = None) -> None:

@@ -9,7 +9,7 @@ import json
 import math
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from conf.app import run
 from conf.schema import QuantizeConfig
 from conf.terminal import chatter_to, say
-from quantize.__main__ import COMMAND
+from quantize.__main__ import COMMAND as QUANTIZE
 from quantize.calibration import batches
 from quantize.compress import Batches, compress
 from quantize.fetch import fetch
@@ -29,6 +29,17 @@ from quantize.load import load
 from quantize.recipe import modifiers
 from quantize.reload import weights_held
 
+COMMAND = replace(
+    QUANTIZE,
+    module="quantize.benchmark",
+    purpose="Compares the time, memory and layer errors of quantizing here and with "
+    "llm-compressor's own\nloop, on random tokens. Prints JSON.",
+    examples=(
+        "python -m quantize.benchmark model=tiny calibration.samples=8 calibration.length=128",
+        "python -m quantize.benchmark recipe=w8a8_smooth_gptq model=qwen3-8b model.weights=random",
+        "python -m quantize.benchmark recipe=w4a16_awq model=qwen3-8b batch_size=8",
+    ),
+)
 HELD_OUT = 4  # sequences that the errors are measured on
 
 

@@ -20,6 +20,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose, from_mapping
+from conf.entry import answer_flags
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
 from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
 from conf.recipe_schema import RecipeConfig
@@ -110,6 +111,7 @@ def _quantized(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
 
 
 def main() -> None:
+    answer_flags(sys.argv[1:], str(__doc__))
     request = json.load(sys.stdin)
     model: ModelConfig = from_mapping(ModelConfig, request["model"])
     for name in request["recipes"]:

@@ -154,7 +154,9 @@ def main() -> None:
     """Reads a model's config as JSON, prints its folder: how other commands have a model made."""
     from conf.app import report
     from conf.compose import from_mapping
+    from conf.entry import answer_flags
 
+    answer_flags(sys.argv[1:], str(main.__doc__))
     try:
         print(fetch(from_mapping(ModelConfig, json.load(sys.stdin))))
     except Exception as error:

@@ -36,7 +36,8 @@ class Manifest:
     text: dict[str, Any] | None
     """The calibration text and its counts; null where none is needed."""
     errors: dict[str, dict[str, float]]
-    """The error of each step, by module, as the step measures it."""
+    """Errors by module and step. gptq: of the module's output on the calibration text, relative to
+    the output. sgpt: llm-compressor's own sum, comparable only within a module."""
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
     layer_seconds: dict[str, list[float]]

@@ -37,6 +37,7 @@ PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
 # to the original's number type on the way to disk gives about 1e-6 in float32 and up to 0.02 on a
 # GPU in bf16, where one bit flips the rounding of an activation; a wrong tensor gives far more.
 CLOSE_ENOUGH = 0.1
+KEPT_FORMAT = 2  # raise it when what is kept of a layer changes its meaning
 
 
 @dataclass
@@ -64,6 +65,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
     steps = steps or modifiers(recipe)
     for line in checked.lines():
         say(f"{name}: {line}")
+    check_machine(checked, config)
     if config.preflight == "only":
         return None
     seconds: dict[str, float] = {}
@@ -133,6 +135,7 @@ def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]
     if config.recipe.file:
         recipe["content"] = Path(config.recipe.file).expanduser().read_text()
     return {
+        "format": KEPT_FORMAT,
         "model": source_hash,
         "recipe": recipe,
         "text": text.sha256,

@@ -17,7 +17,9 @@ from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
 )
 
 from conf.errors import bad_input, world_fault
+from conf.hardware import resolve_gpu
 from conf.kernels import kernels
+from conf.load_schema import GpuConfig
 from conf.recipe_schema import GROUPED, HEAD_FORMATS, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
 from conf.terminal import listed
@@ -27,6 +29,7 @@ GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it says how many more
 # Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
 FLOPS_GPU, FLOPS_CPU = 3e14, 4e10
+TFLOPS_OF_MEASURED_GPU = 989
 PASSES = {"smoothquant": 1, "awq": 24, "sparsegpt": 4, "gptq": 4, "autoround": 400, "rounding": 0}
 
 
@@ -46,9 +49,12 @@ class Preflight:
     """GPU memory needed for one layer and its step; activations move to the host if they must."""
     minutes: float
     """A rough estimate of the calibration."""
+    machine: str = ""
+    """The GPU that the plan is for, where it is not this machine."""
 
     def lines(self) -> list[str]:
         return [
+            *([f"planned for {self.machine}, not for this machine"] if self.machine else []),
             f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there; about {max(self.minutes, 0.1):.1f} min",
@@ -57,7 +63,7 @@ class Preflight:
 
 
 def preflight(source: Path, config: QuantizeConfig) -> Preflight:
-    """Checks the recipe against the architecture and the machine."""
+    """Checks the recipe against the architecture; `check_machine` compares it with the machine."""
     model = empty_model(source, config.model.trust_remote_code)
     try:
         recipe = with_options(config, model)
@@ -65,9 +71,22 @@ def preflight(source: Path, config: QuantizeConfig) -> Preflight:
         raise bad_input(str(error)) from error
     modules = check_fit(model, recipe, str(config.model.name))
     _check_mappings(model, recipe, str(config.model.name))
-    found = Preflight(recipe, len(modules), *_needs(model, config, modules))
-    check_machine(found, config)
-    return found
+    needs = _needs(model, config, modules)
+    return Preflight(recipe, len(modules), *needs, machine=_other_machine(config))
+
+
+def _other_machine(config: QuantizeConfig) -> str:
+    """The GPU that was asked for, where it is not the one here."""
+    here = str(resolve_gpu(GpuConfig()).name)
+    asked = config.gpu.name
+    if asked in (None, here):
+        return ""
+    if config.preflight != "only":
+        raise bad_input(
+            f"gpu.name={asked}: quantizing uses what is here ({here}); gpu= goes with "
+            "preflight=only, which plans for another GPU"
+        )
+    return str(asked)
 
 
 def check_fit(model: Any, recipe: RecipeConfig, name: str) -> dict[str, Any]:
@@ -197,33 +216,50 @@ def _needs(
 ) -> tuple[float, float, float, float]:
     """Disk, host and GPU memory in GiB, and minutes."""
     weights = sum(parameter.numel() for parameter in model.parameters())
-    on_gpu = torch.cuda.is_available()
+    on_gpu = torch.cuda.is_available() or bool(_other_machine(config))
     disk = weights * 2 * 2  # the checkpoint and its kept layers, at the original's 16 bit
     host = weights * (2 if on_gpu else 4) * 1.3
     body = sum(module.in_features * module.out_features for module in modules.values())
     widest = max(module.in_features for module in modules.values()) if modules else 0
     layer = body / max(1, model.config.num_hidden_layers)
     gpu = (
-        layer * 2 * 4 + widest**2 * 4 * 4
-    )  # weights and copies, the widest Hessian and its inverse
+        layer * 2 * 4 + widest**2 * 4 * 5
+    )  # weights and copies, the widest Hessian, its inverse and a copy
     tokens = config.calibration.samples * config.calibration.length
     passes = sum(PASSES[step] for step in config.recipe.steps) if config.recipe.needs_text else 0
-    seconds = 2 * body * tokens * passes / (FLOPS_GPU if on_gpu else FLOPS_CPU)
+    share = (config.gpu.bf16_tflops or TFLOPS_OF_MEASURED_GPU) / TFLOPS_OF_MEASURED_GPU
+    seconds = 2 * body * tokens * passes / (FLOPS_GPU * share if on_gpu else FLOPS_CPU)
     return disk / 2**30, host / 2**30, gpu / 2**30, seconds / 60
 
 
 def check_machine(found: Preflight, config: QuantizeConfig) -> None:
-    """Raises where disk or memory are too small for it now."""
+    """Raises where disk or memory are too small for it now, with everything that is short."""
+    short = _short_on_other(found, config) if found.machine else _short_here(found, config)
+    if short:
+        raise world_fault("; ".join(short))
+
+
+def _short_on_other(found: Preflight, config: QuantizeConfig) -> list[str]:
+    """Of another machine only the GPU's memory is known."""
+    memory = config.gpu.memory_gib
+    if memory is None or memory >= found.gpu_gib:
+        return []
+    return [f"{found.machine} has {memory:.1f} GiB, {found.gpu_gib:.1f} are needed"]
+
+
+def _short_here(found: Preflight, config: QuantizeConfig) -> list[str]:
     place = Path(config.output_dir).expanduser().absolute()
     while not place.exists():
         place = place.parent
-    free = shutil.disk_usage(place).free / 2**30
-    if free < found.disk_gib:
-        raise world_fault(f"{place}: {free:.1f} GiB are free, {found.disk_gib:.1f} are needed")
+    disk = shutil.disk_usage(place).free / 2**30
     memory = psutil.virtual_memory().available / 2**30
-    if memory < found.host_gib:
-        raise world_fault(f"{memory:.1f} GiB of memory are free, {found.host_gib:.1f} are needed")
+    compared = [
+        (disk, found.disk_gib, f"{place}: {disk:.1f} GiB are free"),
+        (memory, found.host_gib, f"{memory:.1f} GiB of memory are free"),
+    ]
     if torch.cuda.is_available():
         gpu = torch.cuda.mem_get_info()[0] / 2**30
-        if gpu < found.gpu_gib:
-            raise world_fault(f"{gpu:.1f} GiB are free on the GPU, {found.gpu_gib:.1f} are needed")
+        compared.append((gpu, found.gpu_gib, f"{gpu:.1f} GiB are free on the GPU"))
+    return [
+        f"{words}, {needed:.1f} are needed" for free, needed, words in compared if free < needed
+    ]

@@ -21,6 +21,7 @@ from llmcompressor.modifiers.quantization import QuantizationModifier
 
 from conf.app import report
 from conf.compose import compose, from_mapping
+from conf.entry import answer_flags
 from conf.errors import bad_input
 from conf.recipe_schema import GROUPED, RecipeConfig
 from conf.schema import AccuracyConfig, ModelConfig
@@ -102,6 +103,7 @@ def _answers(model: Any, window: list[int]) -> torch.Tensor:
 
 
 def main() -> None:
+    answer_flags(sys.argv[1:], str(__doc__))
     request = json.load(sys.stdin)
     try:
         model: ModelConfig = from_mapping(ModelConfig, request["model"])

@@ -156,10 +156,10 @@ class _Step:
                 self._pass(layer, subgraph, activations, keep=True)
 
     def _error_of(self, subgraph: Any) -> str:
-        """The mean error that this step measured in a layer, where it measures one."""
+        """The relative error of the outputs of a layer's modules, where the step measures one."""
         errors = [self.state.errors.get(name, {}) for name in self._modules(subgraph)]
         found = [error[self.name] for error in errors if self.name in error]
-        return f", error {sum(found) / len(found):.3g}" if found else ""
+        return f", output error {sum(found) / len(found):.2%}" if found else ""
 
     def _keep(self, layer: int, subgraph: Any) -> None:
         if self.state.work is not None:

@@ -1,13 +1,15 @@
 """What we do differently inside llm-compressor's GPTQ and AWQ.
 
 GPTQ: products for the Hessians run on the tensor cores, once for modules that share an input; a 2:4
-mask is kept while rounding. AWQ: nothing is pinned where there is no accelerator to pin for. Every
-module's error is noted.
+mask is kept while rounding; the error is that of a module's output, relative to the output, where
+llm-compressor gives a sum that grows with the model. AWQ: nothing is pinned where there is no
+accelerator to pin for. Every module's error is noted.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from llmcompressor.pipelines.cache import IntermediatesCache
 from llmcompressor.utils.metric_logging import CompressionLogger
 
 Errors = dict[str, dict[str, float]]
+TINY = torch.finfo(torch.float32).tiny
 
 
 @contextlib.contextmanager
@@ -42,11 +45,33 @@ def ours(model: torch.nn.Module, keep_mask: bool, errors: Errors) -> Iterator[No
         stack.enter_context(patch_attr(CompressionLogger, "set_results", note))
         stack.enter_context(patch_attr(gptq, "accumulate_hessian", hessians.accumulate))
         stack.enter_context(patch_attr(sparsegpt, "accumulate_hessian", hessians.accumulate_plain))
-        if keep_mask:
-            stack.enter_context(patch_attr(gptq, "quantize_weight", quantize_keeping_zeros))
+        solve = quantize_keeping_zeros if keep_mask else gptq.quantize_weight
+        stack.enter_context(patch_attr(gptq, "quantize_weight", partial(with_output_error, solve)))
         if not torch.accelerator.is_available():
             stack.enter_context(patch_attr(IntermediatesCache, "pin_memory", lambda *_: None))
         yield
+
+
+def with_output_error(
+    solve: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    *,
+    weights: torch.Tensor,
+    hessians: torch.Tensor,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """GPTQ's `quantize_weight` with other losses: the relative error of each module's output on the
+    calibration text, |(W - Q) X| / |W X|, by the same Hessians. Solving overwrites its inputs.
+    """
+    original, products = weights.float().clone(), hessians.float().clone()
+    quantized, _, fell_back = solve(weights=weights, hessians=hessians, **options)
+    before = _output_energy(original, products)
+    after = _output_energy(original.sub_(quantized.float()), products)
+    return quantized, (after / before.clamp_min(TINY)).sqrt(), fell_back
+
+
+def _output_energy(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+    """The squared norm of each module's output, but for a factor that all have in common."""
+    return (torch.bmm(weights, products) * weights).sum(dim=(1, 2)).clamp_min(0)
 
 
 class SharedProducts:

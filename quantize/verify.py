@@ -28,6 +28,18 @@ FP8 = torch.float8_e4m3fn
 # Tensors that a format may carry beside those that it needs.
 OPTIONAL = ("_g_idx", "k_scale", "v_scale", "_zero_point", "input_scale", "input_global_scale")
 
+USAGE = "python -m quantize.verify PATH"
+HELP = f"""{USAGE}
+
+Verifies a compressed-tensors checkpoint: opens its files again and compares every tensor with what
+config.json and, where there is one, quantline.json say.
+
+  PATH       Folder of the checkpoint.
+  --version  Prints the version.
+
+Exit codes: 0 verified, 2 no such checkpoint or not readable, 4 a fault was found (all are listed).
+"""
+
 
 @dataclass
 class Proof:
@@ -292,11 +304,12 @@ def _scale_shape(weights: Any, rows: int, columns: int) -> tuple[int, ...] | Non
 
 def main(arguments: list[str]) -> None:
     from conf.app import report
+    from conf.entry import answer_flags
 
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("python -m quantize.verify PATH: proves a compressed-tensors checkpoint")
-        sys.exit(0 if arguments in (["-h"], ["--help"]) else 2)
+    answer_flags(arguments, HELP)
     try:
+        if len(arguments) != 1 or arguments[0].startswith("-"):
+            raise bad_input(f"{' '.join(arguments) or 'no arguments'}: write {USAGE}")
         proof = verify(Path(arguments[0]))
         for kind, count in sorted(proof.formats.items()):
             print(f"{count:6} layers  {kind}")

@@ -17,6 +17,7 @@ from conf.kernels import Support, support
 from conf.load_schema import EngineConfig, GpuConfig
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
 from quantize import manifest
+from serve import proven
 from serve.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
@@ -122,8 +123,8 @@ def _check_proof(folder: Path) -> None:
     small = {name: digest for name, digest in claimed if not name.endswith(manifest.WEIGHTS)}
     if faults := manifest.changed(folder, small):
         raise bad_input(f"{folder}: {faults[0]}")
-    mark = cache_root() / "proven" / checkpoint_hash(folder)
-    if mark.is_file():
+    passed = proven.mark(folder, checkpoint_hash(folder))
+    if passed.is_file():
         return
     result = subprocess.run(
         [sys.executable, "-m", "quantize.verify", str(folder)],
@@ -132,8 +133,8 @@ def _check_proof(folder: Path) -> None:
         check=False,
     )
     if result.returncode == 0:
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        passed.touch()
         return
     words = last_line(result.stderr)
     if result.returncode == GATE_FAILED:
@@ -146,9 +147,7 @@ def checkpoint_hash(folder: Path) -> str:
     files = [*sorted(folder.glob("*.safetensors")), folder / CONFIG]
     if (folder / SHAPES).is_file():
         files.append(folder / SHAPES)
-    stamp = json.dumps(
-        [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    )
+    stamp = json.dumps([_stamp(path) for path in files])
     kept = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
     if kept.is_file():
         return kept.read_text()
@@ -156,6 +155,13 @@ def checkpoint_hash(folder: Path) -> str:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(digest)
     return digest
+
+
+def _stamp(path: Path) -> list[str | int]:
+    """Changes with every write: a program may set the modification time back, not the ctime."""
+    stat = path.stat()
+    times = (stat.st_mtime_ns, stat.st_ctime_ns)
+    return [str(path.resolve()), stat.st_size, stat.st_dev, stat.st_ino, *times]
 
 
 def quantization_hash(config: dict[str, Any]) -> str:

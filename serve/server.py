@@ -13,7 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from conf import ROOT
 from conf.cache import log_file
+from conf.entry import IS_WHEEL
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
 from conf.load_schema import GpuConfig
@@ -56,13 +58,19 @@ def serve(config: ServeConfig) -> None:
         if key and not config.api_key_file:
             say(f"{API_KEY} has to be set where this is run, as it is here: it holds the key")
         file = config.api_key_file
-        print((f'{API_KEY}="{_read_by_shell(file)}" ' if file else "") + shlex.join(command))
+        key_words = f'{API_KEY}="{_read_by_shell(file)}" ' if file else ""
+        print(key_words + _where_we_are() + shlex.join(command))
         return
     check_port(config.host, config.port)
     if key:
         os.environ[API_KEY] = key
         say(f"every route asks for the key, but {' and '.join(OPEN)}")
     Watch(config, found, chosen, command).run()
+
+
+def _where_we_are() -> str:
+    """What lets vLLM find our middleware when the command is run by hand from a wheel."""
+    return f"PYTHONPATH={shlex.quote(str(ROOT))} PYTHONSAFEPATH=1 " if IS_WHEEL else ""
 
 
 def _key(config: ServeConfig) -> str:

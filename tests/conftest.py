@@ -1,17 +1,41 @@
 """Shared parts of the tests: composing, running a command, and models that are made once."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conf.compose import compose
-from conf.schema import EvaluateConfig, ModelConfig, QuantizeConfig
-from evaluate.__main__ import COMMAND as EVALUATE
-from quantize.__main__ import COMMAND as QUANTIZE
+# Every test run has caches of its own, which the processes that it starts inherit: what an earlier
+# version left in the user's cache must not answer for this one. The workers of pytest-xdist inherit
+# the folder from the process that starts them, so that the test model is trained once. Who runs
+# single tests again and again may name a folder, which is then kept.
+RUN_FOLDER = "QUANTLINE_TEST_RUN"
+IS_OURS_TO_REMOVE = RUN_FOLDER not in os.environ
+if IS_OURS_TO_REMOVE:
+    os.environ[RUN_FOLDER] = tempfile.mkdtemp(prefix="quantline-tests-")
+CACHES = Path(os.environ[RUN_FOLDER]) / "cache"
+# Where libraries look before they look at XDG_CACHE_HOME.
+OTHER_CACHES = (
+    *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_DATASETS_CACHE", "HF_ASSETS_CACHE"),
+    *("HF_MODULES_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "VLLM_CACHE_ROOT", "PIP_CACHE_DIR"),
+)
+for variable in OTHER_CACHES:
+    os.environ.pop(variable, None)
+os.environ |= {
+    "XDG_CACHE_HOME": str(CACHES),
+    "QUANTLINE_CACHE": str(CACHES / "quantline"),
+    "TRITON_HOME": str(CACHES),
+}
+
+from conf.compose import compose  # noqa: E402 (after the caches are set)
+from conf.schema import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
+from evaluate.__main__ import COMMAND as EVALUATE  # noqa: E402
+from quantize.__main__ import COMMAND as QUANTIZE  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 Result = subprocess.CompletedProcess[str]
@@ -49,7 +73,7 @@ def evaluate_config(*overrides: str) -> EvaluateConfig:
 
 @pytest.fixture(scope="session")
 def tiny() -> tuple[ModelConfig, Path]:
-    """The trained test model: made on first use, then from the cache."""
+    """The trained test model: trained once in a test run."""
     from quantize.fetch import fetch
 
     model = quantize_config("model=tiny").model
@@ -72,6 +96,11 @@ def tiny_checkpoint(
             "calibration.length=128",
         )
     )
+
+
+def pytest_unconfigure() -> None:
+    if IS_OURS_TO_REMOVE:
+        shutil.rmtree(os.environ[RUN_FOLDER], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

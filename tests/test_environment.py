@@ -1,23 +1,15 @@
 """The environment: the locks, the two packages called `evaluate`, the installed package."""
 
 import importlib.metadata
-import importlib.util
-import re
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import evaluate
+from tests.test_installer import installer, locked
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def locked(device: str) -> dict[str, str]:
-    text = (ROOT / "locks" / f"{device}.txt").read_text()
-    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, flags=re.MULTILINE))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -67,36 +59,8 @@ def test_the_harness_has_an_interpreter_of_its_own_without_torch() -> None:
     assert ".venv-lm-eval" in result.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.network
-def test_an_installed_package_works_from_any_folder(tmp_path: Path) -> None:
-    """The wheel carries conf/, recipes/ and figures, and composes without the checkout."""
-    wheels = tmp_path / "wheels"
-    build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", str(wheels), str(ROOT)]
-    subprocess.run(build, check=True)
-    installed = tmp_path / "installed"
-    with zipfile.ZipFile(next(wheels.glob("quantline-*.whl"))) as wheel:
-        wheel.extractall(installed)
-    figures = {path.name for path in (ROOT / "evaluate" / "published").iterdir()}
-    assert {path.name for path in (installed / "evaluate" / "published").iterdir()} == figures
-    script = (
-        f"import sys; sys.path.insert(0, {str(installed)!r})\n"
-        "from conf import sources; from conf.compose import compose\n"
-        "from quantize.__main__ import COMMAND\n"
-        "print(sources.RECIPES, compose(COMMAND, []).recipe.name)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert result.stdout.split() == [str(installed / "recipes"), "w8a8_smooth_gptq"]
-
-
 def test_pip_settings_are_handed_on_to_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("environment", ROOT / "locks" / "environment.py")
-    assert spec is not None
-    assert spec.loader is not None
-    environment = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(environment)
+    environment = installer()
     calls: list[tuple[list[str], dict[str, str]]] = []
     listed = (
         "global.index-url='https://one.example/simple'\n"

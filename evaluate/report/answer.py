@@ -8,6 +8,7 @@ from typing import Any
 
 from conf.app import report as complain
 from conf.compose import from_mapping
+from conf.entry import answer_flags
 from conf.errors import bad_input
 from conf.report_schema import ReportConfig
 from evaluate.report.gather import Answer, make_report
@@ -85,6 +86,7 @@ def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:
 
 
 def main() -> None:
+    answer_flags(sys.argv[1:], str(__doc__))
     try:
         print(json.dumps(answer(json.load(sys.stdin))))
     except Exception as error:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +13,19 @@ from typing import Any
 
 import yaml
 
+from conf import ROOT
+from conf.entry import IS_WHEEL
 from conf.errors import bad_input, world_fault
 from conf.models import files_sha256
-from conf.sources import CONF
 from serve.talk import API_KEY, reason_in
 
 INTERPRETER = "QUANTLINE_LM_EVAL"
-ROOT = CONF.parent  # of the checkout
 OWN_INTERPRETER = ROOT / ".venv-lm-eval" / "bin" / "python"
+HOW_TO_GET_IT = (
+    f"install lm-eval beside Quantline, or name a Python that has it with {INTERPRETER}"
+    if IS_WHEEL
+    else "`make setup-lm-eval` makes .venv-lm-eval"
+)
 SCRIPT = Path(__file__).with_name("harness_process.py")
 NOWHERE = "/"  # datasets takes a folder of the right name for the set that it looks for
 PROGRESS = re.compile(rb"Requesting API:.*?(\d+)/(\d+) \[")
@@ -31,19 +37,17 @@ SECONDS_TO_STOP = 10
 
 def interpreter() -> tuple[Path, str]:
     """The Python that has the harness, and the harness's version."""
-    path = Path(os.environ.get(INTERPRETER) or OWN_INTERPRETER).expanduser()
+    # Beside a wheel, Hugging Face's `evaluate` has its name to itself.
+    default = Path(sys.executable) if IS_WHEEL else OWN_INTERPRETER
+    path = Path(os.environ.get(INTERPRETER) or default).expanduser()
     if not path.is_file():
-        raise bad_input(
-            f"accuracy=lm_eval: there is no {path}; `make setup-lm-eval` makes .venv-lm-eval"
-        )
+        raise bad_input(f"accuracy=lm_eval: there is no {path}; {HOW_TO_GET_IT}")
     command = [str(path), "-P", "-c", VERSION]
     found = subprocess.run(
         command, cwd=NOWHERE, env=_variables(), capture_output=True, text=True, check=False
     )
     if found.returncode:
-        raise bad_input(
-            f"accuracy=lm_eval: {path} has no lm-eval; `make setup-lm-eval` makes .venv-lm-eval"
-        )
+        raise bad_input(f"accuracy=lm_eval: {path} has no lm-eval; {HOW_TO_GET_IT}")
     return path, found.stdout.strip()
 
 

@@ -24,6 +24,22 @@ def test_bf16_is_read_from_the_cpus_flags(
     assert hardware.cpu_has_bf16.__wrapped__() is expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("flags : fpu avx512f avx512_vnni", True),
+        ("flags : fpu avx2 avx512f", False),
+        ("Features : fp asimd i8mm", True),
+        ("Features : fp asimd asimddp", False),
+    ],
+)
+def test_int8_is_read_from_the_cpus_flags(
+    monkeypatch: pytest.MonkeyPatch, line: str, expected: bool
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: f"processor : 0\n{line}\n")
+    assert hardware.cpu_has_int8.__wrapped__() is expected
+
+
 def test_a_known_gpu_comes_with_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "gpu_names", lambda: ["NVIDIA H200"])
     found = hardware.resolve_gpu(GpuConfig())

@@ -21,6 +21,7 @@ from evaluate.accuracy import (
 )
 from evaluate.judging import engine_findings, judged_values
 from evaluate.results import Row, read
+from quantize import manifest
 from tests.conftest import Run
 
 POSITIONS, LIKELY, VOCABULARY = 2048, 16, 64
@@ -150,19 +151,21 @@ def test_damage_done_on_purpose_is_seen(
     def copy(name: str) -> Path:
         return Path(shutil.copytree(tiny_checkpoint, tmp_path / name))
 
-    unharmed, doubled, zeroed = map(copy, ("unharmed", "doubled", "zeroed"))
-    for folder, name, factor in (
-        (doubled, "model.layers.1.mlp.down_proj.weight_scale", 2),
-        (zeroed, "model.layers.0.mlp.down_proj.weight", 0),
+    unharmed, doubled, shifted = map(copy, ("unharmed", "doubled", "shifted"))
+    for folder, name, change in (
+        (doubled, "model.layers.1.mlp.down_proj.weight_scale", lambda tensor: tensor * 2),
+        (shifted, "model.layers.0.mlp.down_proj.weight", lambda tensor: tensor.roll(1, 0)),
     ):
         found = load_file(folder / "model.safetensors")
-        found[name].mul_(factor)
+        found[name] = change(found[name])
         save_file(found, folder / "model.safetensors", {"format": "pt"})
-    folders = ",".join(map(str, (unharmed, doubled, zeroed)))
+        # Its hashes would give the damage away: here the accuracy alone has to see it.
+        (folder / manifest.FILE).unlink()
+    folders = ",".join(map(str, (unharmed, doubled, shifted)))
     gate = "accuracy.min_recovery=0.99"
     result = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
     assert result.returncode == 4
-    for name in ("doubled", "zeroed"):
+    for name in ("doubled", "shifted"):
         assert f"{name}: quick: accuracy: " in result.stderr
     assert "unharmed: quick" not in result.stderr
     rows, _ = read(tmp_path / "results.jsonl")
@@ -170,7 +173,7 @@ def test_damage_done_on_purpose_is_seen(
     assert "verdict" not in values["original"]
     assert values["unharmed"]["verdict"] == NO_LOSS
     assert values["doubled"]["verdict"] in (LOSS, BROKEN)
-    assert values["zeroed"]["verdict"] in (LOSS, BROKEN)
+    assert values["shifted"]["verdict"] in (LOSS, BROKEN)
     left = [values["doubled"][name] for name in ("recovery_low", "recovery", "recovery_high")]
     assert left == sorted(left)
     assert len(values["doubled"]["worst"]) == 5

@@ -18,6 +18,9 @@ def test_a_command_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command(words) == typed
     monkeypatch.setenv("QUANTLINE_RECIPES", "our team")
     assert command(words) == f"QUANTLINE_RECIPES='our team' {typed}"
+    monkeypatch.delenv("QUANTLINE_RECIPES")
+    script = ["/usr/bin/python3", "/usr/bin/quantline", "evaluate", "model=tiny"]
+    assert command(script) == "quantline evaluate model=tiny"
 
 
 @pytest.mark.parametrize(

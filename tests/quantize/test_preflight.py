@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from conf.errors import QuantlineError
 from conf.schema import ModelConfig
 from quantize import preflight as module
-from quantize.preflight import preflight
+from quantize.preflight import check_machine, preflight
 from tests.conftest import Run, quantize_config
 
 Disk = namedtuple("Disk", "total used free")
@@ -81,16 +81,42 @@ def test_an_architecture_without_a_mapping_is_named(tmp_path: Path) -> None:
 def test_too_little_disk_or_memory_is_a_fault_of_the_world(
     tiny: tuple[ModelConfig, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = quantize_config("model=tiny")
+    plan = preflight(tiny[1], config)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: Disk(1, 1, 0))
     with pytest.raises(QuantlineError, match=r"0\.0 GiB are free") as error:
-        check(tiny[1])
+        check_machine(plan, config)
     assert error.value.exit_code == 3
-    monkeypatch.undo()
     memory = namedtuple("Memory", "available")(0)
     monkeypatch.setattr(module.psutil, "virtual_memory", lambda: memory)
-    with pytest.raises(QuantlineError, match="GiB of memory are free") as error:
-        check(tiny[1])
+    with pytest.raises(QuantlineError, match=r"GiB are free, .* GiB of memory are free") as error:
+        check_machine(plan, config)
     assert error.value.exit_code == 3
+
+
+def test_the_plan_is_printed_where_the_machine_is_too_small(run_command: Run) -> None:
+    result = run_command("quantize", "model=llama-3.1-70b", "preflight=only")
+    assert result.returncode == 3
+    assert "560 modules, smoothquant, then gptq" in result.stderr
+    assert "vLLM will run it with" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert "are needed" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("gpu", "memory", "code"), [("h200", 141, 0), ("t4", 1, 3)])
+def test_a_plan_for_another_gpu(gpu: str, memory: int, code: int, run_command: Run) -> None:
+    options = [f"gpu={gpu}", "gpu.name=Another", f"gpu.memory_gib={memory}", "preflight=only"]
+    result = run_command("quantize", "model=qwen3-8b", *options)
+    assert result.returncode == code, result.stderr
+    assert "not for this machine" in result.stderr
+    assert "252 modules" in result.stderr
+    assert ("has 1.0 GiB" in result.stderr) == (code == 3)
+
+
+def test_another_gpu_can_only_be_planned_for(run_command: Run) -> None:
+    result = run_command("quantize", "model=tiny", "gpu=t4", "gpu.name=Another")
+    assert result.returncode == 2
+    assert "gpu= goes with preflight=only" in result.stderr
 
 
 def test_preflight_only_reads_and_makes_no_weights(tmp_path: Path, run_command: Run) -> None:

@@ -1,0 +1,118 @@
+"""How the commands are called: their names, version and help, and a reader that stops early."""
+
+import contextlib
+import os
+import re
+import select
+import sys
+
+from conf import ROOT, VERSION
+from conf.errors import BAD_INPUT, unknown
+
+# Name after `quantline`, module after `python -m`, purpose.
+COMMANDS = (
+    ("quantize", "quantize", "Calibrates a model by a recipe and publishes the checkpoint."),
+    ("verify", "quantize.verify", "Verifies a compressed-tensors checkpoint."),
+    ("evaluate", "evaluate", "Measures checkpoints beside the original."),
+    ("compare", "evaluate.compare", "Compares two sets of runs: faster, slower, or a tie."),
+    ("report", "evaluate.report", "Writes the report: which checkpoint to serve."),
+    ("serve", "serve", "Serves a checkpoint, or asks it one question."),
+    ("limits", "evaluate.limits", "Measures this machine's bandwidth and matrix products."),
+    ("quantize.benchmark", "quantize.benchmark", "Compares quantizing with llm-compressor's own."),
+    ("evaluate.benchmark", "evaluate.benchmark", "Compares timed runs with plain vLLM."),
+)
+NAMES = {module: name for name, module, _ in COMMANDS}
+MODULES = {name: module for name, module, _ in COMMANDS} | {module: module for module in NAMES}
+# A wheel keeps the packages inside `quantline`, where `python -m quantize` does not find them.
+IS_WHEEL = (ROOT / "__init__.py").is_file()
+CALL = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
+CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+def as_called(text: str) -> str:
+    """The text with our commands as they are called here: `quantline NAME` from a wheel."""
+    if not IS_WHEEL:
+        return text
+    return CALL.sub(
+        lambda call: f"quantline {NAMES[call[1]]}" if call[1] in NAMES else call[0], text
+    )
+
+
+def let_children_find_us() -> None:
+    """Python processes that this one starts, vLLM's included, import our packages from here, not
+    from the user's folder."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(ROOT), *[path for path in others if path and path != str(ROOT)]]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def answer_flags(arguments: list[str], help_text: str) -> None:
+    """Answers --help and --version, and exits; returns where neither was given."""
+    if "--help" in arguments or "-h" in arguments:
+        show(as_called(help_text))
+        sys.exit(0)
+    if "--version" in arguments:
+        show(f"quantline {VERSION}")
+        sys.exit(0)
+
+
+def show(text: str) -> None:
+    """Prints the text; a reader that has seen enough, such as `head`, is no error."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
+    drop_unread_output()
+
+
+def drop_unread_output() -> bool:
+    """Whether nobody reads our output any more. If so, the rest goes nowhere: otherwise the
+    interpreter complains when it flushes its streams at the end."""
+    unread = False
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # closed by whoever started us
+            continue
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
+        with contextlib.suppress(OSError):  # a stream without a descriptor is no pipe
+            if _has_no_reader(stream.fileno()):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                unread = True
+    return unread
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def chosen_module(arguments: list[str]) -> str:
+    """The module of the command that the arguments of `quantline` name."""
+    name = arguments[0] if arguments else ""
+    if not name:
+        print(overview(), file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    if name.startswith("-"):
+        answer_flags([name], overview())
+    if name not in MODULES:
+        error = unknown("quantline", name, [name for name, _, _ in COMMANDS])
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    return MODULES[name]
+
+
+def overview() -> str:
+    width = max(len(name) for name, _, _ in COMMANDS)
+    rows = [f"  {name.ljust(width)}  {purpose}" for name, _, purpose in COMMANDS]
+    return "\n".join(
+        [
+            "quantline COMMAND [OPTION=VALUE] ...",
+            "",
+            "Which quantization of a language model to serve.",
+            "",
+            "Commands; `quantline COMMAND --help` shows the options of each",
+            *rows,
+            "",
+            "  --version  Prints the version.",
+        ]
+    )

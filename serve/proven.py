@@ -1,0 +1,42 @@
+"""Remembers which checkpoints passed verification, and under which verifying code.
+
+A mark is valid only for the same files, the same claims and the same verifier. The verifier is the
+source of every module that can take part in verifying and the versions of the libraries below it:
+a mark that other code wrote is never found.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from functools import cache
+from pathlib import Path
+
+from conf import ROOT
+from conf.cache import cache_root
+from conf.models import files_sha256
+from quantize import manifest
+
+# `quantize.verify` may import from these; more files than needed only cost a new verification.
+VERIFYING = ("conf", "quantize", "serve")
+LIBRARIES = ("compressed-tensors", "safetensors", "torch", "transformers")
+
+
+def mark(folder: Path, checkpoint: str) -> Path:
+    """The file that exists once the checkpoint with this hash has passed verification."""
+    claims = folder / manifest.FILE
+    claimed = files_sha256([claims]) if claims.is_file() else ""
+    stated = json.dumps([verifier(), checkpoint, claimed])
+    return cache_root() / "proven" / hashlib.sha256(stated.encode()).hexdigest()
+
+
+@cache
+def verifier() -> str:
+    """A hash of the verifying code: our sources by path, and the versions of the libraries."""
+    digest = hashlib.sha256()
+    for package in VERIFYING:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(ROOT)} {len(content)}\n".encode() + content)
+    for name in LIBRARIES:
+        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+    return digest.hexdigest()

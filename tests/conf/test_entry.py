@@ -1,0 +1,134 @@
+"""What every command has: its own help, our version, and readers that stop early."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conf import ROOT, entry
+from conf.entry import COMMANDS, MODULES, as_called, let_children_find_us
+from tests.conftest import Run
+
+FAST = ("quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.limits", "serve")
+SLOW = ("quantize.verify", "quantize.benchmark", "evaluate.benchmark")  # import torch first
+STARTED_BY_OTHERS = (
+    *("quantize.fetch", "quantize.describe", "quantize.sensitivity"),
+    *("evaluate.worker", "evaluate.tasks.worker", "evaluate.report.answer"),
+)
+
+
+def test_every_command_is_tested() -> None:
+    assert {module for _, module, _ in COMMANDS} == {*FAST, *SLOW}
+
+
+@pytest.mark.parametrize("module", FAST)
+def test_each_command_has_its_own_help_and_our_version(module: str, run_command: Run) -> None:
+    check_flags(module, run_command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", SLOW)
+def test_each_slow_command_has_them_too(module: str, run_command: Run) -> None:
+    check_flags(module, run_command)
+
+
+def check_flags(module: str, run_command: Run) -> None:
+    shown = run_command(module, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0].split("[")[0].split("PATH")[0].strip() == (
+        f"python -m {module}"
+    )
+    version = run_command(module, "--version")
+    assert (version.returncode, version.stdout) == (0, "quantline 0.1.0\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", STARTED_BY_OTHERS)
+def test_what_others_start_says_what_it_is(module: str, run_command: Run, tmp_path: Path) -> None:
+    shown = run_command(module, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["quantise"], [], ["--versoin"]])
+def test_the_script_in_the_repository(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "quantline.py"), *words]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == (0 if words == ["--help"] else 2)
+    said = result.stdout + result.stderr
+    assert "Traceback" not in said
+    expected = {"quantise": "Did you mean quantize?", "--versoin": "--versoin"}
+    assert expected.get("".join(words), "quantline COMMAND") in said
+
+
+def test_the_script_runs_a_command(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "quantline.py"), "quantize", "recipe=nope"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "there is no 'nope'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "quantize", "--help"],
+        ["-m", "evaluate", "--cfg", "job"],
+        ["-m", "serve", "--help"],
+        ["-m", "evaluate.report", "--help"],
+        ["-m", "evaluate.limits", "--help"],
+        ["-m", "quantize", "--version"],
+        [str(ROOT / "quantline.py"), "--help"],
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_stops_early_is_no_error(
+    words: list[str], unbuffered: str, tmp_path: Path
+) -> None:
+    """As `head` does: here nobody reads at all, so that every write fails."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        check=False,
+    )
+    os.close(writing)
+    assert process.stderr == ""
+    assert process.returncode in (0, entry.CLOSED_PIPE)
+
+
+def test_what_is_said_to_nobody_is_no_error(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "quantize", "recipe=nope"]
+    process = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=writing, check=False)
+    os.close(writing)
+    assert process.returncode in (2, entry.CLOSED_PIPE)
+
+
+def test_a_wheel_names_its_own_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "`python -m evaluate.report x` after python -m quantize.fetch or python -m pip"
+    assert as_called(text) == text
+    monkeypatch.setattr(entry, "IS_WHEEL", True)
+    assert as_called(text) == (
+        "`quantline report x` after python -m quantize.fetch or python -m pip"
+    )
+
+
+def test_every_module_has_its_name() -> None:
+    assert MODULES["report"] == MODULES["evaluate.report"] == "evaluate.report"
+
+
+def test_processes_look_for_our_packages_here_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/theirs", str(ROOT), ""]))
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    let_children_find_us()
+    assert os.environ["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/theirs"])
+    assert os.environ["PYTHONSAFEPATH"] == "1"

@@ -1,0 +1,100 @@
+"""A remembered verification holds for the same files, claims and verifying code only."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from conf import ROOT
+from conf.cache import cache_root
+from conf.errors import QuantlineError
+from conf.load_schema import EngineConfig
+from conf.schema import ModelConfig
+from quantize import manifest
+from serve import proven
+from serve.checkpoint import check, checkpoint_hash
+
+DAMAGED = "model.layers.0.mlp.down_proj.weight_scale"
+
+
+@pytest.fixture
+def damaged(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "damaged"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors[DAMAGED].mul_(2)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of our packages that the verifier's hash is taken from."""
+    for package in proven.VERIFYING:
+        shutil.copytree(ROOT / package, tmp_path / "sources" / package)
+    monkeypatch.setattr(proven, "ROOT", tmp_path / "sources")
+    monkeypatch.setattr(proven, "verifier", proven.verifier.__wrapped__)
+    return tmp_path / "sources"
+
+
+def test_a_mark_of_other_code_lets_no_damaged_checkpoint_through(
+    damaged: Path, tiny: tuple[ModelConfig, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(proven, "verifier", lambda: "other code")
+        other = proven.mark(damaged, checkpoint_hash(damaged))
+    # What versions without hashes of the code wrote: the checkpoint's hash alone.
+    oldest = cache_root() / "proven" / checkpoint_hash(damaged)
+    other.parent.mkdir(parents=True, exist_ok=True)
+    for mark in (other, oldest):
+        mark.touch()
+    with pytest.raises(QuantlineError, match=r"model\.safetensors"):
+        check(damaged, tiny[1], EngineConfig())
+    assert not proven.mark(damaged, checkpoint_hash(damaged)).exists(), "a failure is not kept"
+
+
+def test_any_change_of_a_verifying_module_is_another_verifier(sources: Path) -> None:
+    before = proven.verifier()
+    assert before == proven.verifier()
+    for place in ("quantize/verify.py", "quantize/manifest.py", "conf/models.py"):
+        path = sources / place
+        content = path.read_text()
+        path.write_text(content + "# changed\n")
+        assert proven.verifier() != before, place
+        path.write_text(content)
+    (sources / "quantize" / "more_checks.py").write_text("")
+    assert proven.verifier() != before
+
+
+def test_another_version_of_a_library_is_another_verifier(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = proven.verifier()
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
+    assert proven.verifier() != before
+
+
+def test_other_claims_need_another_verification(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "copy"))
+    digest = checkpoint_hash(folder)
+    before = proven.mark(folder, digest)
+    claims = folder / manifest.FILE
+    claims.write_text(claims.read_text() + "\n")
+    other = proven.mark(folder, digest)
+    claims.unlink()
+    assert len({before, other, proven.mark(folder, digest)}) == 3
+
+
+def test_a_file_that_was_changed_and_dated_back_is_hashed_again(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "copy"))
+    weights = folder / "model.safetensors"
+    before, stat = checkpoint_hash(folder), weights.stat()
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == stat.st_mtime_ns
+    assert checkpoint_hash(folder) != before
