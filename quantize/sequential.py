@@ -125,7 +125,7 @@ class _Step:
             )
             session.state.loss_masks = None
             session.state.sequential_prefetch = False
-            finished = self._finished_layers(len(subgraphs))
+            finished = self._finished_layers(subgraphs)
             self.state.resumed_layers += finished
             for layer, subgraph in enumerate(subgraphs):
                 start = time.perf_counter()
@@ -186,15 +186,27 @@ class _Step:
         found = subgraph.submodules(self.model)
         return {self.names[module]: module for module in found if module in self.names}
 
-    def _finished_layers(self, layers: int) -> int:
+    def _finished_layers(self, subgraphs: list[Any]) -> int:
         """Layers from the first on that an earlier try took through this step."""
         work = self.state.work
         if work is None:
             return 0
         count = 0
-        while count < layers and work.has(self.number, count):
+        while count < len(subgraphs) and work.has(self.number, count):
+            if not work.fits(self.number, count, self._modules(subgraphs[count])):
+                return self._without(count, work)
             count += 1
-        return count if self.name not in IN_ONE_PASS or count == layers else 0
+        return count if self.name not in IN_ONE_PASS or count == len(subgraphs) else 0
+
+    def _without(self, layer: int, work: WorkFolder) -> int:
+        """A kept layer cannot be read. Where later steps were kept too, layers before it have
+        gone farther than those behind it, and the first step may not see that: all start over."""
+        if self.state.resumed_layers:
+            raise world_fault(f"{work.folder}: layer {layer} changed during this run; run it again")
+        several = len(self.state.steps) > 1
+        if several:
+            work.start_over()
+        return 0 if several or self.name in IN_ONE_PASS else layer
 
     def _round_norms(self) -> None:
         """Rescaled norms and biases as they will be stored, so that later steps see the same.
