@@ -97,7 +97,7 @@ def reading(what: Path | str) -> Iterator[None]:
     except Exception as error:
         reason = environment_reason(error)
         if reason:
-            raise world_fault(f"{what}: could not be read ({reason})") from error
+            raise world_fault(f"{what}: {reason}") from error
         raise bad_input(f"{what}: {one_line(error)}") from error
 
 

@@ -66,7 +66,9 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise bad_input(f"{shown_path(path)}: is not UTF-8 (byte {error.start})") from error
     if text.startswith("\ufeff"):
-        raise bad_input(f"{shown_path(path)}: begins with a byte order mark; save it as plain UTF-8")
+        raise bad_input(
+            f"{shown_path(path)}: begins with a byte order mark; save it as plain UTF-8"
+        )
     return text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock
 
 from conf.errors import bad_input, reading, world_fault, writing
+from conf.json_files import read_object, shown
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.schema import ModelConfig
 from conf.terminal import say
@@ -118,7 +119,7 @@ def _from_hub(model: ModelConfig, files: list[str]) -> Path:
 
 def check_folder(folder: Path, model: ModelConfig) -> None:
     """Refuses what is no plain safetensors model, before anything of it is loaded."""
-    config = read_config(folder)
+    config = _config(folder)
     if not any(folder.glob("*.safetensors")):
         other = [path.name for path in folder.glob("*.bin")]
         found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""
@@ -129,8 +130,16 @@ def check_folder(folder: Path, model: ModelConfig) -> None:
     _check_architecture(config, folder / CONFIG, model)
 
 
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, whole and of the right kinds."""
+    part = read_object(folder / CONFIG).get("text_config")
+    if part is not None and not isinstance(part, dict):
+        raise bad_input(f"{folder / CONFIG}: text_config is {shown(part)}, an object is expected")
+    return read_config(folder)
+
+
 def _check_code(folder: Path, model: ModelConfig) -> None:
-    if "auto_map" in read_config(folder) and not model.trust_remote_code:
+    if "auto_map" in _config(folder) and not model.trust_remote_code:
         raise bad_input(
             f"{folder / CONFIG}: auto_map asks to run Python code that comes with the model; "
             "model.trust_remote_code=true allows it"

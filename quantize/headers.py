@@ -1,14 +1,19 @@
 """The headers of the safetensors files that transformers would load from a source folder."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors import safe_open
 
-from conf.errors import bad_input
+from conf.errors import bad_input, reading
 from conf.json_files import check_regular, read_object, shown, validated
 from conf.tensor_files import INDEX, SUFFIX, Tensor, read_header
+
+if TYPE_CHECKING:  # this module is read before anything heavy is imported
+    import torch
 
 SINGLE = f"model{SUFFIX}"
 ADAPTER = "adapter_config.json"  # transformers would follow it to another model
@@ -85,3 +90,33 @@ def _check_index(path: Path, index: dict[str, str], owners: dict[str, Path]) -> 
     for name, owner in owners.items():
         if name not in index:
             raise bad_input(f"{path}: does not list {name}, which is in {owner.name}")
+
+
+class StoredTensors:
+    """The tensors of a folder by name, read one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._owners = read_headers(folder).owners
+        self._stack = ExitStack()
+        self._files: dict[Path, Any] = {}
+
+    def __enter__(self) -> "StoredTensors":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._owners
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        path = self._owners[name]
+        if path not in self._files:
+            with reading(path):
+                self._files[path] = self._stack.enter_context(safe_open(path, "pt"))
+        tensor: torch.Tensor = self._files[path].get_tensor(name)
+        return tensor
+
+    def under(self, prefix: str) -> list[str]:
+        """Names that begin with a module's."""
+        return [name for name in self._owners if name.startswith(prefix)]

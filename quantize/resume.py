@@ -19,6 +19,7 @@ Modules = dict[str, torch.nn.Module]
 Notes = dict[str, Any]
 KEY = "key.json"
 NOTES = "notes"
+WORK_FORMAT = 2  # raise it when layers are kept differently
 KEPT = re.compile(r"step(\d+)-layer\d+\.safetensors")
 
 

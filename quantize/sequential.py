@@ -33,6 +33,7 @@ from rich.progress import Progress
 from conf.errors import world_fault
 from quantize.resume import Modules, Notes, WorkFolder
 from quantize.solver import Errors
+from quantize.step_check import RESCALING
 
 NAME = "quantline"
 # SmoothQuant rescales what stays mathematically the same, so its first pass through a layer gives
@@ -40,7 +41,6 @@ NAME = "quantline"
 # rescaling differs in the last bits.
 # AutoRound tunes each layer on what the original hands on, not on rounded input.
 IN_ONE_PASS = ("smoothquant", "autoround")
-RESCALING = ("smoothquant", "awq")
 GPU_SHARE_FOR_ACTIVATIONS = 0.4
 COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps beside them
 
@@ -57,6 +57,10 @@ class Run:
     resumed_layers: int = 0
     errors: Errors = field(default_factory=lambda: defaultdict(dict))
     fallbacks: list[str] = field(default_factory=list)
+    smoothed: dict[str, list[str]] = field(default_factory=dict)
+    """Modules whose output SmoothQuant or AWQ scales, by step."""
+    rescaled: set[str] = field(default_factory=set)
+    """These, and the modules that take the scales up again."""
 
     def notes_of(self, modules: Modules) -> Notes:
         """What is kept of a layer beside its weights."""
@@ -138,6 +142,7 @@ class _Step:
                 )
             LifecycleCallbacks.calibration_end()
         if self.name in RESCALING:
+            self._note_mappings()
             self._round_norms()
         self._keep_whole_step(subgraphs)
 
@@ -170,6 +175,17 @@ class _Step:
         """GPTQ forgets at its end which modules it could only round."""
         names = getattr(self.modifier, "_rtn_fallback_module_names", [])
         self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
+
+    def _note_mappings(self) -> None:
+        """Both forget at their end which modules they scaled."""
+        mappings = getattr(self.modifier, "resolved_mappings_", None)
+        mappings = mappings or getattr(self.modifier, "_resolved_mappings", None) or []
+        self.state.smoothed[self.name] = [mapping.smooth_name for mapping in mappings]
+        self.state.rescaled |= {
+            self.names[module]
+            for mapping in mappings
+            for module in (mapping.smooth_layer, *mapping.balance_layers)
+        }
 
     def _pass(self, layer: int, subgraph: Any, activations: Any, keep: bool) -> None:
         """Runs every batch through the layer; keeps the outputs as the next layer's input."""

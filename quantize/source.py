@@ -72,8 +72,8 @@ def _is_buffer(name: str) -> bool:
 def _check_layer_count(headers: Headers, content: dict[str, Any], file: Path) -> None:
     """Before the architecture is built: a million layers would take hours."""
     for part in (content, content.get("text_config") or {}):
-        layers = part.get("num_hidden_layers") or part.get("n_layer") or 0
-        if layers > len(headers.tensors):
+        layers = part.get("num_hidden_layers") or part.get("n_layer")
+        if isinstance(layers, int) and layers > len(headers.tensors):
             raise bad_input(
                 f"{file}: num_hidden_layers is {layers}, but the files hold "
                 f"{len(headers.tensors)} tensors"

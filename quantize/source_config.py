@@ -20,7 +20,8 @@ NO_TOKEN = -1  # how old Llama files say that there is no padding
 # Fields that change the numbers and no shape. Every file that transformers wrote states them.
 EPSILON = re.compile(r"(^|_)eps(ilon)?$")
 ACTIVATION = re.compile(r"^(hidden_act|activation_function)$")
-ROPE_BASE = "rope_theta"
+ROPE_BASE, POSITIONS_COUNT = "rope_theta", "max_position_embeddings"
+PLAIN_ROPE = {"rope_theta", "partial_rotary_factor"}  # what a rope without a type may state
 STATES_ROPE_BASE = (4, 32)  # Llama files of earlier transformers do not, and mean the default
 # Other weights than the folder's own, or changed modules: transformers would follow silently.
 REDIRECTS = ("transformers_weights", "fusion_config")
@@ -109,6 +110,18 @@ def check_values(content: dict[str, Any], file: Path) -> None:
     _check_dtype_name(content, file)
     _check_tokens(content, file)
     _check_heads(content, file)
+    for name in ("rope_parameters", "rope_scaling"):
+        _check_rope(_text(content).get(name), f"{file}: {name}")
+
+
+def _check_rope(rope: Any, where: str) -> None:
+    """Without its type, transformers passes over everything else that a rope states."""
+    if not isinstance(rope, dict):
+        return
+    parts = [part for part in rope.values() if isinstance(part, dict)]
+    for part in parts or [rope]:  # one for each kind of layer, or one for all
+        if "rope_type" not in part and "type" not in part and set(part) - PLAIN_ROPE:
+            raise bad_input(f"{where} has no rope_type, but states {sorted(part)}")
 
 
 def _stated(content: dict[str, Any], place: str = "") -> Iterator[Stated]:
@@ -185,9 +198,9 @@ def _check_heads(content: dict[str, Any], file: Path) -> None:
             f"{file}: num_attention_heads {heads} is no multiple of num_key_value_heads {shared}"
         )
     width = text.get("hidden_size")
-    if isinstance(heads, int) and isinstance(width, int) and not text.get("head_dim"):
-        if width % heads:
-            raise bad_input(f"{file}: hidden_size {width} is no multiple of {heads} heads")
+    derived = isinstance(heads, int) and isinstance(width, int) and not text.get("head_dim")
+    if derived and width % heads:
+        raise bad_input(f"{file}: hidden_size {width} is no multiple of {heads} heads")
     kinds, layers = text.get("layer_types"), text.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) != layers:
         raise bad_input(f"{file}: layer_types names {len(kinds)} layers of {layers}")
@@ -207,12 +220,15 @@ def check_stated(content: dict[str, Any], config: Any, file: Path) -> None:
             continue
         if name not in stated and aliases.get(name) not in stated:
             raise bad_input(f"{file}: there is no {name}; transformers would assume a default")
-    if "rope_parameters" in names and ROPE_BASE not in stated and not _before_rope_base(content):
-        raise bad_input(f"{file}: there is no {ROPE_BASE}; transformers would assume a default")
+    needed = [ROPE_BASE] if "rope_parameters" in names else []
+    needed += [POSITIONS_COUNT] if POSITIONS_COUNT in names else []
+    for name in needed:
+        if name not in stated and aliases.get(name) not in stated and not _is_old(content):
+            raise bad_input(f"{file}: there is no {name}; transformers would assume a default")
 
 
-def _before_rope_base(content: dict[str, Any]) -> bool:
-    """Whether an old transformers wrote the file, which did not state the rotary base."""
+def _is_old(content: dict[str, Any]) -> bool:
+    """Whether the file is one of the first Llama's, which left fields to the defaults."""
     version = re.match(r"(\d+)\.(\d+)", str(content.get("transformers_version", "")))
     known = version and (int(version[1]), int(version[2]))
     return content.get("model_type") == "llama" and (not known or known < STATES_ROPE_BASE)
