@@ -131,6 +131,8 @@ def _read(path: Path) -> tuple[Notes, dict[str, torch.Tensor]]:
 
 def _fits(path: Path, modules: Modules) -> bool:
     """Each weight is there, every tensor has its module's shape and type, all are finite."""
+    if not path.is_file():
+        return False
     try:
         notes, tensors = _read(path)
         _Notes.model_validate(notes)
