@@ -1,5 +1,6 @@
 """The headers of the safetensors files that transformers would load from a source folder."""
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from safetensors import safe_open
 
 from conf.errors import bad_input, reading
 from conf.json_files import check_regular, read_object, shown, validated
-from conf.tensor_files import INDEX, SUFFIX, Tensor, read_header
+from conf.tensor_files import INDEX, PLAIN, SUFFIX, Tensor, read_header
 
 if TYPE_CHECKING:  # this module is read before anything heavy is imported
     import torch
@@ -33,6 +34,15 @@ class Headers:
 
     tensors: dict[str, Tensor]
     owners: dict[str, Path]
+
+    @property
+    def dominant_dtype(self) -> str:
+        """The number type that most bytes of weights are stored in."""
+        sizes: Counter[str] = Counter()
+        for tensor in self.tensors.values():
+            if tensor.dtype in PLAIN:
+                sizes[tensor.dtype] += tensor.bytes
+        return sizes.most_common(1)[0][0] if sizes else "BF16"
 
 
 def read_headers(folder: Path) -> Headers:

@@ -97,7 +97,7 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
             f"{folder}: the original computes NaN or infinite values; are config.json's norms, "
             "positions and activation right, and its weights within reason?"
         )
-    with tempfile.TemporaryDirectory() as scratch, writing(scratch), reading(folder):
+    with tempfile.TemporaryDirectory() as scratch, reading(folder), writing(scratch):
         model.config.save_pretrained(scratch)
         if model.generation_config is not None:
             model.generation_config.save_pretrained(scratch)

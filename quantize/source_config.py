@@ -64,7 +64,7 @@ RANGES: list[tuple[re.Pattern[str], Range]] = [
         (r"^original_max_position_embeddings$", POSITIONS),
         (r"^sliding_window$", POSITIONS),
         (r"(^|_)eps(ilon)?$", Range(0, 0.01, whole=False, above=True)),
-        (r"^rope_(theta|local_base_freq)$", Range(1, 1e12, whole=False, above=True)),
+        (r"^rope_(theta|local_base_freq)$", Range(100, 1e12, whole=False)),
         (r"^partial_rotary_factor$", Range(0, 1, whole=False, above=True)),
         (r"dropout$|_pdrop$", SHARE),
         (r"^initializer_range$", SHARE),
@@ -118,8 +118,11 @@ def _check_rope(rope: Any, where: str) -> None:
     """Without its type, transformers passes over everything else that a rope states."""
     if not isinstance(rope, dict):
         return
-    parts = [part for part in rope.values() if isinstance(part, dict)]
-    for part in parts or [rope]:  # one for each kind of layer, or one for all
+    parts = {name: part for name, part in rope.items() if isinstance(part, dict)}
+    for name in parts:
+        if not name.endswith("_attention"):
+            raise bad_input(f"{where}.{name} is an object, which only a kind of layer has")
+    for part in parts.values() or [rope]:  # one for each kind of layer, or one for all
         if "rope_type" not in part and "type" not in part and set(part) - PLAIN_ROPE:
             raise bad_input(f"{where} has no rope_type, but states {sorted(part)}")
 

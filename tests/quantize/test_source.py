@@ -176,6 +176,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "weights elsewhere": (config(transformers_weights="../x"), "transformers_weights"),
     # Types of numbers.
     "another type": (config(dtype="float16"), "dtype means F16, but the weights are BF16"),
+    "weights wider than stated": (
+        tensors(lambda s: s.update({name: s[name].float() for name in s if name != UP})),
+        "dtype means BF16, but the weights are F32",
+    ),
     "an unknown type": (config(dtype="bfloat17"), "dtype is 'bfloat17'"),
     "two types": (config(torch_dtype="float32"), "dtype and torch_dtype differ"),
     "an integer weight": (
@@ -202,6 +206,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "a rope without its type": (
         config(rope_parameters={"factor": 8.0, "rope_theta": 1e4}),
         "rope_parameters has no rope_type",
+    ),
+    "a rope in a rope": (
+        config(rope_parameters={"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+        "rope_parameters.rope_parameters is an object",
     ),
     "a negative rope": (
         config(rope_parameters={"rope_type": "default", "rope_theta": -1e4}),
@@ -302,6 +310,7 @@ ACCEPTED: dict[str, Damage] = {
             "original_max_position_embeddings": 1024,
         },
     ),
+    "no type": config(dtype=...),
     "several ends": config(eos_token_id=[1, 2]),
     "no generation config": lambda folder: (folder / "generation_config.json").unlink(),
     "no template": lambda folder: (folder / "chat_template.jinja").unlink(),
