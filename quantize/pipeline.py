@@ -84,7 +84,7 @@ def _published(config: QuantizeConfig, folder: Path, steps: list[Any], checked: 
         check_usable(model, tokenizer, source, config.prompt)
     stored_as = save.source_dtype(source)
     text = _text(config, tokenizer, steps)
-    key = _key(config, source, source_hash, text)
+    key = _key(config, source_hash, text) | {"config": read_config(source)}
     work = WorkFolder(folder.with_name(f".{folder.name}.work"), key)
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
@@ -123,7 +123,7 @@ def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, Any]:
     return {"source": asdict(config.calibration), "counts": asdict(counts)}
 
 
-def _key(config: QuantizeConfig, source: Path, source_hash: str, text: Text) -> dict[str, Any]:
+def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]:
     """What has to be the same for a finished layer to be taken over from an earlier try."""
     recipe = asdict(config.recipe)
     for words in ("description", "when", "hardware"):
@@ -134,7 +134,6 @@ def _key(config: QuantizeConfig, source: Path, source_hash: str, text: Text) -> 
     return {
         "format": WORK_FORMAT,
         "model": source_hash,
-        "config": read_config(source),
         "recipe": recipe,
         "text": text.sha256,
         "batch_size": config.batch_size,

@@ -201,8 +201,12 @@ def _check_heads(content: dict[str, Any], file: Path) -> None:
             f"{file}: num_attention_heads {heads} is no multiple of num_key_value_heads {shared}"
         )
     width = text.get("hidden_size")
-    derived = isinstance(heads, int) and isinstance(width, int) and not text.get("head_dim")
-    if derived and width % heads:
+    if (
+        isinstance(heads, int)
+        and isinstance(width, int)
+        and not text.get("head_dim")
+        and width % heads
+    ):
         raise bad_input(f"{file}: hidden_size {width} is no multiple of {heads} heads")
     kinds, layers = text.get("layer_types"), text.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) != layers:

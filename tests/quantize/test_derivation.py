@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
+from conf.recipe_schema import NumberFormat
 from conf.schema import ModelConfig
 from quantize.derivation import Derivation, compare_answers, compare_tensors, similarity
 from quantize.load import empty_model
@@ -38,7 +39,7 @@ def rounded(source: Path, folder: Path) -> Path:
         stored[name] = (weight / scale).round().to(torch.int8)
         stored[f"{name}_scale"] = scale.bfloat16()
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    numbers = quantization_args(quantize_config("recipe=w8a8_smooth_gptq").recipe.weights)
+    numbers = quantization_args(NumberFormat(type="int", bits=8, strategy="channel"))
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {
         "quant_method": "compressed-tensors",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from quantize.sequential import Run, _Step
 from tests.conftest import ROOT
 
 REFUSED = ["ENOSPC", "EDQUOT", "EROFS", "EACCES", "EMFILE", "EIO", "EFBIG", "EPERM", "ENFILE"]
-NOTES = {"errors": {}, "fallbacks": []}
+NOTES: dict[str, Any] = {"errors": {}, "fallbacks": []}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -139,12 +140,12 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
-def rewritten(**changes: object) -> Callable[[Path], None]:
+def rewritten(**changes: Any) -> Callable[[Path], None]:
     """Other tensors, or other notes, in an otherwise whole file."""
 
     def damage(path: Path) -> None:
         tensors = {"m.weight": torch.ones(4, 4), "m.bias": torch.ones(4)}
-        tensors |= changes.get("tensors", {})  # type: ignore[operator]
+        tensors |= changes.get("tensors", {})
         notes = changes.get("notes", json.dumps(NOTES))
         metadata = {"notes": str(notes)} if notes is not None else None
         tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -20,7 +20,7 @@ from quantize.source import check_source
 from tests.conftest import Run
 from tests.quantize.mutations import UNKNOWABLE, attack, micro
 
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
@@ -109,7 +109,7 @@ def header(change: Callable[[dict[str, Any]], object]) -> Damage:
 
 def text(name: str, content: str | bytes) -> Damage:
     data = content.encode() if isinstance(content, str) else content
-    return lambda folder: (folder / name).write_bytes(data) and None
+    return lambda folder: (folder / name).write_bytes(data)
 
 
 def small(name: str, **changes: object) -> Damage:
