@@ -15,6 +15,8 @@ from conf.schema import ModelConfig
 from conf.terminal import listed
 
 logging.disable_progress_bar()
+# What old files store beside the weights, and transformers computes again.
+TABLES = ("masked_bias", "inv_freq", "position_ids", "num_batches_tracked")
 NAMED = 4  # tensors that a message names before it counts the rest
 
 
@@ -45,10 +47,11 @@ def refuse_misfits(folder: Path, info: dict[str, Any]) -> None:
         f"{name} ({_times(found)}, {_times(expected)} is expected)"
         for name, found, expected in sorted(info["mismatched_keys"])
     ]
+    unexpected = sorted(name for name in info["unexpected_keys"] if not name.endswith(TABLES))
     faults = (
         ("has other shapes than config.json says", shapes),
         ("lacks weights that config.json asks for", sorted(info["missing_keys"])),
-        ("holds tensors that config.json has no place for", sorted(info["unexpected_keys"])),
+        ("holds tensors that config.json has no place for", unexpected),
         ("cannot be loaded", [str(message) for message in info["error_msgs"]]),
     )
     for what, names in faults:

@@ -33,26 +33,29 @@ def check_source(folder: Path, model: ModelConfig) -> None:
     content = read_object(file)
     check_values(content, file)
     headers = read_headers(folder)
-    _check_dtypes(headers, content, file)
     _check_layer_count(headers, content, file)
     empty = empty_model(folder, model.trust_remote_code)
+    _check_dtypes(headers, content, file, empty)
     check_stated(content, empty.config, file)
     _check_fit(folder, empty, headers)
     _check_tied(empty, headers)
     _check_generation(folder, empty)
 
 
-def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path) -> None:
-    """Weights are plain numbers of one kind; some models keep a few of them in float32."""
+def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path, empty: Any) -> None:
+    """Weights are plain numbers of one kind; some models keep a few of them in float32. Tables
+    that old files store beside the weights are left alone."""
+    parameters = {name for name, _ in empty.named_parameters(remove_duplicate=False)}
     kinds: dict[str, str] = {}
     for name, tensor in headers.tensors.items():
-        if tensor.dtype in ("F16", "BF16", "F32"):
-            kinds.setdefault(tensor.dtype, name)
-        elif not _is_buffer(name):
+        if name not in parameters and f"{empty.base_model_prefix}.{name}" not in parameters:
+            continue
+        if tensor.dtype not in TORCH_DTYPES:
             raise bad_input(
                 f"{headers.owners[name]}: {name} is stored as {tensor.dtype}; weights are F32, "
                 "F16 or BF16"
             )
+        kinds.setdefault(tensor.dtype, name)
     if {"F16", "BF16"} <= set(kinds):
         raise bad_input(
             f"{headers.owners[kinds['F16']]}: {kinds['F16']} is stored as F16 and "
@@ -62,11 +65,6 @@ def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path) -> None
     narrows = stored == "F32" and stated != "F32"
     if stated and kinds and (stated not in kinds or narrows):
         raise bad_input(f"{file}: dtype means {stated}, but the weights are {stored}")
-
-
-def _is_buffer(name: str) -> bool:
-    """Tables that old files store beside the weights, as masks or counted positions."""
-    return name.endswith((".attn.bias", ".masked_bias", "position_ids", "inv_freq"))
 
 
 def _check_layer_count(headers: Headers, content: dict[str, Any], file: Path) -> None:

@@ -1,5 +1,6 @@
 """A checkpoint derives from its source's files, or is not published; every step did something."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conf.errors import QuantlineError
+from conf.errors import QuantlineError, bad_input, world_fault
 from conf.recipe_schema import NumberFormat
 from conf.schema import ModelConfig
+from quantize.compress import _named_failure
 from quantize.derivation import Derivation, compare_answers, compare_tensors, similarity
 from quantize.load import empty_model
+from quantize.prove import gated
 from quantize.recipe import quantization_args
 from quantize.step_check import check_steps
 from tests.conftest import quantize_config
@@ -213,6 +216,31 @@ def test_steps_that_reached_every_layer_pass() -> None:
     with pytest.raises(QuantlineError, match="no module was quantized") as error:
         check_steps(model_of(2, False), recipe("rounding"), {}, {})
     assert error.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (bad_input("config.json: is damaged"), 4),  # a file that we wrote
+        (world_fault("disk"), 3),
+        (OSError(errno.ENOSPC, "full"), 3),
+        (RuntimeError("shapes"), 4),
+        (KeyError("weight_scale"), 4),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_fails_the_gate(error: Exception, code: int) -> None:
+    with pytest.raises(QuantlineError, match="recipe=r: not published|disk") as said, gated("r"):
+        raise error
+    assert said.value.exit_code == code
+
+
+def test_what_llm_compressor_cannot_do_is_no_internal_error() -> None:
+    expected = pytest.raises(QuantlineError, match="recipe=r: llm-compressor cannot run it")
+    with expected as said, _named_failure("r"):
+        raise RuntimeError("cannot trace this model")
+    assert said.value.exit_code == 2
+    with pytest.raises(OSError, match="full"), _named_failure("r"):
+        raise OSError(errno.ENOSPC, "full")
 
 
 @pytest.mark.slow

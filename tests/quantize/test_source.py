@@ -291,6 +291,9 @@ ACCEPTED: dict[str, Damage] = {
     "an old file's rotary table": put(
         "model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(4)
     ),
+    "an old file's mask": put(
+        "model.layers.0.self_attn.masked_bias", torch.ones(1, dtype=torch.uint8)
+    ),
     "norms in float32": tensors(
         lambda s: s.update({"model.norm.weight": s["model.norm.weight"].float()})
     ),
