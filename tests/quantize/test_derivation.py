@@ -229,7 +229,7 @@ def test_steps_that_reached_every_layer_pass() -> None:
     ],
 )
 def test_a_checkpoint_that_cannot_be_used_fails_the_gate(error: Exception, code: int) -> None:
-    with pytest.raises(QuantlineError, match="recipe=r: not published|disk") as said, gated("r"):
+    with pytest.raises(QuantlineError, match=r"recipe=r: not published|disk") as said, gated("r"):
         raise error
     assert said.value.exit_code == code
 
