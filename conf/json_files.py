@@ -12,13 +12,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from conf.errors import QuantlineError, bad_input, world_fault
 
 LARGEST = 1 << 28  # bytes; the largest tokenizers have 40 MB
-LARGEST_INTEGER = 2**63 - 1
+LARGEST_INTEGER = 10**38  # tokenizers write 10**30 for "no limit"
 # Mamba's configs hold an open interval. Nothing else has a reason to be infinite.
 MAY_BE_INFINITE = frozenset({"time_step_limit"})
 SHOWN = 80  # characters of a value in a message
 
 
-class _Repeated(ValueError):
+class _RepeatedKeyError(ValueError):
     """A key stands in an object twice: readers disagree on which one counts."""
 
 
@@ -85,10 +85,10 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
             raise bad_input(f"{where}: holds {_kind(content)}, a JSON object is expected")
         _check_values(content, where, "")
     except json.JSONDecodeError as error:
-        raise bad_input(f"{where}:{error.lineno}: is no JSON ({error.msg})") from error
+        raise bad_input(f"{where}:{error.lineno}: no JSON ({error.msg})") from error
     except RecursionError as error:
         raise bad_input(f"{where}: is nested too deeply") from error
-    except _Repeated as error:
+    except _RepeatedKeyError as error:
         raise bad_input(f"{where}: {error}") from error
     except ValueError as error:  # more digits than Python converts
         raise bad_input(f"{where}: holds a number that is too large") from error
@@ -100,7 +100,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Repeated(f"the key {shown(twice)} stands in an object twice")
+        raise _RepeatedKeyError(f"the key {shown(twice)} stands in an object twice")
     return content
 
 
@@ -137,25 +137,37 @@ def validated(kind: type[BaseModel] | TypeAdapter[Any], content: Any, where: str
             return kind.validate_python(content)
         return kind.model_validate(content)
     except ValidationError as error:
-        raise mismatch(error, where) from error
+        raise mismatch(error, content, where) from error
     except RecursionError as error:
         raise bad_input(f"{where}: is nested too deeply") from error
 
 
-def mismatch(error: ValidationError, where: str) -> QuantlineError:
+def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError:
     """A validation error as one message."""
     faults = error.errors(include_url=False, include_context=False)
     first = faults[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = _key(first["loc"], content)
     more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
-    reason = first["msg"].removeprefix("Value error, ")
-    reason = reason[:1].lower() + reason[1:]
+    reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if first["type"] == "missing":
         return bad_input(f"{where}: there is no {key}{more}")
-    value = "" if isinstance(first["input"], dict) else f" is {shown(first['input'])}"
-    separator = ", " if value else " "
-    named = f"{key}{value}{separator}" if key else ""
-    return bad_input(f"{where}: {' '.join(f'{named}{reason}'.split())}{more}")
+    if not key:
+        return bad_input(f"{where}: {' '.join(reason.split())}{more}")
+    return bad_input(f"{where}: {key} is {shown(first['input'])}; {' '.join(reason.split())}{more}")
+
+
+def _key(location: tuple[int | str, ...], content: Any) -> str:
+    """The key's place in the file. pydantic mixes in names of the types that it tried."""
+    parts = []
+    for number, part in enumerate(location):
+        try:
+            content = content[part]
+        except (LookupError, TypeError):
+            is_last = number == len(location) - 1
+            if not (is_last and isinstance(content, dict)):
+                continue
+        parts.append(str(part))
+    return shown(".".join(parts))[1:-1]
 
 
 def shown(value: Any) -> str:

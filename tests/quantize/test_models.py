@@ -198,7 +198,7 @@ def shard_is_a_link_out(folder: Path) -> None:
         (shard_missing, "the shard 'gone.safetensors' is missing"),
         (shard_is_a_link_out, "model.safetensors is a link out of the folder"),
         (lambda folder: (folder / "config.json").unlink(), "there is no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), r"config.json:1: is no JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config.json:1: no JSON"),
         (lambda folder: edit(folder / "config.json", hidden_size=64), "hidden_size is 64"),
     ],
 )

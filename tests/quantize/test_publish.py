@@ -104,7 +104,7 @@ def with_manifest_folder(folder: Path) -> None:
         (with_folder, "would delete evaluation"),
         (with_link, r"would delete model\.safetensors"),
         (with_another_json, "is no manifest"),
-        (with_broken_manifest, r"quantline\.json:1: is no JSON"),
+        (with_broken_manifest, r"quantline\.json:1: no JSON"),
         (with_manifest_folder, "is no checkpoint of ours"),
     ],
 )
