@@ -132,6 +132,8 @@ def check_folder(folder: Path, model: ModelConfig) -> None:
 
 def _config(folder: Path) -> dict[str, Any]:
     """config.json, whole and of the right kinds."""
+    if not (folder / CONFIG).exists():
+        raise bad_input(f"{folder}: there is no {CONFIG}")
     part = read_object(folder / CONFIG).get("text_config")
     if part is not None and not isinstance(part, dict):
         raise bad_input(f"{folder / CONFIG}: text_config is {shown(part)}, an object is expected")
