@@ -90,7 +90,7 @@ def _derivation(
         found.faults.append(f"{found.pruned} of {len(pruned)} weight matrices were pruned")
     original, _ = load(source, config.model)
     save.on_device(original)
-    compare_answers(found, probe_logits(original), after)
+    compare_answers(found, probe_logits(original), after, recipe.is_sparse)
     return found
 
 

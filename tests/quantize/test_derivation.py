@@ -154,6 +154,9 @@ def test_answers_of_another_model_are_seen() -> None:
     assert close.faults == []
     assert close.divergence < 0.1 * close.unrelated
     assert "nothing to do with the source" in far.faults[0]
+    pruned = Derivation()
+    compare_answers(pruned, logits, other, pruned=True)
+    assert pruned.faults == []
     constant = Derivation()
     compare_answers(constant, torch.zeros(1, 64, 100), torch.zeros(1, 64, 100))
     assert constant.faults == []
