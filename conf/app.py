@@ -27,7 +27,7 @@ from conf.entry import (
     drop_unread_output,
     let_children_find_us,
 )
-from conf.errors import WORLD_FAULT, QuantlineError, bad_input
+from conf.errors import WORLD_FAULT, QuantlineError, bad_input, environment_reason
 from conf.explain import explain
 from conf.help import help_text
 
@@ -122,4 +122,7 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, OSError):
         return str(error), WORLD_FAULT
+    reason = environment_reason(error)  # of a library that has its own error for a full disk
+    if reason:
+        return reason, WORLD_FAULT
     return f"{type(error).__name__}: {error}", INTERNAL_ERROR

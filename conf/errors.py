@@ -1,12 +1,29 @@
 """The one error a user meets: a single message and an exit code, no traceback."""
 
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 BAD_INPUT = 2
 WORLD_FAULT = 3
 GATE_FAILED = 4
 MOST_LISTED, NEAR = 60, 8
+LONGEST_REASON = 400
+# What the machine lacks or refuses, whatever was asked for. A path that is not there is not in it.
+ENVIRONMENT_ERRNOS = frozenset(
+    {
+        errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
+        errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBUSY, errno.ESTALE,
+        errno.ENODEV, errno.ENXIO, errno.ETXTBSY,
+    }
+)  # fmt: skip
+# Rust libraries (safetensors, tokenizers) give the errno only in their message.
+OS_ERROR = re.compile(r"\(os error (\d+)\)")
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 class QuantlineError(Exception):
@@ -30,6 +47,72 @@ def world_fault(message: str) -> QuantlineError:
 def gate_failed(message: str) -> QuantlineError:
     """The work was done and the result is not good enough to keep."""
     return QuantlineError(message, GATE_FAILED)
+
+
+def environment_reason(error: BaseException | None) -> str | None:
+    """What the machine refused, where that is the cause of the error or of one before it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        reason = _refused(error)
+        if reason:
+            return reason
+        hidden = error.__suppress_context__
+        error = error.__cause__ if hidden else error.__cause__ or error.__context__
+    return None
+
+
+def _refused(error: BaseException) -> str | None:
+    if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRNOS:
+        where = f": {error.filename}" if error.filename else ""
+        return f"{os.strerror(error.errno)}{where}"
+    in_message = OS_ERROR.search(str(error))
+    if in_message and int(in_message[1]) in ENVIRONMENT_ERRNOS:
+        return os.strerror(int(in_message[1]))
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, RuntimeError) and any(
+        sign in str(error).lower() for sign in OUT_OF_MEMORY
+    ):
+        return one_line(error)
+    return None
+
+
+def one_line(error: BaseException) -> str:
+    """A library's message as part of one of ours."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, KeyError):
+        message = f"the key {message} is not known"
+    short = len(message) <= LONGEST_REASON
+    return message if short else f"{message[:LONGEST_REASON]}..."
+
+
+@contextmanager
+def reading(what: Path | str) -> Iterator[None]:
+    """Whatever a library raises over what a user gave is bad input, unless the machine failed."""
+    try:
+        yield
+    except QuantlineError:
+        raise
+    except Exception as error:
+        reason = environment_reason(error)
+        if reason:
+            raise world_fault(f"{what}: {reason}") from error
+        raise bad_input(f"{what}: {one_line(error)}") from error
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Names the path that was being written when the machine refused it."""
+    try:
+        yield
+    except QuantlineError:
+        raise
+    except Exception as error:
+        reason = environment_reason(error)
+        if reason is None:
+            raise
+        raise world_fault(f"{path}: could not be written ({reason})") from error
 
 
 def last_line(words: str) -> str:

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 
 from conf.entry import as_called
+from conf.errors import ENVIRONMENT_ERRNOS, world_fault
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
@@ -92,14 +93,29 @@ def chatter_to(log_file: Path) -> Iterator[Console]:
     sys.stdout.flush()
     sys.stderr.flush()
     terminal, output = os.dup(2), os.dup(1)
-    with log_file.open("ab") as log, os.fdopen(terminal, "w", encoding="utf-8") as screen:
+    with (
+        _named(log_file),
+        os.fdopen(terminal, "w", encoding="utf-8") as screen,
+        log_file.open("ab") as log,
+    ):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         try:
             yield Console(file=screen, force_terminal=os.isatty(terminal))
-        finally:
             sys.stdout.flush()
             sys.stderr.flush()
+        finally:
             os.dup2(output, 1)
             os.dup2(terminal, 2)
             os.close(output)
+
+
+@contextmanager
+def _named(log_file: Path) -> Iterator[None]:
+    """A write that names no file went to the log: libraries print without an open file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in ENVIRONMENT_ERRNOS or error.filename not in (None, str(log_file)):
+            raise
+        raise world_fault(f"{log_file}: could not be written ({error.strerror})") from error

@@ -1,6 +1,8 @@
 """Runs a recipe's steps on a loaded model, in place."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +13,13 @@ from loguru import logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from conf.errors import gate_failed
+from conf.errors import QuantlineError, bad_input, environment_reason, gate_failed, one_line
 from conf.recipe_schema import RecipeConfig
 from conf.terminal import progress
 from quantize import sequential
 from quantize.resume import WorkFolder
 from quantize.solver import Errors, ours
+from quantize.step_check import check_steps
 
 Batches = list[dict[str, torch.Tensor]]
 
@@ -33,6 +36,8 @@ class Outcome:
     """Layers that an earlier try had finished."""
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
+    rescaled: set[str]
+    """Modules that SmoothQuant or AWQ may have scaled."""
 
 
 def compress(
@@ -51,7 +56,7 @@ def compress(
     bars = progress(console)
     state = sequential.Run(list(recipe.steps), bars, stored_as, work)
     sequential.RUN.set(state)
-    with bars, ours(model, recipe.is_sparse, state.errors):
+    with _named_failure(recipe.name), bars, ours(model, recipe.is_sparse, state.errors):
         oneshot(
             model=model,
             tokenizer=tokenizer,
@@ -60,9 +65,29 @@ def compress(
             pipeline=sequential.NAME,
         )
     _check_fallbacks(state.fallbacks, state.errors, recipe)
+    check_steps(model, recipe, state.smoothed, state.errors)
     return Outcome(
-        dict(state.errors), dict(state.layer_seconds), state.resumed_layers, state.fallbacks
+        dict(state.errors),
+        dict(state.layer_seconds),
+        state.resumed_layers,
+        state.fallbacks,
+        state.rescaled,
     )
+
+
+@contextmanager
+def _named_failure(recipe: str) -> Iterator[None]:
+    """What llm-compressor cannot do with this recipe and model; a full disk is not that."""
+    try:
+        yield
+    except QuantlineError:
+        raise
+    except Exception as error:
+        if environment_reason(error):
+            raise
+        raise bad_input(
+            f"recipe={recipe}: llm-compressor cannot run it on this model: {one_line(error)}"
+        ) from error
 
 
 def _check_fallbacks(fallbacks: list[str], errors: Errors, recipe: RecipeConfig) -> None:

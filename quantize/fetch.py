@@ -7,14 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from filelock import FileLock
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, reading, world_fault, writing
+from conf.json_files import read_object, shown
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.schema import ModelConfig
 from conf.terminal import say
+from quantize.headers import read_headers
 
+# What makes a folder the listed model; old files leave the second kind to transformers' defaults.
+ALWAYS_STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+OFTEN_STATED = (
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "tie_word_embeddings",
+)
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 
 
@@ -43,6 +57,11 @@ def check_path(model: ModelConfig) -> Path | None:
 def _made(model: ModelConfig) -> Path:
     """Makes the model beside its place and moves it there whole; two processes make it once."""
     folder = cached_folder(model)
+    with writing(folder):
+        return _made_once(model, folder)
+
+
+def _made_once(model: ModelConfig, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if folder.is_dir():
@@ -100,35 +119,33 @@ def _from_hub(model: ModelConfig, files: list[str]) -> Path:
 
 def check_folder(folder: Path, model: ModelConfig) -> None:
     """Refuses what is no plain safetensors model, before anything of it is loaded."""
-    config = read_config(folder)
+    config = _config(folder)
     if not any(folder.glob("*.safetensors")):
         other = [path.name for path in folder.glob("*.bin")]
         found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""
         raise bad_input(f"{folder}: there are no .safetensors weights{found}")
     _check_code(folder, model)
-    _check_shards(folder)
     _check_links(folder)
+    read_headers(folder)
     _check_architecture(config, folder / CONFIG, model)
 
 
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, whole and of the right kinds."""
+    if not (folder / CONFIG).exists():
+        raise bad_input(f"{folder}: there is no {CONFIG}")
+    part = read_object(folder / CONFIG).get("text_config")
+    if part is not None and not isinstance(part, dict):
+        raise bad_input(f"{folder / CONFIG}: text_config is {shown(part)}, an object is expected")
+    return read_config(folder)
+
+
 def _check_code(folder: Path, model: ModelConfig) -> None:
-    if "auto_map" in read_config(folder) and not model.trust_remote_code:
+    if "auto_map" in _config(folder) and not model.trust_remote_code:
         raise bad_input(
             f"{folder / CONFIG}: auto_map asks to run Python code that comes with the model; "
             "model.trust_remote_code=true allows it"
         )
-
-
-def _check_shards(folder: Path) -> None:
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return
-    shards = set(json.loads(index.read_text()).get("weight_map", {}).values())
-    for shard in sorted(shards):
-        if Path(shard).name != shard:
-            raise bad_input(f"{index}: the shard '{shard}' lies outside the folder")
-        if not (folder / shard).is_file():
-            raise bad_input(f"{index}: the shard '{shard}' is missing")
 
 
 def _check_links(folder: Path) -> None:
@@ -136,17 +153,23 @@ def _check_links(folder: Path) -> None:
     root = folder.resolve()
     allowed = [root, root.parent.parent / "blobs"]
     for path in folder.iterdir():
-        if path.is_symlink() and not any(path.resolve().is_relative_to(at) for at in allowed):
-            raise bad_input(f"{path} is a link out of the folder, to {path.resolve()}")
+        if not path.is_symlink():
+            continue
+        with reading(path):
+            target = path.resolve()
+        if not any(target.is_relative_to(at) for at in allowed):
+            raise bad_input(f"{path} is a link out of the folder, to {target}")
 
 
-def _check_architecture(config: dict[str, object], file: Path, model: ModelConfig) -> None:
+def _check_architecture(config: dict[str, Any], file: Path, model: ModelConfig) -> None:
     """A listed model at a local path has to be that model."""
     if model.architecture is None:
         return
-    for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
-        listed, found = getattr(model.architecture, key), config.get(key)
-        if found != listed:
+    rope = config.get("rope_parameters")
+    stated = (rope if isinstance(rope, dict) else {}) | config
+    for key in (*ALWAYS_STATED, *OFTEN_STATED):
+        listed, found = getattr(model.architecture, key), stated.get(key)
+        if found != listed and (found is not None or key in ALWAYS_STATED):
             raise bad_input(f"{file}: {key} is {found}, but model={model.name} has {listed}")
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from conf.errors import gate_failed
 from conf.hardware import resolve_gpu
 from conf.load_schema import GpuConfig
-from conf.models import files_sha256
+from conf.models import files_sha256, read_config
 from conf.schema import QuantizeConfig
 from conf.terminal import chatter_to, say
 from quantize import save
@@ -22,22 +21,18 @@ from quantize.calibration import TextCounts, batches, calibration_samples
 from quantize.card import model_card
 from quantize.compress import Batches, Outcome, compress
 from quantize.fetch import fetch, without_weights
-from quantize.load import answer, check_finite, load
+from quantize.load import check_finite, check_usable, load
 from quantize.manifest import Manifest, hashes
-from quantize.preflight import check_machine, preflight
-from quantize.publish import destination, may_publish, published_whole
+from quantize.preflight import Preflight, check_machine, preflight
+from quantize.prove import Proven, gated, prove
+from quantize.publish import destination, locked, may_publish, published_whole
 from quantize.recipe import modifiers
 from quantize.recipe_file import from_file
-from quantize.reload import closeness, probe_logits
-from quantize.resume import WorkFolder
-from quantize.verify import Proof, verify
+from quantize.reload import probe_logits
+from quantize.resume import WORK_FORMAT, WorkFolder
+from quantize.source import check_source
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
-# The reloaded checkpoint against the model in memory, mean divergence of the next token: rounding
-# to the original's number type on the way to disk gives about 1e-6 in float32 and up to 0.02 on a
-# GPU in bf16, where one bit flips the rounding of an activation; a wrong tensor gives far more.
-CLOSE_ENOUGH = 0.1
-KEPT_FORMAT = 2  # raise it when what is kept of a layer changes its meaning
 
 
 @dataclass
@@ -59,6 +54,8 @@ def quantize(config: QuantizeConfig) -> Path | None:
         described, steps = from_file(config.recipe)
         config = replace(config, recipe=described)
     with without_weights(config.model) as architecture:
+        if config.model.path:
+            check_source(architecture, config.model)
         checked = preflight(architecture, config)
     config = replace(config, recipe=checked.recipe)
     recipe = config.recipe
@@ -68,17 +65,28 @@ def quantize(config: QuantizeConfig) -> Path | None:
     check_machine(checked, config)
     if config.preflight == "only":
         return None
+    with locked(folder):
+        may_publish(config)  # another run may have published it since
+        return _published(config, folder, steps, checked)
+
+
+def _published(config: QuantizeConfig, folder: Path, steps: list[Any], checked: Preflight) -> Path:
+    """The part of a run that writes, while it holds the folder's lock."""
+    name, recipe = str(config.model.name), config.recipe
     seconds: dict[str, float] = {}
     with timed(seconds, "fetch"):
         source = fetch(config.model)
+        check_source(source, config.model)
     check_machine(checked, config)  # what was fetched may lie on the same disk
     source_hash = weights_sha256(source)
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)
         check_finite(model)
+        check_usable(model, tokenizer, source, config.prompt)
     stored_as = save.source_dtype(source)
     text = _text(config, tokenizer, steps)
-    work = WorkFolder(folder.with_name(f".{folder.name}.work"), _key(config, source_hash, text))
+    key = _key(config, source_hash, text) | {"config": read_config(source)}
+    work = WorkFolder(folder.with_name(f".{folder.name}.work"), key)
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
     with chatter_to(log_file) as console:
@@ -86,25 +94,15 @@ def quantize(config: QuantizeConfig) -> Path | None:
             outcome = compress(
                 model, tokenizer, recipe, steps, text.batches, work, console, stored_as
             )
-        if recipe.rounds and not save.quantized_modules(model):
-            raise gate_failed(f"recipe={recipe.name}: no module was quantized, none is published")
-        with published_whole(folder) as unfinished:
-            with timed(seconds, "save"):
+        with published_whole(folder, config.replace) as unfinished:
+            with timed(seconds, "save"), gated(recipe.name):
                 save.on_device(model)
                 before = probe_logits(model)
                 save.save(model, tokenizer, unfinished, stored_as)
                 del model
             with timed(seconds, "prove"):
-                trusted = config.model.trust_remote_code
-                proof = verify(unfinished, recipe.is_sparse, source, asdict(recipe), trusted)
-                reloaded, _ = load(unfinished, config.model)
-                save.on_device(reloaded)
-                divergence = closeness(before, probe_logits(reloaded))
-                reply = answer(reloaded, tokenizer, config.prompt)
-            _gate(recipe.name, proof, divergence)
-            manifest = _manifest(config, source_hash, text, outcome, seconds, proof)
-            manifest.proof["reload_divergence"] = divergence
-            manifest.canary = {"prompt": config.prompt, "answer": reply}
+                proven = prove(unfinished, source, config, outcome, before)
+            manifest = _manifest(config, source_hash, text, outcome, seconds, proven)
             manifest.files = hashes(unfinished)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
@@ -135,7 +133,7 @@ def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]
     if config.recipe.file:
         recipe["content"] = Path(config.recipe.file).expanduser().read_text()
     return {
-        "format": KEPT_FORMAT,
+        "format": WORK_FORMAT,
         "model": source_hash,
         "recipe": recipe,
         "text": text.sha256,
@@ -145,24 +143,13 @@ def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]
     }
 
 
-def _gate(recipe: str, proof: Proof, divergence: float) -> None:
-    if proof.faults:
-        more = f" and {len(proof.faults) - 1} more" if len(proof.faults) > 1 else ""
-        raise gate_failed(f"recipe={recipe}: not published: {proof.faults[0]}{more}")
-    if not divergence < CLOSE_ENOUGH:
-        raise gate_failed(
-            f"recipe={recipe}: not published: the file answers differently from the model it was "
-            f"made from (divergence {divergence:.3g}, allowed {CLOSE_ENOUGH})"
-        )
-
-
 def _manifest(
     config: QuantizeConfig,
     source_hash: str,
     text: Text,
     outcome: Outcome,
     seconds: dict[str, float],
-    proof: Proof,
+    proven: Proven,
 ) -> Manifest:
     return Manifest(
         model=str(config.model.name),
@@ -179,8 +166,8 @@ def _manifest(
         peak_memory_gib=peak_memory(),
         versions=versions(),
         device=device_name(),
-        proof=asdict(proof),
-        canary={},
+        proof=proven.record(),
+        canary={"prompt": config.prompt, "answer": proven.reply},
     )
 
 
@@ -204,7 +191,7 @@ def peak_memory() -> dict[str, float]:
 
 def weights_sha256(folder: Path) -> str:
     """One hash over all weight files, in the order of their names."""
-    return files_sha256(sorted(folder.glob("*.safetensors")))
+    return files_sha256(sorted(path for path in folder.glob("*.safetensors") if path.is_file()))
 
 
 def file_bytes(folder: Path) -> int:
@@ -227,6 +214,11 @@ def _summary(folder: Path, manifest: Manifest, original_bytes: int) -> None:
     for kind, count in manifest.proof["formats"].items():
         say(f"proven: {count} layers {kind}")
     say(f"proven: divergence after reloading {manifest.proof['reload_divergence']:.1e}")
+    derived = manifest.proof["source"]
+    say(
+        f"proven: made from the source's files: {derived['unchanged']} tensors unchanged, "
+        f"{derived['weights']} weights at least {derived['similarity']:.4f} similar"
+    )
     if manifest.fallbacks:
         say(f"GPTQ could only round {len(manifest.fallbacks)} modules: {manifest.fallbacks[0]} ...")
     say(f"asked: {manifest.canary['prompt']}")

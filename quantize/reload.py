@@ -13,8 +13,11 @@ LOWEST_TOKEN = 16  # below lie special tokens
 
 def probe_logits(model: Any) -> torch.Tensor:
     """The logits on a fixed run of tokens, spread over the vocabulary."""
-    step = max(1, (model.config.vocab_size - LOWEST_TOKEN) // PROBE_TOKENS)
+    config = model.config.get_text_config()
+    step = max(1, (config.vocab_size - LOWEST_TOKEN) // PROBE_TOKENS)
     tokens = torch.arange(LOWEST_TOKEN, LOWEST_TOKEN + step * PROBE_TOKENS, step)
+    longest = getattr(config, "max_position_embeddings", None) or PROBE_TOKENS
+    tokens = tokens[:longest] % config.vocab_size
     with torch.no_grad(), weights_held(model):
         logits: torch.Tensor = model(tokens.unsqueeze(0).to(model.device)).logits
     return logits.float().cpu()

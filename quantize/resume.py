@@ -2,34 +2,49 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from compressed_tensors.offload import update_offload_parameter
-from safetensors import safe_open
+from pydantic import BaseModel
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+
+from conf.errors import environment_reason, writing
 
 Modules = dict[str, torch.nn.Module]
 Notes = dict[str, Any]
 KEY = "key.json"
 NOTES = "notes"
+WORK_FORMAT = 3  # raise it when layers are kept differently
+KEPT = re.compile(r"step(\d+)-layer\d+\.safetensors")
+
+
+class _Notes(BaseModel):
+    """What is kept of a layer beside its weights."""
+
+    errors: dict[str, dict[str, float]]
+    fallbacks: list[str]
 
 
 class WorkFolder:
     """Keeps the state of each finished layer; a later step's state takes the earlier one's place.
 
-    The key says what the run was: another model, recipe or text starts over.
+    The key says what the run was: another model, recipe or text starts over. A layer that cannot
+    be read again counts as not finished.
     """
 
     def __init__(self, folder: Path, key: dict[str, Any]) -> None:
         self.folder = folder
         wanted = json.dumps(key, sort_keys=True)
-        if not (folder / KEY).is_file() or (folder / KEY).read_text() != wanted:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            _write(folder / KEY, lambda path: path.write_text(wanted))
+        with writing(folder):
+            if not _is_same(folder / KEY, wanted):
+                _clear(folder)
+                folder.mkdir(parents=True)
+                _write(folder / KEY, lambda path: path.write_text(wanted))
 
     def _file(self, step: int, layer: int) -> Path:
         return self.folder / f"step{step}-layer{layer:04}.safetensors"
@@ -38,10 +53,20 @@ class WorkFolder:
         """Whether the layer went through the step, or through a later one."""
         return self._latest(step, layer) is not None
 
+    def fits(self, step: int, layer: int, modules: Modules) -> bool:
+        """Whether what is kept of the layer is whole, and can be put back into its modules."""
+        path = self._latest(step, layer)
+        return path is not None and _fits(path, modules)
+
+    def start_over(self) -> None:
+        """Forgets every kept layer."""
+        for path in self.folder.glob("step*"):
+            _clear(path)
+
     def _latest(self, step: int, layer: int) -> Path | None:
-        found = sorted(self.folder.glob(f"step*-layer{layer:04}.safetensors"))
-        later = [path for path in found if int(path.name[4:].split("-")[0]) >= step]
-        return later[-1] if later else None
+        found = {_step_of(path): path for path in self.folder.glob(f"step*-layer{layer:04}.*")}
+        later = [number for number in found if number is not None and number >= step]
+        return found[max(later)] if later else None
 
     def save(self, step: int, layer: int, modules: Modules, notes: Notes) -> None:
         """Writes a layer whole, then forgets what the earlier step left of it."""
@@ -51,7 +76,10 @@ class WorkFolder:
             for part, tensor in _own_tensors(module)
         }
         metadata = {NOTES: json.dumps(notes)}
-        _write(self._file(step, layer), lambda path: save_file(tensors, path, metadata=metadata))
+        with writing(self.folder):
+            _write(
+                self._file(step, layer), lambda path: save_file(tensors, path, metadata=metadata)
+            )
         for earlier in range(step):
             self._file(earlier, layer).unlink(missing_ok=True)
 
@@ -59,9 +87,7 @@ class WorkFolder:
         """Puts the saved state back into the layer's modules; returns what was noted of it."""
         path = self._latest(step, layer)
         assert path is not None
-        with safe_open(path, "pt") as file:
-            notes: Notes = json.loads(file.metadata()[NOTES])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        notes, tensors = _read(path)
         for name, module in modules.items():
             for part, _ in _own_tensors(module):
                 if f"{name}.{part}" in tensors:
@@ -74,6 +100,54 @@ class WorkFolder:
 
 def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+
+
+def _step_of(path: Path) -> int | None:
+    """The step's number in a kept layer's name; none for another file."""
+    named = KEPT.fullmatch(path.name)
+    return int(named[1]) if named else None
+
+
+def _is_same(file: Path, wanted: str) -> bool:
+    try:
+        return file.read_text() == wanted
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _clear(path: Path) -> None:
+    """Removes what is there, of whatever kind."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[Notes, dict[str, torch.Tensor]]:
+    with safe_open(path, "pt") as file:
+        notes: Notes = json.loads(file.metadata()[NOTES])
+        return notes, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _fits(path: Path, modules: Modules) -> bool:
+    """Each weight is there, every tensor has its module's shape and type, all are finite."""
+    if not path.is_file():
+        return False
+    try:
+        notes, tensors = _read(path)
+        _Notes.model_validate(notes)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        if environment_reason(error):
+            raise
+        return False
+    for name, module in modules.items():
+        for part, tensor in _own_tensors(module):
+            kept = tensors.get(f"{name}.{part}")
+            if kept is None and part in ("weight", "bias"):
+                return False
+            if kept is not None and (kept.shape != tensor.shape or kept.dtype != tensor.dtype):
+                return False
+    return all(torch.isfinite(one).all() for one in tensors.values() if one.is_floating_point())
 
 
 def _write(path: Path, write: Any) -> None:

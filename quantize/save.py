@@ -9,9 +9,12 @@ from compressed_tensors.offload import dispatch_model
 from transformers import PreTrainedModel
 
 from conf.models import read_config
+from quantize.headers import read_headers
 from quantize.recipe_file import make_readable
+from quantize.source_config import stated_dtype
 
 SHARD_SIZE = "4GB"
+TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
@@ -42,14 +45,7 @@ def on_device(model: PreTrainedModel) -> None:
         dispatch_model(model)
 
 
-def quantized_modules(model: PreTrainedModel) -> int:
-    """Modules whose weights are stored in a recipe's format."""
-    schemes = [getattr(module, "quantization_scheme", None) for module in model.modules()]
-    return sum(scheme is not None and scheme.weights is not None for scheme in schemes)
-
-
 def source_dtype(folder: Path) -> torch.dtype:
-    """The number type that the original is stored in."""
-    config = read_config(folder)
-    name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-    return getattr(torch, name)
+    """The number type that config.json names; where it names none, the one of most weights."""
+    stated = stated_dtype(read_config(folder))
+    return TORCH_DTYPES[stated or read_headers(folder).dominant_dtype]

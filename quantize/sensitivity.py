@@ -33,6 +33,7 @@ from quantize.preflight import check_fit, fitting_group
 from quantize.recipe import formats
 from quantize.reload import closeness, weights_held
 from quantize.save import on_device
+from quantize.source import check_source
 
 BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
 FULL_BITS = 16
@@ -44,7 +45,9 @@ def sensitivity(
     """Every block's divergence from the original, and the bytes that leaving it alone costs."""
     if recipe.weights is None:
         raise bad_input(f"recipe={recipe.name}: it stores no weights in another format")
-    model, tokenizer = load(fetch(model_config), model_config)
+    source = fetch(model_config)
+    check_source(source, model_config)
+    model, tokenizer = load(source, model_config)
     recipe = _with_fitting_groups(model, recipe)
     modules = check_fit(model, recipe, str(model_config.name))
     text = windows(accuracy, lambda part: list(tokenizer(part)["input_ids"]))

@@ -33,6 +33,7 @@ from rich.progress import Progress
 from conf.errors import world_fault
 from quantize.resume import Modules, Notes, WorkFolder
 from quantize.solver import Errors
+from quantize.step_check import RESCALING
 
 NAME = "quantline"
 # SmoothQuant rescales what stays mathematically the same, so its first pass through a layer gives
@@ -40,7 +41,6 @@ NAME = "quantline"
 # rescaling differs in the last bits.
 # AutoRound tunes each layer on what the original hands on, not on rounded input.
 IN_ONE_PASS = ("smoothquant", "autoround")
-RESCALING = ("smoothquant", "awq")
 GPU_SHARE_FOR_ACTIVATIONS = 0.4
 COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps beside them
 
@@ -57,6 +57,10 @@ class Run:
     resumed_layers: int = 0
     errors: Errors = field(default_factory=lambda: defaultdict(dict))
     fallbacks: list[str] = field(default_factory=list)
+    smoothed: dict[str, list[str]] = field(default_factory=dict)
+    """Modules whose output SmoothQuant or AWQ scales, by step."""
+    rescaled: set[str] = field(default_factory=set)
+    """These, and the modules that take the scales up again."""
 
     def notes_of(self, modules: Modules) -> Notes:
         """What is kept of a layer beside its weights."""
@@ -125,7 +129,7 @@ class _Step:
             )
             session.state.loss_masks = None
             session.state.sequential_prefetch = False
-            finished = self._finished_layers(len(subgraphs))
+            finished = self._finished_layers(subgraphs)
             self.state.resumed_layers += finished
             for layer, subgraph in enumerate(subgraphs):
                 start = time.perf_counter()
@@ -138,6 +142,7 @@ class _Step:
                 )
             LifecycleCallbacks.calibration_end()
         if self.name in RESCALING:
+            self._note_mappings()
             self._round_norms()
         self._keep_whole_step(subgraphs)
 
@@ -171,6 +176,17 @@ class _Step:
         names = getattr(self.modifier, "_rtn_fallback_module_names", [])
         self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
 
+    def _note_mappings(self) -> None:
+        """Both forget at their end which modules they scaled."""
+        mappings = getattr(self.modifier, "resolved_mappings_", None)
+        mappings = mappings or getattr(self.modifier, "_resolved_mappings", None) or []
+        self.state.smoothed[self.name] = [mapping.smooth_name for mapping in mappings]
+        self.state.rescaled |= {
+            self.names[module]
+            for mapping in mappings
+            for module in (mapping.smooth_layer, *mapping.balance_layers)
+        }
+
     def _pass(self, layer: int, subgraph: Any, activations: Any, keep: bool) -> None:
         """Runs every batch through the layer; keeps the outputs as the next layer's input."""
         state = active_session().state
@@ -186,15 +202,27 @@ class _Step:
         found = subgraph.submodules(self.model)
         return {self.names[module]: module for module in found if module in self.names}
 
-    def _finished_layers(self, layers: int) -> int:
+    def _finished_layers(self, subgraphs: list[Any]) -> int:
         """Layers from the first on that an earlier try took through this step."""
         work = self.state.work
         if work is None:
             return 0
         count = 0
-        while count < layers and work.has(self.number, count):
+        while count < len(subgraphs) and work.has(self.number, count):
+            if not work.fits(self.number, count, self._modules(subgraphs[count])):
+                return self._without(count, work)
             count += 1
-        return count if self.name not in IN_ONE_PASS or count == layers else 0
+        return count if self.name not in IN_ONE_PASS or count == len(subgraphs) else 0
+
+    def _without(self, layer: int, work: WorkFolder) -> int:
+        """A kept layer cannot be read. Where later steps were kept too, layers before it have
+        gone farther than those behind it, and the first step may not see that: all start over."""
+        if self.state.resumed_layers:
+            raise world_fault(f"{work.folder}: layer {layer} changed during this run; run it again")
+        several = len(self.state.steps) > 1
+        if several:
+            work.start_over()
+        return 0 if several or self.name in IN_ONE_PASS else layer
 
     def _round_norms(self) -> None:
         """Rescaled norms and biases as they will be stored, so that later steps see the same.

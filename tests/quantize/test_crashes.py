@@ -71,6 +71,17 @@ def test_killed_in_a_layer_a_rerun_goes_on_and_gives_the_same_bytes(
 
 
 @pytest.mark.slow
+def test_a_kept_layer_that_was_cut_short_is_done_again(tmp_path: Path, run_command: Run) -> None:
+    killed(tmp_path, "layer", "recipe=w4a16_gptq", STEP="0")
+    kept = sorted((tmp_path / "out" / "tiny" / ".w4a16_gptq.work").glob("step*"))
+    assert len(kept) == 2
+    kept[0].write_bytes(kept[0].read_bytes()[:-100])
+    rerun = run_command("quantize", *OPTIONS, "recipe=w4a16_gptq")
+    assert rerun.returncode == 0, rerun.stderr
+    assert manifest.read(tmp_path / "out" / "tiny" / "w4a16_gptq").resumed_layers == 0
+
+
+@pytest.mark.slow
 def test_killed_while_saving_nothing_is_published(tmp_path: Path, run_command: Run) -> None:
     killed(tmp_path, "save", "recipe=fp8_dynamic")
     assert manifest.published(tmp_path / "out", "tiny") == []

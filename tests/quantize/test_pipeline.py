@@ -90,18 +90,21 @@ def test_an_existing_checkpoint_is_replaced_only_when_asked(
 def test_a_failing_save_leaves_the_old_checkpoint_as_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    (folder / "model.safetensors").write_text("old")
-    (folder / "stale-shard.safetensors").write_text("old")
+    claimed = {"model.safetensors": "", "stale-shard.safetensors": ""}
+    for name in claimed:
+        (folder / name).write_text("old")
+    ours = {"schema": 3, "recipe": "r", "files": claimed}
+    (folder / manifest.FILE).write_text(json.dumps(ours))
     with (
         pytest.raises(QuantlineError, match="No space left") as error,
-        published_whole(folder),
+        published_whole(folder, replace=True),
     ):
         raise OSError(28, "No space left on device")
     assert error.value.exit_code == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
     assert (folder / "model.safetensors").read_text() == "old"
 
-    with published_whole(folder) as unfinished:
+    with published_whole(folder, replace=True) as unfinished:
         (unfinished / "model.safetensors").write_text("new")
     assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
     assert (folder / "model.safetensors").read_text() == "new"
