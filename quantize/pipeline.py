@@ -23,7 +23,7 @@ from quantize.card import model_card
 from quantize.compress import Batches, Outcome, compress
 from quantize.fetch import fetch, without_weights
 from quantize.load import answer, check_finite, load
-from quantize.manifest import Manifest, hashes
+from quantize.manifest import Manifest
 from quantize.preflight import check_machine, preflight
 from quantize.publish import destination, may_publish, published_whole
 from quantize.recipe import modifiers
@@ -103,7 +103,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
             manifest = _manifest(config, source_hash, text, outcome, seconds, proof)
             manifest.proof["reload_divergence"] = divergence
             manifest.canary = {"prompt": config.prompt, "answer": reply}
-            manifest.files = hashes(unfinished)
+            manifest.seal(unfinished, source)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
     work.remove()

@@ -1,0 +1,188 @@
+"""Reads JSON files that others wrote. Every fault is one message with the file and the key."""
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from conf.errors import QuantlineError, bad_input, world_fault
+
+LARGEST = 1 << 28  # bytes; the largest tokenizers have 40 MB
+LARGEST_INTEGER = 10**38  # tokenizers write 10**30 for "no limit"
+# Mamba's configs hold an open interval. Nothing else has a reason to be infinite.
+MAY_BE_INFINITE = frozenset({"time_step_limit"})
+SHOWN = 80  # characters of a value in a message
+
+
+class _Repeated(ValueError):
+    """A key stands in an object twice: readers disagree on which one counts."""
+
+
+def check_regular(path: Path) -> None:
+    """Refuses what is no plain file of its folder. Opening a FIFO would wait forever."""
+    name = shown(path.name)
+    if path.is_symlink():
+        _check_link(path)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        raise bad_input(f"{shown_path(path.parent)}: there is no {name}") from error
+    except (OSError, ValueError) as error:
+        raise bad_input(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+        raise bad_input(f"{shown_path(path)}: is {kind}, a file is expected")
+
+
+def _check_link(path: Path) -> None:
+    """A hub cache links its snapshots to blobs beside them; other links stay in the folder."""
+    target = Path(os.path.realpath(path))
+    root = Path(os.path.realpath(path.parent))
+    if not any(target.is_relative_to(place) for place in (root, root.parent.parent / "blobs")):
+        raise bad_input(f"{shown_path(path)}: is a link out of the folder, to {target}")
+    if not target.exists():
+        raise bad_input(f"{shown_path(path)}: is a link to {target.name}, which is not there")
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file without a byte order mark."""
+    check_regular(path)
+    try:
+        if path.stat().st_size > LARGEST:
+            raise bad_input(f"{shown_path(path)}: has {path.stat().st_size:,} bytes, too many")
+        content = path.read_bytes()
+    except PermissionError as error:
+        raise bad_input(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
+    except OSError as error:
+        raise world_fault(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
+    if not content.strip():
+        raise bad_input(f"{shown_path(path)}: is empty")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise bad_input(f"{shown_path(path)}: is not UTF-8 (byte {error.start})") from error
+    if text.startswith("\ufeff"):
+        raise bad_input(f"{shown_path(path)}: begins with a byte order mark; save it as plain UTF-8")
+    return text
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    return parse_object(read_text(path), shown_path(path))
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object in a text: no key twice, every number finite, every string valid Unicode."""
+    try:
+        content = json.loads(text, object_pairs_hook=_object)
+        if not isinstance(content, dict):
+            raise bad_input(f"{where}: holds {_kind(content)}, a JSON object is expected")
+        _check_values(content, where, "")
+    except json.JSONDecodeError as error:
+        raise bad_input(f"{where}:{error.lineno}: no JSON ({error.msg})") from error
+    except RecursionError as error:
+        raise bad_input(f"{where}: is nested too deeply") from error
+    except _Repeated as error:
+        raise bad_input(f"{where}: {error}") from error
+    except ValueError as error:  # more digits than Python converts
+        raise bad_input(f"{where}: holds a number that is too large") from error
+    return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Repeated(f"the key {shown(twice)} stands in an object twice")
+    return content
+
+
+def _check_values(value: Any, where: str, key: str) -> None:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _check_string(name, where, key)
+            inner = f"{key}.{name}" if key else name
+            if name not in MAY_BE_INFINITE:
+                _check_values(part, where, inner)
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            _check_values(part, where, f"{key}[{number}]")
+    elif isinstance(value, str):
+        _check_string(value, where, key)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise bad_input(f"{where}: {key} is {value}, a finite number is expected")
+    elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise bad_input(f"{where}: {key} is too large a number")
+
+
+def _check_string(value: str, where: str, key: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        at = f"{key}: " if key else ""
+        raise bad_input(f"{where}: {at}{shown(value)} holds half of a surrogate pair") from error
+
+
+def validated(kind: type[BaseModel] | TypeAdapter[Any], content: Any, where: str) -> Any:
+    """The content as that type; a fault names the first wrong key, its value and what is right."""
+    try:
+        if isinstance(kind, TypeAdapter):
+            return kind.validate_python(content)
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise mismatch(error, content, where) from error
+    except RecursionError as error:
+        raise bad_input(f"{where}: is nested too deeply") from error
+
+
+def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError:
+    """A validation error as one message."""
+    faults = error.errors(include_url=False, include_context=False)
+    first = faults[0]
+    key = _key(first["loc"], content)
+    more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+    reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+    if first["type"] == "missing":
+        return bad_input(f"{where}: there is no {key}{more}")
+    if not key:
+        return bad_input(f"{where}: {' '.join(reason.split())}{more}")
+    return bad_input(f"{where}: {key} is {shown(first['input'])}; {' '.join(reason.split())}{more}")
+
+
+def _key(location: tuple[int | str, ...], content: Any) -> str:
+    """The key's place in the file. pydantic mixes in names of the types that it tried."""
+    parts = []
+    for number, part in enumerate(location):
+        is_last = number == len(location) - 1
+        if isinstance(content, dict) and part in content:
+            content = content[part]
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            content = content[part]
+        elif not (is_last and isinstance(content, dict)):
+            continue
+        parts.append(str(part))
+    return shown(".".join(parts))[1:-1]
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, one line, printable on every terminal."""
+    words = ascii(value)
+    return words if len(words) <= SHOWN else f"{words[:SHOWN]}..."
+
+
+def shown_path(path: Path) -> str:
+    """A path for a message; bytes that are no UTF-8 are escaped."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", str: "a string", type(None): "null"}.get(type(value), "no object")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,117 @@
+"""The architecture that a config.json describes, and whether its fields agree with each other.
+
+transformers raises errors of many types for a config that it cannot build; here they become one.
+"""
+
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging
+
+from conf.errors import QuantlineError, bad_input
+from conf.json_files import shown
+from conf.models import CONFIG
+from quantize.claims import ABSENT, COSMETIC, differences
+from quantize.load import empty_model
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+TIED = "tie_word_embeddings"
+
+
+def build(folder: Path, config: dict[str, Any], names: Iterable[str], trust: bool) -> Any:
+    """The architecture without weights."""
+    _check_layers(folder / CONFIG, config, names)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # its warnings about fields are not ours to print
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return empty_model(folder, trust)
+    except QuantlineError:
+        raise
+    except Exception as error:
+        raise _unusable(folder / CONFIG, error) from error
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _check_layers(path: Path, config: dict[str, Any], names: Iterable[str]) -> None:
+    """A config that claims far more layers than there are would be built for minutes."""
+    claimed = config.get("num_hidden_layers")
+    present = {int(match[1]) for name in names if (match := LAYER.search(name)) is not None}
+    if isinstance(claimed, int) and present and claimed > max(present) + 1:
+        raise bad_input(
+            f"{path}: num_hidden_layers is {claimed}, the files hold layers 0 to {max(present)}"
+        )
+
+
+def _unusable(path: Path, error: Exception) -> QuantlineError:
+    reason = " ".join(str(error).split())[:300]
+    return bad_input(f"{path}: transformers cannot build it ({type(error).__name__}: {reason})")
+
+
+def class_faults(config: dict[str, Any]) -> list[str]:
+    """`architectures` names a class of another model type: engines and transformers disagree."""
+    kind = config.get("model_type")
+    mappings = [
+        mapping
+        for name, mapping in vars(modeling_auto).items()
+        if name.startswith("MODEL_") and name.endswith("_MAPPING_NAMES")
+    ]
+    known = {entry for mapping in mappings for value in mapping.values() for entry in _each(value)}
+    own = {entry for mapping in mappings for entry in _each(mapping.get(kind, ()))}
+    return [
+        f"{CONFIG}: architectures holds {name}, which is no class of model_type {kind}"
+        for name in config.get("architectures") or []
+        if own and name in known and name not in own
+    ]
+
+
+def _each(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def differs_from_source(
+    source: dict[str, Any], published: dict[str, Any], head_is_stored: bool
+) -> list[str]:
+    """Fields in which a checkpoint's config.json describes another model than its original's.
+
+    Both are read by transformers first: it writes some fields under newer names, and all defaults.
+    """
+    text = source.get("text_config") or {}
+    if text.get("model_type") == published.get("model_type"):
+        source = text  # only the language model of several parts was kept
+    before, after = (_normalized(content) for content in (source, published))
+    faults = []
+    for key, old, new in differences(before, after):
+        untied = key == TIED and old is True and new is False and head_is_stored
+        stated = key.rpartition(".")[2] == "dtype" and old is None
+        if not untied and not stated:
+            faults.append(f"{CONFIG}: {key} is {_shown(new)}, the original has {_shown(old)}")
+    return faults
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is ABSENT else shown(value)
+
+
+def _normalized(content: dict[str, Any]) -> dict[str, Any]:
+    content = {key: value for key, value in content.items() if key != "quantization_config"}
+    kind = content.get("model_type")
+    if kind in CONFIG_MAPPING:
+        try:
+            content = CONFIG_MAPPING[kind].from_dict(content).to_dict()
+        except Exception as error:
+            raise _unusable(Path(CONFIG), error) from error
+    skipped = COSMETIC[CONFIG] | {"max_position_embeddings", "architectures"}
+    return {
+        key: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+        for key, value in content.items()
+        if key not in skipped and not key.startswith("_")
+    }
