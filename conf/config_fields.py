@@ -134,12 +134,7 @@ class Fields(BaseModel):
             raise ValueError(
                 f"num_attention_heads is {heads}, which num_key_value_heads {kept} do not divide"
             )
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            value = getattr(self, name)
-            tokens = value if isinstance(value, list) else [value]
-            if self.vocab_size and any((token or 0) >= self.vocab_size for token in tokens):
-                raise ValueError(f"{name} is {value}, vocab_size is {self.vocab_size}")
-        if isinstance(heads, int) and isinstance(width, int) and not self.head_dim:
-            if width % heads and not self.kv_lora_rank:
-                raise ValueError(f"hidden_size {width} cannot be split into {heads} heads")
+        whole = isinstance(heads, int) and isinstance(width, int)
+        if whole and not self.head_dim and not self.kv_lora_rank and width % heads:
+            raise ValueError(f"hidden_size {width} cannot be split into {heads} heads")
         return self

@@ -18,7 +18,7 @@ MAY_BE_INFINITE = frozenset({"time_step_limit"})
 SHOWN = 80  # characters of a value in a message
 
 
-class _Repeated(ValueError):
+class _RepeatedKeyError(ValueError):
     """A key stands in an object twice: readers disagree on which one counts."""
 
 
@@ -66,7 +66,9 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise bad_input(f"{shown_path(path)}: is not UTF-8 (byte {error.start})") from error
     if text.startswith("\ufeff"):
-        raise bad_input(f"{shown_path(path)}: begins with a byte order mark; save it as plain UTF-8")
+        raise bad_input(
+            f"{shown_path(path)}: begins with a byte order mark; save it as plain UTF-8"
+        )
     return text
 
 
@@ -86,7 +88,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise bad_input(f"{where}:{error.lineno}: no JSON ({error.msg})") from error
     except RecursionError as error:
         raise bad_input(f"{where}: is nested too deeply") from error
-    except _Repeated as error:
+    except _RepeatedKeyError as error:
         raise bad_input(f"{where}: {error}") from error
     except ValueError as error:  # more digits than Python converts
         raise bad_input(f"{where}: holds a number that is too large") from error
@@ -98,7 +100,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Repeated(f"the key {shown(twice)} stands in an object twice")
+        raise _RepeatedKeyError(f"the key {shown(twice)} stands in an object twice")
     return content
 
 
@@ -158,13 +160,12 @@ def _key(location: tuple[int | str, ...], content: Any) -> str:
     """The key's place in the file. pydantic mixes in names of the types that it tried."""
     parts = []
     for number, part in enumerate(location):
-        is_last = number == len(location) - 1
-        if isinstance(content, dict) and part in content:
+        try:
             content = content[part]
-        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
-            content = content[part]
-        elif not (is_last and isinstance(content, dict)):
-            continue
+        except (LookupError, TypeError):
+            is_last = number == len(location) - 1
+            if not (is_last and isinstance(content, dict)):
+                continue
         parts.append(str(part))
     return shown(".".join(parts))[1:-1]
 

@@ -4,7 +4,7 @@ Nothing here uses the code that wrote a checkpoint: the files are opened again, 
 held against the architecture, the config's format, and the manifest where there is one.
 """
 
-from quantize.verify.prove import verify
 from quantize.verify.proof import Proof
+from quantize.verify.prove import verify
 
 __all__ = ["Proof", "verify"]

@@ -16,12 +16,14 @@ from quantize.verify.expected import Linear
 from quantize.verify.schemes import MXFP4, MXFP8, PACKED, plain
 
 ELEMENTS_AT_ONCE = 1 << 24
-LEAST_USED = 0.4  # of the codes' range, by the median group; sound layers show 0.6 and more
+LEAST_USED = 0.55  # of the codes' range, by the median group; sound layers show 0.66 and more
 LEAST_USED_TENSOR = 0.01  # one scale may serve several fused layers
 MOST_OFF_CENTRE = 0.25  # of the codes' range, by the median group; sound layers show 0.1 and less
 LARGEST_WEIGHT = 1e4
 OUTLIER, OUTLIER_FROM = 256, 4.0  # times the median of its tensor, and at least so large
 SMALLEST_LAYER = 1e-8  # largest weight of a layer
+UNLIKE_OTHERS = 64  # times the weights of the other layers, or as much smaller
+SEVERAL = 16  # scales or codes, of which at least two should differ
 LARGEST_SCALE, SMALLEST_SCALE = 1e4, 1e-30
 SIGNED = (0.1, 0.9)  # share of negative scales, by layer, where all layers have some
 MX_BIAS, MX_NAN = 127, 255
@@ -41,28 +43,56 @@ class Groups:
     """Groups of four that 2:4 does not allow."""
 
 
-def layer_faults(
+@dataclass
+class LayerReport:
+    """What is wrong with a layer, and how large its weights are."""
+
+    faults: list[str]
+    usual: float = 0.0
+    """Median over groups of the largest weight; 0 where it is not known."""
+
+
+def check_layer(
     tensors: CheckpointTensors, layer: Linear, sparse: bool, signed: bool
-) -> list[str]:
-    """What is wrong with a layer whose tensors have the right shapes and types. `sparse`: 2:4 is
-    claimed; `signed`: scales may be negative."""
+) -> LayerReport:
+    """Checks a layer whose tensors have the right shapes and types. `sparse`: 2:4 is claimed;
+    `signed`: scales may be negative."""
     faults = _shape_faults(tensors, layer)
     scale = _scales(tensors, layer)
     if not torch.isfinite(scale).all():
-        return [*faults, f"{layer.name}.weight_scale holds NaN or infinite values"]
+        return LayerReport([*faults, f"{layer.name}.weight_scale holds NaN or infinite values"])
     faults += _scale_faults(tensors, layer, signed)
     groups = _groups(tensors, layer, sparse)
     if groups is None:
-        return [*faults, f"{layer.stored} holds NaN or infinite values"]
+        return LayerReport([*faults, f"{layer.stored} holds NaN or infinite values"])
     if groups.broken_masks:
         faults.append(
             f"{layer.stored}: {groups.broken_masks} groups of four have fewer than two zeros"
         )
+    zero, zero_faults = _zero_points(tensors, layer)
+    same = _sameness_faults(layer, groups, zero)
+    if same:
+        return LayerReport(faults + zero_faults + same)
+    size = torch.maximum((groups.most - zero).abs(), (groups.least - zero).abs()) * scale.abs()
+    alive = groups.most > groups.least
+    faults += zero_faults + _code_faults(layer, groups, zero)
+    faults += size_faults(f"{layer.name}.weight_scale", size, alive)
+    return LayerReport(faults, float(size[alive].median()))
+
+
+def _sameness_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[str]:
+    """Codes that are all alike, as a whole or within what shares a scale."""
     if groups.is_constant or groups.rows_are_equal:
         what = "one value only" if groups.is_constant else "the same row throughout"
-        return [*faults, f"{layer.stored} holds {what}"]
-    zero, zero_faults = _zero_points(tensors, layer)
-    return faults + zero_faults + _fit_faults(layer, groups, scale, zero)
+        return [f"{layer.stored} holds {what}"]
+    height, width = _block(layer)
+    flat = (groups.most == groups.least) & (groups.most != zero)
+    if height * width >= SEVERAL and layer.weights.num_bits > 2 and flat.any():
+        row = int(flat.nonzero()[0][0]) * height
+        return [f"{layer.stored} holds one value throughout a group in row {row}"]
+    if not (groups.most > groups.least).any():
+        return [f"{layer.stored} holds one value in every group"]
+    return []
 
 
 def _shape_faults(tensors: CheckpointTensors, layer: Linear) -> list[str]:
@@ -184,7 +214,25 @@ def _scale_faults(tensors: CheckpointTensors, layer: Linear, signed: bool) -> li
             largest = LARGEST_SCALE if part == "weight_scale" else math.inf
             scale = tensors[name].double()
             faults += positive_faults(name, scale.abs() if signed else scale, smallest, largest)
+            faults += _alike_faults(name, scale)
     return faults
+
+
+def _alike_faults(name: str, scale: torch.Tensor) -> list[str]:
+    """Scales of many rows that repeat: one was written over the others. Powers of two may, since
+    they are rounded."""
+    if scale.ndim < 2 or scale.shape[0] < SEVERAL:
+        return []
+    if (
+        bool((torch.frexp(scale.float()).mantissa.abs() == 0.5).all())
+        and scale.unique().numel() > 1
+    ):
+        return []
+    if bool((scale == scale[:1]).all()):
+        return [f"{name} holds the same scales for every row"]
+    if scale.shape[1] > 1 and bool((scale == scale[:, :1]).all()):
+        return [f"{name} holds the same scale throughout each row"]
+    return []
 
 
 def positive_faults(name: str, scale: torch.Tensor, smallest: float, largest: float) -> list[str]:
@@ -219,10 +267,8 @@ def _zero_points(tensors: CheckpointTensors, layer: Linear) -> tuple[torch.Tenso
     return zero, [f"{name} holds values outside {low} to {high}"] if outside else []
 
 
-def _fit_faults(
-    layer: Linear, groups: Groups, scale: torch.Tensor, zero: torch.Tensor
-) -> list[str]:
-    """The codes against their range and their scales."""
+def _code_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[str]:
+    """The codes against their range and their zero points."""
     low, high = code_range(layer)
     if groups.least.min() < low or groups.most.max() > high:
         bits = layer.weights.num_bits
@@ -241,8 +287,7 @@ def _fit_faults(
     if float(centre[alive].median()) > MOST_OFF_CENTRE:
         what = f"{layer.name}.weight_zero_point" if not layer.weights.symmetric else layer.stored
         faults.append(f"{what}: the codes do not lie around their zero point")
-    size = torch.maximum((groups.most - zero).abs(), (groups.least - zero).abs()) * scale.abs()
-    return faults + size_faults(f"{layer.name}.weight_scale", size, alive)
+    return faults
 
 
 def size_faults(name: str, size: torch.Tensor, alive: torch.Tensor) -> list[str]:
@@ -255,3 +300,16 @@ def size_faults(name: str, size: torch.Tensor, alive: torch.Tensor) -> list[str]
     if most < SMALLEST_LAYER:
         return [f"{name} gives no weight above {most:.3g}"]
     return []
+
+
+def unlike_others(sizes: dict[str, float]) -> list[str]:
+    """Layers whose weights are far larger or smaller than those of all others."""
+    known = {name: size for name, size in sizes.items() if size > 0}
+    if len(known) < SEVERAL // 2:
+        return []
+    usual = float(torch.tensor(list(known.values()), dtype=torch.float64).median())
+    return [
+        f"{name} has weights of {size:.3g}, the layers of the model of about {usual:.3g}"
+        for name, size in known.items()
+        if size > UNLIKE_OTHERS * usual or size < usual / UNLIKE_OTHERS
+    ]

@@ -17,7 +17,13 @@ from quantize.manifest import Manifest
 from quantize.tensors import CheckpointTensors
 from quantize.verify import values
 from quantize.verify.architecture import build, class_faults, differs_from_source
-from quantize.verify.codes import has_signed_scales, is_integer, layer_faults, negative_share
+from quantize.verify.codes import (
+    check_layer,
+    has_signed_scales,
+    is_integer,
+    negative_share,
+    unlike_others,
+)
 from quantize.verify.expected import Expectation, Linear, Role, expect
 from quantize.verify.proof import Proof
 from quantize.verify.recipe import recipe_faults
@@ -68,6 +74,8 @@ class _Check:
         self.faults = [*class_faults(config), *self.schemes.faults]
         self.unusable: set[str] = set()
         """Tensors that are missing, or have a wrong shape or type: their values say nothing."""
+        self.sizes: dict[str, float] = {}
+        """How large the weights of each linear layer are."""
 
     def run(self, recipe: dict[str, Any], sparse: bool) -> Proof:
         self._stored()
@@ -75,6 +83,7 @@ class _Check:
         formats = Counter(self._format(layer) for layer in self.whole.linear)
         self._layers(pruned, recipe)
         self._others(pruned)
+        self.faults += unlike_others(self.sizes)
         self.faults += values.tied_faults(self.tensors, self.whole)
         asked = self._named(recipe) if recipe else set()
         has_kv_cache = bool(self.schemes.attention)
@@ -140,7 +149,9 @@ class _Check:
             signed = AUTOROUND in recipe["steps"]
         for layer in usable:
             allowed = signed and is_integer(layer)
-            self.faults += layer_faults(self.tensors, layer, layer.name in pruned, allowed)
+            report = check_layer(self.tensors, layer, layer.name in pruned, allowed)
+            self.faults += report.faults
+            self.sizes[layer.stored] = report.usual
 
     def _is_usable(self, layer: Linear) -> bool:
         """Whether a layer is quantized and all of its tensors have the right shapes and types."""
@@ -163,6 +174,8 @@ class _Check:
                 self.faults += values.tensor_faults(name, tensor, Role.OTHER)
                 continue
             self.faults += values.tensor_faults(name, tensor, expected.role)
+            if expected.role is Role.WEIGHT:
+                self.sizes[name] = values.usual_size(tensor)
             if expected.role is Role.NORM:
                 self.faults += values.norm_faults(self.model, name, tensor)
             if expected.role is Role.WEIGHT and name.removesuffix(".weight") in pruned:

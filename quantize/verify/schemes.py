@@ -55,7 +55,9 @@ def read_schemes(config: dict[str, Any], model: torch.nn.Module, where: str) -> 
         group = f"{CONFIG}: config_groups.{name}"
         own = plain(scheme.format)
         if own and quantization.format not in (own, MIXED):
-            schemes.faults.append(f"{group}: format is {own}, the config's is {quantization.format}")
+            schemes.faults.append(
+                f"{group}: format is {own}, the config's is {quantization.format}"
+            )
         scheme.format = own or quantization.format
         schemes.faults += [f"{group}: {fault}" for fault in scheme_faults(scheme)]
         _match(schemes, group, scheme, model, quantization.ignore or [])

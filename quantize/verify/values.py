@@ -1,5 +1,6 @@
 """The values of every tensor that is not a quantized weight, and tensors that are copies."""
 
+import copy
 import hashlib
 import math
 from typing import Any
@@ -13,7 +14,7 @@ from quantize.verify.expected import Expectation, Role
 LARGEST_VECTOR = 1e5  # norms and biases
 SMALLEST_ACTIVATION, LARGEST_ACTIVATION = 1e-12, 1e5
 # Copies are looked for among tensors with so many different values; scalars and ones repeat.
-DISTINCT = 32
+DISTINCT = 16
 SAMPLE = 1 << 12
 MATRICES = (Role.WEIGHT, Role.EMBEDDING)
 COMPARED = (Role.WEIGHT, Role.CODES, Role.SCALE, Role.NORM, Role.BIAS)
@@ -51,6 +52,13 @@ def _matrix_faults(name: str, wide: torch.Tensor, most: float, role: Role) -> li
     return size_faults(name, rows, rows > 0)
 
 
+def usual_size(tensor: torch.Tensor) -> float:
+    """Median over rows of the largest weight; 0 where there is none."""
+    rows = tensor.float().abs().amax(dim=1)
+    alive = rows[rows > 0]
+    return float(alive.median()) if len(alive) and torch.isfinite(alive).all() else 0.0
+
+
 def mask_faults(name: str, tensor: torch.Tensor) -> list[str]:
     """2:4 in a matrix that is not quantized."""
     broken = breaks_2_of_4(tensor) if tensor.shape[-1] % 4 == 0 else 0
@@ -58,22 +66,26 @@ def mask_faults(name: str, tensor: torch.Tensor) -> list[str]:
 
 
 def norm_faults(model: Any, name: str, tensor: torch.Tensor) -> list[str]:
-    """A norm of zeros that lets nothing through. Some norms add one to their weight: asked by
-    running them."""
-    if tensor.any():
+    """A norm of zeros lets nothing through, one of negative values turns every sign. Some norms add
+    one to their weight, for which both are sound: asked by running them with zeros."""
+    if bool((tensor > 0).any()) or not _is_silent(model.get_submodule(name.rpartition(".")[0])):
         return []
-    owner = model.get_submodule(name.rpartition(".")[0])
+    what = "negative values" if tensor.any() else "zeros"
+    return [f"{name} holds {what} only"]
+
+
+def _is_silent(norm: Any) -> bool:
+    """Whether a norm gives zeros where all of its parameters are zero."""
     try:
-        probe = type(owner).__new__(type(owner))
-        probe.__dict__ = dict(owner.__dict__)
+        probe = copy.copy(norm)
         probe._parameters = {
             part: torch.nn.Parameter(torch.zeros(value.shape)) if value is not None else None
-            for part, value in owner._parameters.items()
+            for part, value in norm._parameters.items()
         }
-        silent = not probe.forward(torch.linspace(-1, 1, tensor.numel())[None]).any()
-    except Exception:  # a norm that takes more than its input
-        return []
-    return [f"{name} holds zeros only, nothing passes it"] if silent else []
+        width = norm.weight.shape[-1]
+        return not bool(probe.forward(torch.linspace(-1, 1, width)[None]).any())
+    except Exception:  # one that takes more than its input
+        return False
 
 
 class Copies:
