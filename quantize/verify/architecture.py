@@ -3,6 +3,7 @@
 transformers raises errors of many types for a config that it cannot build; here they become one.
 """
 
+import difflib
 import re
 import warnings
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from quantize.claims import ABSENT, COSMETIC, differences
 from quantize.load import empty_model
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+CLOSE = 0.9  # of two spellings; real fields that look alike are farther apart
 TIED = "tie_word_embeddings"
 
 
@@ -56,21 +58,40 @@ def _unusable(path: Path, error: Exception) -> QuantlineError:
     return bad_input(f"{path}: transformers cannot build it ({type(error).__name__}: {reason})")
 
 
-def class_faults(config: dict[str, Any]) -> list[str]:
-    """`architectures` names a class of another model type: engines and transformers disagree."""
+def field_faults(config: dict[str, Any]) -> list[str]:
+    """What contradicts the model type: a class of another one, and misspelt fields, for which
+    transformers would take a default without a word."""
     kind = config.get("model_type")
+    if kind not in CONFIG_MAPPING or "auto_map" in config:
+        return []
+    return [*_class_faults(config, kind), *_spelling_faults(config, kind)]
+
+
+def _class_faults(config: dict[str, Any], kind: str) -> list[str]:
     mappings = [
         mapping
         for name, mapping in vars(modeling_auto).items()
         if name.startswith("MODEL_") and name.endswith("_MAPPING_NAMES")
     ]
-    known = {entry for mapping in mappings for value in mapping.values() for entry in _each(value)}
     own = {entry for mapping in mappings for entry in _each(mapping.get(kind, ()))}
+    named = config.get("architectures") or []
+    if not named:
+        return [f"{CONFIG}: architectures names no class; engines choose the model by it"]
     return [
-        f"{CONFIG}: architectures holds {name}, which is no class of model_type {kind}"
-        for name in config.get("architectures") or []
-        if own and name in known and name not in own
+        f"{CONFIG}: architectures holds {shown(name)}, which is no class of model_type {kind}"
+        for name in named
+        if own and name not in own
     ]
+
+
+def _spelling_faults(config: dict[str, Any], kind: str) -> list[str]:
+    known = set(CONFIG_MAPPING[kind]().to_dict())
+    absent = sorted(known - set(config))
+    faults = []
+    for name in sorted(set(config) - known):
+        for meant in difflib.get_close_matches(name, absent, n=1, cutoff=CLOSE):
+            faults.append(f"{CONFIG}: there is no field {shown(name)}. Did you mean {meant}?")
+    return faults
 
 
 def _each(value: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from quantize import manifest
 from quantize.manifest import Manifest
 from quantize.tensors import CheckpointTensors
 from quantize.verify import values
-from quantize.verify.architecture import build, class_faults, differs_from_source
+from quantize.verify.architecture import build, differs_from_source, field_faults
 from quantize.verify.codes import (
     check_layer,
     has_signed_scales,
@@ -71,7 +71,7 @@ class _Check:
         self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
         self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
         self.whole: Expectation = expect(model, self.schemes)
-        self.faults = [*class_faults(config), *self.schemes.faults]
+        self.faults = [*field_faults(read_object(folder / CONFIG)), *self.schemes.faults]
         self.unusable: set[str] = set()
         """Tensors that are missing, or have a wrong shape or type: their values say nothing."""
         self.sizes: dict[str, float] = {}
