@@ -134,7 +134,7 @@ class Fields(BaseModel):
             raise ValueError(
                 f"num_attention_heads is {heads}, which num_key_value_heads {kept} do not divide"
             )
-        whole = isinstance(heads, int) and isinstance(width, int)
-        if whole and not self.head_dim and not self.kv_lora_rank and width % heads:
+        derived = not self.head_dim and not self.kv_lora_rank
+        if derived and isinstance(heads, int) and isinstance(width, int) and width % heads:
             raise ValueError(f"hidden_size {width} cannot be split into {heads} heads")
         return self

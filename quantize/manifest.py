@@ -47,7 +47,7 @@ class NumberClaim(_Claim):
     strategy: Annotated[str, Field(pattern=f"^({'|'.join(STRATEGIES)})$")]
     group_size: Annotated[int, Field(ge=-1)] | None
     symmetric: bool
-    dynamic: bool | str = False
+    dynamic: bool | str
 
 
 class RecipeClaim(_Claim):
@@ -109,8 +109,8 @@ class CanaryClaim(_Claim):
     answer: str
 
 
-class _Contents(BaseModel):
-    """The file as it has to be, before it becomes a `Manifest`."""
+class _OldContents(BaseModel):
+    """The file as schemas 2 and 3 have it. Which fields are there is checked before."""
 
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
     model: Text
@@ -127,23 +127,20 @@ class _Contents(BaseModel):
     peak_memory_gib: dict[str, Amount]
     versions: Annotated[dict[Text, Text], Field(min_length=1)]
     device: str
-    proof: ProofClaim
+    proof: OldProof
     canary: CanaryClaim
+    files: dict[Name, str] = {}
+    schema_number: Annotated[int, Field(alias="schema")]
+
+
+class _Contents(_OldContents):
+    """The file as it has to be now, before it becomes a `Manifest`."""
+
+    proof: ProofClaim
     files: Annotated[dict[Name, str], Field(min_length=1)]
     architecture: Annotated[dict[str, Any], Field(min_length=1)]
     published: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
     digest: Sha256
-    schema_number: Annotated[int, Field(alias="schema")]
-
-
-class _OldContents(_Contents):
-    """As schemas 2 and 3 have it. Which fields are there is checked before."""
-
-    proof: OldProof
-    files: dict[Name, str] = {}
-    architecture: dict[str, Any] = {}
-    published: dict[str, dict[str, Any]] = {}
-    digest: str = ""
 
 
 @dataclass

@@ -6,7 +6,8 @@ transformers raises errors of many types for a config that it cannot build; here
 import difflib
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,24 @@ TIED = "tie_word_embeddings"
 def build(folder: Path, config: dict[str, Any], names: Iterable[str], trust: bool) -> Any:
     """The architecture without weights."""
     _check_layers(folder / CONFIG, config, names)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # its warnings about fields are not ours to print
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             return empty_model(folder, trust)
     except QuantlineError:
         raise
     except Exception as error:
         raise _unusable(folder / CONFIG, error) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own warnings about fields: they would stand beside our message."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(verbosity)
 
@@ -61,7 +70,7 @@ def _unusable(path: Path, error: Exception) -> QuantlineError:
 def field_faults(config: dict[str, Any]) -> list[str]:
     """What contradicts the model type: a class of another one, and misspelt fields, for which
     transformers would take a default without a word."""
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in CONFIG_MAPPING or "auto_map" in config:
         return []
     return [*_class_faults(config, kind), *_spelling_faults(config, kind)]
@@ -127,7 +136,8 @@ def _normalized(content: dict[str, Any]) -> dict[str, Any]:
     kind = content.get("model_type")
     if kind in CONFIG_MAPPING:
         try:
-            content = CONFIG_MAPPING[kind].from_dict(content).to_dict()
+            with _quiet():
+                content = CONFIG_MAPPING[kind].from_dict(content).to_dict()
         except Exception as error:
             raise _unusable(Path(CONFIG), error) from error
     skipped = COSMETIC[CONFIG] | {"max_position_embeddings", "architectures"}

@@ -188,7 +188,7 @@ def _scales(tensors: CheckpointTensors, layer: Linear) -> torch.Tensor:
 
 
 def is_integer(layer: Linear) -> bool:
-    return plain(layer.weights.type) == "int"
+    return bool(plain(layer.weights.type) == "int")
 
 
 def negative_share(tensors: CheckpointTensors, layer: Linear) -> float:

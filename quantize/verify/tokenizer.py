@@ -40,6 +40,9 @@ class GenerationConfig(BaseModel):
     eos_token_id: Token | list[Token] | None = None
     pad_token_id: Token | list[Token] | None = None
     do_sample: bool | None = None
+    use_cache: bool | None = None
+    output_attentions: bool | None = None
+    output_hidden_states: bool | None = None
     temperature: Amount | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
