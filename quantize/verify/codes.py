@@ -18,7 +18,7 @@ from quantize.verify.schemes import MXFP4, MXFP8, PACKED, plain
 ELEMENTS_AT_ONCE = 1 << 24
 LEAST_USED = 0.55  # of the codes' range, by the median group; sound layers show 0.66 and more
 LEAST_USED_TENSOR = 0.01  # one scale may serve several fused layers
-MOST_OFF_CENTRE = 0.25  # of the codes' range, by the median group; sound layers show 0.1 and less
+MOST_OFF_CENTRE = 0.1  # of the codes' range, by the median group; sound layers show 0.05
 LARGEST_WEIGHT = 1e4
 OUTLIER, OUTLIER_FROM = 256, 4.0  # times the median of its tensor, and at least so large
 SMALLEST_LAYER = 1e-8  # largest weight of a layer
