@@ -98,7 +98,7 @@ SCALE = f"{Q}.weight_scale"
         (
             "int8",
             lambda t: t[f"{Q}.weight"].clamp_(min=-127).abs_(),
-            "do not lie around their zero",
+            "do not lie around",
         ),
         ("fp8", lambda t: t[f"{Q}.weight"].view(torch.uint8)[0].fill_(127), "weight holds NaN"),
         ("int4", lambda t: t[f"{Q}.weight_packed"].zero_(), "weight_packed holds one value only"),
@@ -172,7 +172,7 @@ def group(content: dict[str, Any]) -> dict[str, Any]:
         (
             "int8",
             lambda c: group(c).update(format="pack-quantized"),
-            "the config's is int-quantized",
+            "config's is int-quantized",
         ),
         ("int8", lambda c: group(c).update(input_activations=None), "does not fit int8"),
         ("int8", lambda c: group(c)["weights"].update(num_bits=4), "codes outside -8 to 7"),
