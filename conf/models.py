@@ -97,8 +97,13 @@ def kv_values_per_token(config: dict[str, Any], split: int = 1) -> int:
     heads = needed(config, "num_attention_heads")
     width = needed(config, "head_dim") if config.get("head_dim") else None
     width = width or needed(config, "hidden_size") // heads
-    kept = needed({"num_key_value_heads": heads} | config, "num_key_value_heads")
-    return int(2 * layers * max(1, kept // split) * width)
+    return int(2 * layers * max(1, kv_head_count(config, heads) // split) * width)
+
+
+def kv_head_count(config: dict[str, Any], heads: int) -> int:
+    """Heads that the KV cache keeps; all of them where the config says nothing else."""
+    key = "num_key_value_heads"
+    return needed({key: config.get(key) or heads}, key)
 
 
 def is_hub_id(entry: str) -> bool:
