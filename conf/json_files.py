@@ -24,7 +24,7 @@ class _RepeatedKeyError(ValueError):
 
 def check_regular(path: Path) -> None:
     """Refuses what is no plain file of its folder. Opening a FIFO would wait forever."""
-    name = shown(path.name)
+    name = shown(path.name)[1:-1]
     if path.is_symlink():
         _check_link(path)
     try:
@@ -146,7 +146,7 @@ def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError
     """A validation error as one message."""
     faults = error.errors(include_url=False, include_context=False)
     first = faults[0]
-    key = _key(first["loc"], content)
+    key = _key(first["loc"], content, first["type"] == "missing")
     more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
     reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if first["type"] == "missing":
@@ -156,15 +156,14 @@ def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError
     return bad_input(f"{where}: {key} is {shown(first['input'])}; {' '.join(reason.split())}{more}")
 
 
-def _key(location: tuple[int | str, ...], content: Any) -> str:
+def _key(location: tuple[int | str, ...], content: Any, is_missing: bool) -> str:
     """The key's place in the file. pydantic mixes in names of the types that it tried."""
     parts = []
     for number, part in enumerate(location):
         try:
             content = content[part]
         except (LookupError, TypeError):
-            is_last = number == len(location) - 1
-            if not (is_last and isinstance(content, dict)):
+            if not is_missing or number < len(location) - 1:
                 continue
         parts.append(str(part))
     return shown(".".join(parts))[1:-1]

@@ -9,7 +9,9 @@ from typing import Any
 
 from conf import sources
 from conf.cache import cache_root
+from conf.config_fields import Fields
 from conf.errors import bad_input
+from conf.json_files import read_object, shown, validated
 from conf.schema import ModelConfig
 
 CONFIG = "config.json"
@@ -65,16 +67,22 @@ def shapes_folder(model: ModelConfig, recipe: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A model folder's config.json, with what a model of several parts says of its text at the
-    top; complains by name where there is none."""
+    """A model folder's config.json, with the fields of its text part at the top level; complains
+    by file and key about what is missing, of the wrong type or out of range."""
     path = folder / CONFIG
-    if not path.is_file():
-        raise bad_input(f"{folder}: there is no {CONFIG}")
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise bad_input(f"{path}:{error.lineno}: no JSON ({error.msg})") from error
-    return (content.get("text_config") or {}) | content
+    content = read_object(path)
+    validated(Fields, content, str(path))
+    text = content.get("text_config") or {}
+    validated(Fields, text, f"{path}: text_config")
+    return text | content
+
+
+def needed(config: dict[str, Any], key: str) -> int:
+    """A whole number of a config that there is no answer without."""
+    value = config.get(key)
+    if not isinstance(value, int):
+        raise bad_input(f"{CONFIG}: {key} is {shown(value)}, a whole number is needed")
+    return value
 
 
 def kv_values_per_token(config: dict[str, Any], split: int = 1) -> int:
@@ -83,13 +91,19 @@ def kv_values_per_token(config: dict[str, Any], split: int = 1) -> int:
     state instead, do not grow with the context and are left out; latent attention keeps one vector
     for all heads, on every GPU."""
     kinds = config.get("layer_types") or []
-    layers = kinds.count("full_attention") or config["num_hidden_layers"]
+    layers = kinds.count("full_attention") or needed(config, "num_hidden_layers")
     if config.get("kv_lora_rank"):
         return int(layers * (config["kv_lora_rank"] + config.get("qk_rope_head_dim", 0)))
-    heads = config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // heads
-    kept = max(1, config.get("num_key_value_heads", heads) // split)
-    return int(2 * layers * kept * width)
+    heads = needed(config, "num_attention_heads")
+    width = needed(config, "head_dim") if config.get("head_dim") else None
+    width = width or needed(config, "hidden_size") // heads
+    return int(2 * layers * max(1, kv_head_count(config, heads) // split) * width)
+
+
+def kv_head_count(config: dict[str, Any], heads: int) -> int:
+    """Heads that the KV cache keeps; all of them where the config says nothing else."""
+    key = "num_key_value_heads"
+    return needed({key: config.get(key) or heads}, key)
 
 
 def is_hub_id(entry: str) -> bool:

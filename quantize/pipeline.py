@@ -22,7 +22,7 @@ from quantize.card import model_card
 from quantize.compress import Batches, Outcome, compress
 from quantize.fetch import fetch, without_weights
 from quantize.load import check_finite, check_usable, load
-from quantize.manifest import Manifest, hashes
+from quantize.manifest import Manifest
 from quantize.preflight import Preflight, check_machine, preflight
 from quantize.prove import Proven, gated, prove
 from quantize.publish import destination, locked, may_publish, published_whole
@@ -103,7 +103,7 @@ def _published(config: QuantizeConfig, folder: Path, steps: list[Any], checked: 
             with timed(seconds, "prove"):
                 proven = prove(unfinished, source, config, outcome, before)
             manifest = _manifest(config, source_hash, text, outcome, seconds, proven)
-            manifest.files = hashes(unfinished)
+            manifest.seal(unfinished, source)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
     work.remove()

@@ -60,7 +60,7 @@ def prove(
     the source. `before`: the logits of the model in memory."""
     recipe, trusted = config.recipe, config.model.trust_remote_code
     with gated(recipe.name):
-        proof = verify(unfinished, recipe.is_sparse, None, asdict(recipe), trusted)
+        proof = verify(unfinished, recipe.is_sparse, source, asdict(recipe), trusted)
         _raise_first(recipe.name, proof.faults)
         reloaded, tokenizer = load(unfinished, config.model)
         save.on_device(reloaded)

@@ -1,6 +1,5 @@
 """Reads a checkpoint's safetensors files and what compressed-tensors stores in them."""
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,8 +9,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from conf.errors import bad_input
+from conf.tensor_files import INDEX, Tensor, tensor_files
 
-INDEX = "model.safetensors.index.json"
+__all__ = ["INDEX", "CheckpointTensors", "breaks_2_of_4", "unpack_fp4", "unpack_integers"]
+
+FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 class CheckpointTensors:
@@ -19,17 +21,14 @@ class CheckpointTensors:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.stored = tensor_files(folder)
         self._stack = ExitStack()
-        self._files: dict[str, Any] = {}
-        for path in _shards(folder):
+        self._files: dict[Path, Any] = {}
+        for path in self.stored.files:
             try:
-                file = self._stack.enter_context(safe_open(path, "pt"))
+                self._files[path] = self._stack.enter_context(safe_open(path, "pt"))
             except (SafetensorError, OSError) as error:
                 raise bad_input(f"{path}: cannot be read ({error})") from error
-            for name in file.keys():  # noqa: SIM118
-                if name in self._files:
-                    raise bad_input(f"{path}: {name} stands in two files")
-                self._files[name] = file
 
     def __enter__(self) -> "CheckpointTensors":
         return self
@@ -37,44 +36,49 @@ class CheckpointTensors:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored.tensors
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self.stored.tensors)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        path = self.stored.owners[name]
+        try:
+            tensor: torch.Tensor = self._files[path].get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise bad_input(f"{path}: {name} cannot be read ({error})") from error
         return tensor
 
+    def header(self, name: str) -> Tensor:
+        """Type and shape, without reading values."""
+        return self.stored.tensors[name]
+
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
-
-
-def _shards(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.safetensors"))
-    if not found:
-        raise bad_input(f"{folder}: there are no .safetensors files")
-    index = folder / INDEX
-    if index.is_file():
-        listed = set(json.loads(index.read_text())["weight_map"].values())
-        present = {path.name for path in found}
-        for name in sorted(listed ^ present):
-            where = "missing" if name in listed else "not in the index"
-            raise bad_input(f"{index}: {name} is {where}")
-    return found
+        return self.stored.tensors[name].shape
 
 
 def unpack_integers(packed: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     """The integers of an int32 tensor that holds several a word, the first in the lowest bits.
 
-    compressed-tensors adds half the range before packing; it is taken off again.
+    Values of 3, 5, 6 or 7 bits go on in the next word. compressed-tensors adds half the range
+    before packing; it is taken off again.
     """
     words = packed.to(torch.int64) & 0xFFFFFFFF
-    per_word = 32 // bits
-    shifts = torch.arange(per_word) * bits
-    values = (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-    return values.flatten(-2)[..., :columns] - (1 << (bits - 1))
+    starts = torch.arange(columns) * bits
+    index, shift = starts // 32, starts % 32
+    values = words[..., index] >> shift
+    if 32 % bits:
+        following = words[..., (index + 1).clamp(max=words.shape[-1] - 1)]
+        values |= following << (32 - shift)
+    return (values & ((1 << bits) - 1)) - (1 << (bits - 1))
+
+
+def unpack_fp4(packed: torch.Tensor) -> torch.Tensor:
+    """The FP4 (E2M1) numbers of a uint8 tensor that holds two a byte, the first in the low bits."""
+    table = torch.tensor([*FP4_VALUES, *(-value for value in FP4_VALUES)])
+    pairs = torch.stack([packed & 0x0F, packed >> 4], dim=-1)
+    return table[pairs.flatten(-2).to(torch.int64)]
 
 
 def breaks_2_of_4(weights: torch.Tensor) -> int:

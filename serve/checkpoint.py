@@ -13,6 +13,7 @@ from typing import Any
 from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
 from conf.hardware import compute_capability
+from conf.json_files import read_object
 from conf.kernels import Support, support
 from conf.load_schema import EngineConfig, GpuConfig
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
@@ -91,11 +92,11 @@ def _check_tokenizer(folder: Path, original: Path) -> None:
 
 
 def _vocabulary(path: Path) -> Any:
+    content = read_object(path)
     try:
-        content = json.loads(path.read_text())
         return content["model"]["vocab"], [token["content"] for token in content["added_tokens"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise bad_input(f"{path}: is no tokenizer ({error})") from error
+    except (LookupError, TypeError) as error:
+        raise bad_input(f"{path}: is no tokenizer ({error!r})") from error
 
 
 def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor]) -> None:
@@ -119,9 +120,7 @@ def _check_proof(folder: Path) -> None:
     """The proof of quantize, in a process of its own; a checkpoint that passed is remembered. Small
     files are looked at each time."""
     ours = manifest.find(folder)
-    claimed = ours.files.items() if ours else ()
-    small = {name: digest for name, digest in claimed if not name.endswith(manifest.WEIGHTS)}
-    if faults := manifest.changed(folder, small):
+    if ours and (faults := manifest.small_file_faults(folder, ours)):
         raise bad_input(f"{folder}: {faults[0]}")
     passed = proven.mark(folder, checkpoint_hash(folder))
     if passed.is_file():

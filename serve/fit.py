@@ -8,7 +8,7 @@ import psutil
 
 from conf.errors import bad_input, world_fault
 from conf.hardware import gpu_memory_gib
-from conf.models import CONFIG, kv_values_per_token, read_config
+from conf.models import CONFIG, kv_head_count, kv_values_per_token, needed, read_config
 from serve.engine import CPU_KV_CACHE_GIB, PARALLEL, environment
 from serve.tensors import tensors
 
@@ -44,7 +44,7 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
     weights = _weights_gib(folder, options) / (tensor * pipeline)
     token = kv_token_bytes(config, options) / pipeline
-    limit = int(config["max_position_embeddings"])
+    limit = needed(config, "max_position_embeddings")
     asked_context = int(options.get("max_model_len") or 0)
     if asked_context > limit and "hf_overrides" not in options:
         raise bad_input(f"engine.max_model_len={asked_context}: the model was made for {limit:,}")
@@ -107,22 +107,20 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
     if tensor > 1:
         _check_heads(folder, config, tensor)
         _check_groups(folder, config, tensor)
-    if pipeline > config["num_hidden_layers"]:
+    layers = needed(config, "num_hidden_layers")
+    if pipeline > layers:
+        raise bad_input(f"engine.pipeline_parallel_size={pipeline}: the model has {layers} layers")
+    wanted, here = tensor * pipeline * data, len(gpu_memory_gib())
+    if here and wanted > here and options.get("distributed_executor_backend") != "ray":
         raise bad_input(
-            f"engine.pipeline_parallel_size={pipeline}: the model has "
-            f"{config['num_hidden_layers']} layers"
-        )
-    needed, here = tensor * pipeline * data, len(gpu_memory_gib())
-    if here and needed > here and options.get("distributed_executor_backend") != "ray":
-        raise bad_input(
-            f"{needed} GPUs are asked for and {here} are here; across hosts: "
+            f"{wanted} GPUs are asked for and {here} are here; across hosts: "
             "engine.distributed_executor_backend=ray"
         )
 
 
 def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
-    heads = config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads", heads)
+    heads = needed(config, "num_attention_heads")
+    kv_heads = kv_head_count(config, heads)
     if heads % parts:
         raise bad_input(
             f"engine.tensor_parallel_size={parts}: {folder / CONFIG} has {heads} attention heads, "
@@ -138,9 +136,10 @@ def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
 def _check_groups(folder: Path, config: dict[str, Any], parts: int) -> None:
     """Layers that are split along their inputs must be cut between groups of columns."""
     quantization = config.get("quantization_config") or {}
-    heads = config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // heads
-    split = {"o_proj": heads * width, "down_proj": config.get("intermediate_size", 0)}
+    heads = needed(config, "num_attention_heads")
+    width = config.get("head_dim") or needed(config, "hidden_size") // heads
+    inner = needed({"intermediate_size": 0} | config, "intermediate_size")
+    split = {"o_proj": heads * width, "down_proj": inner}
     groups = list((quantization.get("config_groups") or {}).values())
     sizes = [(group.get("weights") or {}).get("group_size") or 0 for group in groups]
     sizes.append(quantization.get("group_size") or quantization.get("q_group_size") or 0)

@@ -1,0 +1,140 @@
+"""The fields of a model's config.json that decide what it computes, typed and with their ranges.
+
+Fields that are not named here are checked by transformers, when the architecture is built.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Size = Annotated[int, Field(ge=1, le=2**31)]
+Sizes = Size | Annotated[list[Size], Field(min_length=1)]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Experts = Annotated[int, Field(ge=0, le=10_000)]
+Epsilon = Annotated[float, Field(gt=0, le=0.1)]
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Token = Annotated[int, Field(ge=-1, le=2**31)]
+Bits = Annotated[int, Field(ge=1, le=32)]
+DTYPES = ("float32", "float16", "bfloat16", "float64", "float", "half", "auto")
+ROPE_KEYS = ("rope_parameters", "rope_scaling")
+
+
+class Numbers(BaseModel):
+    """How one kind of tensor is quantized, as compressed-tensors writes it."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    num_bits: Bits | None = None
+    type: str | None = None
+    symmetric: bool | None = None
+    strategy: str | None = None
+    group_size: Annotated[int, Field(ge=-1, le=2**20)] | None = None
+    block_structure: Annotated[list[Size], Field(min_length=2, max_length=2)] | str | None = None
+    dynamic: bool | Literal["local"] | None = None
+
+
+class Group(BaseModel):
+    """Modules that are quantized alike."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    targets: list[str] | None = None
+    weights: Numbers | None = None
+    input_activations: Numbers | None = None
+    output_activations: Numbers | None = None
+    format: str | None = None
+
+
+class Quantization(BaseModel):
+    """`quantization_config`, of compressed-tensors and of others."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    quant_method: str | None = None
+    config_groups: dict[str, Group] | None = None
+    format: str | None = None
+    quantization_status: str | None = None
+    ignore: list[str] | None = None
+    kv_cache_scheme: Numbers | None = None
+    sparsity_config: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
+    bits: Bits | None = None
+    w_bit: Bits | None = None
+    group_size: Annotated[int, Field(ge=-1, le=2**20)] | None = None
+    q_group_size: Annotated[int, Field(ge=-1, le=2**20)] | None = None
+
+
+class Rope(BaseModel):
+    """How positions are encoded; some models have one of these for each type of layer."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: Positive | None = None
+    factor: Positive | None = None
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    original_max_position_embeddings: Size | None = None
+    low_freq_factor: Positive | None = None
+    high_freq_factor: Positive | None = None
+    beta_fast: Positive | None = None
+    beta_slow: Positive | None = None
+    attention_factor: Positive | None = None
+    short_factor: list[Positive] | None = None
+    long_factor: list[Positive] | None = None
+
+
+class Fields(BaseModel):
+    """One level of config.json: the model itself, or its text part."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    model_type: Annotated[str, Field(min_length=1)] | None = None
+    architectures: list[str] | None = None
+    hidden_size: Sizes | None = None
+    num_hidden_layers: Layers | None = None
+    num_attention_heads: Sizes | None = None
+    num_key_value_heads: Sizes | None = None
+    head_dim: Sizes | None = None
+    intermediate_size: Sizes | None = None
+    vocab_size: Size | None = None
+    max_position_embeddings: Size | None = None
+    num_experts: Experts | None = None
+    num_local_experts: Experts | None = None
+    n_routed_experts: Experts | None = None
+    kv_lora_rank: Size | None = None
+    qk_rope_head_dim: Annotated[int, Field(ge=0)] | None = None
+    sliding_window: int | None = None
+    layer_types: list[str] | None = None
+    hidden_act: str | None = None
+    rms_norm_eps: Epsilon | None = None
+    layer_norm_eps: Epsilon | None = None
+    layer_norm_epsilon: Epsilon | None = None
+    norm_eps: Epsilon | None = None
+    rope_theta: Positive | None = None
+    rope_parameters: Rope | dict[str, Rope | None] | None = None
+    rope_scaling: Rope | dict[str, Rope | None] | None = None
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    attention_dropout: Share | None = None
+    attention_bias: bool | None = None
+    tie_word_embeddings: bool | None = None
+    use_sliding_window: bool | None = None
+    bos_token_id: Token | None = None
+    eos_token_id: Token | list[Token] | None = None
+    pad_token_id: Token | None = None
+    dtype: str | dict[str, str] | None = None
+    torch_dtype: str | dict[str, str] | None = None
+    quantization_config: Quantization | None = None
+    text_config: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Fields":
+        for name in ("dtype", "torch_dtype"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value.removeprefix("torch.") not in DTYPES:
+                raise ValueError(f"{name} is {value!r}, choose one of {', '.join(DTYPES)}")
+        heads, kept, width = self.num_attention_heads, self.num_key_value_heads, self.hidden_size
+        if isinstance(heads, int) and isinstance(kept, int) and heads % kept:
+            raise ValueError(
+                f"num_attention_heads is {heads}, which num_key_value_heads {kept} do not divide"
+            )
+        derived = not self.head_dim and not self.kv_lora_rank
+        if derived and isinstance(heads, int) and isinstance(width, int) and width % heads:
+            raise ValueError(f"hidden_size {width} cannot be split into {heads} heads")
+        return self
