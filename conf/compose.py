@@ -23,9 +23,11 @@ from conf.cache import cache_root
 from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain, field_type
 from conf.load_schema import EngineConfig
+from conf.ranges import check_values
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
+BESIDE_A_FILE = {"recipe.file", "recipe.gptq.max_fallback"}
 PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
 Config = TypeVar("Config")
 
@@ -64,11 +66,23 @@ def checked(command: Command, words: list[str]) -> list[str]:
         key = override.key_or_group
         if key not in command.groups and not key.startswith("hydra") and not _is_engines_own(key):
             check_key(key, command.schema)
+    _check_recipe_file({override.key_or_group for override in overrides})
     words = [_passed_on(word, override) for word, override in zip(words, overrides, strict=True)]
     keys = {override.key_or_group for override in overrides}
     if keys & {"model.path", "model.id"} and "model" not in keys:
         return ["model=custom", *words]
     return words
+
+
+def _check_recipe_file(keys: set[str]) -> None:
+    """A recipe.file is run as it is; an option that would change nothing is no option."""
+    if "recipe.file" not in keys:
+        return
+    for key in sorted(keys - BESIDE_A_FILE):
+        if key.startswith("recipe."):
+            raise bad_input(
+                f"{key}: goes with recipe=NAME; recipe.file is run as it is, so change the file"
+            )
 
 
 def _as_field(word: str, command: Command) -> str:
@@ -167,6 +181,8 @@ def from_mapping(schema: type[Config], content: dict[str, Any]) -> Config:
 def to_object(config: DictConfig) -> Any:
     """The typed object behind a composed config; a value that makes no sense is bad input."""
     try:
+        values = OmegaConf.to_container(config, resolve=True)
+        check_values(OmegaConf.get_type(config), cast(dict[str, Any], values))
         return OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise bad_input(explain(error)) from error
