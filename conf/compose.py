@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,6 +29,16 @@ from conf.ranges import check_values
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
 BESIDE_A_FILE = {"recipe.file", "recipe.gptq.max_fallback"}
+# What Hydra raises for a config that cannot be composed; not all are exceptions of its own.
+COMPOSING = (
+    HydraException,
+    OmegaConfBaseException,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
 PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
 Config = TypeVar("Config")
 
@@ -164,7 +175,10 @@ def compose(command: Command, overrides: list[str]) -> Any:
     arguments = checked(command, overrides)
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(sources.CONF), version_base=VERSION_BASE):
-        config = hydra.compose(command.name, arguments, return_hydra_config=True)
+        try:
+            config = hydra.compose(command.name, arguments, return_hydra_config=True)
+        except COMPOSING as error:
+            raise bad_input(explain(error)) from error
         HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]
@@ -182,7 +196,9 @@ def to_object(config: DictConfig) -> Any:
     """The typed object behind a composed config; a value that makes no sense is bad input."""
     try:
         values = OmegaConf.to_container(config, resolve=True)
-        check_values(OmegaConf.get_type(config), cast(dict[str, Any], values))
+        schema = OmegaConf.get_type(config)
+        assert schema is not None
+        check_values(schema, cast(dict[str, Any], values))
         return OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise bad_input(explain(error)) from error

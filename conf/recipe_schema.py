@@ -149,7 +149,7 @@ class RecipeConfig:
     """When to use it."""
     hardware: str = ""
     """What runs it."""
-    steps: list[str] = field(default=MISSING, metadata=choices(*STEPS))
+    steps: list[str] = field(default_factory=list, metadata=choices(*STEPS))
     """The steps in their order: smoothquant, awq, sparsegpt; then rounding, gptq or autoround."""
     weights: NumberFormat | None = field(default_factory=NumberFormat)
     """How weights are stored; null leaves them as they are (pruning alone)."""
