@@ -45,7 +45,6 @@ class Range:
         lower = "more than" if self.above_least else "at least"
         return f"{lower} {_plain(self.least)} and at most {_plain(self.most)}"
 
-
     @property
     def short(self) -> str:
         """As help prints it."""
@@ -134,7 +133,9 @@ def _check_text(path: str, value: str, metadata: Mapping[str, Any]) -> None:
         raise ValueError(f"{path}={value!r}: must not be empty")
     known = metadata.get(CHOICES)
     if known and value not in known:
-        raise ValueError(f"{path}={value}: choose one of {', '.join(known)}.{nearest(value, known)}")
+        raise ValueError(
+            f"{path}={value}: choose one of {', '.join(known)}.{nearest(value, known)}"
+        )
 
 
 def _check_number(path: str, value: float, allowed: Range | None) -> None:

@@ -207,13 +207,7 @@ class RecipeConfig:
             value = getattr(getattr(self, found.part), found.field)
             shown = str(value).lower() if isinstance(value, bool) else value
             raise ValueError(f"recipe.{found.part}.{found.field}={shown}: {found.reason}")
-        if "autoround" in self.steps and self.weights.type == "float":
-            raise ValueError("recipe.steps: autoround goes with int weights; use rounding or gptq")
-        if "awq" in self.steps and self.weights.strategy == "tensor" and self.awq.duo_scaling:
-            raise ValueError(
-                "recipe.awq.duo_scaling=true: needs a scale for each channel or group, and "
-                "recipe.weights.strategy is tensor"
-            )
+        check_together("recipe", self.steps, self.weights.stored, self.awq.duo_scaling)
 
     def _check_sparsity(self) -> None:
         if not self.is_sparse:
@@ -223,10 +217,6 @@ class RecipeConfig:
                 f"recipe.sparsegpt.block_size={self.sparsegpt.block_size}: must be a multiple of "
                 "4, the width of a 2:4 mask"
             )
-        if self.weights is not None and not self.weights.symmetric:
-            raise ValueError("recipe: 2:4 zeros survive only symmetric rounding; symmetric=true")
-        if self.weights is not None and self.weights.type == "float":
-            raise ValueError("recipe: sparsegpt goes with int weights, or with none")
 
     @property
     def is_sparse(self) -> bool:
@@ -254,7 +244,10 @@ def check_order(option: str, steps: list[str], rounds: bool) -> None:
         raise ValueError(f"{shown}: name at least one step")
     rounding = [step for step in steps if step in ROUNDERS]
     if not rounds and (rounding or "awq" in steps or not prunes(steps)):
-        raise ValueError(f"{shown}: weights=null goes with sparsegpt alone")
+        raise ValueError(
+            f"{shown}: nothing rounds; end with {', '.join(ROUNDERS)} (weights=null goes with "
+            "sparsegpt alone)"
+        )
     if rounds and (len(rounding) != 1 or rounding != steps[-1:]):
         raise ValueError(
             f"{shown}: the last step has to round, and no other ({', '.join(ROUNDERS)}); what "
@@ -267,10 +260,27 @@ def check_order(option: str, steps: list[str], rounds: bool) -> None:
         )
 
 
+def check_together(option: str, steps: list[str], weights: Stored, duo_scaling: bool) -> None:
+    """Raises where a step cannot make these weights, or would lose what another made."""
+    if "autoround" in steps and weights.type == "float":
+        raise ValueError(f"{option}: autoround goes with int weights; use rounding or gptq")
+    if "awq" in steps and weights.strategy == "tensor" and duo_scaling:
+        raise ValueError(
+            f"{option}: awq with duo_scaling needs a scale for each channel or group, and the "
+            "weights' strategy is tensor"
+        )
+    if prunes(steps) and not weights.symmetric:
+        raise ValueError(f"{option}: 2:4 zeros survive only symmetric rounding; symmetric=true")
+    if prunes(steps) and weights.type == "float":
+        raise ValueError(f"{option}: sparsegpt goes with int weights, or with none")
+
+
 def check_pattern(option: str, pattern: str) -> None:
     """Raises for a module pattern that cannot be one; whether it matches depends on the model."""
     if len(pattern) > PATTERN_MOST:
-        raise ValueError(f"{option}: a pattern of {len(pattern)} characters; {PATTERN_MOST} at most")
+        raise ValueError(
+            f"{option}: a pattern of {len(pattern)} characters; {PATTERN_MOST} at most"
+        )
     if not pattern.startswith("re:"):
         return
     try:

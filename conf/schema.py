@@ -8,9 +8,9 @@ from conf.architecture import Architecture
 from conf.checks import plain_name
 from conf.load_schema import EngineConfig, GpuConfig, ScenarioConfig
 from conf.ranges import (
+    RANGE,
     SEED_MOST,
     TOKENS_MOST,
-    RANGE,
     above,
     choices,
     not_empty,

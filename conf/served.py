@@ -131,7 +131,9 @@ def _activations(weights: Stored, stored: Stored) -> Refusal | None:
     if stored.type == "float":
         ways.add(("tensor", DYNAMIC))
     if (stored.strategy, stored.scales) not in ways:
-        reason = "activations go with strategy token and dynamic: true, or tensor and dynamic: false"
+        reason = (
+            "activations go with strategy token and dynamic: true, or tensor and dynamic: false"
+        )
         wrong = "strategy" if stored.strategy not in ("token", "tensor") else "dynamic"
         return Refusal("activations", wrong, reason)
     return None

@@ -27,7 +27,7 @@ from quantize.manifest import Manifest, hashes
 from quantize.preflight import check_machine, preflight
 from quantize.publish import destination, may_publish, published_whole
 from quantize.recipe import modifiers
-from quantize.recipe_file import from_file
+from quantize.recipe_file import from_file, runnable
 from quantize.reload import closeness, probe_logits
 from quantize.resume import WorkFolder
 from quantize.verify import Proof, verify
@@ -58,10 +58,10 @@ def quantize(config: QuantizeConfig) -> Path | None:
         described, steps = from_file(config.recipe)
         config = replace(config, recipe=described)
     with without_weights(config.model) as architecture:
-        checked = preflight(architecture, config)
+        checked = preflight(architecture, config, steps)
     config = replace(config, recipe=checked.recipe)
     recipe = config.recipe
-    steps = steps or modifiers(recipe)
+    steps = runnable(steps) if steps else modifiers(recipe)
     for line in checked.lines():
         say(f"{name}: {line}")
     if config.preflight == "only":
