@@ -42,6 +42,8 @@ class Range:
         )
 
     def __str__(self) -> str:
+        if self.least == self.most:
+            return _plain(self.least)
         lower = "more than" if self.above_least else "at least"
         return f"{lower} {_plain(self.least)} and at most {_plain(self.most)}"
 

@@ -6,11 +6,11 @@ recipes' too, the range is taken from there.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from compressed_tensors.quantization.quant_scheme import PRESET_SCHEMES
 from llmcompressor.observers.base import Observer
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from conf.errors import nearest
 from conf.ranges import Range, check_value, range_of
@@ -138,6 +138,12 @@ class QuantizationArguments(_Strict):
         Literal[*OBSERVER_OPTIONS],  # type: ignore[valid-type]
         Annotated[float, BeforeValidator(_number(Range(0, 1e6)))],
     ] = {}
+
+    @model_validator(mode="after")
+    def _float_bits(self) -> Self:
+        if self.type == "float" and self.num_bits not in (4, 8):
+            raise ValueError(f"num_bits is {self.num_bits}; floats have 8 bits (FP8) or 4 (NVFP4)")
+        return self
 
 
 class Group(_Strict):
@@ -274,3 +280,9 @@ FIELDS: dict[str, type[_AnyModifier]] = {
     "AutoRoundModifier": AutoRoundFields,
     "QuantizationModifier": QuantizationFields,
 }
+NESTED = (
+    *QuantizationArguments.model_fields,
+    *Group.model_fields,
+    *AwqMapping.model_fields,
+    *OBSERVER_OPTIONS,
+)

@@ -34,7 +34,7 @@ WORD = 32  # bits of the integers that narrow weights are packed into
 MASK_WIDTH = 4  # two zeros in every four weights of a row
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Format:
     """How the modules of one target are stored."""
 
@@ -99,8 +99,8 @@ def check_fit(
         reached = dict(matched(model, part.targets, part.ignore))
         if part.targets and not reached:
             raise bad_input(
-                f"{part.option}: no module is left: targets {part.targets} without ignore "
-                f"{part.ignore}"
+                f"{part.option}: no linear layer of {type(model).__name__} is left: targets "
+                f"{part.targets} without ignore {part.ignore}"
             )
         _check_head(model, recipe, part, reached)
         for name_of, module in reached.items() if part.formats else ():
@@ -131,7 +131,7 @@ def matched(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str
 # ---- patterns -----------------------------------------------------------------------------
 
 
-def check_pattern_times(model: Any, patterns: list[str]) -> None:
+def check_pattern_times(model: Any, option: str, patterns: list[str]) -> None:
     """Raises for an expression that tries so many ways that a single name takes forever."""
     names = [name for name, _ in model.named_modules()]
     for pattern in dict.fromkeys(patterns):
@@ -144,8 +144,8 @@ def check_pattern_times(model: Any, patterns: list[str]) -> None:
                     expression.match(name)
         except TimeoutError as error:
             raise bad_input(
-                f"'{pattern}' takes more than {PATTERN_SECONDS} s on the names of the modules; "
-                "write it without repeats inside repeats"
+                f"{option}: '{pattern}' takes more than {PATTERN_SECONDS} s on the names of the "
+                "modules; write it without repeats inside repeats"
             ) from error
 
 
@@ -169,7 +169,7 @@ def _time_limit(seconds: int) -> Iterator[None]:
 
 
 def _check_patterns(model: Any, part: Part) -> None:
-    check_pattern_times(model, [*part.targets, *part.ignore])
+    check_pattern_times(model, part.option, [*part.targets, *part.ignore])
     names = [name for name, _ in model.named_modules() if name]
     for option, patterns in (("targets", part.targets), ("ignore", part.ignore)):
         for pattern in patterns:
@@ -214,14 +214,15 @@ def _check_head(model: Any, recipe: RecipeConfig, part: Part, modules: dict[str,
 
 def _check_widths(part: Part, modules: dict[str, Any]) -> None:
     """Columns that are no multiple of a group, of a packed word or of a mask."""
-    for target, form in part.formats.items():
+    for form in dict.fromkeys(part.formats.values()):
+        targets = [target for target, of in part.formats.items() if of is form]
         reached = {
             name: module
             for name, module in modules.items()
-            if match_targets(name, module, list(part.formats))[0] == target
+            if match_targets(name, module, list(part.formats))[0] in targets
         }
         if not reached:
-            raise bad_input(f"{part.option}.targets: '{target}' reaches no module that is left")
+            raise bad_input(f"{part.option}.targets: {targets} reaches no module that is left")
         size = form.weights.group_size or (form.activations.group_size if form.activations else 0)
         if size:
             _divides(reached, size, f"group size {size}", "; group_size=auto picks one that fits")
@@ -284,7 +285,7 @@ def _balanced(model: Any, mapping: Any, step: str, architecture: str) -> int:
         smooth, balance = [mapping.smooth_layer], list(mapping.balance_layers)
     else:
         balance, smooth = tree_leaves(mapping[0]), tree_leaves(mapping[1])
-    check_pattern_times(model, [*smooth, *balance])
+    check_pattern_times(model, f"{step}: mappings", [*smooth, *balance])
     try:
         sets = list(match_modules_set(model, [*smooth, *balance]))
     except ValueError as error:

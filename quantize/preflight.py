@@ -59,7 +59,8 @@ def preflight(
     """Checks the recipe against the architecture and the machine; `modifiers`: those of a
     recipe.file, each with modules of its own."""
     model = empty_model(source, config.model.trust_remote_code)
-    check_pattern_times(model, [*config.recipe.targets, *config.recipe.ignore, *config.ignore])
+    patterns = [*config.recipe.targets, *config.recipe.ignore, *config.ignore]
+    check_pattern_times(model, "recipe", patterns)
     try:
         recipe = with_options(config, model)
     except ValueError as error:

@@ -17,7 +17,7 @@ from llmcompressor.recipe import Recipe
 from pydantic import ValidationError
 
 from conf import strict_yaml
-from conf.errors import QuantlineError, bad_input, unknown
+from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.recipe_schema import (
     ROUNDERS,
     RecipeConfig,
@@ -26,7 +26,7 @@ from conf.recipe_schema import (
 )
 from conf.served import DYNAMIC, LOCAL, STATIC, Refusal, Stored, kv_refusal, refusal
 from conf.strict_yaml import Keys, YamlFile
-from quantize.file_schema import FIELDS
+from quantize.file_schema import FIELDS, NESTED
 from quantize.recipe import with_dot
 
 STEPS = {
@@ -99,27 +99,35 @@ def _modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
 def _first(
     file: YamlFile, keys: Keys, fields: Any, error: ValidationError, schema: Any
 ) -> QuantlineError:
-    """The complaint about the key that stands in the file; pydantic also names types it tried."""
-    problem = error.errors()[0]
-    path: list[str | int] = []
-    at = fields
-    for part in problem["loc"]:
-        if (isinstance(at, dict) and part in at) or (
-            isinstance(at, list) and isinstance(part, int) and part < len(at)
-        ):
-            path.append(part)
-            at = at[part]
-        elif problem["type"] == "missing":
-            path.append(part)
-    where = (*keys, *path)
+    """The complaint that reaches deepest; pydantic also names the types that it tried."""
+    problems = [(_path(fields, problem["loc"]), problem) for problem in error.errors()]
+    path, problem = max(problems, key=lambda entry: len(entry[0]))
+    where, at = (*keys, *path), fields
+    for part in path:
+        at = at[part]
+    if problem["type"] == "missing":
+        return file.error((*where, problem["loc"][-1]), "is needed")
     if problem["type"] == "extra_forbidden" and len(path) == 1:
         return file.error(where, str(unknown("option", str(path[-1]), schema.model_fields)))
     if problem["type"] == "extra_forbidden":
-        return file.error(where, "there is no such option")
-    reason = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "missing":
-        return file.error(where, "is needed")
+        return file.error(where, f"there is no such option.{nearest(str(path[-1]), NESTED)}")
+    if problem["type"] == "none_required":
+        return file.error(where, f"{at!r}: cannot be used here; leave it out")
+    reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return file.error(where, f"{at!r}: {reason}")
+
+
+def _path(fields: Any, location: tuple[int | str, ...]) -> list[Any]:
+    """The part of a location that stands in the file."""
+    path: list[Any] = []
+    at = fields
+    for part in location:
+        if (isinstance(at, list) and isinstance(part, int) and part < len(at)) or (
+            isinstance(at, dict) and part in at
+        ):
+            path.append(part)
+            at = at[part]
+    return path
 
 
 def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
@@ -131,13 +139,13 @@ def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
         for group, modifiers in groups.items()
         for name in modifiers
     ]
+    steps = [STEPS[name] for _, _, name in places]
+    _check_order(file, steps)
     try:
         written = yaml.safe_dump(file.content, sort_keys=False)
         modifiers = Recipe.create_instance(written).modifiers
     except Exception as error:  # its own classes raise whatever a bad value runs into
         raise bad_input(f"{file.path}: {_one_line(error)}") from error
-    steps = [STEPS[type(modifier).__name__] for modifier in modifiers]
-    _check_order(file, steps)
     for place, modifier in zip(places, modifiers, strict=True):
         if hasattr(modifier, "resolve_quantization_config"):
             _check_rounding(file, place, modifier, steps, _duo_scaling(modifiers))
