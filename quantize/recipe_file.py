@@ -122,11 +122,10 @@ def _path(fields: Any, location: tuple[int | str, ...]) -> list[Any]:
     path: list[Any] = []
     at = fields
     for part in location:
-        if (isinstance(at, list) and isinstance(part, int) and part < len(at)) or (
-            isinstance(at, dict) and part in at
-        ):
+        entries = dict(enumerate(at)) if isinstance(at, list) else at
+        if isinstance(entries, dict) and part in entries:
             path.append(part)
-            at = at[part]
+            at = entries[part]
     return path
 
 
