@@ -10,15 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from compressed_tensors.utils import match_modules_set, match_named_modules, match_targets
+from compressed_tensors.utils import match_named_modules, match_targets
 from llmcompressor.modifiers import Modifier
-from llmcompressor.modifiers.transform.awq.dynamic_mappings import (
-    get_layer_mappings_from_model as awq_mappings,
-)
-from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
-    get_layer_mappings_from_model as smoothquant_mappings,
-)
-from torch.utils._pytree import tree_leaves
 
 from conf.errors import bad_input
 from conf.recipe_schema import HEAD_FORMATS, RecipeConfig
@@ -251,51 +244,3 @@ def _check_head_groups(model: Any, recipe: RecipeConfig) -> None:
             f"lm_head={recipe.lm_head}: its groups of {size} do not divide the head's "
             f"{model.config.hidden_size} columns; use lm_head=int8"
         )
-
-
-# ---- mappings -----------------------------------------------------------------------------
-
-
-def check_mappings(model: Any, steps: list[str], name: str, modifiers: list[Modifier]) -> None:
-    """Raises where SmoothQuant or AWQ would find no layers to balance, or only some."""
-    finders = {"smoothquant": smoothquant_mappings, "awq": awq_mappings}
-    architecture = type(model).__name__
-    for number, step in enumerate(steps):
-        if step not in finders:
-            continue
-        given = getattr(modifiers[number], "mappings", None) if modifiers else None
-        try:
-            mappings = given or finders[step](model)
-        except Exception as error:
-            raise bad_input(f"{step}: has no mapping for {architecture}: {error}") from error
-        sets = [_balanced(model, mapping, step, architecture) for mapping in mappings or []]
-        if not any(sets) or not mappings:
-            raise bad_input(
-                f"{step}: knows no layers to balance in {architecture} (model={name}); "
-                "use a recipe without that step"
-            )
-        for mapping, count in zip(mappings, sets, strict=True):
-            if not count:
-                raise bad_input(f"{step}: its mapping {mapping} matches nothing in {architecture}")
-
-
-def _balanced(model: Any, mapping: Any, step: str, architecture: str) -> int:
-    """How many layers a mapping balances."""
-    if hasattr(mapping, "smooth_layer"):
-        smooth, balance = [mapping.smooth_layer], list(mapping.balance_layers)
-    else:
-        balance, smooth = tree_leaves(mapping[0]), tree_leaves(mapping[1])
-    check_pattern_times(model, f"{step}: mappings", [*smooth, *balance])
-    try:
-        sets = list(match_modules_set(model, [*smooth, *balance]))
-    except ValueError as error:
-        raise bad_input(
-            f"{step}: its mapping {mapping} does not fit {architecture}: {error}"
-        ) from error
-    for first, *_ in sets:
-        if len(first) > 1:
-            raise bad_input(
-                f"{step}: {smooth[0]} matches {len(first)} layers for one set of {balance}; a "
-                "mapping smooths one layer"
-            )
-    return len(sets)

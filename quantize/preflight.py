@@ -13,14 +13,9 @@ from conf.errors import bad_input, world_fault
 from conf.kernels import kernels
 from conf.recipe_schema import GROUPED, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
-from quantize.fit import (
-    check_fit,
-    check_mappings,
-    check_pattern_times,
-    fitting_group,
-    parts_of_file,
-)
+from quantize.fit import check_fit, check_pattern_times, fitting_group, parts_of_file
 from quantize.load import empty_model
+from quantize.mappings import check_mappings
 
 # Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
 FLOPS_GPU, FLOPS_CPU = 3e14, 4e10

@@ -82,7 +82,11 @@ def test_no_numeric_option_takes_nonsense(command: Command) -> None:
         (QUANTIZE, "recipe.gptq.max_fallback=nan", "max_fallback=nan: must be at least 0 and at"),
         (QUANTIZE, "recipe.gptq.block_size=2.5", "recipe.gptq.block_size: 2.5 is no whole number"),
         (QUANTIZE, "recipe.gptq.block_size=true", "block_size: True is no whole number"),
-        (QUANTIZE, "recipe.smoothquant.smoothing_strength=1.01", "must be at least 0 and at most 1"),
+        (
+            QUANTIZE,
+            "recipe.smoothquant.smoothing_strength=1.01",
+            "must be at least 0 and at most 1",
+        ),
         (QUANTIZE, "recipe.awq.grid=0", "recipe.awq.grid=0: must be at least 2"),
         (QUANTIZE, "recipe.weights.bits=16", "recipe.weights.bits=16: must be at least 2"),
         (QUANTIZE, "recipe.weights.bits=null", "recipe.weights.bits"),
