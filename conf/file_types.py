@@ -7,6 +7,8 @@ import dataclasses
 import typing
 from typing import Any
 
+from omegaconf import MISSING
+
 from conf.errors import unknown
 from conf.explain import without_none
 from conf.strict_yaml import Keys, YamlFile
@@ -47,9 +49,9 @@ def _value(file: YamlFile, keys: Keys, value: Any, hint: Any) -> None:
     inner = without_none(hint)
     if inner is Any or _is_reference(value):
         return
+    if value == MISSING or (value is None and inner is hint):
+        raise file.error(keys, f"{value or 'null'}: a value is needed")
     if value is None:
-        if inner is hint:
-            raise file.error(keys, "null: a value is needed")
         return
     if dataclasses.is_dataclass(inner):
         if not isinstance(value, dict):
@@ -70,8 +72,8 @@ def _value(file: YamlFile, keys: Keys, value: Any, hint: Any) -> None:
 
 
 def _is_reference(value: Any) -> bool:
-    """A value that stands elsewhere (`${...}`) or is still to be given (`???`)."""
-    return isinstance(value, str) and (value.startswith("${") or value == "???")
+    """A value that stands elsewhere."""
+    return isinstance(value, str) and value.startswith("${")
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -37,58 +37,65 @@ class Balance:
     layers: list[torch.nn.Module]
 
 
-def check_mappings(model: Any, steps: list[str], name: str, modifiers: list[Modifier]) -> None:
-    """Raises where SmoothQuant or AWQ would find no layers to balance, or only some."""
-    architecture = type(model).__name__
+def check_mappings(
+    model: Any, steps: list[str], name: str, modifiers: list[Modifier], file: str = ""
+) -> None:
+    """Raises where SmoothQuant or AWQ would find no layers to balance, or only some; `file`: where
+    the modifiers stand."""
     for number, step in enumerate(steps):
-        if step not in FINDERS:
-            continue
-        given = getattr(modifiers[number], "mappings", None) if modifiers else None
-        try:
-            mappings = given or FINDERS[step](model)
-        except Exception as error:
-            raise bad_input(f"{step}: has no mapping for {architecture}: {error}") from error
-        found = [(mapping, _balances(model, mapping, step)) for mapping in mappings or []]
-        if not any(balances for _, balances in found):
-            raise bad_input(
-                f"{step}: knows no layers to balance in {architecture} (model={name}); "
-                "use a recipe without that step"
-            )
-        for mapping, balances in found:
-            if not balances:
-                raise bad_input(f"{step}.mappings: {mapping} matches nothing in {architecture}")
-        if given:
-            balances = [balance for _, each in found for balance in each]
-            _check_complete(model, step, balances)
+        if step in FINDERS:
+            modifier = modifiers[number] if modifiers else None
+            option = f"{file}: {type(modifier).__name__}" if file else step
+            _check_step(model, step, name, getattr(modifier, "mappings", None), option)
 
 
-def _balances(model: Any, mapping: Any, step: str) -> list[Balance]:
+def _check_step(model: Any, step: str, name: str, given: Any, option: str) -> None:
+    architecture = type(model).__name__
+    try:
+        mappings = given or FINDERS[step](model)
+    except Exception as error:
+        raise bad_input(f"{option}: has no mapping for {architecture}: {error}") from error
+    found = [(mapping, _balances(model, mapping, option)) for mapping in mappings or []]
+    if not any(balances for _, balances in found):
+        raise bad_input(
+            f"{option}: knows no layers to balance in {architecture} (model={name}); "
+            "use a recipe without that step"
+        )
+    for mapping, balances in found:
+        if not balances:
+            raise bad_input(f"{option}.mappings: {mapping} matches nothing in {architecture}")
+    if given:
+        balances = [balance for _, each in found for balance in each]
+        _check_complete(model, step, balances, option)
+
+
+def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:
     """What a mapping balances, layer by layer."""
     if hasattr(mapping, "smooth_layer"):
         smooth, balance = [mapping.smooth_layer], list(mapping.balance_layers)
     else:
         balance, smooth = tree_leaves(mapping[0]), tree_leaves(mapping[1])
-    check_pattern_times(model, f"{step}.mappings", [*smooth, *balance])
+    check_pattern_times(model, f"{option}.mappings", [*smooth, *balance])
     if len(smooth) != 1:
-        raise bad_input(f"{step}.mappings: {mapping}: a mapping smooths one layer, not {smooth}")
+        raise bad_input(f"{option}.mappings: {mapping}: a mapping smooths one layer, not {smooth}")
     try:
         sets = list(match_modules_set(model, [*smooth, *balance]))
     except ValueError as error:
         architecture = type(model).__name__
-        reason = f"{step}.mappings: {mapping} does not fit {architecture}: {error}"
+        reason = f"{option}.mappings: {mapping} does not fit {architecture}: {error}"
         raise bad_input(reason) from error
     found = []
     for smoothed, *balanced in sets:
         if len(smoothed) != 1:
             raise bad_input(
-                f"{step}.mappings: {smooth[0]} matches {len(smoothed)} layers for one set of "
+                f"{option}.mappings: {smooth[0]} matches {len(smoothed)} layers for one set of "
                 f"{balance}; a mapping smooths one layer"
             )
         found.append(Balance(smoothed[0], tree_leaves(balanced)))
     return found
 
 
-def _check_complete(model: Any, step: str, balances: list[Balance]) -> None:
+def _check_complete(model: Any, step: str, balances: list[Balance], option: str) -> None:
     """Every layer that reads a scaled output is balanced, as the library's own mappings say."""
     names = {module: name for name, module in model.named_modules()}
     known = _known(model)
@@ -96,20 +103,20 @@ def _check_complete(model: Any, step: str, balances: list[Balance]) -> None:
     for balance in balances:
         smooth = names[balance.smooth]
         if balance.smooth in seen:
-            raise bad_input(f"{step}.mappings: {smooth} is smoothed by two mappings")
+            raise bad_input(f"{option}.mappings: {smooth} is smoothed by two mappings")
         seen.add(balance.smooth)
         if known and balance.smooth not in known:
-            raise bad_input(f"{step}.mappings: {smooth} is no layer whose output can be scaled")
+            raise bad_input(f"{option}.mappings: {smooth} is no layer whose output can be scaled")
         behind = known.get(balance.smooth, balance.layers)
         wrong = [names[layer] for layer in {*behind} ^ {*balance.layers}]
         if wrong:
             expected = listed([names[layer] for layer in behind], LISTED)
             raise bad_input(
-                f"{step}.mappings: {smooth} is read by {expected}; the mapping must balance these "
-                f"and no other, and differs in {listed(sorted(wrong), LISTED)}"
+                f"{option}.mappings: {smooth} is read by {expected}; the mapping must balance "
+                f"these and no other, and differs in {listed(sorted(wrong), LISTED)}"
             )
         if step == "smoothquant":  # AWQ passes over widths that do not fit
-            _check_widths(step, smooth, balance, names)
+            _check_widths(option, smooth, balance, names)
 
 
 def _known(model: Any) -> dict[torch.nn.Module, list[torch.nn.Module]]:
@@ -126,12 +133,12 @@ def _known(model: Any) -> dict[torch.nn.Module, list[torch.nn.Module]]:
 
 
 def _check_widths(
-    step: str, smooth: str, balance: Balance, names: dict[torch.nn.Module, str]
+    option: str, smooth: str, balance: Balance, names: dict[torch.nn.Module, str]
 ) -> None:
     width = balance.smooth.weight.shape[0]
     for layer in balance.layers:
         if layer.weight.shape[-1] != width:
             raise bad_input(
-                f"{step}.mappings: {smooth} gives {width} values and {names[layer]} reads "
+                f"{option}.mappings: {smooth} gives {width} values and {names[layer]} reads "
                 f"{layer.weight.shape[-1]}"
             )

@@ -63,7 +63,7 @@ def preflight(
     name = str(config.model.name)
     parts = parts_of_file(str(recipe.file), modifiers) if modifiers else None
     modules = check_fit(model, recipe, name, parts)
-    check_mappings(model, recipe.steps, name, modifiers or [])
+    check_mappings(model, recipe.steps, name, modifiers or [], recipe.file or "")
     found = Preflight(recipe, len(modules), *_needs(model, config, modules))
     check_machine(found, config)
     return found
