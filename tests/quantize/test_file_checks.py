@@ -1,6 +1,7 @@
 """An llm-compressor recipe file passes the same checks as our recipes, before any weight."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,9 +47,18 @@ def smooth(mappings: str) -> str:
     return f"SmoothQuantModifier: {{mappings: {mappings}}}"
 
 
+@pytest.fixture(scope="module")
+def base(tiny: Tiny) -> Iterator[QuantizeConfig]:
+    """A config, and one empty model for all tests: none of the checks changes it."""
+    model = module.empty_model(tiny[1], False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "empty_model", lambda *_: model)
+        yield quantize_config("model=tiny")
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> QuantizeConfig:
-    return quantize_config("model=tiny", f"recipe.file={tmp_path / 'theirs.yaml'}")
+def config(base: QuantizeConfig, tmp_path: Path) -> QuantizeConfig:
+    return replace(base, recipe=replace(base.recipe, file=str(tmp_path / "theirs.yaml")))
 
 
 def check(text: str, config: QuantizeConfig, tiny: Tiny) -> Preflight:
@@ -190,12 +200,8 @@ def test_each_modifier_keeps_its_own_modules(config: QuantizeConfig, tiny: Tiny)
     assert steps[1].ignore == ["lm_head"]
 
 
-def test_mutated_files_are_refused_by_name_or_run(
-    config: QuantizeConfig, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mutated_files_are_refused_by_name_or_run(config: QuantizeConfig, tiny: Tiny) -> None:
     """No mutation ends in anything but exit 2, and each is named by file or key."""
-    model = module.empty_model(tiny[1], False)
-    monkeypatch.setattr(module, "empty_model", lambda *_: model)
     plain = [text.replace("!!python/tuple ", "") for text in ACCEPTED]
     texts = [yaml.safe_dump(yaml.safe_load(text), sort_keys=False) for text in plain]
     outcomes = [outcome(text, config, tiny) for text in mutations(texts, MUTATIONS, seed=17)]
