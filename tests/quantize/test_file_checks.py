@@ -27,7 +27,7 @@ SMOOTH = "SmoothQuantModifier: {smoothing_strength: 0.5}"
 # As a safe loader writes what must not run; the name of a folder goes into the braces.
 CODE = "GPTQModifier: !!python/object/apply:os.mkdir [{}]"
 # A mutation beyond this number is for a person with time: QUANTLINE_MUTATIONS=1000.
-MUTATIONS = int(os.environ.get("QUANTLINE_MUTATIONS", "120"))
+MUTATIONS = int(os.environ.get("QUANTLINE_MUTATIONS", "80"))
 
 
 def stage(*lines: str) -> str:
