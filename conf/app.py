@@ -13,13 +13,11 @@ from typing import Any
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from conf import sources
-from conf.compose import VERSION_BASE, Command, checked, quiet, register, to_object
+from conf.compose import COMPOSING, VERSION_BASE, Command, checked, quiet, register, to_object
 from conf.entry import (
     CLOSED_PIPE,
     answer_flags,
@@ -55,7 +53,7 @@ def run(command: Command, main: Callable[[Any], None]) -> None:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    except (HydraException, OmegaConfBaseException) as error:
+    except COMPOSING as error:
         failures = [Failure("", _as_bad_input(error))]
     except Exception as error:
         failures = [Failure("", error)]

@@ -5,7 +5,10 @@ from typing import Any, NamedTuple
 
 from omegaconf import MISSING
 
+from conf.ranges import above, choices, within
+
 KINDS = ("llama", "qwen2", "qwen2_moe", "qwen3")
+WIDTH = within(1, 2**24)
 
 
 class Matrix(NamedTuple):
@@ -26,43 +29,43 @@ class Matrix(NamedTuple):
 class Architecture:
     """The dimensions of a decoder, under the names that a transformers config.json gives them."""
 
-    model_type: str = MISSING
+    model_type: str = field(default=MISSING, metadata=choices(*KINDS))
     """Family: llama, qwen2, qwen2_moe or qwen3."""
-    hidden_size: int = MISSING
+    hidden_size: int = field(default=MISSING, metadata=WIDTH)
     """Width of the residual stream."""
-    intermediate_size: int = MISSING
+    intermediate_size: int = field(default=MISSING, metadata=WIDTH)
     """Width inside a dense feed-forward block."""
-    num_hidden_layers: int = MISSING
+    num_hidden_layers: int = field(default=MISSING, metadata=within(1, 10000))
     """Decoder layers."""
-    num_attention_heads: int = MISSING
+    num_attention_heads: int = field(default=MISSING, metadata=WIDTH)
     """Query heads."""
-    num_key_value_heads: int = MISSING
+    num_key_value_heads: int = field(default=MISSING, metadata=WIDTH)
     """Key and value heads; fewer than query heads is grouped-query attention."""
-    head_dim: int = MISSING
+    head_dim: int = field(default=MISSING, metadata=WIDTH)
     """Width of one head."""
-    vocab_size: int = MISSING
+    vocab_size: int = field(default=MISSING, metadata=WIDTH)
     """Rows of the embedding, padding included."""
-    max_position_embeddings: int = MISSING
+    max_position_embeddings: int = field(default=MISSING, metadata=within(1, 2**31))
     """Longest context the weights were made for."""
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: float = field(default=1e-6, metadata=above(0, 1))
     """Added under the root of every norm."""
-    rope_theta: float = 10000.0
+    rope_theta: float = field(default=10000.0, metadata=above(0, 1e12))
     """Base of the rotary position embedding."""
     rope_scaling: dict[str, Any] | None = None
     """How positions are stretched, as transformers spells it; null for not at all."""
     tie_word_embeddings: bool = False
     """Whether the output head is the embedding."""
-    bos_token_id: int | None = None
+    bos_token_id: int | None = field(default=None, metadata=within(0, 2**24))
     """First token of a text, where the family has one."""
-    eos_token_id: int | None = None
+    eos_token_id: int | None = field(default=None, metadata=within(0, 2**24))
     """Token that ends a text."""
-    num_experts: int = 0
+    num_experts: int = field(default=0, metadata=within(0, 2**24))
     """Experts in a layer; 0 for a dense model."""
-    num_experts_per_tok: int = 0
+    num_experts_per_tok: int = field(default=0, metadata=within(0, 2**24))
     """Experts that one token visits."""
-    moe_intermediate_size: int = 0
+    moe_intermediate_size: int = field(default=0, metadata=within(0, 2**24))
     """Width inside one expert."""
-    shared_expert_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = field(default=0, metadata=within(0, 2**24))
     """Width inside the expert that every token visits."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further config.json fields, passed on as they are."""
@@ -147,8 +150,6 @@ class Architecture:
         return values * bits // 8
 
     def __post_init__(self) -> None:
-        if self.model_type not in KINDS:
-            raise ValueError(f"model_type is '{self.model_type}', known are {', '.join(KINDS)}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads={self.num_attention_heads} is no multiple of "

@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -23,9 +24,21 @@ from conf.cache import cache_root
 from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain, field_type
 from conf.load_schema import EngineConfig
+from conf.ranges import check_values
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
+BESIDE_A_FILE = {"recipe.file", "recipe.gptq.max_fallback"}
+# What Hydra raises for a config that cannot be composed; not all are exceptions of its own.
+COMPOSING = (
+    HydraException,
+    OmegaConfBaseException,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
 PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
 Config = TypeVar("Config")
 
@@ -66,11 +79,23 @@ def checked(command: Command, words: list[str]) -> list[str]:
         key = override.key_or_group
         if key not in command.groups and not key.startswith("hydra") and not _is_engines_own(key):
             check_key(key, command.schema)
+    _check_recipe_file({override.key_or_group for override in overrides})
     words = [_passed_on(word, override) for word, override in zip(words, overrides, strict=True)]
     keys = {override.key_or_group for override in overrides}
     if keys & {"model.path", "model.id"} and "model" not in keys:
         return ["model=custom", *words]
     return words
+
+
+def _check_recipe_file(keys: set[str]) -> None:
+    """A recipe.file is run as it is; an option that would change nothing is no option."""
+    if "recipe.file" not in keys:
+        return
+    for key in sorted(keys - BESIDE_A_FILE):
+        if key.startswith("recipe."):
+            raise bad_input(
+                f"{key}: goes with recipe=NAME; recipe.file is run as it is, so change the file"
+            )
 
 
 def _as_field(word: str, command: Command) -> str:
@@ -152,7 +177,10 @@ def compose(command: Command, overrides: list[str]) -> Any:
     arguments = checked(command, overrides)
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(sources.CONF), version_base=VERSION_BASE):
-        config = hydra.compose(command.name, arguments, return_hydra_config=True)
+        try:
+            config = hydra.compose(command.name, arguments, return_hydra_config=True)
+        except COMPOSING as error:
+            raise bad_input(explain(error)) from error
         HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]
@@ -169,6 +197,10 @@ def from_mapping(schema: type[Config], content: dict[str, Any]) -> Config:
 def to_object(config: DictConfig) -> Any:
     """The typed object behind a composed config; a value that makes no sense is bad input."""
     try:
+        values = OmegaConf.to_container(config, resolve=True)
+        schema = OmegaConf.get_type(config)
+        assert schema is not None
+        check_values(schema, cast(dict[str, Any], values))
         return OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise bad_input(explain(error)) from error

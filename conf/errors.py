@@ -121,11 +121,16 @@ def last_line(words: str) -> str:
     return lines[-1].removeprefix("error: ")
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that names the nearest right word; nothing where none is near."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> QuantlineError:
     """`name` is not one of `known`: says what is close and what exists."""
     choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    hint = nearest(name, choices)
     listed = ", ".join(choices) if choices else "none"
     if len(choices) > MOST_LISTED:
         near = difflib.get_close_matches(name, choices, n=NEAR, cutoff=0)

@@ -44,7 +44,7 @@ def explain(error: BaseException) -> str:
         if wrong:
             reason = f"{wrong['value']} is no {KINDS.get(wrong['kind'], wrong['kind'])}"
         return f"{where}{key}: {reason}"
-    return f"{where}{reason}"
+    return f"{where}{key}: {reason}" if key and key not in reason else f"{where}{reason}"
 
 
 def _missing(error: MissingConfigException) -> str:

@@ -14,8 +14,10 @@ from omegaconf import MISSING
 
 from conf import sources
 from conf.compose import Command
+from conf.explain import without_none
+from conf.ranges import words
 
-FIELDS = "Every field of a group is an option too (model.path=DIR); `--cfg job` prints them all."
+FIELDS = "Options of the groups, with their defaults; a chosen file may set others (see --cfg job)"
 WIDTH = 100
 COLUMN = 28
 
@@ -31,7 +33,6 @@ def help_text(command: Command) -> str:
         purpose,
         *[_group(group, defaults.get(group, ""), folders) for group in command.groups],
         "\n".join(["Options, with their defaults", *_options(command)]),
-        *([FIELDS] if command.groups else []),
         "\n".join(["Examples", *[f"  {example}" for example in command.examples]]),
         "\n".join(
             [
@@ -45,6 +46,7 @@ def help_text(command: Command) -> str:
                 _row("--version", "Prints the version."),
             ]
         ),
+        *(["\n".join([FIELDS, *_group_options(command)])] if command.groups else []),
     ]
     return "\n\n".join(parts)
 
@@ -63,8 +65,10 @@ def _group(group: str, default: str, folders: list[Path]) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    first = f"  {name}".ljust(COLUMN - 1) + " "
     lines = textwrap.wrap(text, WIDTH - COLUMN) or [""]
+    if len(name) + 3 > COLUMN:  # the text begins below a long name
+        return ("\n" + " " * COLUMN).join([f"  {name}", *lines])
+    first = f"  {name}".ljust(COLUMN - 1) + " "
     return ("\n" + " " * COLUMN).join([first + lines[0], *lines[1:]])
 
 
@@ -80,8 +84,21 @@ def _options(command: Command) -> list[str]:
     names = {field: name for name, field in command.plain}
     for path, field, text in options(command.schema):
         if path.split(".")[0] not in command.groups:
-            found.append(_row(f"{names.get(path, path)}={_default(field)}", text))
+            found.append(_option(names.get(path, path), field, text))
     return found
+
+
+def _group_options(command: Command) -> list[str]:
+    return [
+        _option(path, field, text)
+        for path, field, text in options(command.schema)
+        if path.split(".")[0] in command.groups
+    ]
+
+
+def _option(name: str, field: Any, text: str) -> str:
+    rule = words(field.metadata)
+    return _row(f"{name}={_default(field)}", f"{text} ({rule})" if rule else text)
 
 
 def options(schema: type[Any], before: str = "") -> list[tuple[str, Any, str]]:
@@ -89,10 +106,13 @@ def options(schema: type[Any], before: str = "") -> list[tuple[str, Any, str]]:
     texts, types = documentation(schema), typing.get_type_hints(schema)
     found = []
     for field in dataclasses.fields(schema):
-        if dataclasses.is_dataclass(types[field.name]):
-            found += options(typing.cast(type, types[field.name]), f"{before}{field.name}.")
+        part, name = without_none(types[field.name]), before + field.name
+        if typing.get_origin(part) is dict and dataclasses.is_dataclass(typing.get_args(part)[1]):
+            part, name = typing.get_args(part)[1], f"{name}.NAME"
+        if dataclasses.is_dataclass(part):
+            found += options(typing.cast(type, part), f"{name}.")
         else:
-            found.append((before + field.name, field, texts.get(field.name, "")))
+            found.append((name, field, texts.get(field.name, "")))
     return found
 
 
@@ -102,7 +122,9 @@ def _default(field: Any) -> str:
         return f"[{','.join(map(str, value))}]" if isinstance(value, list) else ""
     if field.default in (dataclasses.MISSING, MISSING):
         return ""
-    return {None: "null", True: "true", False: "false"}.get(field.default, str(field.default))
+    if field.default is None:
+        return "null"
+    return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
 
 
 def documentation(schema: type[Any]) -> dict[str, str]:

@@ -11,6 +11,7 @@ FP8 = "CutlassFP8ScaledMM on NVIDIA since Ada and Hopper, weight-only Marlin on 
 WEIGHT_ONLY = "Machete on Hopper, Marlin on NVIDIA since Turing"
 WEIGHT_ONLY_4 = f"{WEIGHT_ONLY}, CPUWNA16 on x86 CPUs"
 ASYMMETRIC = "Marlin on NVIDIA since Turing, CPUWNA16 on x86 CPUs"
+OTHER_WIDTHS = "Humming on NVIDIA since Turing, from vLLM 0.32 on"
 NVFP4 = "weight-only Marlin on NVIDIA since Turing, native on Blackwell"
 DENSE = "the 16-bit kernels; vLLM has none for 2:4"
 
@@ -24,6 +25,8 @@ def kernels(recipe: RecipeConfig) -> str:
         return INT8 if weights.type == "int" else FP8
     if weights.type == "float":
         return NVFP4 if weights.bits == 4 else FP8
+    if weights.bits not in (4, 8) or (weights.bits == 8 and not weights.symmetric):
+        return OTHER_WIDTHS
     if not weights.symmetric:
         return ASYMMETRIC
     return WEIGHT_ONLY_4 if weights.bits == 4 else WEIGHT_ONLY

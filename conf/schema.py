@@ -5,10 +5,19 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from conf.architecture import Architecture
-from conf.checks import at_least, one_of, plain_name
+from conf.checks import plain_name
 from conf.load_schema import EngineConfig, GpuConfig, ScenarioConfig
-from conf.recipe_schema import HEAD_FORMATS, RecipeConfig
-from conf.report_schema import MAX_SPREAD, TargetsConfig, check_mix
+from conf.ranges import (
+    RANGE,
+    SEED_MOST,
+    TOKENS_MOST,
+    above,
+    choices,
+    not_empty,
+    within,
+)
+from conf.recipe_schema import GROUP_SIZE, HEADS, KV_CACHES, RecipeConfig, check_pattern
+from conf.report_schema import MAX_SPREAD, SHARE, SPREAD, TargetsConfig
 
 WEIGHTS = ("trained", "random")
 AUTO = "auto"
@@ -35,13 +44,13 @@ class PackageSource:
 class TrainingSource:
     """A small model trained here, on first use, on CPython's documentation."""
 
-    steps: int = MISSING
+    steps: int = field(default=MISSING, metadata=within(1, 10**7))
     """Optimizer steps."""
-    batch: int = MISSING
+    batch: int = field(default=MISSING, metadata=within(1, 65536))
     """Sequences in a step."""
-    length: int = MISSING
+    length: int = field(default=MISSING, metadata=within(8, TOKENS_MOST))
     """Tokens in a sequence."""
-    learning_rate: float = MISSING
+    learning_rate: float = field(default=MISSING, metadata=above(0, 1))
     """Highest learning rate of the schedule."""
 
 
@@ -57,9 +66,9 @@ class ModelConfig:
     """Branch, tag or commit on the hub."""
     path: str | None = None
     """A local folder to use instead of the hub."""
-    weights: str = "trained"
+    weights: str = field(default="trained", metadata=choices(*WEIGHTS))
     """trained, or random: the architecture with seeded random weights, no hub needed."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=within(0, SEED_MOST))
     """Seed of random or locally trained weights."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless asked for by name."""
@@ -71,7 +80,6 @@ class ModelConfig:
     """Set for a model that is trained here."""
 
     def __post_init__(self) -> None:
-        one_of("model.weights", self.weights, WEIGHTS)
         if self.weights == "random" and self.architecture is None:
             raise ValueError(
                 "model.weights=random needs a model whose architecture is listed: choose one "
@@ -92,7 +100,7 @@ class ModelConfig:
 class TextSource:
     """Where text comes from: CPython's documentation, a file, or a set on the hub."""
 
-    source: str = "python_docs"
+    source: str = field(default="python_docs", metadata=choices(*TEXT_SOURCES))
     """python_docs, file or hub."""
     path: str | None = None
     """For a file: its path (.txt, .jsonl or .parquet)."""
@@ -100,11 +108,11 @@ class TextSource:
     """For a hub set: its id, or a local folder that holds such a set."""
     subset: str | None = None
     """For a hub set: the configuration name."""
-    split: str = "train"
+    split: str = field(default="train", metadata=not_empty())
     """For a hub set: the split to read."""
     revision: str | None = None
     """For a hub set: branch, tag or commit."""
-    column: str = "text"
+    column: str = field(default="text", metadata=not_empty())
     """The field that holds the text; for a chat, the list of messages."""
     answer_column: str | None = None
     """A second field that answers the first: together they are a chat of two turns."""
@@ -112,7 +120,6 @@ class TextSource:
     """The field holds messages (role and content); the model's chat template writes them out."""
 
     def __post_init__(self) -> None:
-        one_of("source", self.source, TEXT_SOURCES)
         if self.source == "file" and not self.path:
             raise ValueError("calibration=file needs calibration.path=FILE")
         if self.source == "hub" and not self.id:
@@ -127,67 +134,54 @@ class TextSource:
 class CalibrationConfig(TextSource):
     """The text a recipe is calibrated on, and how much of it."""
 
-    samples: int = 64
+    samples: int = field(default=64, metadata=within(1, 10**6))
     """Sequences to calibrate on."""
-    length: int = 512
+    length: int = field(default=512, metadata=within(8, TOKENS_MOST))
     """Tokens in a sequence; a longer document is cut there."""
     pack: bool = False
     """Join documents, each closed by the end-of-text token, so that every sequence is full."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=within(0, SEED_MOST))
     """Seed of the choice of documents."""
     allow_fewer: bool = False
     """Go on with fewer samples than asked for, instead of stopping."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("calibration.samples", self.samples, 1)
-        at_least("calibration.length", self.length, 8)
 
 
 @dataclass
 class AccuracyConfig:
     """What is asked about accuracy beside speed."""
 
-    kind: str = "none"
+    kind: str = field(default="none", metadata=choices(*ACCURACIES))
     """none, quick (how near checkpoints stay to the original, token by token), lm_eval (tasks of
     EleutherAI's harness, question by question), or sensitivity (which layers pay for a recipe's
     format)."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
-    tokens: int = 16384
+    tokens: int = field(default=16384, metadata=within(2, 10**9))
     """Tokens to judge."""
-    window: int = 512
+    window: int = field(default=512, metadata=within(2, TOKENS_MOST))
     """Tokens the model sees at once."""
-    likely: int = 64
+    likely: int = field(default=64, metadata=within(1, 2**20))
     """Most likely tokens that are compared at every position."""
-    continuations: int = 8
+    continuations: int = field(default=8, metadata=within(0, 10**6))
     """Openings that are continued greedily."""
-    continued_tokens: int = 48
+    continued_tokens: int = field(default=48, metadata=within(1, TOKENS_MOST))
     """Tokens of each continuation."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=within(0, SEED_MOST))
     """Seed of the choice of text, of few-shot examples and of the intervals."""
-    min_recovery: float | None = None
+    min_recovery: float | None = field(default=None, metadata=above(0, 1))
     """A gate: exit 4 where less of the original's quality is left, as 0.99."""
-    tasks: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list, metadata=not_empty())
     """For lm_eval: names of the harness's tasks or groups, or YAML files that describe one."""
-    fewshot: int | None = None
+    fewshot: int | None = field(default=None, metadata=within(0, 1000))
     """For lm_eval: examples before each question; null is what each task says."""
-    limit: int | None = None
+    limit: int | None = field(default=None, metadata=within(1, 10**9))
     """For lm_eval: questions of each task, the first ones; null is all."""
     chat_template: bool = False
     """For lm_eval: write questions as a chat, by the model's template."""
 
     def __post_init__(self) -> None:
-        one_of("accuracy.kind", self.kind, ACCURACIES)
-        at_least("accuracy.window", self.window, 2)
-        at_least("accuracy.tokens", self.tokens, 2)
-        at_least("accuracy.likely", self.likely, 1)
-        if self.min_recovery is not None and not 0 < self.min_recovery <= 1:
-            raise ValueError(f"accuracy.min_recovery={self.min_recovery}: must be within 0 and 1")
         if self.kind == LM_EVAL and not self.tasks:
             raise ValueError("accuracy=lm_eval: name the tasks, as 'accuracy.tasks=[arc_easy]'")
-        at_least("accuracy.fewshot", self.fewshot or 0, 0)
-        at_least("accuracy.limit", 1 if self.limit is None else self.limit, 1)
 
 
 @dataclass
@@ -198,41 +192,43 @@ class QuantizeConfig:
     recipe: RecipeConfig = MISSING
     calibration: CalibrationConfig = MISSING
     gpu: GpuConfig = MISSING
-    output_dir: str = "checkpoints"
+    output_dir: str = field(default="checkpoints", metadata=not_empty())
     """Root of all checkpoints; this one goes to output_dir/MODEL/RECIPE."""
     replace: bool = False
     """Replace the checkpoint if it exists already."""
-    group_size: str | None = None
+    group_size: str | None = field(default=None, metadata={RANGE: GROUP_SIZE})
     """Columns that share a scale: a number, or auto for the largest of 128, 64, 32 that fits."""
-    ignore: list[str] = field(default_factory=list)
+    ignore: list[str] = field(default_factory=list, metadata=not_empty())
     """More modules or `re:` patterns to leave alone, beside the recipe's own."""
-    kv_cache: str | None = None
+    kv_cache: str | None = field(default=None, metadata=choices(*KV_CACHES))
     """fp8: keep calibrated scales for an FP8 KV cache too."""
-    lm_head: str | None = None
+    lm_head: str | None = field(default=None, metadata=choices(*HEADS))
     """int8, int4 or fp8: quantize the output head too."""
-    preflight: str = "run"
+    preflight: str = field(default="run", metadata=choices("run", "only"))
     """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
-    batch_size: int = 8
+    batch_size: int = field(default=8, metadata=within(1, 65536))
     """Calibration sequences in one forward pass."""
     prompt: str = "What is the capital of France?"
     """What the finished checkpoint is asked, and its answer kept."""
 
     def __post_init__(self) -> None:
-        at_least("batch_size", self.batch_size, 1)
-        one_of("preflight", self.preflight, ("run", "only"))
-        if self.lm_head is not None:
-            one_of("lm_head", self.lm_head, tuple(HEAD_FORMATS))
-        if self.kv_cache is not None:
-            one_of("kv_cache", self.kv_cache, ("fp8",))
+        for pattern in self.ignore:
+            check_pattern("ignore", pattern)
         if self.recipe.file and (self.lm_head or self.kv_cache or self.group_size or self.ignore):
             raise ValueError(
                 "recipe.file: the file is run as it is; lm_head, kv_cache, group_size and ignore "
                 "belong into the file itself"
             )
         if self.group_size not in (None, AUTO):
-            if not str(self.group_size).isdigit():
-                raise ValueError(f"group_size={self.group_size}: give a number, or auto")
-            at_least("group_size", int(str(self.group_size)), 1)
+            self._check_group_size(str(self.group_size))
+
+    def _check_group_size(self, given: str) -> None:
+        try:
+            size = int(given)
+        except ValueError:
+            raise ValueError(f"group_size={given}: give a whole number, or auto") from None
+        if size not in GROUP_SIZE:
+            raise ValueError(f"group_size={given}: must be {GROUP_SIZE}")
 
 
 @dataclass
@@ -246,38 +242,34 @@ class EvaluateConfig:
     gpu: GpuConfig = MISSING
     checkpoints: list[str] | None = None
     """Folders or hub ids to measure; null is every published checkpoint of the model."""
-    checkpoint_root: str = "checkpoints"
+    checkpoint_root: str = field(default="checkpoints", metadata=not_empty())
     """Where published checkpoints are looked for."""
-    weights: str = "trained"
+    weights: str = field(default="trained", metadata=choices(*WEIGHTS))
     """random: no checkpoint at all; measures `recipes` on the architecture with random weights."""
     recipes: list[str] | None = None
     """For weights=random or accuracy=sensitivity: the recipes to measure."""
     original: bool = True
     """For weights=random: the original, too; false where another command measures it."""
-    results: str = "results.jsonl"
+    results: str = field(default="results.jsonl", metadata=not_empty())
     """The file that runs are added to; runs that stand there already are not measured again."""
     force: bool = False
     """Measure everything again; the older runs stay in the file and no longer count."""
-    repeats: int = 5
+    repeats: int = field(default=5, metadata=within(1, 10000))
     """Timed runs of each scenario in one start of the engine, after one that warms up."""
-    starts: int = 1
+    starts: int = field(default=1, metadata=within(1, 100))
     """Starts of the engine for each checkpoint, in turns (A B A B). One start is a quick look; two
     or more measure what starts differ by."""
     profile: bool = False
     """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
-    max_spread: float = MAX_SPREAD
+    max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not ranked."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
-    mix: dict[str, float] = field(default_factory=dict)
+    mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
     """Shares of the service's time by scenario, for the report at the end."""
 
     def __post_init__(self) -> None:
-        check_mix(self.mix)
-        at_least("repeats", self.repeats, 1)
-        at_least("starts", self.starts, 1)
         if self.starts > 1 and self.engine.url is not None:
             raise ValueError(f"starts={self.starts}: a server that runs already is not restarted")
-        one_of("weights", self.weights, WEIGHTS)
         if self.weights == "random" and self.checkpoints is not None:
             raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")
         for_recipes = self.weights == "random" or self.accuracy.kind == "sensitivity"
@@ -323,21 +315,21 @@ class ServeConfig:
     results: str | None = None
     """A file of results: serve what its report recommends on this machine."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
-    mix: dict[str, float] = field(default_factory=dict)
+    mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
     """For results: shares of the service's time by scenario, as mix.interactive=0.6."""
-    checkpoint_root: str = "checkpoints"
+    checkpoint_root: str = field(default="checkpoints", metadata=not_empty())
     """Where published checkpoints are looked for."""
-    host: str = "127.0.0.1"
+    host: str = field(default="127.0.0.1", metadata=not_empty())
     """Address to listen on; only this machine by default."""
-    port: int = 8000
+    port: int = field(default=8000, metadata=within(1, 65535))
     """Port to listen on."""
     api_key_file: str | None = None
     """A file whose first line is the key that clients must send; or set VLLM_API_KEY."""
-    canary: str = "check"
+    canary: str = field(default="check", metadata=choices("check", "warn", "off"))
     """check: stop where the first answer is not like the one kept at quantizing; warn, or off."""
-    restart: str = "never"
+    restart: str = field(default="never", metadata=choices("never", "on-failure"))
     """on-failure: start again when the engine dies, after a pause that grows."""
-    drain_s: float = 30.0
+    drain_s: float = field(default=30.0, metadata=within(0, 86400))
     """Seconds that running requests have to finish when the server is told to stop."""
     prompt: str | None = None
     """Answer this one prompt and stop, instead of serving."""
@@ -345,9 +337,6 @@ class ServeConfig:
     """Print the command and stop."""
 
     def __post_init__(self) -> None:
-        check_mix(self.mix)
-        one_of("canary", self.canary, ("check", "warn", "off"))
-        one_of("restart", self.restart, ("never", "on-failure"))
         ways = {
             "checkpoint": self.checkpoint,
             "recipe": self.recipe_name,
@@ -358,5 +347,3 @@ class ServeConfig:
             raise ValueError(f"{' and '.join(given)}: each says what to serve; give one of them")
         if not self.results and (self.mix or self.targets != TargetsConfig()):
             raise ValueError("targets and mix choose from results=FILE; give it, or leave them out")
-        if not 0 < self.port < 65536:
-            raise ValueError(f"port={self.port}: must be within 1 and 65535")

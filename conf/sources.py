@@ -8,6 +8,7 @@ also hold groups (`FOLDER/scenario/NAME.yaml`).
 import os
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
@@ -16,14 +17,63 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from conf import ROOT
-from conf.errors import bad_input
+from conf import ROOT, strict_yaml
+from conf.errors import bad_input, unknown
+from conf.file_types import check_named, check_types
+from conf.load_schema import EngineConfig, GpuConfig, ScenarioConfig
+from conf.recipe_schema import RecipeConfig
+from conf.schema import AccuracyConfig, CalibrationConfig, ModelConfig
+from conf.strict_yaml import YamlFile
 
 CONF = ROOT / "conf"
 RECIPES = ROOT / "recipes"
 GROUPS = ("model", "recipe", "calibration", "scenario", "accuracy", "engine", "gpu")
 TEAM_FOLDERS = "QUANTLINE_RECIPES"
 SCHEME = "recipes"
+
+
+SCHEMAS: dict[str, type[Any]] = {
+    "model": ModelConfig,
+    "recipe": RecipeConfig,
+    "calibration": CalibrationConfig,
+    "scenario": ScenarioConfig,
+    "accuracy": AccuracyConfig,
+    "engine": EngineConfig,
+    "gpu": GpuConfig,
+}
+PACKAGE = "# @package"  # a Hydra header: the keys belong to another place
+
+
+def check_file(path: Path, group: str) -> None:
+    """Raises with file and line where a file is no config of its group."""
+    file = strict_yaml.read(path)
+    if file.content is not None and not isinstance(file.content, dict):
+        raise file.error((), "must be a mapping of names to values")
+    if path.read_text(encoding="utf-8-sig").lstrip().startswith(PACKAGE):
+        return
+    if group == "scenario":
+        check_named(file, SCHEMAS[group])
+    else:
+        check_types(file, SCHEMAS[group])
+    if group == "recipe":
+        _check_defaults(file, [path.stem])
+
+
+def _check_defaults(file: YamlFile, chain: list[str]) -> None:
+    """A recipe builds on recipes that exist, and never on itself."""
+    entries = (file.content or {}).get("defaults", [])
+    if not isinstance(entries, list):
+        raise file.error(("defaults",), f"{entries!r}: must be a list of recipes, as [NAME]")
+    known = choices("recipe", [*folders_of([]), file.path.parent])
+    for number, name in enumerate(entries):
+        if name == "_self_":
+            continue
+        if not isinstance(name, str) or name not in known:
+            raise file.error(("defaults", number), str(unknown("recipe", str(name), known)))
+        if name in chain:
+            shown = " -> ".join([*chain, name])
+            raise file.error(("defaults", number), f"{shown}: a recipe cannot build on itself")
+        _check_defaults(strict_yaml.read(known[name]), [*chain, name])
 
 
 class RecipeFolder(FileConfigSource):
@@ -64,6 +114,8 @@ class RecipeFolder(FileConfigSource):
         inside = self._inside(config_path)
         if not inside:
             raise ConfigLoadError(f"no config '{config_path}' in {self.path}")
+        group = config_path.partition("/")[0]
+        check_file(Path(self.path, self._normalize_file_name(inside)), group)
         return super().load_config(inside)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:

@@ -27,8 +27,8 @@ from conf.recipe_schema import RecipeConfig
 from conf.schema import ModelConfig
 from quantize.__main__ import COMMAND
 from quantize.build import architecture_config
+from quantize.fit import check_fit
 from quantize.load import empty_model
-from quantize.preflight import check_fit
 from quantize.recipe import formats
 
 TYPES = {

@@ -27,7 +27,7 @@ from quantize.preflight import Preflight, check_machine, preflight
 from quantize.prove import Proven, gated, prove
 from quantize.publish import destination, locked, may_publish, published_whole
 from quantize.recipe import modifiers
-from quantize.recipe_file import from_file
+from quantize.recipe_file import from_file, runnable
 from quantize.reload import probe_logits
 from quantize.resume import WORK_FORMAT, WorkFolder
 from quantize.source import check_source
@@ -56,10 +56,10 @@ def quantize(config: QuantizeConfig) -> Path | None:
     with without_weights(config.model) as architecture:
         if config.model.path:
             check_source(architecture, config.model)
-        checked = preflight(architecture, config)
+        checked = preflight(architecture, config, steps)
     config = replace(config, recipe=checked.recipe)
     recipe = config.recipe
-    steps = steps or modifiers(recipe)
+    steps = runnable(steps) if steps else modifiers(recipe)
     for line in checked.lines():
         say(f"{name}: {line}")
     check_machine(checked, config)

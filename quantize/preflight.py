@@ -1,6 +1,5 @@
 """What can be known before a weight is read: whether the recipe fits the model and the machine."""
 
-import difflib
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,25 +7,18 @@ from typing import Any
 
 import psutil
 import torch
-from compressed_tensors.utils import match_named_modules
-from llmcompressor.modifiers.transform.awq.dynamic_mappings import (
-    get_layer_mappings_from_model as awq_mappings,
-)
-from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
-    get_layer_mappings_from_model as smoothquant_mappings,
-)
+from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input, world_fault
 from conf.hardware import resolve_gpu
 from conf.kernels import kernels
 from conf.load_schema import GpuConfig
-from conf.recipe_schema import GROUPED, HEAD_FORMATS, RecipeConfig
+from conf.recipe_schema import GROUPED, RecipeConfig
 from conf.schema import AUTO, QuantizeConfig
-from conf.terminal import listed
+from quantize.fit import check_fit, check_pattern_times, fitting_group, parts_of_file
 from quantize.load import empty_model
+from quantize.mappings import check_mappings
 
-GROUP_SIZES = (128, 64, 32)
-LISTED = 5  # modules that a message names before it says how many more
 # Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
 FLOPS_GPU, FLOPS_CPU = 3e14, 4e10
 TFLOPS_OF_MEASURED_GPU = 989
@@ -62,15 +54,22 @@ class Preflight:
         ]
 
 
-def preflight(source: Path, config: QuantizeConfig) -> Preflight:
-    """Checks the recipe against the architecture; `check_machine` compares it with the machine."""
+def preflight(
+    source: Path, config: QuantizeConfig, modifiers: list[Modifier] | None = None
+) -> Preflight:
+    """Checks the recipe against the architecture; `check_machine` compares it with the machine.
+    `modifiers`: those of a recipe.file, each with modules of its own."""
     model = empty_model(source, config.model.trust_remote_code)
+    patterns = [*config.recipe.targets, *config.recipe.ignore, *config.ignore]
+    check_pattern_times(model, "recipe", patterns)
     try:
         recipe = with_options(config, model)
     except ValueError as error:
         raise bad_input(str(error)) from error
-    modules = check_fit(model, recipe, str(config.model.name))
-    _check_mappings(model, recipe, str(config.model.name))
+    name = str(config.model.name)
+    parts = parts_of_file(str(recipe.file), modifiers) if modifiers else None
+    modules = check_fit(model, recipe, name, parts)
+    check_mappings(model, recipe.steps, name, modifiers or [], recipe.file or "")
     needs = _needs(model, config, modules)
     return Preflight(recipe, len(modules), *needs, machine=_other_machine(config))
 
@@ -89,17 +88,6 @@ def _other_machine(config: QuantizeConfig) -> str:
     return str(asked)
 
 
-def check_fit(model: Any, recipe: RecipeConfig, name: str) -> dict[str, Any]:
-    """Raises where the recipe's formats do not fit the architecture; the modules they reach."""
-    modules = dict(_matched(model, recipe.targets, recipe.ignore))
-    _check_experts(model, name)
-    _check_patterns(model, recipe)
-    _check_head(model, recipe, modules)
-    _check_groups(recipe, modules)
-    _check_head_groups(model, recipe)
-    return modules
-
-
 def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     """The recipe with the options that go with any recipe."""
     recipe = replace(
@@ -114,101 +102,6 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
         raise bad_input(f"group_size={config.group_size}: recipe={recipe.name} has no groups")
     size = fitting_group(model, recipe) if config.group_size == AUTO else int(config.group_size)
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
-
-
-def fitting_group(model: Any, recipe: RecipeConfig) -> int:
-    """The largest group that divides the columns of every module."""
-    columns = {module.in_features for _, module in _matched(model, recipe.targets, recipe.ignore)}
-    for size in GROUP_SIZES:
-        if all(width % size == 0 for width in columns):
-            return size
-    raise bad_input(f"group_size=auto: none of {GROUP_SIZES} divides {sorted(columns)} columns")
-
-
-def _matched(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str, Any]]:
-    found = match_named_modules(model, targets, ignore)
-    return [(name, module) for name, module in found if isinstance(module, torch.nn.Linear)]
-
-
-def _check_patterns(model: Any, recipe: RecipeConfig) -> None:
-    names = [name for name, _ in model.named_modules() if name]
-    for option, patterns in (("targets", recipe.targets), ("ignore", recipe.ignore)):
-        for pattern in patterns:
-            if any(True for _ in match_named_modules(model, [pattern])):
-                continue
-            kinds = {type(module).__name__ for module in model.modules()}
-            close = difflib.get_close_matches(pattern.removeprefix("re:"), [*names, *kinds], n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            raise bad_input(f"recipe.{option}: '{pattern}' matches no module.{hint}")
-
-
-def _check_experts(model: Any, name: str) -> None:
-    """transformers keeps a layer's experts in one tensor of three dimensions, which no recipe's
-    patterns reach: the checkpoint would be the original's size and say it is quantized."""
-    tensors = model.named_parameters()
-    fused = [part for part, tensor in tensors if tensor.dim() > 2 and "experts" in part]
-    if fused:
-        raise bad_input(
-            f"model={name}: its experts are kept as one tensor ({fused[0]} and {len(fused) - 1} "
-            "more), which no recipe quantizes; only dense models can be quantized here"
-        )
-
-
-def _check_head(model: Any, recipe: RecipeConfig, modules: dict[str, Any]) -> None:
-    if model.config.tie_word_embeddings and "lm_head" in modules and not recipe.lm_head:
-        raise bad_input(
-            "recipe.ignore: lm_head is the embedding in this model and would be quantized with it; "
-            "leave it in recipe.ignore, or ask for it with lm_head=int8"
-        )
-
-
-def _check_groups(recipe: RecipeConfig, modules: dict[str, Any]) -> None:
-    if recipe.weights is None or recipe.weights.group_size is None:
-        return
-    size = recipe.weights.group_size
-    wrong = [
-        f"{name} ({module.in_features} columns)"
-        for name, module in modules.items()
-        if module.in_features % size
-    ]
-    if wrong:
-        raise bad_input(
-            f"group size {size} does not divide {listed(wrong, LISTED)}; "
-            "group_size=auto picks one that fits"
-        )
-
-
-def _check_head_groups(model: Any, recipe: RecipeConfig) -> None:
-    size = HEAD_FORMATS[recipe.lm_head].group_size if recipe.lm_head else None
-    if size and model.config.hidden_size % size:
-        raise bad_input(
-            f"lm_head={recipe.lm_head}: its groups of {size} do not divide the head's "
-            f"{model.config.hidden_size} columns; use lm_head=int8"
-        )
-
-
-def _check_mappings(model: Any, recipe: RecipeConfig, name: str) -> None:
-    finders = {"smoothquant": smoothquant_mappings, "awq": awq_mappings}
-    architecture = type(model).__name__
-    for step in recipe.steps:
-        if step not in finders:
-            continue
-        try:
-            mappings = finders[step](model)
-        except Exception as error:
-            raise bad_input(f"{step}: has no mapping for {architecture}: {error}") from error
-        if not any(_mapping_matches(model, mapping) for mapping in mappings or []):
-            raise bad_input(
-                f"{step}: knows no layers to balance in {architecture} (model={name}); "
-                "use a recipe without that step"
-            )
-
-
-def _mapping_matches(model: Any, mapping: Any) -> bool:
-    smooth = getattr(mapping, "smooth_layer", None) or mapping[1]
-    return any(
-        True for _ in match_named_modules(model, [smooth] if isinstance(smooth, str) else smooth)
-    )
 
 
 def _needs(

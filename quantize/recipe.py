@@ -48,11 +48,11 @@ def _sparsegpt(recipe: RecipeConfig) -> Modifier:
         block_size=recipe.sparsegpt.block_size,
         dampening_frac=recipe.sparsegpt.dampening,
         targets=recipe.targets,
-        ignore=[variant for pattern in recipe.ignore for variant in _with_dot(pattern)],
+        ignore=[variant for pattern in recipe.ignore for variant in with_dot(pattern)],
     )
 
 
-def _with_dot(pattern: str) -> list[str]:
+def with_dot(pattern: str) -> list[str]:
     """SparseGPT puts a dot behind each name before it compares, so that `lm_head` would match
     nothing and be pruned, and with it a tied embedding."""
     if pattern.startswith("re:"):

@@ -28,8 +28,8 @@ from conf.schema import AccuracyConfig, ModelConfig
 from conf.text import windows
 from quantize.__main__ import COMMAND
 from quantize.fetch import fetch
+from quantize.fit import check_fit, fitting_group
 from quantize.load import load
-from quantize.preflight import check_fit, fitting_group
 from quantize.recipe import formats
 from quantize.reload import closeness, weights_held
 from quantize.save import on_device

@@ -97,7 +97,7 @@ def test_a_wrong_field_names_the_file_and_the_nearest(team: Path, run_command: R
     (team / "typo.yaml").write_text("stepz: [rounding]\n")
     result = run_command("quantize", "recipe=typo")
     assert result.returncode == 2
-    assert "recipe/typo.yaml: " in result.stderr
+    assert f"{team / 'typo.yaml'}:1: stepz: " in result.stderr
     assert "Did you mean steps?" in result.stderr
 
 

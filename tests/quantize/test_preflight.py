@@ -29,6 +29,12 @@ def check(source: Path, *options: str) -> module.Preflight:
         (["recipe.ignore=[]"], r"lm_head is the embedding in this model"),
         (["group_size=64"], r"recipe=w8a8_smooth_gptq has no groups"),
         (["recipe=w4a16_gptq", "group_size=96"], r"group size 96 does not divide .*q_proj \(256"),
+        (["recipe=w4a16_gptq", "group_size=7"], r"group_size=7: weight-only kernels take groups"),
+        (["recipe=nvfp4a16", "group_size=32"], r"group_size=32: NVFP4 has groups of 16"),
+        (["recipe.ignore=['re:.*']"], r"recipe: no linear layer of Qwen3ForCausalLM is left"),
+        (["recipe=sparse24", "ignore=['re:.*_proj$']"], r"recipe: no linear layer .* is left"),
+        (["recipe.targets=[Qwen3RMSNorm]"], r"'Qwen3RMSNorm' matches no linear layer"),
+        (["recipe.targets=[Linear,Embedding]"], r"'Embedding' matches no linear layer"),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused(
@@ -145,3 +151,34 @@ def test_a_weight_that_is_no_number_is_named(
     assert result.returncode == 2
     assert "model.norm.weight holds NaN" in result.stderr
     assert json.loads((copy / "config.json").read_text())
+
+
+def test_a_width_that_a_mask_or_a_word_does_not_divide_is_named(tmp_path: Path) -> None:
+    """A model of 18 columns: no multiple of 4, nor of the 8 that make a word of 4-bit weights."""
+    from transformers import LlamaConfig
+
+    LlamaConfig(
+        hidden_size=18,
+        intermediate_size=18,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=6,
+        vocab_size=32,
+        tie_word_embeddings=False,
+    ).save_pretrained(tmp_path)
+    for options, message in (
+        (["recipe=sparse24"], r"the width of a 2:4 mask, 4, does not divide .*q_proj \(18 columns"),
+        (["recipe.steps=[gptq]", "recipe.activations=null", "recipe.weights.bits=4"], "packing"),
+        (["recipe=fp8_block"], r"group size 128 does not divide .*q_proj \(18 columns"),
+        (["recipe=nvfp4a16"], r"group size 16 does not divide .*q_proj \(18 columns"),
+    ):
+        with pytest.raises(QuantlineError, match=message) as error:
+            check(tmp_path, *options)
+        assert error.value.exit_code == 2
+    assert check(tmp_path, "recipe=fp8_dynamic").modules == 7
+
+
+def test_targets_that_overlap_are_no_fault(tiny: tuple[ModelConfig, Path]) -> None:
+    found = check(tiny[1], "recipe.targets=['re:.*_proj$',Linear]", "recipe=w4a16_gptq")
+    assert found.modules == 14

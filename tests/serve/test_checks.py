@@ -266,7 +266,7 @@ def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
     ("arguments", "words"),
     [
         (("checkpoint=a", "recipe=b"), "checkpoint and recipe: each says what to serve"),
-        (("port=70000",), "port=70000: must be within"),
+        (("port=70000",), "port=70000: must be at least 1 and at most 65535"),
         (("restart=always",), "choose one of never, on-failure"),
         (("engine.api_key=secret",), "engine.api_key: everybody here could read it"),
         (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),

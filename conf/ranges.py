@@ -1,0 +1,147 @@
+"""What a value may be. Each rule stands once, in the metadata of its field; help prints it.
+
+A dataclass field carries its rule: `samples: int = field(default=64, metadata=within(1, 1000))`.
+`check_values` walks a composed config before its typed objects are made, so that a message names
+the option by its whole path.
+"""
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import MISSING
+
+from conf.errors import nearest
+from conf.explain import without_none
+
+Metadata = dict[str, Any]
+RANGE, CHOICES, NOT_EMPTY = "range", "choices", "not_empty"
+# Characters that no file name and no JSON record can hold.
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+SEED_MOST = 2**32 - 1  # numpy takes no larger seed
+TOKENS_MOST = 2**27
+MILLISECONDS_MOST = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a field takes."""
+
+    least: float
+    most: float
+    above_least: bool = False
+    """Whether `least` itself is left out."""
+
+    def __contains__(self, value: float) -> bool:
+        # Written so that NaN, which compares with nothing, is outside.
+        return value <= self.most and (
+            value > self.least if self.above_least else value >= self.least
+        )
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return _plain(self.least)
+        lower = "more than" if self.above_least else "at least"
+        return f"{lower} {_plain(self.least)} and at most {_plain(self.most)}"
+
+    @property
+    def short(self) -> str:
+        """As help prints it."""
+        if self.above_least:
+            return f"above {_plain(self.least)}, at most {_plain(self.most)}"
+        return f"{_plain(self.least)} to {_plain(self.most)}"
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
+def within(least: float, most: float) -> Metadata:
+    """Metadata: a number from `least` to `most`; in a list or mapping, each of its numbers."""
+    return {RANGE: Range(least, most)}
+
+
+def above(least: float, most: float) -> Metadata:
+    """Metadata: a number above `least` and up to `most`."""
+    return {RANGE: Range(least, most, above_least=True)}
+
+
+def choices(*known: str) -> Metadata:
+    """Metadata: one of these words; in a list, each entry."""
+    return {CHOICES: known}
+
+
+def not_empty() -> Metadata:
+    """Metadata: a text that says something; in a list, each entry."""
+    return {NOT_EMPTY: True}
+
+
+def range_of(schema: type[Any], name: str) -> Range:
+    """The range that a field declares."""
+    found = schema.__dataclass_fields__[name].metadata[RANGE]
+    assert isinstance(found, Range)
+    return found
+
+
+def words(metadata: Mapping[str, Any]) -> str:
+    """A field's range as help prints it; nothing for a field that has none."""
+    return metadata[RANGE].short if RANGE in metadata else ""
+
+
+def check_values(schema: type[Any], values: Mapping[str, Any], before: str = "") -> None:
+    """Raises ValueError for the first value that its field does not take, parts included."""
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        value, path = values.get(field.name), f"{before}{field.name}"
+        if value is None or value == MISSING:
+            continue
+        hint = without_none(hints[field.name])
+        if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+            check_values(typing.cast(type, hint), value, f"{path}.")
+        elif typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
+            for name, part in value.items():
+                check_values(typing.get_args(hint)[1], part or {}, f"{path}.{name}.")
+        else:
+            check_value(path, value, field.metadata)
+
+
+def check_value(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    """Raises ValueError where the value, or a value inside it, breaks the field's rule."""
+    for name, leaf in _leaves(path, value):
+        if isinstance(leaf, str):
+            _check_text(name, leaf, metadata)
+        elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
+            _check_number(name, leaf, metadata.get(RANGE))
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _leaves(f"{path}.{name}", part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(path, part)
+    else:
+        yield path, value
+
+
+def _check_text(path: str, value: str, metadata: Mapping[str, Any]) -> None:
+    if UNSTORABLE.search(value):
+        raise ValueError(f"{path}={value!r}: holds a character that cannot be stored")
+    if NOT_EMPTY in metadata and not value.strip():
+        raise ValueError(f"{path}={value!r}: must not be empty")
+    known = metadata.get(CHOICES)
+    if known and value not in known:
+        raise ValueError(
+            f"{path}={value}: choose one of {', '.join(known)}.{nearest(value, known)}"
+        )
+
+
+def _check_number(path: str, value: float, allowed: Range | None) -> None:
+    if allowed is not None and value not in allowed:
+        raise ValueError(f"{path}={value}: must be {allowed}")
+    if not math.isfinite(value):
+        raise ValueError(f"{path}={value}: must be a finite number")

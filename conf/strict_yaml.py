@@ -1,0 +1,121 @@
+"""Reads a YAML file that people write, and refuses what YAML would take in silence.
+
+A key that stands twice, an alias that unfolds into millions of entries, a file that is no text, a
+tag that would run code: each is one message with the file and the line.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conf.errors import QuantlineError, bad_input
+
+BYTES_MOST = 1 << 20
+DEPTH_MOST = 40
+ENTRIES_MOST = 20_000
+TUPLE = "tag:yaml.org,2002:python/tuple"
+MERGE = "tag:yaml.org,2002:merge"
+STRING = "tag:yaml.org,2002:str"
+Keys = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, and reads the tuples that llm-compressor writes as lists."""
+
+
+def _tuple(loader: yaml.SafeLoader, node: Any) -> list[Any]:
+    return loader.construct_sequence(node, deep=True)
+
+
+_Loader.add_constructor(TUPLE, _tuple)
+
+
+@dataclass
+class YamlFile:
+    """What a file says, and on which line each key stands."""
+
+    path: Path
+    content: Any
+    lines: dict[Keys, int] = field(default_factory=dict)
+
+    def error(self, keys: Keys, message: str) -> QuantlineError:
+        """A message with the file, the line and the key, or the nearest key that stands there."""
+        at = keys
+        while at and at not in self.lines:
+            at = at[:-1]
+        line = f":{self.lines[at]}" if at else ""
+        name = ".".join(str(key) for key in keys)
+        return bad_input(f"{self.path}{line}: {name + ': ' if name else ''}{message}")
+
+
+def read(path: Path) -> YamlFile:
+    """The file's content; raises with file and line for what is no plain YAML."""
+    text = _text(path)
+    try:
+        node = yaml.compose(text, _Loader)
+        lines = dict(_lines(path, node)) if node is not None else {}
+        return YamlFile(path, yaml.load(text, _Loader), lines)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise bad_input(f"{path}{line}: no YAML ({problem})") from error
+    except (ValueError, RecursionError, OverflowError) as error:  # as a date of day 99
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise bad_input(f"{path}: no YAML ({reason})") from error
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise bad_input(f"{path}: there is no such file")
+    if path.stat().st_size > BYTES_MOST:
+        raise bad_input(f"{path}: too large for a recipe; at most {BYTES_MOST} bytes")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise bad_input(f"{path}: no UTF-8 text (byte {error.start})") from error
+
+
+def _lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
+    """Where every key stands, aliases unfolded; bounded, so that no alias grows without end."""
+    entries = 0
+    open_nodes: list[tuple[Keys, yaml.Node]] = [((), root)]
+    while open_nodes:
+        keys, node = open_nodes.pop()
+        entries += 1
+        line = node.start_mark.line + 1
+        if entries > ENTRIES_MOST:
+            raise bad_input(f"{path}:{line}: more than {ENTRIES_MOST} entries, aliases unfolded")
+        if len(keys) > DEPTH_MOST:
+            raise bad_input(f"{path}:{line}: nested more than {DEPTH_MOST} deep")
+        if isinstance(node, yaml.MappingNode):
+            yield from _mapping(path, keys, node, open_nodes)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, part in enumerate(node.value):
+                yield (*keys, number), part.start_mark.line + 1
+                open_nodes.append(((*keys, number), part))
+
+
+def _mapping(
+    path: Path, keys: Keys, node: yaml.MappingNode, open_nodes: list[tuple[Keys, yaml.Node]]
+) -> Iterator[tuple[Keys, int]]:
+    seen: dict[str, int] = {}
+    for key, part in node.value:
+        line = key.start_mark.line + 1
+        if key.tag == MERGE:
+            open_nodes.append((keys, part))
+            continue
+        if not isinstance(key, yaml.ScalarNode) or key.tag != STRING:
+            shown = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+            raise bad_input(f"{path}:{line}: the key {shown!r} is no name")
+        if key.value in seen:
+            raise bad_input(
+                f"{path}:{line}: the key '{key.value}' stands twice; first in line "
+                f"{seen[key.value]}"
+            )
+        seen[key.value] = line
+        yield (*keys, key.value), line
+        open_nodes.append(((*keys, key.value), part))
