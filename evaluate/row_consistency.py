@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from evaluate.accuracy import BROKEN, BROKEN_DIVERGENCE, BROKEN_RECOVERY
 from evaluate.metrics import PERCENT_99, quantile
+from evaluate.verdicts import BROKEN, BROKEN_DIVERGENCE, BROKEN_RECOVERY
 
 ROUNDING = 1e-5  # rows keep seven digits
 CLOCK_S = 3e-6  # times of requests are kept to the microsecond

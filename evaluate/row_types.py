@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from evaluate.accuracy import VERDICTS
+from evaluate.verdicts import VERDICTS
 
 LONGEST_NAME = 10_000  # characters
 LONGEST_S = 1e7  # four months

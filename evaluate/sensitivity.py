@@ -51,7 +51,7 @@ def measure_sensitivity(config: EvaluateConfig) -> None:
     for name in names:
         stated = key(facts, (name, config.accuracy.kind), weights, config.accuracy)
         row = before.get(stated)
-        if row is None or config.force or not SHOWN_VALUES <= set(row.values):
+        if row is None or config.force or not set(row.values) >= SHOWN_VALUES:
             row = Row(
                 kind="sensitivity",
                 model=str(config.model.name),

@@ -1,4 +1,4 @@
-"""Rows as evaluations write them, one of each kind: recorded on an H200, or made by the same code."""
+"""Rows as evaluations write them: recorded on an H200, or made by the code that writes them."""
 
 import json
 from functools import cache
@@ -103,7 +103,9 @@ def _task_values() -> dict[str, Any]:
     names = [str(number) for number in range(200)]
     right = chance.random(200) < 0.7
     original, other = (
-        questions.Answers("acc,none", (right & (chance.random(200) < kept)).astype(float), names, 0, 0.25)
+        questions.Answers(
+            "acc,none", (right & (chance.random(200) < kept)).astype(float), names, 0, 0.25
+        )
         for kept in (1.0, 0.97)
     )
     lost = {"question": "what?", "original_says": "this", "it_says": "that"}
