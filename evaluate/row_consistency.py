@@ -16,6 +16,7 @@ ROUNDING = 1e-5  # rows keep seven digits
 CLOCK_S = 3e-6  # times of requests are kept to the microsecond
 DIGITS = 2e-6  # and to seven digits
 MOST = 100_000  # requests whose times are looked at one by one
+MOST_HITS = 0.02  # one in a hundred makes a run invalid; a prompt may be looked up twice
 INTERVAL = 0.02  # an interval that was drawn at random holds its own mean, to this share
 # No larger than the next one, where both are there.
 ORDERED = (
@@ -27,6 +28,7 @@ ORDERED = (
     ("decode_tokens_per_s", "output_tokens_per_s"),
     ("goodput_requests_per_s", "requests_per_s"),
 )
+WITH_VALUES = ("settings", "environment", "invalid")  # what a run counts by
 TOKENS = ("input_tokens", "output_tokens")
 TASK = "lm_eval:"
 TASK_VALUES = ("metric", "questions", "score", "score_low", "interval", "cut_questions")
@@ -48,6 +50,9 @@ def contradiction(row: dict[str, Any]) -> str:
 def _speed(row: dict[str, Any]) -> Iterator[str]:
     values, settings, limit = (row.get(name, {}) for name in ("values", "settings", "limit"))
     requests = row.get("requests", {})
+    for name in WITH_VALUES if values else ():
+        if name not in row:
+            yield f"the field {name} is missing"
     yield from _settings(settings)
     if limit.get("rates") == "measured" and "bandwidth_gb_s" not in limit:
         yield "limit.rates is measured, and limit.bandwidth_gb_s is missing"
@@ -57,6 +62,7 @@ def _speed(row: dict[str, Any]) -> Iterator[str]:
     yield from _rates(values, settings)
     yield from _times(values, settings, requests)
     yield from _limit_shares(values, limit)
+    yield from _hardware(row, values, settings, limit)
 
 
 def _settings(settings: Values) -> Iterator[str]:
@@ -98,6 +104,9 @@ def _counts(
             yield from _same("answered and failed requests", count + failed, "settings", asked)
     if failed and not row.get("invalid"):
         yield f"values.failed_requests is {failed:g}, and the run is not marked invalid"
+    hits, inputs = values.get("prefix_hits", 0), values.get("input_tokens")
+    if inputs and not row.get("invalid") and hits > MOST_HITS * inputs:
+        yield f"values.prefix_hits is {hits:g} of {inputs:g}, and the run is not marked invalid"
     if not answered and asked and not failed and not row.get("invalid"):
         for name in TOKENS:
             if name in values and name in settings:
@@ -123,6 +132,10 @@ def _rates(values: Values, settings: Values) -> Iterator[str]:
         if decoding is not None and latency is not None and decoding > 1e-3 * latency:
             # The difference of two rounded times.
             yield from _rate(values, "output_tokens_per_s", outputs, decoding, 1e-3)
+            overlap, failed = values.get("overlap_share"), values.get("failed_requests")
+            if outputs is not None and overlap is not None and failed is not None:
+                after = outputs * (1 - overlap) - (count - failed)
+                yield from _rate(values, "decode_tokens_per_s", after, decoding, 1e-3)
     elif "requests" in settings:
         yield from _rate(values, "output_tokens_per_s", outputs, latency)
     if count is not None and "failed_requests" in values:
@@ -194,6 +207,22 @@ def _limit_shares(values: Values, limit: Values) -> Iterator[str]:
         if least is not None and seconds is not None and seconds > 1e-3 * (latency or 0):
             name = f"{phase}_share"
             yield from _same(f"limit.{name}", limit.get(name), "its parts", least / seconds, 1e-3)
+
+
+def _hardware(row: Values, values: Values, settings: Values, limit: Values) -> Iterator[str]:
+    """Memory by the lengths of the load and by the weights, clocks by the card's highest."""
+    memory, environment = row.get("memory", {}), row.get("environment", {})
+    lengths = [settings[name] for name in TOKENS if name in settings]
+    held = memory.get("kv_cache_tokens")
+    if held is not None and len(lengths) == 2:
+        name = "kv_cache_requests"
+        yield from _same(f"memory.{name}", memory.get(name), "its parts", held / sum(lengths))
+    if "body_gb" in limit and "head_gb" in limit:
+        name, read = "weights_read_gib", (limit["body_gb"] + limit["head_gb"]) * 1e9 / 2**30
+        yield from _same(f"memory.{name}", memory.get(name), "limit's parts", read)
+    clock, most = values.get("sm_clock_mhz"), environment.get("max_sm_clock_mhz")
+    if clock and most and clock > 1.05 * most:
+        yield _against("values.sm_clock_mhz", clock, "above the card's highest,", most)
 
 
 def _accuracy(row: dict[str, Any]) -> Iterator[str]:

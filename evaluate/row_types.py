@@ -5,6 +5,7 @@ JSON value (in a speed row's values: any number), so that newer files can be rea
 """
 
 import math
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -13,13 +14,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from evaluate.verdicts import VERDICTS
 
 LONGEST_NAME = 10_000  # characters
+# Also those that end a line or turn the direction of writing.
+CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
 LONGEST_S = 1e7  # four months
 FASTEST = 1e12  # of anything in a second
 
 
 def _printable(words: str) -> str:
     """A name ends up in tables, charts and terminals."""
-    if any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in words):
+    if CONTROL.search(words):
         raise ValueError("should have no control characters")
     return words
 
@@ -194,7 +197,7 @@ class Environment(Part):
     command: str = ABSENT
     checkpoint_sha256: Name = ABSENT
     quantization_sha256: Name = ABSENT
-    weights: Name = ABSENT
+    weights: Literal["random", "trained"] = ABSENT
     pruned: bool = ABSENT
     made_up: Repeat = ABSENT
 
