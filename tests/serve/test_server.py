@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import openai
@@ -28,6 +28,8 @@ KEY = "sesame-opens-the-door"
 SECRET_PROMPT = "platypus-umbrella-seventeen"
 START_LIMIT_S = 300
 LONG = 160  # tokens of an answer that is still being written when the server is told to stop
+LONGEST = 1500  # of one that is not done by then
+MANY = 200  # of those; more than run at once, so that some have not begun
 pytestmark = pytest.mark.slow
 
 
@@ -111,24 +113,40 @@ def is_refused(served: Served) -> bool:
         return True
 
 
+def is_waiting(served: Served, many: int) -> bool:
+    """Whether some of so many requests have not reached the server."""
+    with urllib.request.urlopen(f"{served.url}/ready", timeout=60) as answer:
+        return int(json.load(answer)["running"]) < many
+
+
 def client(served: Served) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0)
 
 
+@dataclass
+class Answer:
+    """What arrived of an answer, and how it ended."""
+
+    tokens: int = 0
+    finish_reason: str | None = None
+
+
 async def streamed(
     asking: openai.AsyncOpenAI, tokens: int, began: asyncio.Event | None = None
-) -> int:
-    """Tokens of an answer that arrives in parts, to its end."""
-    tokens_out = 0
+) -> Answer:
+    """An answer that arrives in parts, to its end."""
+    answer = Answer()
     stream = await asking.completions.create(
         model="tiny", prompt=SECRET_PROMPT, max_tokens=tokens, stream=True, temperature=0,
         stream_options={"include_usage": True}, extra_body={"ignore_eos": True},
     )  # fmt: skip
     async for part in stream:
-        tokens_out = part.usage.completion_tokens if part.usage else tokens_out
+        answer.tokens = part.usage.completion_tokens if part.usage else answer.tokens
+        for choice in part.choices:
+            answer.finish_reason = choice.finish_reason or answer.finish_reason
         if began is not None:
             began.set()
-    return tokens_out
+    return answer
 
 
 def test_words_that_the_model_might_say_surprise_it_less_than_nonsense(
@@ -155,11 +173,11 @@ def test_it_says_what_it_found_and_lines_that_work(served: Served) -> None:
 
 
 def test_many_streams_at_once_all_arrive(served: Served) -> None:
-    async def ask() -> list[int]:
+    async def ask() -> list[Answer]:
         async with client(served) as asking:
             return await asyncio.gather(*(streamed(asking, 12) for _ in range(8)))
 
-    assert asyncio.run(ask()) == [12] * 8
+    assert asyncio.run(ask()) == [Answer(12, "length")] * 8
 
 
 def test_only_health_and_ready_are_open(served: Served) -> None:
@@ -205,21 +223,28 @@ def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
     served.wait_until("ready after", times=2)
     family = served.family()
 
-    async def stop_under_load() -> tuple[list[int], bool]:
+    async def stop_under_load() -> tuple[list[Answer], list[Answer], bool]:
         async with client(served) as asking:
             began = [asyncio.Event() for _ in range(4)]
-            answers = [asyncio.create_task(streamed(asking, LONG, event)) for event in began]
+            short = [asyncio.create_task(streamed(asking, LONG, event)) for event in began]
             await asyncio.gather(*(event.wait() for event in began))
+            long = [asyncio.create_task(streamed(asking, LONGEST)) for _ in range(MANY)]
+            while is_waiting(served, MANY):
+                await asyncio.sleep(0.2)
             served.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.5)
             late = await asyncio.to_thread(is_refused, served)
-            return await asyncio.gather(*answers), late
+            finished = await asyncio.gather(*short)
+            served.process.send_signal(signal.SIGTERM)  # the others are not waited for
+            return finished, await asyncio.gather(*long), late
 
-    answers, late = asyncio.run(stop_under_load())
-    assert answers == [LONG] * 4
+    finished, ended, late = asyncio.run(stop_under_load())
+    assert finished == [Answer(LONG, "length")] * 4
+    assert [answer.finish_reason for answer in ended] == ["abort"] * MANY
+    assert all(answer.tokens < LONGEST for answer in ended)
     assert late
     assert served.process.wait(120) == 0, served.text
-    assert served.text.rstrip().endswith("stopped")
+    assert f"stopped; requests ended with finish_reason abort: {MANY}" in served.text
     assert [process for process in family if is_alive(process)] == []
     check_port("127.0.0.1", served.port)
 
