@@ -43,7 +43,7 @@ class Served:
         (folder / "key").write_text(f"{KEY}\n")
         command = [
             *(sys.executable, "-m", "serve", f"checkpoint={checkpoint}", f"port={self.port}"),
-            *(f"api_key_file={folder / 'key'}", "restart=on-failure", "drain_s=60"),
+            *(f"api_key_file={folder / 'key'}", "restart=on-failure", "drain_s=300"),
         ]
         variables = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
         variables.pop("VLLM_API_KEY", None)
