@@ -198,7 +198,7 @@ class Environment(Part):
     checkpoint_sha256: Name = ABSENT
     quantization_sha256: Name = ABSENT
     weights: Literal["random", "trained"] = ABSENT
-    pruned: bool = ABSENT
+    pruned: bool | None = None
     made_up: Repeat = ABSENT
 
 
