@@ -59,6 +59,8 @@ SelfTime = Annotated[float, Field(ge=-1, le=LONGEST_S)]
 Rate = Annotated[float, Field(gt=0, le=FASTEST)]
 RateOrNone = Annotated[float, Field(ge=0, le=FASTEST)]
 Amount = Annotated[float, Field(ge=0, le=1e15)]
+RoundedDivergence = Annotated[float, Field(ge=-1e-3, le=1e15)]
+"""Of two models that are the same it may fall below 0 by rounding."""
 Share = Annotated[float, Field(ge=0, le=1)]
 LimitShare = Annotated[float, Field(ge=0, le=1000)]
 """Above 1 where the limit was measured in memory and the weights fit into the CPU's cache."""
@@ -262,7 +264,7 @@ class Block(Part):
     """What rounding one block of a model alone does."""
 
     block: FullName
-    divergence: Amount
+    divergence: RoundedDivergence
     bytes: Amount
     modules: list[Name] = ABSENT
 
@@ -273,10 +275,10 @@ class SensitivityValues(Part):
     blocks: list[Block]
     worth_ignoring: list[Name]
     ignore: list[Name] = ABSENT
-    median_divergence: Amount = ABSENT
+    median_divergence: RoundedDivergence = ABSENT
     ignored_bytes: Amount = ABSENT
-    ignored_divergence: Amount = ABSENT
-    total_divergence: Amount = ABSENT
+    ignored_divergence: RoundedDivergence = ABSENT
+    total_divergence: RoundedDivergence = ABSENT
 
 
 class Operator(Part):

@@ -14,12 +14,12 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, last_line, unknown
+from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
 from conf.models import ORIGINAL
 from conf.schema import EvaluateConfig
 from conf.terminal import progress, say
 from evaluate.environment import environment, key
-from evaluate.results import Row, append, current, read
+from evaluate.results import Row, append, current, kept, misfit, read
 from serve.checkpoint import checkpoint_hash
 from serve.engine import model_folder
 
@@ -65,6 +65,9 @@ def measure_sensitivity(config: EvaluateConfig) -> None:
                 generation=before[stated].generation + 1 if row is not None else 0,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
             )
+            wrong = misfit(kept(row))
+            if wrong:
+                raise world_fault(f"{name}: what was measured cannot be kept: {wrong}")
             append(path, row)
         _show(row)
 

@@ -290,6 +290,22 @@ def test_a_run_of_minus_500_ms_is_ranked_nowhere(run_command: Run, tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
+def test_an_evaluation_that_goes_on_names_a_damaged_line_and_leaves_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    lines = [json.dumps(speed()), json.dumps(put(speed(), "values.latency_s", 0)), '{"kind": "sp']
+    path.write_text("\n".join(lines))  # a run that was killed left the last one
+    ledger = Ledger(evaluate_config("model=tiny", f"results={path}"))
+    assert len(ledger.before) == 1
+    said = capsys.readouterr().err
+    assert f"{path}:2: values.latency_s is 0" in said
+    assert f"{path}:3: no JSON" in said
+    ledger._keep(quick_row())
+    assert path.read_text().splitlines()[:3] == lines
+    assert [row.kind for row in read(path)[0]] == ["speed", "accuracy"]
+
+
 def test_a_run_that_could_not_be_read_again_is_recorded_as_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     ledger = Ledger(evaluate_config("model=tiny", f"results={path}"))
