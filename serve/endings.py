@@ -4,11 +4,14 @@ import re
 import signal
 from pathlib import Path
 
-from serve.talk import reason_in
+from serve.talk import ERROR, reason_in
 
 CGROUPS = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+# What vLLM's server says when the process of its engine is gone, and how that begins its lines.
+ENGINE_DIED = re.compile(r"engine core exited unexpectedly|proc\w* [^\n]*died|EngineDeadError")
+ENGINE_LINE = ("(EngineCore", "(Worker")
 BY_SHELL = 128  # a shell or a container adds it to the number of the signal
 LAST_LINES = 2
 LONGEST_LINE = 160
@@ -55,6 +58,16 @@ def ending(code: int, log: str, kills_before: int) -> str:
         if oom_kills() > kills_before:
             hint = ": the system was out of memory"
     return f"was ended by {signal.Signals(number).name}{hint}; {last_lines(log)}"
+
+
+def engine_ending(log: str, kills_before: int) -> str:
+    """How the process of an engine ended whose server says only that it is gone: with the error
+    that it wrote; killed where it wrote none."""
+    own = "\n".join(line for line in log.splitlines() if line.startswith(ENGINE_LINE))
+    if ERROR.search(own):
+        return f"the engine failed: {reason_in(own)}"
+    hint = ": the system was out of memory" if oom_kills() > kills_before else ""
+    return f"the engine's process was killed or crashed{hint}; {last_lines(own)}"
 
 
 def last_lines(log: str) -> str:

@@ -24,8 +24,8 @@ import psutil
 from conf.cache import cache_root
 from conf.errors import QuantlineError, world_fault
 from serve.door import ABORTING, DRAINING, READY, STATE
-from serve.endings import ending, oom_kills
-from serve.talk import no_proxy, reason_in
+from serve.endings import ENGINE_DIED, ending, engine_ending, oom_kills
+from serve.talk import no_proxy
 
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30
@@ -48,8 +48,6 @@ OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|No available memory for the cache|larger than the (?:maximum|"
     r"available)[^\n]*KV cache|KV cache is needed|Free memory on device|Cannot allocate memory"
 )
-# What vLLM's server says when the process of its engine is gone.
-ENGINE_DIED = re.compile(r"(?:[Ee]ngine core|Worker) proc\w* [^\n]*died|EngineDeadError")
 NO_PROXY = no_proxy()
 LOWER = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_memory_utilization"
 
@@ -159,12 +157,10 @@ class ServerProcess:
         """Why it is gone, in one line."""
         code, text = self.process.wait(), self.text()
         where = f"(see {self.log})"
-        if code > 0 and OUT_OF_MEMORY.search(text):
+        if code >= 0 and OUT_OF_MEMORY.search(text):
             return world_fault(f"the engine ran out of memory: {LOWER} {where}")
-        if code > 0 and ENGINE_DIED.search(text):
-            hint = ": the system was out of memory" if oom_kills() > self.kills_before else ""
-            words = "the engine's process was killed or crashed"
-            return world_fault(f"{words}{hint}; {reason_in(text)} {where}")
+        if code >= 0 and ENGINE_DIED.search(text):
+            return world_fault(f"{engine_ending(text, self.kills_before)} {where}")
         return world_fault(f"the server {ending(code, text, self.kills_before)} {where}")
 
     def late_death(self) -> QuantlineError | None:

@@ -11,7 +11,8 @@ import pytest
 from conf.errors import QuantlineError
 from evaluate.process import run_worker
 from serve import endings
-from serve.endings import ending, oom_kills
+from serve.endings import ending, engine_ending, oom_kills
+from serve.talk import reason_in
 
 LOG = "INFO loading\nValueError: an old one that was handled\nINFO decoding\nINFO 3 requests\n"
 
@@ -28,6 +29,34 @@ LOG = "INFO loading\nValueError: an old one that was handled\nINFO decoding\nINF
 )
 def test_a_signal_is_told_from_an_error(code: int, words: str) -> None:
     assert ending(code, LOG, oom_kills()).startswith(words)
+
+
+SERVER_LOG = """\
+(APIServer pid=7) WARNING 11-16 04:23:05 [utils.py:255] errors like `OSError: [Errno 24] Too many`
+(EngineCore pid=8) INFO 11-16 04:27:40 [core.py:7] decoding
+(APIServer pid=7) WARNING 11-16 04:27:47 [core_client.py:817] engine core exited unexpectedly
+(APIServer pid=7) ERROR 11-16 04:27:47 [async_llm.py:906] EngineDeadError: See root cause above
+"""
+FATAL = "(EngineCore pid=8) ERROR 11-16 04:27:41 [core.py:9] ValueError: no room for this"
+
+
+def test_an_engine_that_was_killed_is_told_from_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endings, "oom_kills", lambda: 1)
+    assert endings.ENGINE_DIED.search(SERVER_LOG)
+    assert "killed or crashed; its log ends with: (EngineCore pid=8)" in engine_ending(
+        SERVER_LOG, 1
+    )
+    assert "killed or crashed: the system was out of memory;" in engine_ending(SERVER_LOG, 0)
+    assert engine_ending(f"{FATAL}\n{SERVER_LOG}", 0) == f"the engine failed: {FATAL}"
+
+
+def test_a_warning_is_no_reason() -> None:
+    assert reason_in(SERVER_LOG.splitlines()[0] + "\nValueError: it broke\nend\n") == (
+        "ValueError: it broke"
+    )
+    assert reason_in(SERVER_LOG).endswith("EngineDeadError: See root cause above")
 
 
 def test_an_empty_log_is_said() -> None:

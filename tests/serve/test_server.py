@@ -26,7 +26,7 @@ from serve.process import check_port, free_port
 WORDS = 1024  # that tiny knows
 KEY = "sesame-opens-the-door"
 SECRET_PROMPT = "platypus-umbrella-seventeen"
-START_LIMIT_S = 300
+START_LIMIT_S = 900  # of a machine that does much else
 LONG = 160  # tokens of an answer that is still being written when the server is told to stop
 LONGEST = 1500  # of one that is not done by then
 MANY = 200  # of those; more than run at once, so that some have not begun
@@ -220,6 +220,7 @@ def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
     engine = next(p for p in served.family() if "EngineCore" in (p.name() + " ".join(p.cmdline())))
     engine.kill()
     served.wait_until("starting again in 1 s")
+    assert "the engine's process was killed or crashed" in served.text
     served.wait_until("ready after", times=2)
     family = served.family()
 
@@ -243,7 +244,7 @@ def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
     assert [answer.finish_reason for answer in ended] == ["abort"] * MANY
     assert all(answer.tokens < LONGEST for answer in ended)
     assert late
-    assert served.process.wait(120) == 0, served.text
+    assert served.process.wait(START_LIMIT_S) == 0, served.text
     assert f"stopped; requests ended with finish_reason abort: {MANY}" in served.text
     assert [process for process in family if is_alive(process)] == []
     check_port("127.0.0.1", served.port)
@@ -255,7 +256,7 @@ def test_a_stop_before_it_is_ready_waits_for_nothing(tiny_checkpoint: Path, tmp_
     try:
         starting.wait_until("starting vLLM (log in")
         starting.process.send_signal(signal.SIGINT)
-        assert starting.process.wait(START_LIMIT_S / 6) == 0, starting.text
+        assert starting.process.wait(60) == 0, starting.text
         assert starting.text.rstrip().endswith("stopping\nstopped")
     finally:
         starting.process.kill()
