@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,9 @@ from conf.errors import bad_input
 LONGEST_LINE = 64 * 2**20
 DEEPEST = 16
 MOST_DIGITS = 30
+# Looking at every number and every text takes longer than reading: first whether there is cause.
+LARGE = re.compile(rb"\d{30}|[\d.][eE]\+?\d{3,}\s*[,\]}]")
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -60,19 +64,22 @@ def content(line: bytes) -> Any:
         text = line.removeprefix(BOM).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"no UTF-8 (byte {error.start + 1})") from error
+    is_large = LARGE.search(line) is not None
     try:
         found = json.loads(
             text,
             parse_constant=_constant,
-            parse_float=_float,
-            parse_int=_int,
             object_pairs_hook=_object,
+            parse_float=_float if is_large else None,
+            parse_int=_int if is_large else None,
         )
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON ({error.msg})") from error
     except RecursionError as error:
         raise ValueError("is nested too deep") from error
-    _check(found, DEEPEST)
+    _check_depth(found, DEEPEST)
+    if SURROGATE.search(line):
+        _check_text(found)
     return found
 
 
@@ -102,16 +109,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check(value: Any, depth: int) -> None:
-    """Text that cannot be written again, and nesting that nobody can read."""
+def _check_depth(value: Any, depth: int) -> None:
+    if not isinstance(value, dict | list):
+        return
+    if not depth:
+        raise ValueError(f"is nested deeper than {DEEPEST} levels")
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, (dict, list)):
+            _check_depth(part, depth - 1)
+
+
+def _check_text(value: Any) -> None:
+    """No text that cannot be written again."""
     if isinstance(value, str):
-        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
             raise ValueError(f"{_short(value)!a} holds half a character (a lone surrogate)")
     elif isinstance(value, dict | list):
-        if not depth:
-            raise ValueError(f"is nested deeper than {DEEPEST} levels")
         for part in [*value, *value.values()] if isinstance(value, dict) else value:
-            _check(part, depth - 1)
+            _check_text(part)
 
 
 def _short(words: str) -> str:
