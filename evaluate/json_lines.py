@@ -108,7 +108,8 @@ def _check(value: Any, depth: int) -> None:
         if isinstance(part, (dict, list)):
             _check(part, depth - 1)
         elif isinstance(part, float) and abs(part) == math.inf:
-            raise ValueError(f"{_short(str(name))} is no number that can be kept: too large")
+            shown = _short(str(name)).encode("unicode_escape").decode()
+            raise ValueError(f"{shown} is no number that can be kept: too large")
 
 
 def _check_text(value: Any) -> None:

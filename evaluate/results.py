@@ -168,6 +168,7 @@ def _first(error: ValidationError) -> str:
     """The first thing that pydantic found, in one line: the field, its value, and the range."""
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    where = where.encode("unicode_escape").decode()
     words = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     words = words.partition(" or instance of ")[0]
     if first["type"] == "missing":

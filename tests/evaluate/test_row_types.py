@@ -82,6 +82,7 @@ def put(row: Content, place: str, value: Any) -> Content:
         ("environment.weights", "made of air", "should be 'random' or 'trained'"),
         ("limit", None, "limit is None: should be a valid dictionary"),
         ("limit.prefill_share", 0.001, "limit.prefill_share is 0.001, its parts say"),
+        ("kernels", {"\x1b[31m": 7}, "kernels.\\x1b[31m is '\\x1b[31m': should have no control"),
         ("kernels", {"scheme": 7}, "kernels.scheme is 7: should be a valid string"),
         ("memory.weights_gib", -1.0, "memory.weights_gib is -1.0: should be greater than"),
         ("memory.kv_cache_requests", 1.0, "memory.kv_cache_requests is 1, its parts say"),
