@@ -1,11 +1,18 @@
 """`python -m evaluate scenario=NAME`: measure the checkpoints of a model beside the original."""
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from conf.app import run
 from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema import LM_EVAL, EvaluateConfig
+from conf.terminal import say
+
+TERMINATED = 128 + signal.SIGTERM
 
 COMMAND = Command(
     "evaluate",
@@ -18,7 +25,36 @@ COMMAND = Command(
 )
 
 
+class Terminated(BaseException):
+    """SIGTERM came. No Exception, so that nobody takes it for a failure of what is measured."""
+
+
 def main(config: EvaluateConfig) -> None:
+    from evaluate.lock import only_writer
+
+    with _ended_by_sigterm(config.results), only_writer(Path(config.results)):
+        _measure_and_report(config)
+
+
+@contextmanager
+def _ended_by_sigterm(results: str) -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: processes that it started are ended, too."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Terminated:
+        say(f"ended by SIGTERM; {results} keeps what was measured, the same command goes on")
+        sys.exit(TERMINATED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure_and_report(config: EvaluateConfig) -> None:
     from evaluate.cpu_note import explain_slower_on_cpu
     from evaluate.report_at_end import report_at_end
 
@@ -30,10 +66,12 @@ def main(config: EvaluateConfig) -> None:
         if error.exit_code != GATE_FAILED and _size(config) == before:
             raise  # nothing was measured
         failure = error
-    report_at_end(config)
+    no_report = report_at_end(config)
     explain_slower_on_cpu(config)
-    if failure is not None:
-        raise failure
+    if failure is not None and no_report is not None:
+        say(str(no_report))
+    if failure is not None or no_report is not None:
+        raise failure or no_report  # type: ignore[misc]
 
 
 def _size(config: EvaluateConfig) -> int:

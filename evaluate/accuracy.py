@@ -13,6 +13,7 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.errors import bad_input
+from evaluate import verdicts
 
 BLOCK = 64  # neighbouring tokens share their context: they are drawn together
 DRAWS = 2000
@@ -22,12 +23,12 @@ SMALLEST = 1e-9
 WORST = 5
 CONTEXT = 24  # tokens shown before a position
 
-NO_LOSS, SMALL_LOSS, LOSS, BROKEN = "no loss seen", "small loss", "loss", "broken"
-VERDICTS = (NO_LOSS, SMALL_LOSS, LOSS, BROKEN)
+NO_LOSS, SMALL_LOSS, LOSS, BROKEN = VERDICTS = verdicts.VERDICTS
 # Share of the original's quality (its perplexity over the new one) and mean divergence, in nats,
 # below and above which a loss is no longer small, and a checkpoint broken.
-SMALL_RECOVERY, BROKEN_RECOVERY = 0.98, 0.5
-NO_DIVERGENCE, SMALL_DIVERGENCE, BROKEN_DIVERGENCE = 0.01, 0.1, 2.0
+SMALL_RECOVERY, BROKEN_RECOVERY = 0.98, verdicts.BROKEN_RECOVERY
+NO_DIVERGENCE, SMALL_DIVERGENCE = 0.01, 0.1
+BROKEN_DIVERGENCE = verdicts.BROKEN_DIVERGENCE
 NEGLIGIBLE = 0.0005  # nats: below what two runs of one engine differ by
 
 

@@ -37,13 +37,15 @@ def judged_values(path: Path, original: Path | None, folder: Path, seed: int) ->
 def gate(values: dict[str, Any], accuracy: AccuracyConfig) -> QuantlineError | None:
     """What makes an accuracy fail: a broken checkpoint always, less than was asked for if asked."""
     if values.get("verdict") == BROKEN:
-        name = "perplexity" if "perplexity" in values else "score"
-        return gate_failed(f"accuracy: it is broken, {name} {values[name]:.4g}")
+        known = [name for name in ("perplexity", "score") if name in values]
+        shown = f"{known[0]} {values[known[0]]:.4g}" if known else "no number"
+        return gate_failed(f"accuracy: it is broken, {shown}")
     least, found = accuracy.min_recovery, values.get("recovery")
     if least is not None and found is not None and found < least:
-        between = f"{values['recovery_low']:.4f} to {values['recovery_high']:.4f}"
+        low, high = values.get("recovery_low"), values.get("recovery_high")
+        between = "" if low is None or high is None else f" ({low:.4f} to {high:.4f})"
         return gate_failed(
-            f"accuracy: {found:.4f} of the original's quality is left ({between}), "
+            f"accuracy: {found:.4f} of the original's quality is left{between}, "
             f"accuracy.min_recovery={least}"
         )
     return None

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, unknown
+from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, unknown, world_fault
 from conf.schema import EvaluateConfig
 from conf.terminal import say
 from evaluate.environment import environment
-from evaluate.results import Row, append, current, read
+from evaluate.results import Row, append, current, kept, misfit, read
 
 NARROWEST_TABLE = 140  # columns; names cut short would all look alike
 
@@ -56,7 +56,13 @@ class Ledger:
         return self.generations.get(cell, 0)
 
     def _keep(self, row: Row) -> None:
-        """In the file, and in the tables at the end."""
+        """In the file, and in the tables at the end. A row that could not be read again is a
+        failure of its own: it would be measured again and again."""
+        wrong = misfit(kept(row))
+        if wrong:
+            error = world_fault(f"the run cannot be kept: {wrong}")
+            self._fail(row.checkpoint, row.measure, row.key, error)
+            return
         append(self.path, row)
         self.rows.append(row)
 

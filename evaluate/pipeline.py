@@ -207,7 +207,7 @@ class Sweep(Ledger):
             return found
         names = {value: name for name, value in keys.items()}
         for row in current(self.before):
-            same = row.key in names and row.checkpoint == checkpoint
+            same = names.get(row.key) == row.measure and row.checkpoint == checkpoint
             wanted = row.repeat < self.config.repeats and row.start < self.config.starts
             counts = row.kind == "accuracy" or wanted
             if row.kind in ("speed", "accuracy") and same and counts and not row.invalid:

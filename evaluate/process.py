@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, world_fault
+from serve.endings import ending, oom_kills
 from serve.engine import environment
-from serve.talk import reason_in
 
 
 def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str, Any]]:
@@ -33,6 +33,7 @@ def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str
         )
     os.close(writing)
     os.close(held)
+    kills_before = oom_kills()
     refused: QuantlineError | None = None
     try:
         assert worker.stdin is not None
@@ -55,5 +56,5 @@ def run_worker(module: str, job: dict[str, Any], log: Path) -> Iterator[dict[str
     if refused is not None:
         raise refused
     if worker.returncode:
-        reason = reason_in(log.read_text(errors="replace"))
-        raise world_fault(f"the engine stopped with {worker.returncode}: {reason} (see {log})")
+        words = ending(worker.returncode, log.read_text(errors="replace"), kills_before)
+        raise world_fault(f"the engine {words} (see {log})")

@@ -1,21 +1,23 @@
 """The report that an evaluation leaves behind, beside its results."""
 
+import shlex
 from pathlib import Path
 
-from conf.report_schema import ReportConfig
+from conf.errors import WORLD_FAULT, QuantlineError
+from conf.report_schema import ReportConfig, asked
 from conf.schema import EvaluateConfig
-from conf.terminal import say
 
 
 def report_folder(results: Path) -> Path:
     return results.with_name(f"{results.stem}-report")
 
 
-def report_at_end(config: EvaluateConfig) -> None:
-    """Writes the report; that it cannot be written takes nothing from what was measured."""
+def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
+    """Writes the report. Where it cannot be written, says why and how to write it again; that
+    takes nothing from what was measured."""
     results = Path(config.results).expanduser()
     if not results.is_file():
-        return
+        return None
     wanted = ReportConfig(
         results=[str(results)],
         out=str(report_folder(results)),
@@ -28,6 +30,17 @@ def report_at_end(config: EvaluateConfig) -> None:
 
         write_report(wanted)
     except ImportError as error:
-        say(f"no report: {error.name} is not installed; evaluate.report writes it anywhere else")
+        return _no_report(wanted, f"{error.name} is not installed", WORLD_FAULT)
     except Exception as error:
-        say(f"no report: {' '.join(str(error).split()) or type(error).__name__}")
+        words = " ".join(str(error).split()) or type(error).__name__
+        code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
+        return _no_report(wanted, words, code)
+    return None
+
+
+def _no_report(wanted: ReportConfig, words: str, code: int) -> QuantlineError:
+    options = [f"results=[{wanted.results[0]}]", f"out={wanted.out}", *asked(wanted)]
+    command = shlex.join(["python", "-m", "evaluate.report", *options])
+    return QuantlineError(
+        f"no report: {words}. All runs are kept in {wanted.results[0]}; {command} writes it", code
+    )

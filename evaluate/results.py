@@ -2,19 +2,24 @@
 
 import fcntl
 import json
-import math
 import os
-import typing
 from collections import defaultdict
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from conf.errors import bad_input, world_fault
+from evaluate.json_lines import content, lines
+from evaluate.row_consistency import contradiction
+from evaluate.row_types import TYPES
 
 SCHEMA = 2
 DIGITS = 7
-KINDS = ("speed", "accuracy", "sensitivity", "profile", "skipped", "failed")
+KINDS = tuple(TYPES)
+MOST_FAULTS = 1000  # without one good line
+LONGEST_SHOWN = 60
 
 
 @dataclass
@@ -67,11 +72,6 @@ NAMES = frozenset(item.name for item in fields(Row))
 NEEDED = frozenset(
     item.name for item in fields(Row) if item.default is MISSING and item.default_factory is MISSING
 )
-TYPES = {
-    item.name: typing.get_origin(hint) or hint
-    for item in fields(Row)
-    for hint in [typing.get_type_hints(Row)[item.name]]
-}
 
 
 def append(path: Path, row: Row) -> None:
@@ -95,15 +95,18 @@ def append(path: Path, row: Row) -> None:
 
 def _line(row: Row) -> str:
     """Without spaces, and with as many digits as a clock is worth: files are kept for years."""
-    return json.dumps(rounded(asdict(row)), allow_nan=False, separators=(",", ":"))
+    return json.dumps(kept(row), allow_nan=False, separators=(",", ":"))
 
 
 def rounded(value: Any) -> Any:
-    """With as many digits as are kept."""
+    """As it is kept: with fewer digits, and without halves of characters, which names that are
+    no UTF-8 leave in Python's strings and which cannot be read again."""
     if isinstance(value, dict):
-        return {name: rounded(part) for name, part in value.items()}
+        return {rounded(name): rounded(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(part) for part in value]
+    if isinstance(value, str) and not value.isascii():
+        return value.encode(errors="replace").decode()
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
@@ -119,59 +122,66 @@ def _write_or_take_back(descriptor: int, line: bytes, size: int, path: Path) -> 
 
 
 def read(path: Path) -> tuple[list[Row], list[str]]:
-    """The rows of a file, and for each line that is none, what is wrong with it."""
+    """The rows of a file, and for each line that is none, what is wrong with it. Whoever reads
+    rows may rely on what evaluate.row_types declares."""
     rows, faults = [], []
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        raise bad_input(f"results={path}: cannot be read ({error.strerror})") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in lines(path):
         try:
-            rows.append(_row(line))
+            rows.append(_row(content(line)))
         except ValueError as error:
             faults.append(f"{path}:{number}: {error}")
+            if not rows and len(faults) == MOST_FAULTS:
+                raise bad_input(f"results={path}: is no file of results ({faults[0]})") from error
     return rows, faults
 
 
-def _row(line: str) -> Row:
-    try:
-        content = json.loads(line, parse_constant=_refuse)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg})") from error
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        found = content.get("schema") if isinstance(content, dict) else None
-        raise ValueError(f"schema {found}, this version reads {SCHEMA}")
-    wrong = sorted(set(content) - NAMES) or sorted(NEEDED - set(content))
+def _row(found: Any) -> Row:
+    wrong = misfit(found)
     if wrong:
-        raise ValueError(f"the field {wrong[0]} is unknown or missing")
-    if content["kind"] not in KINDS:
-        raise ValueError(f"kind is {content['kind']!r}, known are {', '.join(KINDS)}")
-    row = Row(**content)
-    _check_types(row)
-    return row
+        raise ValueError(wrong)
+    return Row(**found)
 
 
-def _check_types(row: Row) -> None:
-    for name, kind in TYPES.items():
-        if not isinstance(getattr(row, name), kind):
-            raise ValueError(f"the field {name} is no {kind.__name__}")
-    for name in ("versions", "engine_options", "variables"):
-        if not isinstance(row.environment.get(name, {}), dict):
-            raise ValueError(f"environment.{name} is no dict")
-    if row.kind == "speed":
-        for name, value in row.values.items():
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"values.{name} is no number")
-    if row.kind == "profile" and not row.values.get("window_s", 0) > 0:
-        raise ValueError("values.window_s is no time")
+def kept(row: Row) -> dict[str, Any]:
+    """A row as it stands in a file."""
+    found: dict[str, Any] = rounded(asdict(row))
+    return found
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"holds {constant}")
+def misfit(found: Any) -> str:
+    """What keeps a JSON value from being a row; empty for a row."""
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA or not isinstance(schema, int):
+        return f"schema {_shown(schema)}, this version reads {SCHEMA}"
+    wrong = sorted(set(found) - NAMES) or sorted(NEEDED - set(found))
+    if wrong:
+        return f"the field {_shown(wrong[0])[1:-1]} is unknown or missing"
+    kind = found["kind"]
+    if kind not in KINDS:
+        return f"kind is {_shown(kind)}, known are {', '.join(KINDS)}"
+    try:
+        TYPES[kind].model_validate(found)
+    except ValidationError as error:
+        return _first(error)
+    return contradiction(found)
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that pydantic found, in one line: the field, its value, and the range."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    where = where.encode("unicode_escape").decode()
+    words = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    words = words.partition(" or instance of ")[0]
+    if first["type"] == "missing":
+        return f"the field {where} is missing"
+    return f"{where} is {_shown(first['input'])}: {words}"
+
+
+def _shown(value: Any) -> str:
+    words = repr(value) if isinstance(value, str) else str(value)
+    words = words.encode("ascii", "backslashreplace").decode()
+    return words if len(words) <= LONGEST_SHOWN else f"{words[:LONGEST_SHOWN]}..."
 
 
 def current(rows: list[Row]) -> list[Row]:

@@ -14,18 +14,22 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, last_line, unknown
+from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
 from conf.models import ORIGINAL
 from conf.schema import EvaluateConfig
 from conf.terminal import progress, say
 from evaluate.environment import environment, key
-from evaluate.results import Row, append, current, read
+from evaluate.results import Row, append, current, kept, misfit, read
 from serve.checkpoint import checkpoint_hash
 from serve.engine import model_folder
 
 FRAGILE = 3.0  # times the median divergence
 MOST_BYTES = 0.1  # of all that the recipe saves
 SHOWN = 12
+SHOWN_VALUES = {
+    *("median_divergence", "blocks", "worth_ignoring", "ignore"),
+    *("ignored_bytes", "ignored_divergence", "total_divergence"),
+}
 
 
 def measure_sensitivity(config: EvaluateConfig) -> None:
@@ -40,11 +44,14 @@ def measure_sensitivity(config: EvaluateConfig) -> None:
     path = Path(config.results).expanduser()
     facts = environment(config.gpu, config.engine)
     weights = checkpoint_hash(model_folder(config.model))
-    before = {row.key: row for row in current(read(path)[0]) if row.kind == "sensitivity"}
+    rows, faults = read(path)
+    for fault in faults:
+        say(f"{fault}; the line is left alone")
+    before = {row.key: row for row in current(rows) if row.kind == "sensitivity"}
     for name in names:
         stated = key(facts, (name, config.accuracy.kind), weights, config.accuracy)
         row = before.get(stated)
-        if row is None or config.force:
+        if row is None or config.force or not set(row.values) >= SHOWN_VALUES:
             row = Row(
                 kind="sensitivity",
                 model=str(config.model.name),
@@ -58,6 +65,9 @@ def measure_sensitivity(config: EvaluateConfig) -> None:
                 generation=before[stated].generation + 1 if row is not None else 0,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
             )
+            wrong = misfit(kept(row))
+            if wrong:
+                raise world_fault(f"{name}: what was measured cannot be kept: {wrong}")
             append(path, row)
         _show(row)
 
@@ -141,7 +151,7 @@ def _show(row: Row) -> None:
     if not values["ignore"]:
         say("no block stands out: leaving some alone would buy little")
         return
-    share = values["ignored_divergence"] / values["total_divergence"]
+    share = values["ignored_divergence"] / (values["total_divergence"] or 1)
     say(
         f"{', '.join(values['worth_ignoring'])}: {share:.0%} of all blocks' divergence for "
         f"{values['ignored_bytes'] / 1e6:.1f} MB; leave them alone with"

@@ -119,18 +119,21 @@ def accuracy_table(rows: list[Row]) -> Table | None:
 
 def _accuracy_line(values: dict[str, Any]) -> list[str]:
     perplexity = f"{values['perplexity']:.3f}" if "perplexity" in values else "no number"
-    if "recovery" not in values:
-        return [perplexity, "", "", "", "", "", str(values.get("verdict", ""))]
-    left = [values[name] for name in ("recovery", "recovery_low", "recovery_high")]
     return [
         perplexity,
-        f"{left[0]:.2%} ({left[1]:.2%} to {left[2]:.2%})",
-        f"{values['divergence_mean']:.4f}",
-        f"{values['divergence_p99']:.3f}",
-        f"{values['same_top_share']:.1%}",
-        f"{values['agreed_tokens_mean']:.0f} of {values['continued_tokens']:.0f}",
-        str(values["verdict"]),
+        _filled("{:.2%} ({:.2%} to {:.2%})", values, "recovery", "recovery_low", "recovery_high"),
+        _filled("{:.4f}", values, "divergence_mean"),
+        _filled("{:.3f}", values, "divergence_p99"),
+        _filled("{:.1%}", values, "same_top_share"),
+        _filled("{:.0f} of {:.0f}", values, "agreed_tokens_mean", "continued_tokens"),
+        str(values.get("verdict", "")),
     ]
+
+
+def _filled(words: str, values: dict[str, Any], *names: str) -> str:
+    """Figures in words; nothing where one of them was not measured."""
+    figures = [values.get(name) for name in names]
+    return "" if None in figures else words.format(*figures)
 
 
 def worst_table(rows: list[Row]) -> Table | None:

@@ -143,7 +143,7 @@ class _Measurement:
         try:
             work()
         except Exception as error:
-            self.send("failed", {"measure": name, **described(error)})
+            self.send("failed", {"measure": name, **described(self.engine.death() or error)})
 
     def _canary(self) -> list[str]:
         """Whether it says anything at all, on a few lines of text."""

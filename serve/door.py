@@ -2,22 +2,32 @@
 
 vLLM asks for its key only under /v1 and leaves the rest open; it aborts what is running when it is
 told to stop. Here every route but /health and /ready asks for the key, /ready says whether the
-canary was heard, and a server that drains takes nothing new while it finishes what runs.
+canary was heard, and a server that drains takes nothing new while it finishes what runs. What is
+not done in time is ended here, each request with a finish reason.
 """
 
+import asyncio
 import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 STATE = "QUANTLINE_SERVER_STATE"
 KEY = "VLLM_API_KEY"
-READY, DRAINING = "ready", "draining"
+READY, DRAINING, ABORTING = "ready", "draining", "aborting"
+SECONDS_TO_ABORT = 4  # less than the program that watches waits for an answer
 OPEN = ("/health", "/ready")
 NO_KEY = "the key is missing or wrong: Authorization: Bearer KEY"
+FINISHED, DONE = b'"finish_reason":"', b"data: [DONE]"
+EMPTY_ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "/v1/completions": ("text_completion", {"text": ""}),
+    "/v1/chat/completions": ("chat.completion.chunk", {"delta": {}}),
+}
 UNCOUNTED = (*OPEN, "/metrics", "/v1/models", "/version", "/ping", "/load")
 
 Scope = MutableMapping[str, Any]
@@ -35,13 +45,14 @@ class Door:
         key = os.environ.get(KEY, "")
         self.key = _digest(key) if key else None
         self.running = 0
+        self.is_aborting = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         path = scope["path"]
         if path == "/ready" and scope["type"] == "http":
-            return await self._ready(send)
+            return await self._ready(scope, send)
         if path not in OPEN and not _is_preflight(scope) and not self._has_key(scope):
             return await _refuse(scope, send, 401, NO_KEY)
         if path in UNCOUNTED:
@@ -49,10 +60,26 @@ class Door:
         if self._is(DRAINING):
             return await _refuse(scope, send, 503, "the server is stopping")
         self.running += 1
+        if path in EMPTY_ENDS:
+            send = self._with_an_end(scope, send)
         try:
             return await self.app(scope, receive, send)
         finally:
             self.running -= 1
+
+    def _with_an_end(self, scope: Scope, send: Send) -> Send:
+        """Of a stream that is aborted before its first token vLLM sends no finish reason."""
+        finished = False
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal finished
+            body = message.get("body", b"")
+            finished = finished or FINISHED in body
+            if self.is_aborting and not finished and body.startswith(DONE):
+                message = {**message, "body": _empty_end(scope) + body}
+            await send(message)
+
+        return sending
 
     def _has_key(self, scope: Scope) -> bool:
         if self.key is None:
@@ -67,12 +94,43 @@ class Door:
             return state == READY
         return (self.state / state).exists()
 
-    async def _ready(self, send: Send) -> None:
+    async def _ready(self, scope: Scope, send: Send) -> None:
+        if self._is(ABORTING):
+            self.is_aborting = True
+            await _abort_all(scope)
         draining = self._is(DRAINING)
         is_ready = self._is(READY) and not draining
         content: dict[str, Any] = {"ready": is_ready, "draining": draining, "running": self.running}
         content["server"] = self.state.name if self.state else ""
         await _answer(send, 200 if is_ready else 503, content)
+
+
+def _empty_end(scope: Scope) -> bytes:
+    """The one event of an answer that is over before it began."""
+    kind, choice = EMPTY_ENDS[scope["path"]]
+    arguments = getattr(getattr(scope.get("app"), "state", None), "args", None)
+    names = getattr(arguments, "served_model_name", None) or [""]
+    content = {
+        "id": f"aborted-{secrets.token_hex(8)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": names[0],
+        "choices": [{"index": 0, **choice, "logprobs": None, "finish_reason": "abort"}],
+    }
+    return b"data: " + json.dumps(content).encode() + b"\n\n"
+
+
+async def _abort_all(scope: Scope) -> None:
+    """Has the engine end every request with finish_reason abort, also those that still wait, and
+    take no more; asked again, it ends those that have reached it since."""
+    engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
+    if engine is None:
+        return
+    # An engine that is dead or hangs ends nothing; the server is stopped all the same.
+    with suppress(Exception):
+        await asyncio.wait_for(
+            engine.pause_generation(mode="abort", clear_cache=False), SECONDS_TO_ABORT
+        )
 
 
 def _is_preflight(scope: Scope) -> bool:

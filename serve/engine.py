@@ -195,15 +195,17 @@ def server_environment() -> dict[str, str]:
 
 
 @contextmanager
-def running_server(folder: Path, settings: dict[str, Any], name: str, log: Path) -> Iterator[str]:
-    """Starts vLLM's server on a free port of this machine, yields its address once it answers,
-    and leaves no process behind."""
+def running_server(
+    folder: Path, settings: dict[str, Any], name: str, log: Path
+) -> Iterator[ServerProcess]:
+    """Starts vLLM's server on a free port of this machine, yields it once it answers, and leaves
+    no process behind."""
     port = free_port()
     command = server_command(folder, settings, "127.0.0.1", port, name)
     server = ServerProcess(command, server_environment(), f"http://127.0.0.1:{port}", log)
     try:
         server.wait_until_healthy()
         server.say_ready()
-        yield server.url
+        yield server
     finally:
         server.stop()

@@ -15,6 +15,7 @@ import time
 import urllib.error
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ import psutil
 
 from conf.cache import cache_root
 from conf.errors import QuantlineError, world_fault
-from serve.door import DRAINING, READY, STATE
-from serve.talk import no_proxy, reason_in
+from serve.door import ABORTING, DRAINING, READY, STATE
+from serve.endings import ENGINE_DIED, ending, engine_ending, oom_kills
+from serve.talk import no_proxy
 
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30
+SECONDS_TO_ABORT = 15
+SECONDS_TO_FLUSH = 2
+SECONDS_TO_DIE = 10
 POLL_S = 0.2
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 LIBRARY = ctypes.CDLL(None)  # loaded here: a process that was just forked must not
@@ -66,6 +71,16 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
+@dataclass
+class Stopped:
+    """What became of the requests that were running."""
+
+    aborted: int = 0
+    """Ended before they were done, with finish_reason abort."""
+    cut: int = 0
+    """Left without an end."""
+
+
 class ServerProcess:
     """vLLM's server and everything that it starts."""
 
@@ -83,6 +98,7 @@ class ServerProcess:
         self.state = _state_folder()
         self.variables = variables | {STATE: str(self.state)}
         self.begin = time.monotonic()
+        self.kills_before = oom_kills()
         self.place = log.stat().st_size if log.is_file() else 0
         with log.open("ab") as chatter:
             self.process = subprocess.Popen(
@@ -141,25 +157,37 @@ class ServerProcess:
         """Why it is gone, in one line."""
         code, text = self.process.wait(), self.text()
         where = f"(see {self.log})"
-        if OUT_OF_MEMORY.search(text):
+        if code >= 0 and OUT_OF_MEMORY.search(text):
             return world_fault(f"the engine ran out of memory: {LOWER} {where}")
-        if code < 0:
-            name = signal.Signals(-code).name
-            hint = "; the system may have been out of memory" if -code == signal.SIGKILL else ""
-            return world_fault(f"the server was ended by {name}{hint} {where}")
-        return world_fault(f"the server stopped with {code}: {reason_in(text)} {where}")
+        if code >= 0 and ENGINE_DIED.search(text):
+            return world_fault(f"{engine_ending(text, self.kills_before)} {where}")
+        return world_fault(f"the server {ending(code, text, self.kills_before)} {where}")
 
-    def stop(self, drain_s: float = 0.0, is_impatient: Callable[[], bool] = lambda: False) -> int:
-        """Lets what runs finish, then ends it and everything that it started; how many requests
-        were still running."""
-        left = 0
-        if self.is_alive() and drain_s:
-            left = self._drain(drain_s, is_impatient)
+    def late_death(self) -> QuantlineError | None:
+        """Why it is gone, after giving one that no longer answers the time to end; none where it
+        is well."""
+        deadline = time.monotonic() + SECONDS_TO_DIE
+        while self.is_alive() and time.monotonic() < deadline and not self._is_healthy():
+            time.sleep(POLL_S)
+        return None if self.is_alive() else self.death()
+
+    def stop(
+        self, drain_s: float | None = None, is_impatient: Callable[[], bool] = lambda: False
+    ) -> Stopped:
+        """Ends it and everything that it started. Given seconds, requests may finish for so long;
+        those that are left are then ended with a finish reason."""
+        stopped = Stopped()
+        if self.is_alive() and drain_s is not None:
+            stopped.aborted = self._drain(drain_s, is_impatient)
+            stopped.cut = self._abort() if stopped.aborted else 0
+            stopped.aborted -= stopped.cut
         family = self._family()
         if self.is_alive():
             self.process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + SECONDS_TO_STOP
-            while self.is_alive() and time.monotonic() < deadline and not is_impatient():
+            begin = time.monotonic()
+            while self.is_alive() and time.monotonic() < begin + (
+                SECONDS_TO_FLUSH if is_impatient() else SECONDS_TO_STOP
+            ):
                 time.sleep(POLL_S)
         for member in {*family, *self._family()}:
             with suppress(psutil.NoSuchProcess):
@@ -168,7 +196,7 @@ class ServerProcess:
         self.process.wait()
         psutil.wait_procs(family, timeout=SECONDS_TO_STOP)
         shutil.rmtree(self.state, ignore_errors=True)
-        return left
+        return stopped
 
     def _family(self) -> list[psutil.Process]:
         """Everything that it started; in a session of its own also what outlived it."""
@@ -185,6 +213,17 @@ class ServerProcess:
         deadline = time.monotonic() + seconds
         running = self._running(1)
         while running and time.monotonic() < deadline and self.is_alive() and not is_impatient():
+            time.sleep(POLL_S)
+            running = self._running(running)
+        return running
+
+    def _abort(self) -> int:
+        """Ends the requests that are left, each with its own finish reason: told to stop, vLLM
+        kills its engine and leaves their connections open. How many did not end."""
+        (self.state / ABORTING).touch()
+        deadline = time.monotonic() + SECONDS_TO_ABORT
+        running = self._running(1)  # each question has the server end what is left
+        while running and time.monotonic() < deadline and self.is_alive():
             time.sleep(POLL_S)
             running = self._running(running)
         return running

@@ -211,12 +211,13 @@ class Watch:
 
     def _stop(self, server: ServerProcess, signals: Signals) -> None:
         """What is running may finish; before the server is ready nothing can."""
-        drain_s = self.config.drain_s if self.ready_since else 0.0
+        drain_s = self.config.drain_s if self.ready_since else None
         words = f": {drain_s:g} s for what is running; again to stop at once" if drain_s else ""
         say(f"stopping{words}")
-        left = server.stop(drain_s, lambda: signals.is_impatient)
-        cut = f"{left} {'request was' if left == 1 else 'requests were'} cut short"
-        say(f"stopped, {cut}" if left else "stopped")
+        stopped = server.stop(drain_s, lambda: signals.is_impatient)
+        ends = [(stopped.aborted, "ended with finish_reason abort"), (stopped.cut, "cut short")]
+        said = [f"; requests {words}: {count}" for count, words in ends if count]
+        say(f"stopped{''.join(said)}")
 
     def _start(self, server: ServerProcess, signals: Signals) -> None:
         console = Console(stderr=True)

@@ -10,6 +10,7 @@ from conf.errors import last_line, world_fault
 
 API_KEY = "VLLM_API_KEY"
 ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
+HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d ")  # as vLLM marks its lines
 SAYS_NOTHING = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
 
 
@@ -48,6 +49,7 @@ def served_name(url: str) -> str:
 
 def reason_in(log: str) -> str:
     """The last line of a log that names an error of its own, or else the last one."""
-    named = [line for line in log.splitlines() if ERROR.search(line)]
+    lines = [line for line in log.splitlines() if not HARMLESS.search(line)]
+    named = [line for line in lines if ERROR.search(line)]
     telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
     return (telling or named or [last_line(log)])[-1].strip().removeprefix("error: ")

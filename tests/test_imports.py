@@ -17,6 +17,7 @@ ALLOWED = {
     "evaluate": {
         *("conf", "quantize.manifest", "evaluate"),
         *("serve.engine", "serve.talk", "serve.checkpoint", "serve.tensors"),
+        *("serve.process", "serve.endings"),
     },
 }
 HEAVY = {

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conf.errors import bad_input
+from conf.errors import QuantlineError, bad_input
 from conf.load_schema import EngineConfig, ScenarioConfig
 from evaluate.metrics import Request
 
@@ -87,6 +87,10 @@ class Engine(ABC):
     def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
         """Runs the prompts once under a profiler; the trace it wrote."""
         raise bad_input("this engine cannot be profiled: engine=vllm or engine=transformers")
+
+    def death(self) -> QuantlineError | None:
+        """Why a process of the engine is gone; none where all of them live, or there is none."""
+        return None
 
     def close(self) -> None:  # noqa: B027  (most hold nothing that outlives their process)
         """Gives back what it holds."""

@@ -1,17 +1,20 @@
 """vLLM in this process: requests are added and stepped through by hand, to time every token."""
 
 import itertools
+import multiprocessing
 import os
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from conf.errors import QuantlineError, world_fault
 from conf.load_schema import ScenarioConfig
 from evaluate.engines import Engine, Load, Positions
 from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
 from evaluate.workload import schedule
+from serve.endings import ending, oom_kills
 from serve.engine import environment, options
 
 RANDOM_WEIGHTS = "evaluate.engines.vllm_random.RandomWeights"
@@ -52,6 +55,8 @@ class VllmEngine(Engine):
         imported = time.perf_counter()
         # The statistics hold the prefix cache's counters.
         self.llm = LLM(str(load.folder), disable_log_stats=False, **engine_settings(load))
+        self.log, self.kills_before = load.log, oom_kills()
+        self.processes = multiprocessing.active_children()
         self.traces = load.traces
         self.numbers = itertools.count()
         self.loaded = loaded(load)
@@ -61,6 +66,15 @@ class VllmEngine(Engine):
         if "kv_cache_tokens" not in self.loaded.memory and cache.num_gpu_blocks:
             tokens = cache.num_gpu_blocks * cache.block_size
             self.loaded.memory["kv_cache_tokens"] = float(tokens)
+
+    def death(self) -> QuantlineError | None:
+        """vLLM says that its engine is dead, not of what."""
+        for process in self.processes:
+            if process.exitcode:
+                text = self.log.read_text(errors="replace")
+                words = ending(process.exitcode, text, self.kills_before)
+                return world_fault(f"the engine's process {process.name} {words}")
+        return None
 
     def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """Hands each prompt over at its time, never more at once than allowed, and steps. One that

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from conf.errors import bad_input
+from conf.errors import QuantlineError, bad_input
 from conf.load_schema import ScenarioConfig
 from evaluate.engines import NO_JUDGE, Engine, Load, Loaded
 from evaluate.engines.vllm import engine_settings
@@ -17,6 +17,7 @@ from evaluate.engines.vllm_log import loaded
 from evaluate.metrics import Request
 from evaluate.workload import schedule
 from serve.engine import running_server
+from serve.process import ServerProcess
 from serve.talk import key_headers, no_proxy, post, served_name
 
 NAME = "measured"
@@ -28,6 +29,7 @@ class ServerEngine(Engine):
 
     def __init__(self, load: Load) -> None:
         self.stack = contextlib.ExitStack()
+        self.server: ServerProcess | None = None
         begin = time.perf_counter()
         if load.engine.url:
             self.url = load.engine.url.rstrip("/")
@@ -37,8 +39,9 @@ class ServerEngine(Engine):
         self.name = NAME
         settings = engine_settings(load)
         settings.pop("skip_tokenizer_init", None)  # a server writes words, made-up ones, too
-        server = running_server(load.folder, settings, NAME, load.log)
-        self.url = self.stack.enter_context(server)
+        starting = running_server(load.folder, settings, NAME, load.log)
+        self.server = self.stack.enter_context(starting)
+        self.url = self.server.url
         try:
             self.loaded = loaded(load)
         except BaseException:
@@ -71,6 +74,9 @@ class ServerEngine(Engine):
                 if line.startswith(f"vllm:prefix_cache_{name}_total"):
                     found[name] += float(line.rsplit(" ", 1)[-1])
         return found["hits"], found["queries"]
+
+    def death(self) -> QuantlineError | None:
+        return self.server.late_death() if self.server else None
 
     def close(self) -> None:
         self.stack.close()

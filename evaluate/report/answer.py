@@ -23,6 +23,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What to serve of a model on a device, with the options that it was measured with."""
     asked = {"results": [request["results"]], "targets": request["targets"], "mix": request["mix"]}
     found = make_report(from_mapping(ReportConfig, asked))
+    if found.faults:
+        raise bad_input(
+            f"{len(found.faults)} lines cannot be read, the first: {found.faults[0]}; "
+            "mend or remove them, or name what to serve with checkpoint= or recipe="
+        )
     fitting = [one for one in found.answers if _fits(one.ground, request)]
     if not fitting:
         known = "; ".join(ground.title for ground in found.grounds) or "no speed"

@@ -17,7 +17,8 @@ from conf import ROOT
 from conf.entry import IS_WHEEL
 from conf.errors import bad_input, world_fault
 from conf.models import files_sha256
-from serve.talk import API_KEY, reason_in
+from serve.endings import ending, oom_kills
+from serve.talk import API_KEY
 
 INTERPRETER = "QUANTLINE_LM_EVAL"
 OWN_INTERPRETER = ROOT / ".venv-lm-eval" / "bin" / "python"
@@ -120,6 +121,7 @@ class Harness:
     def __init__(self, path: Path, log: Path, progress: Callable[[int, int], None]) -> None:
         self.log, self.progress = log, progress
         self.lines: list[str] = []
+        self.kills_before = oom_kills()
         self.process = subprocess.Popen(
             [str(path), "-P", str(SCRIPT)],
             cwd=NOWHERE,
@@ -170,8 +172,8 @@ class Harness:
         if not line:
             code = self.process.wait()
             self.listener.join(SECONDS_TO_STOP)
-            words = reason_in("\n".join(self.lines))
-            raise world_fault(f"lm-eval stopped with {code}: {words} (see {self.log})")
+            words = ending(code, "\n".join(self.lines), self.kills_before)
+            raise world_fault(f"lm-eval {words} (see {self.log})")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise world_fault(f"lm-eval: {answer['error']} (see {self.log})")

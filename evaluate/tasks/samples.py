@@ -4,9 +4,10 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conf.errors import bad_input, world_fault
 from evaluate.tasks.questions import Answers
@@ -38,6 +39,32 @@ class Asked:
     samples: list[Sample]
 
 
+class KeptSample(BaseModel):
+    """What is read of a question's answer; the harness keeps more."""
+
+    model_config = ConfigDict(strict=True)
+
+    doc_id: int | str
+    doc_hash: str
+    prompt_hash: str
+    filter: str
+    target: Any
+    arguments: Annotated[list[Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+    resps: list[Any]
+    filtered_resps: list[Any]
+
+
+class KeptTask(BaseModel):
+    """What is read of a task."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: str
+    scores: dict[str, float]
+    higher_is_better: dict[str, bool | None]
+    samples: Annotated[list[KeptSample], Field(min_length=1)]
+
+
 def read(folder: Path) -> dict[str, Asked]:
     """Every task in a folder; a group of tasks leaves several."""
     try:
@@ -46,12 +73,20 @@ def read(folder: Path) -> dict[str, Asked]:
         for name, content in tasks.items():
             lines = (folder / content.pop("file")).read_text(encoding="utf-8").split("\n")
             samples = [json.loads(line) for line in lines if line.strip()]
+            KeptTask.model_validate(content | {"samples": samples})
             found[name] = Asked(name, **content, samples=samples)
         return found
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise world_fault(
-            f"{folder}: these samples cannot be read ({error}); force=true asks again"
+            f"{folder}: these samples cannot be read ({_words(error)}); force=true asks again"
         ) from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return " ".join(str(error).split())
 
 
 def answers(asked: Asked, metric: str | None = None) -> Answers:

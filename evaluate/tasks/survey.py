@@ -259,9 +259,10 @@ class Survey(Ledger):
         compared = self.checkpoints[ORIGINAL].sha256 if part.before else ""
         settings = replace(self._settings(task), original_sha256=compared)
         cell = key(checkpoint.facts, (checkpoint.name, measure), checkpoint.sha256, settings)
-        if cell in self.standing and not self.config.force:
-            self.rows.append(self.standing[cell])
-            return self.standing[cell], True
+        standing = self.standing.get(cell)
+        if standing is not None and standing.measure == measure and not self.config.force:
+            self.rows.append(standing)
+            return standing, True
         row = self._row(checkpoint.name, measure, cell, "accuracy")
         row.values = part.values(settings.seed)
         kept = checkpoint.samples[task.name].relative_to(self.root.parent)

@@ -88,7 +88,7 @@ class _Round:
         try:
             self.harness.ask(self._request(sitting, task, engine))
         except Exception as error:
-            self._failed(sitting.name, task, error)
+            self._failed(sitting.name, task, engine.death() or error)
             self._give_up(sitting, [task])
             return
         self.send("answered", {"checkpoint": sitting.name, "task": task})

@@ -135,7 +135,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for_rows(process: subprocess.Popen[str], path: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 900  # of a machine that does much else
     while not path.exists() or len(path.read_text().splitlines()) < count:
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline
@@ -161,7 +161,7 @@ def test_what_a_killed_run_had_finished_stays(tiny: object, tmp_path: Path) -> N
     worker_of(dying).kill()
     _, words = dying.communicate(timeout=60)
     assert dying.returncode == 3
-    assert "error: original: the engine stopped with -9" in words
+    assert "error: original: the engine was ended by SIGKILL; the system may have been" in words
     done = [row.repeat for row in rows(path) if row.kind == "speed"]
     assert 0 < len(done) < 3
 
@@ -302,7 +302,8 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         "max_model_len": 512,
     }
     team = team_load(tmp_path)
-    with running_server(tiny[1], settings, "tiny", tmp_path / "server.log") as url:
+    with running_server(tiny[1], settings, "tiny", tmp_path / "server.log") as server:
+        url = server.url
         command = [
             "evaluate", "model=tiny", "scenario=[interactive,ours]", "engine=vllm_server",
             "scenario.interactive.output_tokens=8", "scenario.interactive.input_tokens=300",

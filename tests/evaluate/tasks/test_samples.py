@@ -1,5 +1,6 @@
 """The harness's samples: the metric that counts, whose answer is whose, and files that are bad."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,26 @@ def test_samples_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         read(tmp_path)
     assert caught.value.exit_code == 3
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"filter": None}, "samples.0.filter"),
+        ({"arguments": []}, "samples.0.arguments"),
+        ({"arguments": ["question"]}, "samples.0.arguments.0"),
+        ({"resps": "yes"}, "samples.0.resps"),
+    ],
+)
+def test_a_damaged_sample_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    content = asked([sample(0, True)])
+    task = {name: value for name, value in vars(content).items() if name not in ("name", "samples")}
+    (tmp_path / "tasks.json").write_text(json.dumps({"made": task | {"file": "made.jsonl"}}))
+    for good in (True, False):
+        line = json.dumps(sample(0, True) | ({} if good else change))
+        (tmp_path / "made.jsonl").write_text(f"{line}\n")
+        if good:
+            assert read(tmp_path) == {"made": content}
+    with pytest.raises(QuantlineError, match=words) as caught:
+        read(tmp_path)
+    assert caught.value.exit_code == 3
