@@ -46,6 +46,11 @@ class Chart:
     data: str
     """The set of records it draws."""
     spec: dict[str, Any]
+    value: str = ""
+    """What a record must have to be drawn."""
+
+    def draws(self, record: dict[str, Any]) -> bool:
+        return not self.value or record.get(self.value) is not None
 
 
 @dataclass
@@ -109,8 +114,8 @@ class Names:
         self, tiles: altair.LayerChart, value: str, phases: tuple[str, ...] = (), **fields: str
     ) -> Any:
         """Tiles of scenarios and candidates. A grid that is too wide goes on in panels below, so
-        that none is cut off: `columnsAPanel` says how many scenarios one panel takes. `fields` are
-        computed for each tile."""
+        that none is cut off: `gridPanels` and `gridColumns` say into how many, and how many columns
+        there are in all. `fields` are computed for each tile."""
         phase = f"max(0, indexof({json.dumps(phases)}, datum.phase))" if phases else "0"
         title = f"datum.value % {PANELS_A_PHASE} == 0 ? {json.dumps(phases or [''])}"
         title += f"[datum.value / {PANELS_A_PHASE}] : ''"
@@ -127,7 +132,8 @@ class Names:
             .transform_window(place="dense_rank()", sort=[altair.SortField("column")])
             .transform_calculate(
                 **fields,
-                panel=f"{phase} * {PANELS_A_PHASE} + floor((datum.place - 1) / columnsAPanel)",
+                panel=f"{phase} * {PANELS_A_PHASE} + "
+                "floor((datum.place - 1) * gridPanels / gridColumns)",
             )
         )
 
@@ -164,12 +170,14 @@ def with_legend(spec: Any, shown: list[str]) -> Any:
     return found | {"values": shown} if "symbolType" in found and "values" in found else found
 
 
-def finished(name: str, title: str, description: str, data: str, chart: Any) -> Chart:
+def finished(
+    name: str, title: str, description: str, data: str, chart: Any, value: str = ""
+) -> Chart:
     spec = chart.to_dict(validate=False)
     spec.pop("config", None)
-    if "columnsAPanel" in json.dumps(spec.get("transform", [])):
-        spec["params"] = [{"name": "columnsAPanel", "value": COLUMNS_A_PANEL}]
-    return Chart(name, title, description, data, spec | {"description": description})
+    if "gridPanels" in json.dumps(spec.get("transform", [])):
+        spec["params"] = [{"name": "gridPanels", "value": 1}, {"name": "gridColumns", "value": 1}]
+    return Chart(name, title, description, data, spec | {"description": description}, value)
 
 
 def tips(*shown: tuple[str, str, str]) -> list[altair.Tooltip]:

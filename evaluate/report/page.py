@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 import vl_convert
+from markupsafe import Markup
 
 from conf.cache import cache_root
 from evaluate.published_figures import sources
@@ -75,6 +76,7 @@ def write_page(report: Report, out: Path) -> None:
         lstrip_blocks=True,
     )
     environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
+    environment.filters["breakable"] = breakable
     page = environment.get_template("page.html").render(
         title=", ".join(ground.title for ground in report.grounds),
         style=(FILES / "style.css").read_text(encoding="utf-8"),
@@ -98,6 +100,11 @@ def write_page(report: Report, out: Path) -> None:
         settings=[(setting, _place(setting.title, report)) for setting in report.settings],
     )
     (out / "report.html").write_text(page, encoding="utf-8")
+
+
+def breakable(words: str) -> Markup:
+    """Names are full of underscores: after one, a line may end."""
+    return Markup("_<wbr>").join(Markup.escape(part) for part in words.split("_"))
 
 
 @dataclass

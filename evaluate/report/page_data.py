@@ -53,7 +53,8 @@ def page_data(report: Report) -> str:
             for name, records in vars(report.sets).items()
         },
         "charts": [
-            {"name": chart.name, "data": chart.data, "spec": chart.spec} for chart in report.charts
+            {"name": c.name, "data": c.data, "spec": c.spec, "value": c.value}
+            for c in report.charts
         ],
     }
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")

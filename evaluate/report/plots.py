@@ -54,14 +54,14 @@ def _plot(chart: Chart, report: Report) -> str:
     data = drawn_records(chart, report)
     if chart.name in GRIDS:
         lines = {point["scenario"] for point in report.sets.batches + report.sets.contexts}
-        names = [name for name in report.names.scenarios if name not in lines]
-        names = (names or report.names.scenarios)[:COLUMNS_A_PANEL]
-        data = [record for record in data if record["scenario"] in names] or data
+        known = [n for n in report.names.scenarios if any(r["scenario"] == n for r in data)]
+        names = [name for name in known if name not in lines] or known
+        names = names[:COLUMNS_A_PANEL]
+        data = [record for record in data if record["scenario"] in names]
     drawn = {record.get("candidate") for record in data}
     spec = with_legend(chart.spec, [name for name in report.names.candidates if name in drawn])
     if chart.name in GRIDS:
-        width = COLUMN * min(len({record["scenario"] for record in data}), COLUMNS_A_PANEL)
-        spec["spec"] |= {"width": width}
+        spec["spec"] |= {"width": COLUMN * len({record["scenario"] for record in data})}
     loads = {load.name: load_words(load.settings) for g in report.grounds for load in g.loads}
     data = [record | {"load": loads.get(str(record.get("scenario")), "")} for record in data]
     svg: str = vl_convert.vegalite_to_svg(spec | {"datasets": {chart.data: data}}, config=LIGHT)
@@ -70,7 +70,7 @@ def _plot(chart: Chart, report: Report) -> str:
 
 def drawn_records(chart: Chart, report: Report) -> list[Record]:
     """Those of the first setup that has any."""
-    data = report.sets.of(chart.data)
+    data = [record for record in report.sets.of(chart.data) if chart.draws(record)]
     first = data[0]
     place = [name for name in ("ground", "gpu") if name in first]
     return [record for record in data if all(record[name] == first[name] for name in place)]

@@ -67,7 +67,7 @@ def engines(names: Names) -> Chart:
             records(ENGINES)
             .mark_bar()
             .encode(
-                x=altair.X(f"{value}:Q", title=title),
+                x=altair.X(f"{value}:Q", title=title, axis=altair.Axis(tickCount=5)),
                 y=names.rows,
                 yOffset="engine:N",
                 color=altair.Color("engine:N", title=None, scale=palette, legend=bottom()),
@@ -104,7 +104,7 @@ def profiles(_: Names) -> Chart:
             x=altair.X(
                 "share:Q",
                 title="share of the time",
-                axis=altair.Axis(format=".0%"),
+                axis=altair.Axis(format=".0%", tickCount=5),
                 scale=altair.Scale(domain=[0, 1]),
             ),
             y=altair.Y("profile:N", title=None, sort=None, axis=altair.Axis(labelLimit=460)),
@@ -165,7 +165,7 @@ def published(names: Names) -> Chart:
             color=altair.Color("source:N", title=None, scale=sources, legend=bottom()),
             tooltip=tips(*SPEED_TIPS, ("source:N", "measured", "")),
         )
-        .properties(width=SMALL, height=altair.Step(18)),
+        .properties(width=SMALL, height=altair.Step(22)),
         "scenario",
         4,
         names.scenarios,

@@ -64,6 +64,7 @@ def overview(names: Names) -> Chart:
         "= means no significant difference.",
         CELLS,
         names.grid(_sized(tiles + words, ROW), "speedup", label=label),
+        "speedup",
     )
 
 
@@ -100,6 +101,7 @@ def frontier(names: Names) -> Chart:
         "Quality left against speed-up, scenario by scenario. The best are at the top right.",
         CELLS,
         points,
+        "recovery",
     )
 
 
@@ -115,6 +117,7 @@ def batches(names: Names) -> Chart:
         panels(chart.properties(width=WIDTH, height=280), "family")
         .resolve_scale(y="independent")
         .transform_filter(HAS_SPEEDUP),
+        "speedup",
     )
 
 
@@ -134,6 +137,7 @@ def kernels(_: Names) -> Chart:
         "kernels.",
         KERNELS,
         panels(chart, "panel", 2).transform_filter(HAS_SPEEDUP),
+        "speedup",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evaluate.report.beside import published_contexts, published_engines, published_operators
+from evaluate.report.kernels import SUFFIX
 from evaluate.report.records import Record
 from evaluate.report.sets import Sets
 from evaluate.table import figure, plus_minus
@@ -52,6 +53,12 @@ def measured(key: str) -> Shown:
 
 def text(key: str) -> Shown:
     return lambda record: str(record.get(key) or NONE)
+
+
+def kernels(record: Record) -> str:
+    """Without the ending that all of their names have."""
+    names = [name.removesuffix(SUFFIX) for name in (record.get("kernel") or "").split(", ")]
+    return ", ".join(names) or NONE
 
 
 def percent(key: str, digits: int = 0) -> Shown:
@@ -162,7 +169,7 @@ SECOND = (
         "share of the GPU's highest clock; less means the power limit was reached",
     ),
     Column("of limit", "decode_share", limit, "share of the hardware's limit: prefill / decode"),
-    Column("kernel", "kernel", text("kernel"), is_text=True),
+    Column("kernel", "kernel", kernels, is_text=True),
     Column("runs", "runs", lambda record: str(record["runs"]), "valid runs"),
     Column("note", "note", note, is_text=True),
 )

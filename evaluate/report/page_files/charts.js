@@ -5,14 +5,9 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
   const LEAST_PANEL = 300;
   const LABELS = 0.4; // of the card's width, at the most
   const LEGEND_SYMBOL = 34;
-  const NARROW = 700; // below it, what a name says in parentheses goes into a second line
+  const LABEL_FONT = 12;
   const NEAR = 3; // pixels between a chart's width and its card's
   const PRINT_WIDTH = 690; // of a page of A4 or Letter, in CSS pixels
-  const NAME_LINES = {
-    labelExpr: "split(replace(datum.label, ' (', '\\n('), '\\n')",
-    labelLineHeight: 11,
-    labelBaseline: { condition: { test: "indexof(datum.label, ' (') >= 0", value: "bottom" }, value: "middle" },
-  };
   const root = document.documentElement;
   const pen = document.createElement("canvas").getContext("2d");
   const outside = new Map(); // pixels of a chart outside its panels: names, titles, gaps
@@ -35,12 +30,12 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
     const style = getComputedStyle(root);
     const colour = (name) => style.getPropertyValue(name).trim();
     const [ink, soft, line] = printing ? ["#000", "#444", "#ccc"] : ["--ink", "--soft", "--line"].map(colour);
-    const words = { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
+    const words = { labelColor: ink, titleColor: ink, labelFontSize: LABEL_FONT, titleFontSize: LABEL_FONT, titleFontWeight: "normal" };
     return {
       background: "transparent",
       font: "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
       padding: 2,
-      axis: { ...words, labelFontSize: width < 500 ? 11 : 12, gridColor: line, domainColor: soft, tickColor: soft },
+      axis: { ...words, labelFontSize: width < 500 ? LABEL_FONT - 1 : LABEL_FONT, gridColor: line, domainColor: soft, tickColor: soft },
       legend: { ...words },
       header: { ...words, labelFontSize: 13, labelFontWeight: 600, labelAnchor: "start", labelLimit: width },
       title: { color: ink },
@@ -53,22 +48,50 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
     return new Set(records.map((record) => record[field])).size;
   }
 
-  // The width of the longest name that a legend may hold.
-  function longest(records) {
-    pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
-    const names = records.flatMap((record) => [record.candidate, record.kernel, record.engine, record.kind, record.advice]);
-    return Math.max(...[...new Set(names)].map((name) => pen.measureText(name ?? "").width));
+  function textWidth(words) {
+    pen.font = `${LABEL_FONT}px ${getComputedStyle(document.body).fontFamily}`;
+    return pen.measureText(words).width;
   }
 
-  // How many panels stand side by side, or tiles in a panel of a grid.
+  // A name that is too long for its place takes two lines: it ends the first where its parts end.
+  function lines(name, limit) {
+    if (textWidth(name) <= limit) return [name];
+    const ends = [...name.matchAll(/_|-|(?= \()|, | /g)].map((end) => end.index + end[0].length);
+    const fitting = ends.filter((end) => end > 0 && textWidth(name.slice(0, end)) <= limit);
+    if (fitting.length === 0) return [name];
+    const options = fitting.filter((end) => name.slice(end).startsWith(" ("));
+    const end = options.length ? options[0] : fitting[fitting.length - 1];
+    return [name.slice(0, end).trim(), name.slice(end).trim()];
+  }
+
+  function inLines(records, limit) {
+    const field = ["profile", "block", "candidate"].find((name) => records[0][name] !== undefined);
+    const names = [...new Set(records.map((record) => String(record[field])))];
+    const split = names.map((name) => lines(name, limit));
+    if (split.every((part) => part.length === 1)) return {};
+    const place = `indexof(${JSON.stringify(names)}, datum.label)`;
+    const two = JSON.stringify(split.map((part) => part.length > 1));
+    return {
+      labelExpr: `(${JSON.stringify(split)})[${place}] || datum.label`,
+      labelLineHeight: LABEL_FONT - 1,
+      labelBaseline: { condition: { test: `(${two})[${place}]`, value: "bottom" }, value: "middle" },
+    };
+  }
+
+  // The width of the longest name that a legend may hold.
+  function longest(records) {
+    const names = records.flatMap((record) => [record.candidate, record.kernel, record.engine, record.kind, record.advice]);
+    return Math.max(...[...new Set(names)].map((name) => textWidth(name ?? "")));
+  }
+
+  // How many panels stand side by side; of a grid, one below the other.
   function across(chart, records, width) {
     const spec = chart.spec;
     if (spec.params) {
       const tiles = distinct(records, "scenario");
       const names = outside.get(chart.name + "/") ?? width * LABELS;
       const fit = Math.max(1, Math.floor((width - names) / LEAST_TILE));
-      const panels = Math.ceil(tiles / fit);
-      return Math.ceil(tiles / panels);
+      return Math.ceil(tiles / fit);
     }
     if (!spec.columns) return 1;
     const most = spec.concat ? spec.concat.length : distinct(records, spec.facet.field);
@@ -95,12 +118,13 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
         found.labelLimit = Math.floor(width / legendColumns) - LEGEND_SYMBOL;
       } else if (node.labelLimit) {
         found.labelLimit = Math.min(node.labelLimit, Math.floor(width * LABELS));
-        if (width < NARROW && !node.labelAngle) Object.assign(found, NAME_LINES);
+        if (!node.labelAngle) Object.assign(found, inLines(records, found.labelLimit));
       }
       return found;
     }
     const spec = walk(chart.spec);
-    if (isGrid) spec.params = [{ ...spec.params[0], value: count }];
+    const columns = isGrid ? distinct(records, "scenario") : 0;
+    if (isGrid) spec.params = spec.params.map((one) => ({ ...one, value: one.name === "gridPanels" ? count : columns }));
     else if (spec.columns) spec.columns = count;
     spec.datasets = { [chart.data]: records };
     return spec;
@@ -125,14 +149,20 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
     return whole - width;
   }
 
-  async function draw(chart) {
-    const mine = generation;
+  // A chart that the setup has nothing for is gone; one that the filters empty says so.
+  function show(chart) {
     const place = placeOf(chart);
     const section = place.closest("section");
     const { records, any } = recordsOf(chart);
     section.hidden = !any;
     section.querySelector(".empty").hidden = records.length > 0;
     place.parentElement.hidden = records.length === 0;
+  }
+
+  async function draw(chart) {
+    const mine = generation;
+    const place = placeOf(chart);
+    const { records } = recordsOf(chart);
     if (records.length === 0) return;
     const width = widthOf(place);
     if (width < 1) return;
@@ -176,6 +206,7 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
   async function redraw() {
     const mine = ++generation;
     outside.clear();
+    data.charts.forEach(show);
     const waiting = [...data.charts].sort((one, other) => isNear(other) - isNear(one));
     for (const chart of waiting) {
       if (mine !== generation) return;

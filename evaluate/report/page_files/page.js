@@ -5,6 +5,8 @@
   const state = { setup: 0, scenario: new Set(), candidate: new Set() };
   const FILTERS = { scenario: "scenarios", candidate: "checkpoints" };
 
+  const emptyColumns = document.head.appendChild(document.createElement("style"));
+
   function all(selector, inside = document) {
     return Array.from(inside.querySelectorAll(selector));
   }
@@ -49,7 +51,8 @@
   }
 
   function recordsOf(chart) {
-    const found = data.sets[chart.data].filter(isOfSetup);
+    const has = (record) => !chart.value || (record[chart.value] ?? null) !== null;
+    const found = data.sets[chart.data].filter(isOfSetup).filter(has);
     const kept = found.filter(isKept).map((record) => ({ ...record, load: loadWords(record.scenario) }));
     return { records: kept, any: found.length > 0 };
   }
@@ -75,9 +78,24 @@
     for (const section of all("section.data")) {
       section.hidden = all("tbody tr", section).every((row) => row.dataset.other);
     }
+    hideEmptyColumns();
     for (const section of all("section.sentences")) {
       section.hidden = all("ul:not([hidden]) li", section).length === 0;
     }
+  }
+
+  // A column that says nothing of the chosen setup takes no room.
+  function hideEmptyColumns() {
+    const rules = [];
+    for (const table of all("section.data table")) {
+      const rows = all("tbody tr", table).filter((row) => !row.dataset.other);
+      for (let place = 0; place < table.tHead.rows[0].cells.length; place++) {
+        if (rows.every((row) => ["", "-"].includes(row.children[place].textContent))) {
+          rules.push(`#${CSS.escape(table.id)} tr > :nth-child(${place + 1}) { display: none; }`);
+        }
+      }
+    }
+    emptyColumns.textContent = rules.join("\n");
   }
 
   function showContents() {
@@ -109,7 +127,7 @@
   function apply() {
     readFilters();
     filterPage();
-    charts.redraw().then(showContents);
+    charts.redraw();
     showContents();
   }
 
