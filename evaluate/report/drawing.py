@@ -170,13 +170,18 @@ def with_legend(spec: Any, shown: list[str]) -> Any:
     return found | {"values": shown} if "symbolType" in found and "values" in found else found
 
 
+def grid_params(panels: int, columns: int) -> list[dict[str, Any]]:
+    """Into how many panels a grid of so many columns goes."""
+    return [{"name": "gridPanels", "value": panels}, {"name": "gridColumns", "value": columns}]
+
+
 def finished(
     name: str, title: str, description: str, data: str, chart: Any, value: str = ""
 ) -> Chart:
     spec = chart.to_dict(validate=False)
     spec.pop("config", None)
     if "gridPanels" in json.dumps(spec.get("transform", [])):
-        spec["params"] = [{"name": "gridPanels", "value": 1}, {"name": "gridColumns", "value": 1}]
+        spec["params"] = grid_params(1, 1)
     return Chart(name, title, description, data, spec | {"description": description}, value)
 
 

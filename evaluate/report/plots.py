@@ -5,7 +5,7 @@ from pathlib import Path
 
 import vl_convert
 
-from evaluate.report.drawing import COLUMN, COLUMNS_A_PANEL, Chart, with_legend
+from evaluate.report.drawing import COLUMN, COLUMNS_A_PANEL, Chart, grid_params, with_legend
 from evaluate.report.gather import Report
 from evaluate.report.loads import load_words
 from evaluate.report.records import Record
@@ -15,10 +15,13 @@ INK, SOFT, LINE, PAPER = "#1d1f21", "#5a6068", "#d9d6ce", "white"
 WORDS = {"labelColor": INK, "titleColor": INK}
 # The page's style names these colours, so that a plot inside it follows light and dark.
 STYLED = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)", PAPER: "none"}
+PLACES = re.compile(r' (?:d|transform)="[^"<>]*"')
+DECIMALS = re.compile(r"(\.\d)\d+")
 SIZES = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
 LIGHT = {
     "background": PAPER,
     "font": "sans-serif",
+    "aria": False,  # the chart has one description; one for each mark would be most of the file
     "axis": {**WORDS, **SIZES, "domainColor": SOFT, "tickColor": SOFT, "gridColor": LINE},
     "header": {**WORDS, "labelFontSize": 12, "labelAnchor": "start", "labelFontWeight": "bold"},
     "text": {"color": INK},
@@ -41,10 +44,13 @@ def plot_name(chart: Chart) -> str:
 
 
 def plot_inside(chart: Chart, out: Path) -> str:
-    """A plot that was written, to stand inside the page."""
+    """A plot that was written, to stand inside the page: in its colours and font, and smaller."""
     svg = (out / plot_name(chart)).read_text(encoding="utf-8")
     for colour, style in STYLED.items():
         svg = re.sub(rf'(fill|stroke)="{colour}"', rf'\1="{style}"', svg)
+    for usual in (' font-family="sans-serif"', ' opacity="1"', ' stroke-width="0"'):
+        svg = svg.replace(usual, "")
+    svg = PLACES.sub(lambda found: DECIMALS.sub(r"\1", found[0]), svg)
     return svg[svg.index("<svg") :]
 
 
@@ -61,7 +67,9 @@ def _plot(chart: Chart, report: Report) -> str:
     drawn = {record.get("candidate") for record in data}
     spec = with_legend(chart.spec, [name for name in report.names.candidates if name in drawn])
     if chart.name in GRIDS:
-        spec["spec"] |= {"width": COLUMN * len({record["scenario"] for record in data})}
+        columns = len({record["scenario"] for record in data})
+        spec["spec"] |= {"width": COLUMN * columns}
+        spec["params"] = grid_params(1, columns)
     loads = {load.name: load_words(load.settings) for g in report.grounds for load in g.loads}
     data = [record | {"load": loads.get(str(record.get("scenario")), "")} for record in data]
     svg: str = vl_convert.vegalite_to_svg(spec | {"datasets": {chart.data: data}}, config=LIGHT)

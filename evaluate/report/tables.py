@@ -106,7 +106,7 @@ def quality(record: Record) -> str:
 
 def limit(record: Record) -> str:
     shares = [percent(key)(record) for key in ("prefill_share", "decode_share")]
-    return NONE if shares == [NONE, NONE] else " / ".join(shares)
+    return NONE if shares == [NONE, NONE] else "\u00a0/ ".join(shares)
 
 
 def note(record: Record) -> str:
