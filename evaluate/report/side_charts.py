@@ -36,7 +36,12 @@ def capacity(names: Names) -> Chart:
             records(CAPACITY)
             .transform_filter(f"isValid(datum.{value})")
             .encode(
-                x=altair.X(f"{value}:Q", title=title, axis=altair.Axis(format=form, tickCount=4)),
+                x=altair.X(
+                    f"{value}:Q",
+                    title=title,
+                    axis=altair.Axis(format=form, tickCount=4),
+                    stack=None,
+                ),
                 y=names.rows,
                 tooltip=tips(("candidate:N", "checkpoint", ""), (f"{value}:Q", title, exact)),
             )
@@ -67,7 +72,7 @@ def engines(names: Names) -> Chart:
             records(ENGINES)
             .mark_bar()
             .encode(
-                x=altair.X(f"{value}:Q", title=title, axis=altair.Axis(tickCount=5)),
+                x=altair.X(f"{value}:Q", title=title, axis=altair.Axis(tickCount=5), stack=None),
                 y=names.rows,
                 yOffset="engine:N",
                 color=altair.Color("engine:N", title=None, scale=palette, legend=bottom()),
@@ -134,7 +139,7 @@ def sensitivity(_: Names) -> Chart:
         records(SENSITIVITY)
         .mark_bar()
         .encode(
-            x=altair.X("divergence:Q", title="divergence (nats)"),
+            x=altair.X("divergence:Q", title="divergence (nats)", stack=None),
             y=altair.Y("block:N", title=None, sort=None, axis=altair.Axis(labelLimit=260)),
             color=altair.Color("advice:N", title=None, scale=advice, legend=bottom()),
             tooltip=tips(

@@ -159,7 +159,16 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
     place.parentElement.hidden = records.length === 0;
   }
 
+  // One chart that cannot be drawn takes nothing from the others.
   async function draw(chart) {
+    try {
+      await drawSized(chart);
+    } catch (error) {
+      placeOf(chart).textContent = `This chart could not be drawn (${error.message}). The tables hold its figures.`;
+    }
+  }
+
+  async function drawSized(chart) {
     const mine = generation;
     const place = placeOf(chart);
     const { records } = recordsOf(chart);
