@@ -26,6 +26,7 @@ from evaluate.report.drawing import (
 )
 
 SLOWER, EVEN, FASTER = "#c0531a", "#f3f1ea", "#0b6fae"
+WHOLE_NUMBERS = "datum.value % 1 == 0 ? format(datum.value, ',d') : ''"
 HAS_SPEEDUP = "isValid(datum.speedup)"
 
 
@@ -161,7 +162,7 @@ def _requests_at_once() -> altair.X:
         "size:Q",
         title="requests at once",
         scale=altair.Scale(type="log", base=2, nice=False),
-        axis=altair.Axis(format=",d", labelOverlap=True),
+        axis=altair.Axis(labelExpr=WHOLE_NUMBERS, labelOverlap=True),
     )
 
 

@@ -164,6 +164,7 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
     try {
       await drawSized(chart);
     } catch (error) {
+      console.error(error);
       placeOf(chart).textContent = `This chart could not be drawn (${error.message}). The tables hold its figures.`;
     }
   }
