@@ -119,7 +119,7 @@ class Names:
         phase = f"max(0, indexof({json.dumps(phases)}, datum.phase))" if phases else "0"
         title = f"datum.value % {PANELS_A_PHASE} == 0 ? {json.dumps(phases or [''])}"
         title += f"[datum.value / {PANELS_A_PHASE}] : ''"
-        header = altair.Header(labelExpr=title, **({} if phases else {"labels": False}))
+        header = altair.Header(labelExpr=title, labels=bool(phases))
         return (
             tiles.facet(altair.Facet("panel:O", title=None, header=header), columns=1, spacing=14)
             .resolve_scale(x="independent")
@@ -149,8 +149,8 @@ def records(name: str) -> altair.Chart:
 
 def panels(chart: Any, field: str, columns: int = 1, sort: list[str] | None = None) -> Any:
     """A panel for each value of a field, its title above it."""
-    order = {"sort": sort} if sort else {}
-    return chart.facet(altair.Facet(f"{field}:N", title=None, **order), columns=columns, spacing=24)
+    facet = altair.Facet(f"{field}:N", title=None, sort=sort or altair.Undefined)
+    return chart.facet(facet, columns=columns, spacing=24)
 
 
 def text_on(scale: str, value: str) -> Any:

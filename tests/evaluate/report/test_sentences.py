@@ -1,5 +1,6 @@
 """What the report says in words: of loads, of intervals, and of one setup alone."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_plus_minus_is_one_quantity_in_the_terminal_in_markdown_and_on_the_page(
     record = {"latency_s": summary.median, "latency_s_low": summary.low}
     record["latency_s_high"] = summary.high
     assert measured("latency_s")(record).endswith(f"±{half}")
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(speed_table(rows, 0.1))
     terminal = console.export_text()
     results = write(tmp_path / "results.jsonl", rows)
