@@ -24,13 +24,16 @@ PROFILE_LINES = 12
 WORST_SHOWN = 2
 CONTEXT_WIDTH = 50
 NAME_WIDTH = 70
+PLUS_MINUS = "± is half the width of the 95 % confidence interval, as a share of the value."
 
 
 def speed_table(rows: list[Row], max_spread: float) -> Table:
-    """One line a cell: medians, the spread, against the original, and the limit's share."""
+    """One line a cell: medians, their interval, against the original, and the limit's share."""
     titles = [title for title, _ in FIGURES.values()]
     table = Table(
-        "scenario", "checkpoint", "runs", *titles, "±", "times as fast", "of limit", "note"
+        *("scenario", "checkpoint", "runs", *titles, "±", "times as fast", "of limit", "note"),
+        caption=f"{PLUS_MINUS} Here, of the latency.",
+        caption_justify="left",
     )
     found = cells(rows)
     noise = noise_of([_by_load(found)])
@@ -67,7 +70,9 @@ def _line(cell: Cell, found: list[Cell], noise: Noise, max_spread: float) -> lis
         summary = cell.summary(name)
         figures.append(figure(summary.median * scale) if summary else "")
     latency = cell.summary(cell.ranked_by)
-    spread = f"{latency.spread:.1%}" if latency and latency.runs > 1 else ""
+    spread = ""
+    if latency and latency.runs > 1:
+        spread = plus_minus(latency.median, latency.low, latency.high)
     ranked = cell.is_ranked(max_spread)
     ratio = _against_original(cell, found, noise) if ranked else None
     shares = [cell.share(side) for side in SIDES]
@@ -80,6 +85,11 @@ def figure(value: float) -> str:
     """Three digits that mean something, and no more than the whole number has."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
+
+
+def plus_minus(value: float, low: float, high: float) -> str:
+    """What stands behind every ± that is shown; PLUS_MINUS says it."""
+    return f"{(high - low) / 2 / value:.1%}" if value else ""
 
 
 def _note(cell: Cell, ranked: bool) -> str:

@@ -1,5 +1,6 @@
-"""What all charts share: colours, hovers, and the words for those who do not see them."""
+"""What all charts share: colours, sizes, hovers, and a description for screen readers."""
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,18 +10,26 @@ CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
 KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
 SENSITIVITY = "sensitivity"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
+# Widths are those of the plots beside the Markdown; the page sets its own (page_files/charts.js).
 WIDTH = 760
 ROW = 26
 COLUMN = 58
 SMALL = 200
+COLUMNS_A_PANEL = 16  # a grid with more scenarios than this goes on in a panel below
+PANELS_A_PHASE = 1000
 # Colours that stay apart for the colour-blind, on white and on dark (after Okabe and Ito).
 COLOURS = (
     *("#888888", "#0a84c8", "#e08600", "#009e73", "#d15a9b", "#9a6bd6", "#c04a1a", "#56b4e9"),
     *("#8a8a00", "#006b5e", "#a05a2c", "#5f7fbf", "#b03060", "#4f9d2f", "#7a5195", "#d0a000"),
 )
+DASHES = ([1, 0], [6, 3], [2, 2])
+LABELS = 260  # pixels of a name; the page shows the rest on hover
+GAP = altair.Scale(paddingInner=0.04, paddingOuter=0)
+EVEN_LUMINANCE = 0.179  # black and white have the same contrast with it
 SPEED_TIPS = (
     ("candidate:N", "checkpoint", ""),
     ("scenario:N", "scenario", ""),
+    ("load:N", "load", ""),
     ("speedup:Q", "times as fast", ".3f"),
     ("speedup_low:Q", "at least", ".3f"),
     ("speedup_high:Q", "at most", ".3f"),
@@ -37,6 +46,11 @@ class Chart:
     data: str
     """The set of records it draws."""
     spec: dict[str, Any]
+    value: str = ""
+    """What a record must have to be drawn."""
+
+    def draws(self, record: dict[str, Any]) -> bool:
+        return not self.value or record.get(self.value) is not None
 
 
 @dataclass
@@ -60,20 +74,68 @@ class Names:
             "candidate:N",
             title=None,
             scale=altair.Scale(domain=self.candidates, range=palette),
-            legend=bottom(
-                columns=3, labelLimit=260, symbolType="circle", symbolOpacity=1, values=self.shown
-            ),
+            legend=self._legend,
         )
 
     @property
+    def _legend(self) -> altair.Legend:
+        return bottom(
+            columns=3, labelLimit=LABELS, symbolType="circle", symbolOpacity=1, values=self.shown
+        )
+
+    @property
+    def dash(self) -> altair.StrokeDash:
+        """Colours repeat after the last one; the dashes then tell the lines apart."""
+        dashes = [DASHES[place // len(COLOURS) % len(DASHES)] for place in range(len(self))]
+        scale = altair.Scale(domain=self.candidates, range=dashes)
+        return altair.StrokeDash("candidate:N", title=None, scale=scale, legend=self._legend)
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @property
     def rows(self) -> altair.Y:
-        axis = altair.Axis(labelLimit=260)
+        axis = altair.Axis(labelLimit=LABELS)
         return altair.Y("candidate:N", title=None, sort=self.candidates, axis=axis)
 
     @property
-    def columns(self) -> altair.X:
-        axis = altair.Axis(labelAngle=-30)
-        return altair.X("scenario:N", title=None, sort=self.scenarios, axis=axis)
+    def tile_rows(self) -> altair.Y:
+        axis = altair.Axis(labelLimit=LABELS)
+        order = altair.EncodingSortField("row", op="min")
+        return altair.Y("candidate:N", title=None, sort=order, axis=axis, scale=GAP)
+
+    @property
+    def tile_columns(self) -> altair.X:
+        axis = altair.Axis(labelAngle=-30, labelLimit=LABELS)
+        order = altair.EncodingSortField("column", op="min")
+        return altair.X("scenario:N", title=None, sort=order, axis=axis, scale=GAP)
+
+    def grid(
+        self, tiles: altair.LayerChart, value: str, phases: tuple[str, ...] = (), **fields: str
+    ) -> Any:
+        """Tiles of scenarios and candidates. A grid that is too wide goes on in panels below, so
+        that none is cut off: `gridPanels` and `gridColumns` say into how many, and how many columns
+        there are in all. `fields` are computed for each tile."""
+        phase = f"max(0, indexof({json.dumps(phases)}, datum.phase))" if phases else "0"
+        title = f"datum.value % {PANELS_A_PHASE} == 0 ? {json.dumps(phases or [''])}"
+        title += f"[datum.value / {PANELS_A_PHASE}] : ''"
+        header = altair.Header(labelExpr=title, labels=bool(phases))
+        return (
+            tiles.facet(altair.Facet("panel:O", title=None, header=header), columns=1, spacing=14)
+            .resolve_scale(x="independent")
+            .resolve_axis(y="independent")
+            .transform_filter(f"isValid(datum.{value})")
+            .transform_calculate(
+                row=f"indexof({json.dumps(self.candidates)}, datum.candidate)",
+                column=f"indexof({json.dumps(self.scenarios)}, datum.scenario)",
+            )
+            .transform_window(place="dense_rank()", sort=[altair.SortField("column")])
+            .transform_calculate(
+                **fields,
+                panel=f"{phase} * {PANELS_A_PHASE} + "
+                "floor((datum.place - 1) * gridPanels / gridColumns)",
+            )
+        )
 
 
 def bottom(**settings: Any) -> altair.Legend:
@@ -85,10 +147,42 @@ def records(name: str) -> altair.Chart:
     return altair.Chart(altair.NamedData(name=name))
 
 
-def finished(name: str, title: str, description: str, data: str, chart: Any) -> Chart:
+def panels(chart: Any, field: str, columns: int = 1, sort: list[str] | None = None) -> Any:
+    """A panel for each value of a field, its title above it."""
+    facet = altair.Facet(f"{field}:N", title=None, sort=sort or altair.Undefined)
+    return chart.facet(facet, columns=columns, spacing=24)
+
+
+def text_on(scale: str, value: str) -> Any:
+    """Black or white, whichever stands out from the tile: one of them always has a contrast of
+    4.5 or more, and at this luminance both have."""
+    dark = f"luminance(scale('{scale}', datum.{value})) < {EVEN_LUMINANCE}"
+    return altair.condition(dark, altair.value("#ffffff"), altair.value("#000000"))
+
+
+def with_legend(spec: Any, shown: list[str]) -> Any:
+    """The same spec, with a legend of the candidates that are drawn only."""
+    if isinstance(spec, list):
+        return [with_legend(part, shown) for part in spec]
+    if not isinstance(spec, dict):
+        return spec
+    found = {key: with_legend(value, shown) for key, value in spec.items()}
+    return found | {"values": shown} if "symbolType" in found and "values" in found else found
+
+
+def grid_params(panels: int, columns: int) -> list[dict[str, Any]]:
+    """Into how many panels a grid of so many columns goes."""
+    return [{"name": "gridPanels", "value": panels}, {"name": "gridColumns", "value": columns}]
+
+
+def finished(
+    name: str, title: str, description: str, data: str, chart: Any, value: str = ""
+) -> Chart:
     spec = chart.to_dict(validate=False)
     spec.pop("config", None)
-    return Chart(name, title, description, data, spec | {"description": description})
+    if "gridPanels" in json.dumps(spec.get("transform", [])):
+        spec["params"] = grid_params(1, 1)
+    return Chart(name, title, description, data, spec | {"description": description}, value)
 
 
 def tips(*shown: tuple[str, str, str]) -> list[altair.Tooltip]:

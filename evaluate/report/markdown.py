@@ -5,15 +5,14 @@ import shlex
 from collections import defaultdict
 from pathlib import Path
 
-import vl_convert
-
 from conf.report_schema import ReportConfig, asked
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
-from evaluate.report.drawing import CELLS, LIMITS, Chart
 from evaluate.report.gather import Answer, Report
 from evaluate.report.grounds import Ground
 from evaluate.report.lines import accuracy_lines, choice_table
+from evaluate.report.loads import load_words
+from evaluate.report.plots import drawn_records, plot_name
 from evaluate.report.records import Record
 from evaluate.report.tables import (
     CHECKPOINT,
@@ -28,28 +27,11 @@ from evaluate.report.tables import (
     Column,
     published_tables,
 )
+from evaluate.table import PLUS_MINUS
 
 SPECIAL = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~#!"}
 )
-MOST_DRAWN = 16
-GRIDS = (CELLS, LIMITS)
-LIGHT = {
-    "background": "white",
-    "font": "sans-serif",
-    "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
-    "view": {"stroke": None},
-    # Fonts differ in width from what was reckoned with: room for the widest.
-    "padding": {"left": 36, "right": 12, "top": 8, "bottom": 8},
-    "legend": {"columnPadding": 30},
-}
-
-
-def write_plots(report: Report, out: Path) -> None:
-    for old in out.glob("plot-*.svg"):
-        old.unlink()
-    for chart in report.charts:
-        _plot(chart, report, out)
 
 
 def write_markdown(report: Report, out: Path) -> None:
@@ -110,16 +92,13 @@ def _scenarios(report: Report, ground: Ground) -> list[str]:
     for record in report.sets.cells:
         if record["ground"] == ground.title:
             cells[record["scenario"]].append(record)
-    lines = [f"## Scenarios{': ' + escape(ground.title) if many else ''}", ""]
+    lines = [f"## Scenarios{': ' + escape(ground.title) if many else ''}", "", PLUS_MINUS, ""]
     for load in ground.loads:
         records = cells[load.name]
         order = {entry.candidate: place for place, entry in enumerate(load.entries)}
         records.sort(key=lambda record: order[record["candidate"]])
-        settings = ", ".join(
-            f"{name.replace('_', ' ')} {value}" for name, value in load.settings.items()
-        )
         served = any(record["goodput_s"] is not None for record in records)
-        lines += [f"### {escape(load.name)}", "", f"{escape(settings)}.", ""]
+        lines += [f"### {escape(load.name)}", "", f"{escape(load_words(load.settings))}.", ""]
         lines += [*_of(FIRST, records), ""]
         lines += [*_of((CHECKPOINT, *(GOODPUT if served else ()), *SECOND), records), ""]
     return lines
@@ -217,29 +196,3 @@ def _charts(
             if shown and len(report.grounds) > 1:
                 lines += [f"{escape(shown)}.", ""]
     return lines
-
-
-def plot_name(chart: Chart) -> str:
-    return f"plot-{chart.name}.svg"
-
-
-def _plot(chart: Chart, report: Report, out: Path) -> None:
-    """Draws one setup's records, since a plot cannot be filtered; nor can it be scrolled, so that
-    a grid leaves out what is a point of a line in another plot, and of a great many the last."""
-    data = drawn_records(chart, report)
-    if chart.data in GRIDS:
-        lines = {point["scenario"] for point in report.sets.batches + report.sets.contexts}
-        names = [name for name in report.names.scenarios if name not in lines]
-        names = (names or report.names.scenarios)[:MOST_DRAWN]
-        data = [record for record in data if record["scenario"] in names]
-    spec = chart.spec | {"datasets": {chart.data: data}}
-    svg = vl_convert.vegalite_to_svg(spec, config=LIGHT)
-    (out / plot_name(chart)).write_text(svg, encoding="utf-8")
-
-
-def drawn_records(chart: Chart, report: Report) -> list[Record]:
-    """Those of the first setup that has any."""
-    data = report.sets.of(chart.data)
-    first = data[0]
-    place = [name for name in ("ground", "gpu") if name in first]
-    return [record for record in data if all(record[name] == first[name] for name in place)]

@@ -1,22 +1,27 @@
 """report.html: one page that opens offline, with its data, its charts and its script inside."""
 
 import importlib.metadata
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import vl_convert
+from markupsafe import Markup
 
 from conf.cache import cache_root
 from evaluate.published_figures import sources
 from evaluate.report.beside import sweep_pairs
-from evaluate.report.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS
+from evaluate.report.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, Chart
 from evaluate.report.gather import Answer, Report
 from evaluate.report.lines import accuracy_lines, choice_table
+from evaluate.report.loads import load_words
+from evaluate.report.page_data import ACCURACY, SHOWN_LINES, page_data, setups_of, short
+from evaluate.report.plots import drawn_records, plot_inside
 from evaluate.report.records import Record
+from evaluate.report.sentences import sentence_lists
 from evaluate.report.tables import (
+    CHECKPOINT,
     CONTEXT,
     ENGINE,
     FIRST,
@@ -30,16 +35,14 @@ from evaluate.report.tables import (
     published_tables,
     speedup,
 )
+from evaluate.table import PLUS_MINUS
 
 FILES = Path(__file__).parent / "page_files"
 MOST_LINES = 3000
-SHOWN_LINES = 250  # at first; the rest on request
-DIGITS = 5
-# What the charts draw of a cell; its table has the rest.
-DRAWN = (
-    *("ground", "scenario", "candidate", "speedup", "speedup_low", "speedup_high", "latency_s"),
-    *("output_tok_s", "latencies", "recovery", "verdict"),
-)
+FIRST_CHOICES = 8  # scenarios whose choice is shown at first
+SCRIPTS = ("charts.js", "page.js")
+ROW_NAMES = (SCENARIO.key, CHECKPOINT.key, CHECKPOINT.title)
+EXPLAINED = (*FIRST, *GOODPUT, *SECOND)
 
 
 @dataclass
@@ -53,32 +56,84 @@ class Table:
     sortable: bool = True
     note: str = ""
 
+    @property
+    def classes(self) -> list[str]:
+        """Of each column: whether it is text, and whether it stays in view when scrolled."""
+        kept = [c.key for c in self.columns if c.key in ROW_NAMES][:2] or [self.columns[0].key]
+        return [
+            ("t" if c.is_text or c.shown is speedup else "")
+            + (f" keep-{kept.index(c.key)}" if c.key in kept else "")
+            for c in self.columns
+        ]
+
 
 def write_page(report: Report, out: Path) -> None:
+    """The plots are in the folder already: the page shows them where no script runs."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FILES), autoescape=True, trim_blocks=True
+        loader=jinja2.FileSystemLoader(FILES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
+    environment.filters["breakable"] = breakable
     page = environment.get_template("page.html").render(
         title=", ".join(ground.title for ground in report.grounds),
         style=(FILES / "style.css").read_text(encoding="utf-8"),
-        script=(FILES / "page.js").read_text(encoding="utf-8"),
+        script="\n".join((FILES / name).read_text(encoding="utf-8") for name in SCRIPTS),
         library=library(),
-        data=_data(report),
+        data=page_data(report),
         grounds=[_ground(answer, report) for answer in report.answers],
         setups=_setups(report),
         scenarios=report.names.scenarios,
         candidates=report.names.candidates,
-        findings=report.findings,
-        charts=report.charts,
+        chart_titles=[chart.title for chart in report.charts],
+        charts=[_drawing(chart, report, out) for chart in report.charts],
         published=sources()["recipe_sweep"],
+        glossary=_glossary(report),
+        plus_minus=PLUS_MINUS,
+        explained=[column for column in EXPLAINED if column.explanation],
         tables=_tables(report),
         shown_lines=SHOWN_LINES,
-        notes=report.notes,
-        left_out=report.left_out + report.faults,
-        settings=report.settings,
+        first_choices=FIRST_CHOICES,
+        lists=sentence_lists(report),
+        settings=[(setting, _place(setting.title, report)) for setting in report.settings],
     )
     (out / "report.html").write_text(page, encoding="utf-8")
+
+
+def breakable(words: str) -> Markup:
+    """Names are full of underscores: after one, a line may end."""
+    return Markup("_<wbr>").join(Markup.escape(part) for part in words.split("_"))
+
+
+@dataclass
+class Drawing:
+    """A chart of the page, and the plot that stands for it where no script runs."""
+
+    chart: Chart
+    plot: str
+    setup: str
+    """The setup that the plot shows, where there are several."""
+
+
+def _drawing(chart: Chart, report: Report, out: Path) -> Drawing:
+    shown = drawn_records(chart, report)[0].get("ground", "") if len(report.grounds) > 1 else ""
+    return Drawing(chart, plot_inside(chart, out), shown)
+
+
+def _glossary(report: Report) -> list[tuple[int, str, str]]:
+    """Every scenario of every setup, by its place, with what it asks for."""
+    return [
+        (place, load.name, load_words(load.settings))
+        for place, ground in enumerate(report.grounds)
+        for load in ground.loads
+    ]
+
+
+def _place(title: str, report: Report) -> int | None:
+    places = [n for n, ground in enumerate(report.grounds) if ground.title == title]
+    return places[0] if places else None
 
 
 def library() -> str:
@@ -94,37 +149,6 @@ def library() -> str:
     return path.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
-def _data(report: Report) -> str:
-    """What the script needs, as JSON that cannot end its own element."""
-    numbers = {ground.title: place for place, ground in enumerate(report.grounds)}
-    sets = {}
-    for name, records in vars(report.sets).items():
-        kept = [
-            {key: record[key] for key in DRAWN} if name == CELLS else dict(record)
-            for record in records
-        ]
-        for record in kept:
-            if "ground" in record:
-                record["ground"] = numbers[record["ground"]]
-        sets[name] = [{key: _short(value) for key, value in r.items()} for r in kept]
-    content = {
-        "shownLines": SHOWN_LINES,
-        "grounds": [
-            {"model": g.model, "gpu": g.device, "engine": g.engine_title} for g in report.grounds
-        ],
-        "known": {"scenario": report.names.scenarios, "candidate": report.names.candidates},
-        "sets": sets,
-        "charts": [
-            {"name": chart.name, "data": chart.data, "spec": chart.spec} for chart in report.charts
-        ],
-    }
-    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
 def _ground(answer: Answer, report: Report) -> dict[str, Any]:
     """The answer of one ground, in words."""
     whole = answer.whole
@@ -138,6 +162,7 @@ def _ground(answer: Answer, report: Report) -> dict[str, Any]:
         "speed": f"{whole.ratio.ratio:.2f}" if whole.ratio else NONE,
         "quality": f"{quality:.1%}" if quality is not None else "not measured",
         "weights": f"{here[0]['weights_gib']:.1f} GiB" if here else NONE,
+        "loads": {load.name: load_words(load.settings) for load in answer.ground.loads},
         "choice_titles": titles,
         "choices": choices,
     }
@@ -159,7 +184,7 @@ def _tables(report: Report) -> list[Table]:
     judged = accuracy_lines(report.rows)
     if judged:
         titles, lines = judged
-        found.append(_plain("accuracy", "Accuracy", titles, lines))
+        found.append(_plain(ACCURACY, "Accuracy", titles, lines, report))
     for name, title, shown in (
         (CONTEXTS, "Over the context length", list(CONTEXT)),
         (ENGINES, "Engines side by side", list(ENGINE)),
@@ -173,8 +198,6 @@ def _tables(report: Report) -> list[Table]:
     for published in published_tables(report.sets):
         columns = list(published.columns)
         table = _table(published.source, published.title, columns, published.records, report)
-        for row in table.rows:
-            row["model"] = None  # others' models: no choice of ours hides them
         source = known[published.source]
         table.note = f"{source.title}; {source.hardware}."
         found.append(table)
@@ -184,14 +207,11 @@ def _tables(report: Report) -> list[Table]:
 def _table(
     name: str, title: str, columns: list[Column], records: list[Record], report: Report
 ) -> Table:
-    numbers = {ground.title: place for place, ground in enumerate(report.grounds)}
     shown = records[:MOST_LINES]
     used = [c for c in columns if any(c.shown(record) not in ("", NONE) for record in shown)]
     rows = [
         {
-            "ground": numbers.get(str(record.get("ground"))),
-            "model": record.get("model"),
-            "gpu": record.get("gpu"),
+            "setups": setups_of(record, name, report.grounds),
             "scenario": record.get("scenario"),
             "candidate": record.get("candidate"),
             "cells": [_cell(column, record) for column in used],
@@ -208,21 +228,20 @@ def _cell(column: Column, record: Record) -> dict[str, Any]:
     number = isinstance(value, int | float) and not column.is_text
     return {
         "shown": column.shown(record),
-        "sort": _short(float(value)) if number and value is not None else None,
-        "text": column.is_text or column.shown is speedup,
+        "sort": short(float(value)) if number and value is not None else None,
     }
 
 
-def _plain(name: str, title: str, titles: list[str], lines: list[list[str]]) -> Table:
-    columns = [Column(words, words, str) for words in titles]
+def _plain(
+    name: str, title: str, titles: list[str], lines: list[list[str]], report: Report
+) -> Table:
+    columns = [Column(words, words, str, is_text=True) for words in titles]
     rows = [
         {
-            "ground": None,
-            "model": line[0],
-            "gpu": None,
+            "setups": setups_of({"model": line[0]}, name, report.grounds),
             "scenario": None,
             "candidate": line[1],
-            "cells": [{"shown": word, "sort": None, "text": True} for word in line],
+            "cells": [{"shown": word, "sort": None} for word in line],
         }
         for line in lines
     ]

@@ -234,6 +234,7 @@ def operator_records(rows: list[Row]) -> list[Record]:
             "model": row.model,
             "candidate": row.checkpoint,
             "scenario": row.measure,
+            "engine": row.environment.get("engine", ""),
             "profile": title,
             "name": readable(operator["name"])[:NAME_LENGTH],
             "self_cpu_ms": operator["self_cpu_s"] * MILLI,

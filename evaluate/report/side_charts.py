@@ -21,48 +21,61 @@ from evaluate.report.drawing import (
     Names,
     bottom,
     finished,
+    panels,
     records,
     tips,
 )
 
 PALE = "#d9d9d9"
+BAR_HEIGHT = 12
 
 
 def capacity(names: Names) -> Chart:
-    def bars(value: str, title: str, form: str) -> Any:
-        return (
+    def bars(value: str, title: str, form: str, exact: str) -> Any:
+        base = (
             records(CAPACITY)
-            .mark_bar(color=COLOURS[1])
+            .transform_filter(f"isValid(datum.{value})")
             .encode(
-                x=altair.X(f"{value}:Q", title=title, axis=altair.Axis(format=form, tickCount=4)),
+                x=altair.X(
+                    f"{value}:Q",
+                    title=title,
+                    axis=altair.Axis(format=form, tickCount=4),
+                    stack=None,
+                ),
                 y=names.rows,
-                tooltip=tips(("candidate:N", "checkpoint", ""), (f"{value}:Q", title, form)),
+                tooltip=tips(("candidate:N", "checkpoint", ""), (f"{value}:Q", title, exact)),
             )
-            .properties(width=SMALL, height=altair.Step(ROW - 6))
         )
+        figures = base.mark_text(align="left", dx=4, fontSize=11)
+        figures = figures.encode(text=altair.Text(f"{value}:Q", format=form))
+        chart = base.mark_bar(color=COLOURS[1]) + figures
+        return chart.properties(width=SMALL, height=altair.Step(ROW - 4))
 
     return finished(
         "capacity",
         "Memory: weights and room for context",
-        "Bars of the weights' size, and of the tokens that the KV cache holds beside them.",
+        "Size of the weights, and the tokens that the KV cache holds beside them.",
         CAPACITY,
-        altair.hconcat(
-            bars("weights_gib", "weights (GiB)", ".1f"),
-            bars("kv_tokens", "KV cache (tokens)", "~s"),
+        altair.concat(
+            bars("weights_gib", "weights (GiB)", ".1f", ".2f"),
+            bars("kv_tokens", "KV cache (tokens)", ".3~s", ",.0f"),
+            columns=2,
         ),
     )
 
 
 def engines(names: Names) -> Chart:
+    palette = altair.Scale(range=list(COLOURS[1:]))
+
     def bars(value: str, title: str) -> Any:
-        return (
+        return panels(
             records(ENGINES)
             .mark_bar()
             .encode(
-                x=altair.X(f"{value}:Q", title=title),
+                x=altair.X(f"{value}:Q", title=title, axis=altair.Axis(tickCount=5), stack=None),
                 y=names.rows,
                 yOffset="engine:N",
-                color=altair.Color("engine:N", title=None, legend=bottom()),
+                color=altair.Color("engine:N", title=None, scale=palette, legend=bottom()),
                 tooltip=tips(
                     ("candidate:N", "checkpoint", ""),
                     ("scenario:N", "scenario", ""),
@@ -70,16 +83,17 @@ def engines(names: Names) -> Chart:
                     (f"{value}:Q", title, ".3g"),
                 ),
             )
-            .properties(width=SMALL, height=altair.Step(ROW))
-            .facet(row=altair.Row("scenario:N", title=None, sort=names.scenarios))
+            .properties(width=SMALL, height=altair.Step(BAR_HEIGHT, **{"for": "offset"})),
+            "scenario",
+            sort=names.scenarios,
         )
 
     return finished(
         "engines",
         "Engines side by side",
-        "Bars of the time to the first token and for each further one, engine by engine.",
+        "Time to the first token (TTFT) and for each further token (TPOT), engine by engine.",
         ENGINES,
-        altair.hconcat(bars("ttft_ms", "TTFT (ms)"), bars("tpot_ms", "TPOT (ms)")),
+        altair.concat(bars("ttft_ms", "TTFT (ms)"), bars("tpot_ms", "TPOT (ms)"), columns=2),
     )
 
 
@@ -95,7 +109,7 @@ def profiles(_: Names) -> Chart:
             x=altair.X(
                 "share:Q",
                 title="share of the time",
-                axis=altair.Axis(format=".0%"),
+                axis=altair.Axis(format=".0%", tickCount=5),
                 scale=altair.Scale(domain=[0, 1]),
             ),
             y=altair.Y("profile:N", title=None, sort=None, axis=altair.Axis(labelLimit=460)),
@@ -113,7 +127,7 @@ def profiles(_: Names) -> Chart:
     return finished(
         "profiles",
         "Where the time goes",
-        "Stacked bars by kind of operator, gaps included, of whatever each profile covers.",
+        "Share of the profiled time by kind of operator; in gaps, no operator ran.",
         PROFILES,
         chart,
     )
@@ -121,24 +135,24 @@ def profiles(_: Names) -> Chart:
 
 def sensitivity(_: Names) -> Chart:
     advice = altair.Scale(domain=["quantize", "worth leaving out"], range=[COLOURS[1], COLOURS[2]])
-    chart = (
+    chart = panels(
         records(SENSITIVITY)
         .mark_bar()
         .encode(
-            x=altair.X("divergence:Q", title="divergence (nats)"),
+            x=altair.X("divergence:Q", title="divergence (nats)", stack=None),
             y=altair.Y("block:N", title=None, sort=None, axis=altair.Axis(labelLimit=260)),
             color=altair.Color("advice:N", title=None, scale=advice, legend=bottom()),
             tooltip=tips(
                 ("block:N", "block", ""), ("divergence:Q", "nats", ".5f"), ("mib:Q", "MiB", ".1f")
             ),
         )
-        .properties(width=WIDTH - 140, height=altair.Step(14))
-        .facet(row=altair.Row("panel:N", title=None))
-    )
+        .properties(width=WIDTH - 140, height=altair.Step(14)),
+        "panel",
+    ).resolve_scale(y="independent")
     return finished(
         "sensitivity",
         "Which layers pay",
-        "Bars of the divergence from the original when one block alone is quantized.",
+        "Divergence from the original when this block alone is quantized.",
         SENSITIVITY,
         chart,
     )
@@ -146,7 +160,7 @@ def sensitivity(_: Names) -> Chart:
 
 def published(names: Names) -> Chart:
     sources = altair.Scale(domain=["here", "published"], range=[COLOURS[1], COLOURS[2]])
-    points = (
+    points = panels(
         records(SWEEP)
         .mark_point(filled=True, size=70)
         .encode(
@@ -156,13 +170,15 @@ def published(names: Names) -> Chart:
             color=altair.Color("source:N", title=None, scale=sources, legend=bottom()),
             tooltip=tips(*SPEED_TIPS, ("source:N", "measured", "")),
         )
-        .properties(width=SMALL, height=altair.Step(18))
-        .facet(altair.Facet("scenario:N", title=None, sort=names.scenarios), columns=2)
+        .properties(width=SMALL, height=altair.Step(22)),
+        "scenario",
+        4,
+        names.scenarios,
     )
     return finished(
         "published",
         "Against published figures",
-        "Points of our speed-ups and of published ones, recipe by recipe and scenario by scenario.",
+        "Speed-ups measured here and published ones, recipe by recipe and scenario by scenario.",
         SWEEP,
         points,
     )

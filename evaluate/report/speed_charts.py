@@ -1,7 +1,5 @@
 """Charts of speed: the grid, the frontier, the curves, and the share of the limit."""
 
-from typing import Any
-
 import altair
 
 from evaluate.report.drawing import (
@@ -9,6 +7,7 @@ from evaluate.report.drawing import (
     CELLS,
     COLOURS,
     COLUMN,
+    COLUMNS_A_PANEL,
     CONTEXTS,
     KERNELS,
     LIMITS,
@@ -20,19 +19,21 @@ from evaluate.report.drawing import (
     Names,
     bottom,
     finished,
+    panels,
     records,
+    text_on,
     tips,
 )
 
 SLOWER, EVEN, FASTER = "#c0531a", "#f3f1ea", "#0b6fae"
-DARK = "#1b1b1b"
+WHOLE_NUMBERS = "datum.value % 1 == 0 ? format(datum.value, ',d') : ''"
+HAS_SPEEDUP = "isValid(datum.speedup)"
 
 
 def overview(names: Names) -> Chart:
-    base = records(CELLS).transform_filter("isValid(datum.speedup)")
-    axes = base.encode(
-        x=names.columns,
-        y=names.rows,
+    axes = records(CELLS).encode(
+        x=names.tile_columns,
+        y=names.tile_rows,
         tooltip=tips(
             *SPEED_TIPS,
             ("latency_s:Q", "latency (s)", ".4g"),
@@ -40,7 +41,7 @@ def overview(names: Names) -> Chart:
             ("latencies:N", "runs (s)", ""),
         ),
     )
-    tiles = axes.mark_rect(stroke="white", strokeWidth=1).encode(
+    tiles = axes.mark_rect().encode(
         color=altair.Color(
             "speedup:Q",
             scale=altair.Scale(
@@ -54,34 +55,28 @@ def overview(names: Names) -> Chart:
         )
     )
     # An original's interval has no width: it is compared with itself.
-    level = "!datum.differs && datum.speedup_low < datum.speedup_high"
+    level = "datum.differs === false && datum.speedup_low < datum.speedup_high"
     label = f"format(datum.speedup, '.2f') + ({level} ? ' =' : '')"
-    words = (
-        axes.transform_calculate(label=label)
-        .mark_text(fontSize=11)
-        .encode(
-            text="label:N",
-            color=altair.condition(
-                "datum.speedup > 1.33 || datum.speedup < 0.75",
-                altair.value("white"),
-                altair.value(DARK),
-            ),
-        )
-    )
+    words = axes.mark_text(fontSize=11).encode(text="label:N", color=text_on("color", "speedup"))
     return finished(
         "overview",
         "Times as fast as the original",
-        "A grid of scenarios and checkpoints: how many times as fast as the original each one is; "
-        "= where it cannot be told from it.",
+        "Speed-up over the original, by checkpoint and scenario. Blue is faster, orange slower; "
+        "= means no significant difference.",
         CELLS,
-        (tiles + words).properties(width=altair.Step(COLUMN), height=altair.Step(ROW)),
+        names.grid(_sized(tiles + words, ROW), "speedup", label=label),
+        "speedup",
     )
 
 
+def _sized(tiles: altair.LayerChart, row: int) -> altair.LayerChart:
+    return tiles.properties(width=COLUMN * COLUMNS_A_PANEL, height=altair.Step(row))
+
+
 def frontier(names: Names) -> Chart:
-    points = (
+    points = panels(
         records(CELLS)
-        .transform_filter("isValid(datum.speedup) && isValid(datum.recovery)")
+        .transform_filter(f"{HAS_SPEEDUP} && isValid(datum.recovery)")
         .mark_point(filled=True, size=90, opacity=0.9)
         .encode(
             x=altair.X("speedup:Q", title="times as fast", scale=altair.Scale(zero=False)),
@@ -96,30 +91,34 @@ def frontier(names: Names) -> Chart:
                 *SPEED_TIPS, ("recovery:Q", "quality left", ".2%"), ("verdict:N", "verdict", "")
             ),
         )
-        .properties(width=SMALL, height=160)
-        .facet(altair.Facet("scenario:N", title=None, sort=names.scenarios), columns=3)
+        .properties(width=SMALL, height=160),
+        "scenario",
+        3,
+        names.scenarios,
     )
     return finished(
         "frontier",
         "Accuracy against speed",
-        "For each scenario, speed-up across and quality left upwards: best is top right.",
+        "Quality left against speed-up, scenario by scenario. The best are at the top right.",
         CELLS,
         points,
+        "recovery",
     )
 
 
 def batches(names: Names) -> Chart:
     """Speed-up along the batch size, with its interval: at 1 a candidate is no faster."""
     tooltip = tips(*SPEED_TIPS, ("decode_tok_s:Q", "decode (tok/s)", ",.0f"))
-    chart = _speedups(records(BATCHES), names.colour, tooltip)
+    chart = _speedups(records(BATCHES), names.colour, tooltip, names.dash)
     return finished(
         "batches",
         "Speed-up over the batch size",
-        "Lines of the speed-up over the original against the number of requests at once.",
+        "Speed-up over the original by the number of requests at once; bands are 95 % intervals.",
         BATCHES,
-        chart.properties(width=WIDTH, height=260)
-        .facet(row=altair.Row("family:N", title=None))
-        .resolve_scale(y="independent"),
+        panels(chart.properties(width=WIDTH, height=280), "family")
+        .resolve_scale(y="independent")
+        .transform_filter(HAS_SPEEDUP),
+        "speedup",
     )
 
 
@@ -135,20 +134,25 @@ def kernels(_: Names) -> Chart:
     return finished(
         "kernels",
         "Which kernel wins",
-        "Lines of the speed-up over the original against the requests at once, kernel by kernel.",
+        "Speed-up over the original by the requests at once, for checkpoints that ran on several "
+        "kernels.",
         KERNELS,
-        chart.facet(altair.Facet("panel:N", title=None), columns=2),
+        panels(chart, "panel", 2).transform_filter(HAS_SPEEDUP),
+        "speedup",
     )
 
 
 def _speedups(
-    found: altair.Chart, colour: altair.Color, tooltip: list[altair.Tooltip]
+    found: altair.Chart,
+    colour: altair.Color,
+    tooltip: list[altair.Tooltip],
+    dash: altair.StrokeDash | None = None,
 ) -> altair.LayerChart:
     """Lines over the batch size, each with a band for its interval."""
-    base = found.transform_filter("isValid(datum.speedup)")
-    base = base.encode(x=_requests_at_once(), color=colour)
+    base = found.encode(x=_requests_at_once(), color=colour)
     times = altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False))
     lines = base.mark_line(point=True).encode(y=times, tooltip=tooltip)
+    lines = lines.encode(strokeDash=dash) if dash is not None else lines
     bands = base.mark_area(opacity=0.15).encode(y="speedup_low:Q", y2="speedup_high:Q")
     return altair.LayerChart(layer=[bands, lines])
 
@@ -158,12 +162,12 @@ def _requests_at_once() -> altair.X:
         "size:Q",
         title="requests at once",
         scale=altair.Scale(type="log", base=2, nice=False),
-        axis=altair.Axis(format=",d", labelOverlap=True),
+        axis=altair.Axis(labelExpr=WHOLE_NUMBERS, labelOverlap=True),
     )
 
 
 def contexts(names: Names) -> Chart:
-    chart = (
+    chart = panels(
         records(CONTEXTS)
         .mark_line(point=True)
         .encode(
@@ -175,6 +179,7 @@ def contexts(names: Names) -> Chart:
             ),
             y=altair.Y("decode_tok_s:Q", title="decode (tok/s)", scale=altair.Scale(zero=False)),
             color=names.colour,
+            strokeDash=names.dash,
             tooltip=tips(
                 *SPEED_TIPS,
                 ("size:Q", "tokens in", ",d"),
@@ -182,13 +187,13 @@ def contexts(names: Names) -> Chart:
                 ("need_gib:Q", "memory (GiB)", ".1f"),
             ),
         )
-        .properties(width=WIDTH, height=260)
-        .facet(row=altair.Row("family:N", title=None))
+        .properties(width=WIDTH, height=280),
+        "family",
     )
     return finished(
         "contexts",
         "Speed over the context length",
-        "Lines of decoded tokens a second against the length of the input.",
+        "Tokens decoded in a second by the length of the input.",
         CONTEXTS,
         chart,
     )
@@ -196,29 +201,29 @@ def contexts(names: Names) -> Chart:
 
 def limits(names: Names) -> Chart:
     axes = records(LIMITS).encode(
-        x=names.columns,
-        y=names.rows,
+        x=names.tile_columns,
+        y=names.tile_rows,
         tooltip=tips(
             ("candidate:N", "checkpoint", ""),
             ("scenario:N", "scenario", ""),
+            ("load:N", "load", ""),
             ("phase:N", "phase", ""),
             ("share:Q", "of the limit", ".1%"),
         ),
     )
-    shades = axes.mark_rect(stroke="white", strokeWidth=1).encode(
+    shades = axes.mark_rect().encode(
         color=altair.Color(
             "share:Q", scale=altair.Scale(domain=[0, 1], scheme="blues"), legend=None
         )
     )
-    words = axes.mark_text(fontSize=10).encode(
-        text=altair.Text("share:Q", format=".0%"),
-        color=altair.condition("datum.share > 0.6", altair.value("white"), altair.value(DARK)),
+    words = axes.mark_text(fontSize=11).encode(
+        text=altair.Text("share:Q", format=".0%"), color=text_on("color", "share")
     )
-    chart: Any = (shades + words).properties(width=altair.Step(COLUMN), height=altair.Step(ROW - 4))
     return finished(
         "limits",
         "Share of the hardware's limit",
-        "How near prefill and decode come to the least time that bytes and operations take.",
+        "The least time that the bytes and operations can take, as a share of the time measured; "
+        "100 % is the hardware's limit.",
         LIMITS,
-        chart.facet(row=altair.Row("phase:N", title=None, sort=["prefill", "decode"])),
+        names.grid(_sized(shades + words, ROW - 2), "share", ("prefill", "decode")),
     )

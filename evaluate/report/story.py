@@ -7,8 +7,9 @@ from conf.errors import world_fault
 from conf.report_schema import ReportConfig
 from conf.terminal import say
 from evaluate.report.gather import Answer, Report, make_report
-from evaluate.report.markdown import write_markdown, write_plots
-from evaluate.report.page import write_page
+from evaluate.report.markdown import write_markdown
+from evaluate.report.page import library, write_page
+from evaluate.report.plots import write_plots
 
 
 def write_report(config: ReportConfig) -> Report:
@@ -20,10 +21,11 @@ def write_report(config: ReportConfig) -> Report:
     beside = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
     beside.start()
     write_markdown(report, out)
-    write_page(report, out)
+    library()  # packed meanwhile, where it is not kept yet
     beside.join()
     if beside.exitcode:
         raise world_fault(f"{out}: the plots could not be drawn")
+    write_page(report, out)
     for fault in report.faults:
         say(f"{fault}; the line is left out")
     for answer in report.answers:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evaluate.report.beside import published_contexts, published_engines, published_operators
+from evaluate.report.kernels import SUFFIX
 from evaluate.report.records import Record
 from evaluate.report.sets import Sets
-from evaluate.table import figure
+from evaluate.table import figure, plus_minus
 
 NONE = "-"
 Shown = Callable[[Record], str]
@@ -45,13 +46,19 @@ def measured(key: str) -> Shown:
         low, high = record.get(f"{key}_low"), record.get(f"{key}_high")
         if low is None or high is None or not value:
             return figure(value)
-        return f"{figure(value)} ±{(high - low) / 2 / value:.1%}"
+        return f"{figure(value)} ±{plus_minus(value, low, high)}"
 
     return shown
 
 
 def text(key: str) -> Shown:
     return lambda record: str(record.get(key) or NONE)
+
+
+def kernels(record: Record) -> str:
+    """Without the ending that all of their names have."""
+    names = [name.removesuffix(SUFFIX) for name in (record.get("kernel") or "").split(", ")]
+    return ", ".join(names) or NONE
 
 
 def percent(key: str, digits: int = 0) -> Shown:
@@ -99,7 +106,7 @@ def quality(record: Record) -> str:
 
 def limit(record: Record) -> str:
     shares = [percent(key)(record) for key in ("prefill_share", "decode_share")]
-    return NONE if shares == [NONE, NONE] else " / ".join(shares)
+    return NONE if shares == [NONE, NONE] else "\u00a0/ ".join(shares)
 
 
 def note(record: Record) -> str:
@@ -115,35 +122,55 @@ def note(record: Record) -> str:
 
 
 FIRST = (
-    Column("rank", "rank", rank, "= : cannot be told from others of the same rank"),
+    Column("rank", "rank", rank, "= : no significant difference within the rank"),
     Column("checkpoint", "candidate", text("candidate"), is_text=True),
     Column(
         "times as fast",
         "speedup",
         speedup,
-        "as the original, 95 % interval; =: cannot be told",
+        "speed-up over the original, 95 % interval; = : no significant difference",
     ),
     Column(
         "latency (s)",
         "latency_s",
         measured("latency_s"),
-        "of a batch; of an open loop, a request's",
+        "of the whole batch; with a fixed arrival rate, of a request",
     ),
     Column("TTFT (ms)", "ttft_ms", measured("ttft_ms"), "time to the last request's first token"),
     Column("TPOT (ms)", "tpot_ms", measured("tpot_ms"), "time for each token after the first"),
-    Column("output (tok/s)", "output_tok_s", measured("output_tok_s"), "tokens out / latency"),
-    Column("quality left", "recovery", quality, "of the original's, by the worst measure"),
+    Column("output (tok/s)", "output_tok_s", measured("output_tok_s"), "output tokens / latency"),
+    Column(
+        "quality left",
+        "recovery",
+        quality,
+        "share of the original's quality, by the measure that shows the most loss",
+    ),
 )
 SECOND = (
     Column("overall (tok/s)", "overall_tok_s", measured("overall_tok_s"), "all tokens / latency"),
-    Column("input (tok/s)", "input_tok_s", measured("input_tok_s"), "tokens in / last TTFT"),
-    Column("memory (GiB)", "need_gib", number("need_gib"), "weights, graphs and this load's cache"),
+    Column("input (tok/s)", "input_tok_s", measured("input_tok_s"), "input tokens / TTFT"),
+    Column(
+        "memory (GiB)",
+        "need_gib",
+        number("need_gib"),
+        "weights, CUDA graphs and the KV cache of this load",
+    ),
     Column("J/token", "joules_per_token", measured("joules_per_token"), "energy per output token"),
-    Column("fit at once", "kv_requests", number("kv_requests"), "such requests, in the KV cache"),
-    Column("clock", "clock_share", percent("clock_share"), "of the most; less: at the power limit"),
-    Column("of limit", "decode_share", limit, "share of the hardware's limit, prefill / decode"),
-    Column("kernel", "kernel", text("kernel"), is_text=True),
-    Column("runs", "runs", lambda record: str(record["runs"]), "that count"),
+    Column(
+        "fit at once",
+        "kv_requests",
+        number("kv_requests"),
+        "how many such requests the KV cache holds",
+    ),
+    Column(
+        "clock",
+        "clock_share",
+        percent("clock_share"),
+        "share of the GPU's highest clock; less means the power limit was reached",
+    ),
+    Column("of limit", "decode_share", limit, "share of the hardware's limit: prefill / decode"),
+    Column("kernel", "kernel", kernels, is_text=True),
+    Column("runs", "runs", lambda record: str(record["runs"]), "valid runs"),
     Column("note", "note", note, is_text=True),
 )
 CHECKPOINT = FIRST[1]

@@ -2,119 +2,142 @@
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
-  const state = { ground: 0, scenario: new Set(), candidate: new Set() };
-  const drawn = new Map();
-  const MOST_LINES = data.shownLines;
+  const state = { setup: 0, scenario: new Set(), candidate: new Set() };
+  const FILTERS = { scenario: "scenarios", candidate: "checkpoints" };
+
+  const emptyColumns = document.head.appendChild(document.createElement("style"));
 
   function all(selector, inside = document) {
     return Array.from(inside.querySelectorAll(selector));
   }
 
+  function here() {
+    return data.setups[state.setup] || { loads: {}, candidates: [] };
+  }
+
+  // What the chosen setup has of a filter's names.
+  function offered(name) {
+    const found = new Set(name === "scenario" ? Object.keys(here().loads) : here().candidates);
+    return data.known[name].filter((value) => found.has(value));
+  }
+
   function readFilters() {
-    for (const name of ["scenario", "candidate"]) {
-      const boxes = all(`input[name="${name}"]`);
-      state[name] = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
+    const left = [];
+    for (const [name, title] of Object.entries(FILTERS)) {
+      const values = offered(name);
+      for (const box of all(`input[name="${name}"]`)) {
+        box.parentElement.hidden = !values.includes(box.value);
+      }
+      const boxes = all(`input[name="${name}"]`).filter((box) => box.checked);
+      state[name] = new Set(boxes.map((box) => box.value));
+      const kept = values.filter((value) => state[name].has(value)).length;
+      left.push({ words: `${kept} of ${values.length} ${title}`, all: kept === values.length });
     }
+    const summary = document.querySelector(".filters summary");
+    if (!summary) return;
+    summary.textContent = `Filters: ${left.map((part) => part.words).join(", ")}`;
+    const printed = document.querySelector(".filtered");
+    printed.hidden = left.every((part) => part.all);
+    printed.textContent = `Filtered: ${left.map((part) => part.words).join(", ")} are shown.`;
   }
 
-  function isShown(record) {
-    const ground = data.grounds[state.ground];
-    if (record.ground !== undefined && record.ground !== state.ground) return false;
-    if (ground && record.model !== undefined && record.model !== ground.model) return false;
-    if (ground && record.gpu !== undefined && record.gpu !== ground.gpu) return false;
-    const known = data.known;
-    const keeps = (name) =>
-      record[name] === undefined || !known[name].includes(record[name]) || state[name].has(record[name]);
-    return keeps("scenario") && keeps("candidate");
+  function isOfSetup(record) {
+    return record.setups === undefined || record.setups.includes(state.setup);
   }
 
-  function filterRows() {
-    for (const row of all("tr[data-ground], tr[data-model], tr[data-scenario], tr[data-candidate]")) {
-      const { ground, scenario, candidate, model, gpu } = row.dataset;
-      const record = { scenario, candidate, model, gpu };
-      if (ground !== undefined) record.ground = Number(ground);
-      row.dataset.off = isShown(record) ? "" : "1";
+  function isKept(record) {
+    return Object.keys(FILTERS).every((name) =>
+      record[name] === undefined || !data.known[name].includes(record[name]) || state[name].has(record[name]));
+  }
+
+  function recordsOf(chart) {
+    const has = (record) => !chart.value || (record[chart.value] ?? null) !== null;
+    const found = data.sets[chart.data].filter(isOfSetup).filter(has);
+    const kept = found.filter(isKept).map((record) => ({ ...record, load: loadWords(record.scenario) }));
+    return { records: kept, any: found.length > 0 };
+  }
+
+  function loadWords(name) {
+    return Object.hasOwn(here().loads, name) ? here().loads[name] : "";
+  }
+
+  // Everything that belongs to a setup follows the choice of it.
+  function filterPage() {
+    for (const part of all("[data-setups]:not(tr)")) {
+      const record = { setups: part.dataset.setups.split(" ").map(Number) };
+      if (part.dataset.scenario !== undefined) record.scenario = part.dataset.scenario;
+      part.hidden = !isOfSetup(record) || !isKept(record);
+    }
+    for (const row of all("main tbody tr")) {
+      const { setups, scenario, candidate } = row.dataset;
+      const record = { setups: setups?.split(" ").map(Number), scenario, candidate };
+      row.dataset.off = isOfSetup(record) && isKept(record) ? "" : "1";
+      row.dataset.other = isOfSetup(record) ? "" : "1";
     }
     all("main table").forEach(limitRows);
-    for (const section of all("section.ground")) {
-      section.hidden = Number(section.dataset.ground) !== state.ground;
+    for (const section of all("section.data")) {
+      section.hidden = all("tbody tr", section).every((row) => row.dataset.other);
+    }
+    hideEmptyColumns();
+    for (const section of all("section.sentences")) {
+      section.hidden = all("ul:not([hidden]) li", section).length === 0;
+    }
+  }
+
+  // A column that says nothing of the chosen setup takes no room.
+  function hideEmptyColumns() {
+    const rules = [];
+    for (const table of all("section.data table")) {
+      const rows = all("tbody tr", table).filter((row) => !row.dataset.other);
+      for (let place = 0; place < table.tHead.rows[0].cells.length; place++) {
+        if (rows.every((row) => ["", "-"].includes(row.children[place].textContent))) {
+          rules.push(`#${CSS.escape(table.id)} tr > :nth-child(${place + 1}) { display: none; }`);
+        }
+      }
+    }
+    emptyColumns.textContent = rules.join("\n");
+  }
+
+  function showContents() {
+    for (const link of all("nav a")) {
+      const target = document.getElementById(link.getAttribute("href").slice(1));
+      link.parentElement.hidden = target.closest("section").hidden;
     }
   }
 
   // A table of thousands of lines is slow to lay out; the first are shown, and the rest on request.
   function limitRows(table) {
-    const wanted = Array.from(table.tBodies[0].rows).filter((row) => !row.dataset.off);
-    const shown = table.dataset.all ? wanted.length : MOST_LINES;
-    for (const row of table.tBodies[0].rows) row.hidden = true;
-    for (const row of wanted.slice(0, shown)) row.hidden = false;
+    const rows = Array.from(table.tBodies[0].rows);
+    const wanted = rows.filter((row) => !row.dataset.off);
+    const most = Number(table.dataset.most || data.shownLines);
+    const shown = table.dataset.all ? wanted.length : most;
+    for (const row of rows) {
+      row.hidden = true;
+      delete row.dataset.over;
+    }
+    wanted.forEach((row, place) => {
+      if (place < shown) row.hidden = false;
+      else row.dataset.over = "1";
+    });
     const more = table.parentElement.parentElement.querySelector(".more");
-    if (!more) return;
     more.hidden = wanted.length <= shown;
     more.textContent = `Show all ${wanted.length.toLocaleString("en")} lines`;
   }
 
-  function themed() {
-    const style = getComputedStyle(root);
-    const ink = style.getPropertyValue("--ink").trim();
-    const soft = style.getPropertyValue("--soft").trim();
-    const line = style.getPropertyValue("--line").trim();
-    const words = { labelColor: ink, titleColor: ink };
-    return {
-      background: "transparent",
-      font: "system-ui, sans-serif",
-      axis: { ...words, gridColor: line, domainColor: soft, tickColor: soft, labelFontSize: 12 },
-      legend: { ...words, labelFontSize: 12 },
-      header: { ...words },
-      title: { color: ink },
-      view: { stroke: null },
-    };
-  }
-
-  async function draw(chart) {
-    const place = document.getElementById("chart-" + chart.name);
-    const records = data.sets[chart.data].filter(isShown);
-    const empty = place.closest("section").querySelector(".empty");
-    empty.hidden = records.length > 0;
-    place.parentElement.hidden = records.length === 0;
-    drawn.set(chart.name, true);
-    if (records.length === 0) return;
-    const spec = { ...chart.spec, datasets: { [chart.data]: records } };
-    await window.vegaEmbed(place, spec, { actions: false, renderer: "svg", config: themed() });
-    place.dataset.records = records.length;
-  }
-
-  const watcher = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const name = entry.target.id.replace("chart-", "");
-      if (entry.isIntersecting && !drawn.get(name)) {
-        draw(data.charts.find((chart) => chart.name === name));
-      }
-    }
-  }, { rootMargin: "400px" });
-
-  function redraw() {
-    drawn.clear();
-    for (const chart of data.charts) {
-      const place = document.getElementById("chart-" + chart.name);
-      place.parentElement.hidden = false;
-      watcher.unobserve(place);
-      watcher.observe(place);
-    }
-  }
-
   function apply() {
     readFilters();
-    filterRows();
-    redraw();
+    filterPage();
+    charts.redraw();
+    showContents();
   }
 
   function chooseSetup(changed) {
     const wanted = {};
     for (const name of ["model", "gpu", "engine"]) wanted[name] = document.getElementById(name).value;
-    const fits = (ground, names) => names.every((name) => ground[name] === wanted[name]);
-    let place = data.grounds.findIndex((ground) => fits(ground, ["model", "gpu", "engine"]));
-    if (place < 0) place = data.grounds.findIndex((ground) => fits(ground, [changed]));
-    state.ground = Math.max(place, 0);
+    const fits = (setup, names) => names.every((name) => setup[name] === wanted[name]);
+    let place = data.setups.findIndex((setup) => fits(setup, ["model", "gpu", "engine"]));
+    if (place < 0) place = data.setups.findIndex((setup) => fits(setup, [changed]));
+    state.setup = Math.max(place, 0);
     showSetup();
     apply();
   }
@@ -122,7 +145,7 @@
   function showSetup() {
     for (const name of ["model", "gpu", "engine"]) {
       const box = document.getElementById(name);
-      if (box) box.value = data.grounds[state.ground][name];
+      if (box) box.value = here()[name];
     }
   }
 
@@ -133,9 +156,10 @@
     for (const other of all("th[aria-sort]", table)) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", up ? "ascending" : "descending");
     const body = table.tBodies[0];
+    const isText = header.classList.contains("t") && !body.querySelector(`td:nth-child(${place + 1})[data-sort]`);
     const value = (row) => {
       const cell = row.children[place];
-      return cell.dataset.sort === undefined ? cell.textContent : Number(cell.dataset.sort);
+      return isText ? cell.textContent : Number(cell.dataset.sort ?? NaN);
     };
     const rows = Array.from(body.rows).map((row) => ({ row, value: value(row) }));
     rows.sort((one, other) => compare(one.value, other.value, up));
@@ -146,8 +170,7 @@
   function compare(one, other, up) {
     const missing = (value) => value === "" || value === "-" || Number.isNaN(value);
     if (missing(one) || missing(other)) return missing(one) - missing(other);
-    const order = typeof one === "number" && typeof other === "number"
-      ? one - other : String(one).localeCompare(String(other));
+    const order = typeof one === "number" ? one - other : one.localeCompare(other, "en", { numeric: true });
     return up ? order : -order;
   }
 
@@ -164,16 +187,31 @@
     return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   }
 
+  function print(start) {
+    for (const part of all("details")) {
+      if (start) {
+        part.dataset.was = part.open ? "open" : "";
+        part.open = true;
+      } else if (part.dataset.was !== undefined) {
+        part.open = part.dataset.was === "open";
+      }
+    }
+    charts.print(start);
+  }
+
+  const charts = window.quantlineCharts(data, recordsOf, loadWords);
   document.getElementById("theme").addEventListener("click", () => {
     setTheme(root.dataset.theme === "dark" ? "light" : "dark");
-    redraw();
+    charts.redraw();
   });
   for (const box of all(".filters input")) box.addEventListener("change", apply);
   for (const box of all(".setups select")) box.addEventListener("change", () => chooseSetup(box.id));
   for (const button of all("[data-all], [data-none]")) {
     button.addEventListener("click", () => {
       const name = button.dataset.all || button.dataset.none;
-      for (const box of all(`input[name="${name}"]`)) box.checked = Boolean(button.dataset.all);
+      for (const box of all(`input[name="${name}"]`)) {
+        if (!box.parentElement.hidden) box.checked = Boolean(button.dataset.all);
+      }
       apply();
     });
   }
@@ -188,9 +226,18 @@
     header.querySelector("button").addEventListener("click", () => sortBy(header));
   }
   for (const form of all("form")) form.addEventListener("submit", (event) => event.preventDefault());
-  matchMedia("print").addEventListener("change", () => data.charts.forEach(draw));
-  window.addEventListener("beforeprint", () => data.charts.forEach(draw));
+  const bar = document.querySelector(".filters");
+  if (bar) {
+    new ResizeObserver(() => {
+      const sticks = getComputedStyle(bar).position === "sticky";
+      root.style.setProperty("--bar", sticks ? `${bar.offsetHeight}px` : "0px");
+    }).observe(bar);
+  }
+  const paper = matchMedia("print");
+  paper.addEventListener("change", () => print(paper.matches));
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
   setTheme(firstTheme());
-  if (data.grounds.length > 1) showSetup();
+  if (data.setups.length > 1) showSetup();
   apply();
 })();

@@ -1,74 +1,21 @@
-"""The page in a real browser: it loads, filters, sorts, fits, and can be used without a mouse."""
+"""The page in a real browser: it loads, filters, sorts, follows the setup, and needs no mouse."""
 
 import random
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from conf.report_schema import ReportConfig
 from evaluate.report.story import write_report
-from tests.evaluate.report.made import Cell, accuracy_row, runs, write
+from tests.evaluate.report.browser import CHROMIUM, STEADY, drawn, opened, shown, wait_for_charts
+from tests.evaluate.report.made import Cell, runs, write
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 MANY = 10_000
 REPEATS = 5
-
-
-@pytest.fixture(scope="module")
-def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("page")
-    cells = []
-    for batch in (1, 8, 64):
-        times = [batch**0.5 * t for t in (1.0, 1.001, 0.999)]
-        for device in ("NVIDIA H200", "NVIDIA A100"):
-            for name, part in (("original", 1.0), ("w8a8", 0.7), ("w4a16", 0.6 + batch / 100)):
-                seconds = [part * t for t in times]
-                cells.append(Cell(name, seconds, f"batch_{batch}", batch=batch, device=device))
-    rows = [*runs(*cells), accuracy_row("w8a8", 0.999, "no loss seen")]
-    results = write(folder / "results.jsonl", rows)
-    write_report(ReportConfig(results=[str(results)], out=str(folder)))
-    return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser: Browser, page_file: Path) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
-    found = opened(context.new_page(), page_file)
-    yield found
-    assert found.errors == []  # type: ignore[attr-defined]
-    context.close()
-
-
-def opened(page: Page, file: Path) -> Page:
-    errors: list[str] = []
-    page.on("console", lambda m: errors.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.errors = errors  # type: ignore[attr-defined]
-    page.goto(file.as_uri())
-    page.locator("#chart-overview").scroll_into_view_if_needed()
-    page.wait_for_selector("#chart-overview svg")
-    return page
-
-
-def shown(page: Page, table: str = "cells") -> list[str]:
-    return page.locator(f"#{table} tbody tr:not([hidden])").all_inner_texts()
-
-
-def drawn(page: Page, chart: str) -> int:
-    return int(page.locator(f"#chart-{chart}").get_attribute("data-records") or 0)
+SERIOUS = ("serious", "critical")
 
 
 def test_the_first_screen_answers_the_question(page: Page) -> None:
@@ -110,10 +57,62 @@ def test_another_gpu_has_its_own_answer_and_rows(page: Page) -> None:
     assert len(shown(page)) == 9
 
 
+def test_another_engine_changes_what_stands_out_filters_charts_and_contents(
+    browser: Browser, tmp_path: Path
+) -> None:
+    sizes = (1, 8, 64)
+    rows = runs(
+        *(
+            Cell(name, [part * t for t in STEADY], f"batch_{n}", batch=n)
+            for n in sizes
+            for name, part in (("original", 1.0), ("w8a8", 0.7))
+        ),
+        *(
+            Cell(name, [t * 3 for t in STEADY], "interactive", engine="transformers", inputs=64)
+            for name in ("original", "w4a16")
+        ),
+    )
+    rows[-1].invalid = ["the GPU was throttled"]
+    results = write(tmp_path / "results.jsonl", rows)
+    write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
+    page = opened(browser.new_page(), tmp_path / "report.html")
+    wait_for_charts(page)
+
+    def seen() -> tuple[list[str], str, list[str], str]:
+        boxes = page.locator(".filters label:visible").all_inner_texts()
+        links = page.locator("nav li:visible").all_inner_texts()
+        text = page.locator("main").inner_text()
+        return (
+            [box.strip() for box in boxes],
+            text,
+            links,
+            page.locator(".serve:visible").inner_text(),
+        )
+
+    boxes, text, links, answer = seen()
+    assert boxes == ["batch_1", "batch_8", "batch_64", "original", "w8a8"]
+    assert "w8a8 is faster than the original over the whole range" in text
+    assert "the GPU was throttled" not in text
+    assert "Speed-up over the batch size" in links
+    assert answer == "Serve w8a8"
+    page.get_by_label("Engine").select_option("transformers")
+    page.wait_for_function("document.querySelector('#chart-overview').dataset.records == 2")
+    boxes, text, links, answer = seen()
+    assert boxes == ["interactive", "original", "w4a16"]
+    assert "over the whole range" not in text
+    assert "the GPU was throttled" in text
+    assert "Speed-up over the batch size" not in links
+    assert "What stands out" not in links
+    assert answer != "Serve w8a8"
+    legends = page.locator(".chart:visible .role-legend-label text").all_inner_texts()
+    assert "w8a8" not in legends
+    page.close()
+
+
 def test_a_click_on_a_title_sorts_by_number_and_back(page: Page) -> None:
     title = page.locator("#cells thead th", has_text="latency (s)")
     title.scroll_into_view_if_needed()
-    page.wait_for_timeout(1500)  # charts that are drawn on the way push the table down
+    wait_for_charts(page)  # they push the table down
     for way, order in (("ascending", False), ("descending", True)):
         title.get_by_role("button").click()
         assert title.get_attribute("aria-sort") == way
@@ -129,25 +128,31 @@ def test_a_hover_shows_the_runs_behind_a_point(page: Page) -> None:
     assert "runs (s)" in tip.inner_text()
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-def test_nothing_overflows(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
-    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
-    page.wait_for_timeout(300)
-    sizes = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert sizes[0] <= sizes[1]
+def test_a_link_of_the_contents_brings_its_heading_into_view(page: Page) -> None:
+    wait_for_charts(page)
+    links = page.locator("nav a")
+    assert links.count() > 6
+    for place in range(links.count()):
+        href = links.nth(place).get_attribute("href") or ""
+        links.nth(place).evaluate("link => link.click()")
+        box = page.locator(href).bounding_box()
+        bar = page.locator(".filters").bounding_box()
+        assert box is not None
+        assert bar is not None
+        assert box["y"] >= bar["y"] + bar["height"] or bar["y"] > box["y"]
+        assert box["y"] < 900
 
 
-def test_the_theme_changes_paper_and_charts(page: Page) -> None:
-    colours = []
-    for _ in range(2):
-        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        label = page.locator("#chart-overview svg .role-axis-label text").first
-        colours.append((paper, label.get_attribute("fill")))
-        page.locator("#theme").click()
-        page.wait_for_timeout(300)
-    assert colours[0][0] != colours[1][0]
-    assert colours[0][1] != colours[1][1]
+def test_names_stay_in_view_when_a_table_is_scrolled(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    wait_for_charts(page)
+    page.locator("#cells").evaluate("table => table.parentElement.scrollLeft = 10000")
+    left = page.locator("#cells").locator("xpath=..").bounding_box()
+    assert left is not None
+    for place in (1, 3):
+        box = page.locator(f"#cells tbody tr:first-child td:nth-child({place})").bounding_box()
+        assert box is not None
+        assert left["x"] <= box["x"] < left["x"] + 200
 
 
 def test_the_keyboard_reaches_filters_and_titles(page: Page) -> None:
@@ -168,9 +173,6 @@ def test_axe_finds_no_serious_fault(browser: Browser, page_file: Path, scheme: s
     serious = [f"{v['id']}: {v['nodes'][0]['html']}" for v in found if v["impact"] in SERIOUS]
     assert serious == []
     context.close()
-
-
-SERIOUS = ("serious", "critical")
 
 
 def test_ten_thousand_rows_make_a_page_that_still_filters(browser: Browser, tmp_path: Path) -> None:

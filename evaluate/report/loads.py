@@ -1,0 +1,33 @@
+"""What a scenario asks for, in words."""
+
+from typing import Any
+
+WORDS = {
+    "batch": ("{:,} request at once", "{:,} requests at once"),
+    "concurrency": (
+        "{:,} client that sends one request after another",
+        "{:,} clients that each send one request after another",
+    ),
+    "rate": ("{:g} request/s arriving", "{:g} requests/s arriving"),
+    "requests": ("{:,} request in all", "{:,} requests in all"),
+    "input_tokens": ("{:,} token in", "{:,} tokens in"),
+    "output_tokens": ("{:,} token out", "{:,} tokens out"),
+    "ttft_ms": ("TTFT target {:g} ms",) * 2,
+    "tpot_ms": ("TPOT target {:g} ms",) * 2,
+}
+
+
+def load_words(settings: dict[str, Any]) -> str:
+    """A load's settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
+    names = [
+        *(name for name in WORDS if name in settings),
+        *(n for n in settings if n not in WORDS),
+    ]
+    return ", ".join(_part(name, settings[name]) for name in names if settings[name] is not None)
+
+
+def _part(name: str, value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name not in WORDS or not is_number:
+        return f"{name.replace('_', ' ')} {value}"
+    return WORDS[name][value != 1].format(value)
