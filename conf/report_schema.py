@@ -48,7 +48,7 @@ class ReportConfig:
 
 @dataclass
 class CompareConfig:
-    """Says whether one set of runs is faster than another, or cannot be told from it."""
+    """Says whether one set of runs is significantly faster than another."""
 
     results: list[str] = field(default_factory=lambda: ["results.jsonl"], metadata=not_empty())
     """Two files to compare, or one or more that hold two checkpoints."""

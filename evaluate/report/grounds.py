@@ -39,7 +39,7 @@ class Entry:
     baseline: str = ""
     """The original that it was compared with."""
     rank: int | None = None
-    """From 1; entries that cannot be told apart share it. None where it is not ranked."""
+    """From 1; statistical ties share it. None where it is not ranked."""
     tied: bool = False
 
     @property

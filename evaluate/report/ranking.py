@@ -24,8 +24,8 @@ def rank_all(found: list[Ground], max_spread: float) -> None:
 
 
 def rank(load: Load, noise: Noise, max_spread: float) -> None:
-    """Sorts a load's entries by their median, fastest first; who cannot be told from any of a
-    group shares its rank. What is not ranked keeps its place and has no rank."""
+    """Sorts a load's entries by their median, fastest first. Statistical ties share a rank.
+    What is not ranked keeps its place and has no rank."""
     by = _ranked_by(load)
     load.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
     group: list[Entry] = []

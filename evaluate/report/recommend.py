@@ -42,7 +42,7 @@ class Choice:
     quality: Quality | None = None
     why: str = ""
     tied: list[str] = field(default_factory=list)
-    """Others that cannot be told from it."""
+    """Others without a significant difference from it."""
     second: str = ""
     changes: list[str] = field(default_factory=list)
     """What would change the answer."""

@@ -23,7 +23,7 @@ class SentenceList:
 def sentence_lists(report: Report) -> dict[str, SentenceList]:
     """Made anew for each setup alone, so that the page can show what belongs to the chosen one."""
     grounds = report.grounds
-    each_notes = [notes([ground]) for ground in grounds]
+    each_notes = [notes([ground], report.config.results) for ground in grounds]
     said = {words for found in each_notes for words in found}
     found = (
         SentenceList(
