@@ -70,7 +70,10 @@ def asked(config: ReportConfig) -> list[str]:
     """What a report was asked beside its files, as options."""
     usual, targets = ReportConfig(), asdict(config.targets)
     words = [f"mix.{name}={share:g}" for name, share in config.mix.items()]
-    words += [f"targets.{name}={value:g}" for name, value in targets.items() if value is not None]
+    for name, default in asdict(usual.targets).items():
+        if targets[name] != default:
+            value = targets[name]
+            words.append(f"targets.{name}={str(value).lower() if value is True else f'{value:g}'}")
     if config.max_spread != usual.max_spread:
         words.append(f"max_spread={config.max_spread:g}")
     return words

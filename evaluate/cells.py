@@ -12,6 +12,7 @@ from evaluate.summary import Summary, outliers, summarize
 
 LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
 LEAST_RUNS = 2  # of a cell that is compared
+LEAST_STARTS = 3  # for an interval of starts; of two, Student's factor alone is 12.7
 CONTEXT_OPTION = "max_model_len"
 
 
@@ -82,7 +83,7 @@ class Cell:
             places = []
         found = summarize([float(row.values[name]) for row in rows], places)
         starts = self.starts(name)
-        if len(starts) < 2:
+        if len(starts) < LEAST_STARTS:
             return found
         # Runs of one start are not independent: the interval is that of the starts.
         between = summarize([_mean(name, start) for start in starts], [])

@@ -39,6 +39,8 @@ BEYOND = 1.5
 """From this multiple of the widest stated interval on, only the runs themselves count."""
 RUN_DEGREES = 6
 """Degrees of freedom that the bounds add to those of the runs."""
+PRIOR_DEGREES = 8
+"""What a stated variance counts beside a measured one."""
 LEAST_DEGREES = 2
 """Of a variance that is worth anything; below, the stated bounds hold."""
 TYPICAL_START = 0.003
@@ -140,13 +142,8 @@ def compare(
         return None
     noise = noise or LoadNoise()
     difference = other.mean - one.mean
-    starts = _start_noise(one, other, noise)
-    stated = starts is None
+    half, stated = _half(one, other, noise)
     level = adjusted(STATED_LEVEL if stated else LEVEL, noise.comparisons)
-    if starts is None:
-        half = _stated(one, other, noise, level)
-    else:
-        half = _measured(one, other, starts, level)
     if apart:
         half = math.hypot(half, _between_machines(noise, level))
     found = Ratio(
@@ -155,6 +152,30 @@ def compare(
     if stated and not apart and not found.differs:
         found.second_start_decides = abs(difference) > _with_two_starts(one, other, level)
     return found
+
+
+def _half(one: Sample, other: Sample, noise: LoadNoise) -> tuple[float, bool]:
+    """Half of the interval, as logarithm, and whether it rests on stated bounds. A setup that was
+    started once leans on noise that was measured elsewhere, often in few starts: it counts beside
+    the stated one, and the bounds hold where it does not contradict them."""
+    stated = _stated(one, other, noise, adjusted(STATED_LEVEL, noise.comparisons))
+    starts = _start_noise(one, other, noise)
+    if starts is None:
+        return stated, True
+    level = adjusted(LEVEL, noise.comparisons)
+    if min(len(one.starts), len(other.starts)) > 1:
+        return _measured(one, other, starts, level), False
+    measured = _measured(one, other, _beside_stated(starts, STATED_START), level)
+    if starts.variance <= STATED_START**2 and stated < measured:
+        return stated, True
+    return measured, False
+
+
+def _beside_stated(measured: Measured, stated: float) -> Measured:
+    """A variance of few degrees of freedom, together with the stated one."""
+    degrees = measured.degrees + PRIOR_DEGREES
+    total = measured.variance * measured.degrees + stated**2 * PRIOR_DEGREES
+    return Measured(total / degrees, degrees)
 
 
 def _start_noise(one: Sample, other: Sample, noise: LoadNoise) -> Measured | None:
@@ -248,9 +269,12 @@ def _inflation(runs: int) -> float:
 
 
 def _between_machines(noise: LoadNoise, level: float) -> float:
+    stated = quantile(level) * math.sqrt(2) * STATED_MACHINE
     if noise.machines is None:
-        return quantile(level) * math.sqrt(2) * STATED_MACHINE
-    return quantile(level, noise.machines.degrees) * math.sqrt(2 * noise.machines.variance)
+        return stated
+    known = _beside_stated(noise.machines, STATED_MACHINE)
+    half = quantile(level, known.degrees) * math.sqrt(2 * known.variance)
+    return min(half, stated) if noise.machines.variance <= STATED_MACHINE**2 else half
 
 
 def _with_two_starts(one: Sample, other: Sample, level: float) -> float:

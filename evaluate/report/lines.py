@@ -12,12 +12,18 @@ def choice_words(choice: Choice) -> list[str]:
     left = choice.quality.recovery if choice.quality else None
     return [
         choice.load,
-        choice.candidate or f"none: {choice.why}",
+        _served(choice),
         f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
         f"{left:.1%}" if left is not None else NONE,
         "; then ".join(filter(None, [_level(choice), choice.second])) or NONE,
         "; ".join(words for words in choice.changes if words != UNJUDGED) or NONE,
     ]
+
+
+def _served(choice: Choice) -> str:
+    if choice.candidate is None:
+        return f"none: {choice.why}"
+    return f"{choice.candidate} (accuracy not judged)" if choice.unjudged else choice.candidate
 
 
 def _level(choice: Choice) -> str:
