@@ -46,20 +46,14 @@ def margin(spread: Spread, load: str) -> float:
     return math.log(ratio.high)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "starts", "shared", "least"),
-    [
-        (1, 2, 0.0, 0.92), (1, 2, 0.5, 0.91), (1, 2, 1.0, 0.83),
-        (2, 2, 0.0, 0.93), (2, 2, 0.5, 0.93), (2, 2, 1.0, 0.89),
-        (2, 3, 0.0, 0.93), (2, 3, 0.5, 0.93), (2, 3, 1.0, 0.90),
-    ],
-)  # fmt: skip
-def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float, least: float) -> None:
+@pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("kinds", "starts"), [(1, 2), (2, 2), (2, 3)])
+def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float) -> None:
     chance = random.Random(3)
     found = [drawn(chance, kinds, starts, shared) for _ in range(DRAWS)]
     covered = sum(draw[load] for draw in found for load in LOADS) / (DRAWS * len(LOADS))
-    assert least < covered < 0.99
-    assert least - 0.02 < sum(draw[WITHOUT_TWINS] for draw in found) / DRAWS < 0.99
+    assert covered > 0.95
+    assert sum(draw[WITHOUT_TWINS] for draw in found) / DRAWS > 0.95
 
 
 def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> None:
@@ -71,9 +65,9 @@ def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> Non
 
 def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_too_little() -> None:
     loads = {load: {"w8a8": [0.0, 0.01]} for load in LOADS}
-    assert margin(learned(loads), "another") == pytest.approx(4.849 * 0.01, rel=1e-3)
+    assert margin(learned(loads), "another") <= 1.96 * math.sqrt(2) * STATED_START * 1.001
     restless = loads | {"load_0": {"w8a8": [0.0, 0.1]}}
-    assert margin(learned(restless), "another") > 3 * margin(learned(loads), "another")
+    assert margin(learned(restless), "another") > 1.5 * margin(learned(loads), "another")
     stated = 1.96 * math.sqrt(2) * STATED_START
     one_pair = learned({"load_0": {"w8a8": [0.0, 0.01]}})
     assert margin(one_pair, "load_0") == pytest.approx(stated, rel=1e-3)
@@ -156,7 +150,7 @@ def test_twins_on_two_machines_widen_only_what_is_compared_across_them() -> None
     near, far = (ratio_of(here[0], other, noise, "base") for other in (here[1], there))
     assert near is not None
     assert far is not None
-    assert math.log(near.high / near.ratio) < math.log(far.high / far.ratio) / 10
+    assert math.log(near.high / near.ratio) < math.log(far.high / far.ratio) / 3
 
 
 def test_two_machines_say_nothing_of_the_starts_on_one() -> None:

@@ -102,7 +102,7 @@ def test_a_tie_that_a_second_start_would_decide_is_marked() -> None:
 def test_noise_of_other_workloads_stands_in_and_lifts_a_lucky_one() -> None:
     one, other = two([[1.0, 1.001]], [[1.02, 1.021]])
     assert not ratio(one, other).differs
-    assert ratio(one, other, LoadNoise(usual=Measured(0.001**2, 8))).differs
+    assert ratio(one, other, LoadNoise(usual=Measured(0.001**2, 40))).differs
     pair = two([[1.0], [1.0]], [[1.01], [1.01]])
     lucky = measured(*pair)
     assert ratio(*pair, lucky).differs
@@ -133,7 +133,7 @@ def test_two_machines_are_compared_with_what_machines_differ_by() -> None:
     assert ratio(one, other, noise).differs
     stated = ratio(one, other, noise, apart=True)
     assert math.log(stated.high / stated.ratio) > 1.96 * math.sqrt(2) * STATED_MACHINE
-    noise.machines = Measured(0.001**2, 8)
+    noise.machines = Measured(0.001**2, 80)
     assert ratio(one, other, noise, apart=True).differs
 
 
