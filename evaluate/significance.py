@@ -42,7 +42,7 @@ RUN_DEGREES = 6
 PRIOR_DEGREES = 8
 """What a stated variance counts beside a measured one."""
 LEAST_DEGREES = 2
-"""Of a variance that is worth anything; below, the stated bounds hold."""
+"""Of a slope that is worth anything; below, the stated drift holds."""
 TYPICAL_START = 0.003
 """What starts usually differ by, to predict what a second start would decide."""
 
@@ -187,7 +187,7 @@ def _start_noise(one: Sample, other: Sample, noise: LoadNoise) -> Measured | Non
         if noise.usual is not None:
             lifted = max(found.variance, (found.variance + noise.usual.variance) / 2)
             found = Measured(lifted, found.degrees + 1)
-    return found if found is not None and found.degrees >= LEAST_DEGREES else None
+    return found
 
 
 def _of_noisy_pair(one: Sample, other: Sample, all_starts: Measured) -> Measured | None:
