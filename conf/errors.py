@@ -82,7 +82,7 @@ def one_line(error: BaseException) -> str:
     """A library's message as part of one of ours."""
     message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, KeyError):
-        message = f"the key {message} is not known"
+        message = f"{message} is not known"
     short = len(message) <= LONGEST_REASON
     return message if short else f"{message[:LONGEST_REASON]}..."
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from conf.checks import plain_name
-from conf.ranges import Range, above, choices, not_empty, within
+from conf.ranges import Range, choices, not_empty, within
 from conf.served import DYNAMIC, STATIC, Stored, refusal
 
 # Steps that change weights without rounding them, and steps that round.
@@ -109,7 +109,7 @@ class SparseGptStep:
 
     block_size: int = field(default=128, metadata=within(4, 65536))
     """Columns that are updated together; a multiple of 4."""
-    dampening: float = field(default=0.01, metadata=above(0, 1))
+    dampening: float = field(default=0.01, metadata=within(0, 1))
     """Share of the mean diagonal that is added to the Hessian."""
 
 
@@ -119,7 +119,7 @@ class GptqStep:
 
     block_size: int = field(default=128, metadata=within(1, 65536))
     """Columns that are updated together."""
-    dampening: float = field(default=0.01, metadata=above(0, 1))
+    dampening: float = field(default=0.01, metadata=within(0, 1))
     """Share of the mean diagonal that is added to the Hessian."""
     act_order: bool = True
     """Round the columns that matter most first; the order is not stored, so it costs no speed."""

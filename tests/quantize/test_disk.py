@@ -55,7 +55,7 @@ def test_other_errors_are_not_the_machines(tmp_path: Path) -> None:
     assert environment_reason(MemoryError())
     with pytest.raises(ValueError, match="ours"), writing(tmp_path):
         raise ValueError("ours")
-    with pytest.raises(QuantlineError, match="x: the key 'y' is not known") as error, reading("x"):
+    with pytest.raises(QuantlineError, match="x: 'y' is not known") as error, reading("x"):
         raise KeyError("y")
     assert error.value.exit_code == 2
 

@@ -68,8 +68,8 @@ def check(text: str, config: QuantizeConfig, tiny: Tiny) -> Preflight:
 
 
 REFUSED = [
-    (stage(gptq(", dampening_frac: 7")), ":3: .*dampening_frac: 7: must be more than 0 and at mo"),
-    (stage(gptq(", dampening_frac: .nan")), "dampening_frac: nan: must be more than 0"),
+    (stage(gptq(", dampening_frac: 7")), ":3: .*dampening_frac: 7: must be at least 0 and at mo"),
+    (stage(gptq(", dampening_frac: .nan")), "dampening_frac: nan: must be"),
     (stage(gptq(", block_size: true")), "block_size: True: must be a whole number"),
     (stage(gptq(", block_size: -1")), "block_size: -1: must be at least 1 and at most 65536"),
     (stage(gptq(", requires_calibration_data: false")), "requires_calibration_data: False: must"),

@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     ),
     "weights that overflow": (tensors(lambda s: s[UP].fill_(3e38)), "computes NaN or infinite"),
     # Values that change the numbers and no shape.
-    "a negative epsilon": (config(rms_norm_eps=-1e-6), "rms_norm_eps is -1e-06, a number above 0"),
+    "a negative epsilon": (config(rms_norm_eps=-1e-6), "rms_norm_eps is -1e-06; should be"),
     "a huge epsilon": (config(rms_norm_eps=1e9), "rms_norm_eps is 1000000000.0"),
     "no epsilon": (config(rms_norm_eps=...), "there is no rms_norm_eps"),
     "epsilon as text": (config(rms_norm_eps="1e-6"), "rms_norm_eps is '1e-6'"),
