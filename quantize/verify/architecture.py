@@ -134,7 +134,7 @@ def _shown(value: Any) -> str:
 def _normalized(content: dict[str, Any]) -> dict[str, Any]:
     content = {key: value for key, value in content.items() if key != "quantization_config"}
     kind = content.get("model_type")
-    if kind in CONFIG_MAPPING:
+    if isinstance(kind, str) and kind in CONFIG_MAPPING:
         try:
             with _quiet():
                 content = CONFIG_MAPPING[kind].from_dict(content).to_dict()

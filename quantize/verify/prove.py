@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from compressed_tensors.utils import match_named_modules
 
+from conf.errors import QuantlineError
 from conf.json_files import check_regular, read_object
 from conf.models import CONFIG, read_config
 from conf.recipe_schema import prunes
 from conf.tensor_files import wrong_total
 from quantize import manifest
 from quantize.manifest import Manifest
+from quantize.source_config import check_stated
 from quantize.tensors import CheckpointTensors
 from quantize.verify import values
 from quantize.verify.architecture import build, differs_from_source, field_faults
@@ -57,6 +59,7 @@ def verify(
         if source is not None:
             proof.faults += _untouched_faults(tensors, source)
             proof.faults += _architecture_faults(folder, read_object(source / CONFIG), tensors)
+        proof.faults += _unstated_faults(folder, model)
         if claimed:
             proof.faults += _claim_faults(folder, claimed, proof, tensors)
     return proof
@@ -182,6 +185,15 @@ class _Check:
                 self.faults += values.mask_faults(name, tensor)
             if name != self.whole.tied:
                 self.faults += copies.faults(name, tensor, expected.role)
+
+
+def _unstated_faults(folder: Path, model: Any) -> list[str]:
+    """Fields that config.json leaves to a default of transformers."""
+    try:
+        check_stated(read_object(folder / CONFIG), model.config, Path(CONFIG))
+    except QuantlineError as error:
+        return [str(error)]
+    return []
 
 
 def _untouched_faults(tensors: CheckpointTensors, source: Path) -> list[str]:

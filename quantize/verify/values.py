@@ -12,6 +12,7 @@ from quantize.verify.codes import LARGEST_WEIGHT, positive_faults, size_faults
 from quantize.verify.expected import Expectation, Role
 
 LARGEST_VECTOR = 1e5  # norms and biases
+SMALLEST_WEIGHT = 1e-8  # the largest of a matrix; trained ones hold at least a thousandth
 SMALLEST_ACTIVATION, LARGEST_ACTIVATION = 1e-12, 1e5
 # Copies are looked for among tensors with so many different values; scalars and ones repeat.
 DISTINCT = 16
@@ -42,8 +43,12 @@ def tensor_faults(name: str, tensor: torch.Tensor, role: Role) -> list[str]:
 def _matrix_faults(name: str, wide: torch.Tensor, most: float, role: Role) -> list[str]:
     if most > LARGEST_WEIGHT:
         return [f"{name} holds {most:.3g}, at most {LARGEST_WEIGHT:g} is usual"]
+    if most < SMALLEST_WEIGHT:
+        return [f"{name} holds {most:.3g} at most, which is next to zero"]
     if wide.min() == wide.max():
         return [f"{name} holds one value only"]
+    if wide.shape[-1] > 1 and bool((wide == wide[..., :1]).all()):
+        return [f"{name} holds one value in each row"]
     if wide.shape[0] > 1 and bool((wide == wide[0]).all()):
         return [f"{name} holds the same row throughout"]
     if role is Role.EMBEDDING:

@@ -119,6 +119,12 @@ SCALE = f"{Q}.weight_scale"
         ("int8", scaled(NORM, 1e9), f"{NORM} holds 9.98e"),
         ("int8", lambda t: t.update({NORM: t[NORM][:0].clone()}), f"{NORM} is empty"),
         ("int8", lambda t: t[EMBEDDING].fill_(0.5), f"{EMBEDDING} holds one value only"),
+        ("int8", scaled(EMBEDDING, 1e-20), f"{EMBEDDING} holds .* at most, which is next to zero"),
+        (
+            "int8",
+            lambda t: t.update({EMBEDDING: t[EMBEDDING][:, :1].repeat(1, 64)}),
+            f"{EMBEDDING} holds one value in each row",
+        ),
         ("int8", lambda t: t[EMBEDDING][7].fill_(torch.nan), f"{EMBEDDING} holds NaN"),
         ("int8", lambda t: t.update({EMBEDDING: t[EMBEDDING][:-1].clone()}), "has the shape"),
         (
@@ -167,6 +173,9 @@ def group(content: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("form", "change", "fault"),
     [
+        ("int8", lambda c: c.pop("rms_norm_eps"), "there is no rms_norm_eps"),
+        ("int8", lambda c: c.pop("hidden_act"), "there is no hidden_act"),
+        ("int8", lambda c: c.pop("rope_parameters"), "there is no rope_theta"),
         ("int8", lambda c: group(c).update(targets=["Lineal"]), "'Lineal' matches no module"),
         ("int8", lambda c: group(c)["targets"].append("re:.*z_proj"), "matches no module"),
         (
