@@ -68,6 +68,13 @@ class Linear:
         return f"{self.name}.{'weight_packed' if self.is_packed else 'weight'}"
 
     @property
+    def broken_group(self) -> bool:
+        """Whether its groups do not divide its columns; no engine runs that."""
+        if self.scheme is None or plain(self.weights.strategy) not in ("group", "tensor_group"):
+            return False
+        return bool(self.columns % self.weights.group_size)
+
+    @property
     def scale_shape(self) -> Shape:
         return _scale_shape(self.weights, self.rows, self.columns)
 

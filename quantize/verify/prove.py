@@ -15,7 +15,7 @@ from conf.recipe_schema import prunes
 from conf.tensor_files import wrong_total
 from quantize import manifest
 from quantize.manifest import Manifest
-from quantize.source_config import check_stated
+from quantize.source_config import check_stated, check_values
 from quantize.tensors import CheckpointTensors
 from quantize.verify import values
 from quantize.verify.architecture import build, differs_from_source, field_faults
@@ -59,7 +59,7 @@ def verify(
         if source is not None:
             proof.faults += _untouched_faults(tensors, source)
             proof.faults += _architecture_faults(folder, read_object(source / CONFIG), tensors)
-        proof.faults += _unstated_faults(folder, model)
+        proof.faults += _field_value_faults(folder, model)
         if claimed:
             proof.faults += _claim_faults(folder, claimed, proof, tensors)
     return proof
@@ -105,6 +105,11 @@ class _Check:
 
     def _stored(self) -> None:
         """Every tensor that is expected is there, in its shape and type, and nothing else is."""
+        self.faults += [
+            f"{layer.name}: groups of {layer.weights.group_size} do not divide {layer.columns}"
+            for layer in self.whole.linear
+            if layer.broken_group
+        ]
         for name, expected in self.whole.tensors.items():
             if name not in self.tensors:
                 self.unusable.add(name)
@@ -187,10 +192,13 @@ class _Check:
                 self.faults += copies.faults(name, tensor, expected.role)
 
 
-def _unstated_faults(folder: Path, model: Any) -> list[str]:
-    """Fields that config.json leaves to a default of transformers."""
+def _field_value_faults(folder: Path, model: Any) -> list[str]:
+    """Fields that no model can have, and those that config.json leaves to a default."""
+    content = read_object(folder / CONFIG)
+    content.pop("quantization_config", None)
     try:
-        check_stated(read_object(folder / CONFIG), model.config, Path(CONFIG))
+        check_values(content, Path(CONFIG))
+        check_stated(content, model.config, Path(CONFIG))
     except QuantlineError as error:
         return [str(error)]
     return []

@@ -174,6 +174,8 @@ def group(content: dict[str, Any]) -> dict[str, Any]:
     ("form", "change", "fault"),
     [
         ("int8", lambda c: c.pop("rms_norm_eps"), "there is no rms_norm_eps"),
+        ("int8", lambda c: c["rope_parameters"].update(rope_theta=0.5), "rope_theta is 0.5"),
+        ("int4", lambda c: group(c)["weights"].update(group_size=33), "groups of 33 do not divide"),
         ("int8", lambda c: c.pop("hidden_act"), "there is no hidden_act"),
         ("int8", lambda c: c.pop("rope_parameters"), "there is no rope_theta"),
         ("int8", lambda c: group(c).update(targets=["Lineal"]), "'Lineal' matches no module"),
