@@ -53,7 +53,7 @@ class _Entry(BaseModel):
     data_offsets: Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
-class _Index(BaseModel):
+class Index(BaseModel):
     """`model.safetensors.index.json`."""
 
     model_config = ConfigDict(strict=True)
@@ -149,7 +149,7 @@ def check_index(folder: Path, found: TensorFiles) -> None:
     path = folder / INDEX
     if not path.exists() and not path.is_symlink():
         return
-    index = validated(_Index, read_object(path), str(path))
+    index = validated(Index, read_object(path), str(path))
     present = {file.name for file in found.files}
     for name, file in index.weight_map.items():
         if file not in present:
@@ -169,7 +169,7 @@ def wrong_total(folder: Path, found: TensorFiles) -> str | None:
     path = folder / INDEX
     if not path.is_file():
         return None
-    total = (validated(_Index, read_object(path), str(path)).metadata or {}).get("total_size")
+    total = (validated(Index, read_object(path), str(path)).metadata or {}).get("total_size")
     stored = sum(tensor.bytes for tensor in found.tensors.values())
     if total is None or (type(total) in (int, float) and total == stored):
         return None

@@ -4,28 +4,19 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from safetensors import safe_open
 
 from conf.errors import bad_input, reading
 from conf.json_files import check_regular, read_object, shown, validated
-from conf.tensor_files import INDEX, PLAIN, SUFFIX, Tensor, read_header
+from conf.tensor_files import INDEX, PLAIN, SUFFIX, Index, Tensor, read_header
 
 if TYPE_CHECKING:  # this module is read before anything heavy is imported
     import torch
 
 SINGLE = f"model{SUFFIX}"
 ADAPTER = "adapter_config.json"  # transformers would follow it to another model
-
-
-class _Index(BaseModel):
-    """`model.safetensors.index.json`."""
-
-    model_config = ConfigDict(strict=True)
-    weight_map: Annotated[dict[str, str], Field(min_length=1)]
-    metadata: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ def _index(folder: Path) -> dict[str, str] | None:
     path = folder / INDEX
     if not path.exists() and not path.is_symlink():
         return None
-    index: _Index = validated(_Index, read_object(path), str(path))
+    index: Index = validated(Index, read_object(path), str(path))
     return index.weight_map
 
 
