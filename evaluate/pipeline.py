@@ -2,8 +2,10 @@
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,30 @@ from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
 from conf.hardware import resolve_gpu
 from conf.load_schema import GpuConfig, ScenarioConfig
-from conf.models import MADE_UP, ORIGINAL, read_config
+from conf.models import MADE_UP, ORIGINAL, kv_values_per_token, read_config
 from conf.schema import AccuracyConfig, EvaluateConfig
 from conf.terminal import say
 from evaluate import limits
 from evaluate.environment import key
+from evaluate.gpu_watch import GpuWatch
 from evaluate.judging import engine_findings, gate, judged_values, view_path
 from evaluate.ledger import NARROWEST_TABLE, Ledger
 from evaluate.live import View
-from evaluate.process import run_worker
+from evaluate.process import Worker
 from evaluate.profiles import profile_values
 from evaluate.results import Row, append, current
 from evaluate.roofline import Cost, Rates, cost, reached
+from evaluate.side_by_side import (
+    AT_ONCE,
+    CACHE,
+    MOST_AT_ONCE,
+    WORKING_GIB,
+    cache_tokens,
+    engine_options,
+    groups,
+    room_gib,
+    variables,
+)
 from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
 from evaluate.targets import Target, targets
 from evaluate.worker import Job
@@ -35,6 +49,7 @@ from serve.tensors import tensors
 
 SHORTEST_CONTEXT = 64
 NOT_LOADED: dict[str, Any] = {"startup": {}, "memory": {}, "kernels": {}, "faults": []}
+REPLICAS = "data_parallel_size"
 DTYPE_BYTES = {"float32": 4, "float": 4}
 
 
@@ -59,6 +74,10 @@ class Plan:
     """Its accuracy, where the results hold it already."""
     context: int
     """Longest context that the engine is started with."""
+    options: dict[str, Any]
+    """The engine's options, as asked for and as side_by_side needs them."""
+    held_gib: float
+    """What it holds of each GPU, about, where engines stand side by side."""
 
     @property
     def judges(self) -> bool:
@@ -98,14 +117,25 @@ class Sweep(Ledger):
         if taken:
             say(f"{self.path}: {taken} runs stand there already (force=true measures them again)")
         rounds = [(start, plan) for start in range(self.config.starts) for plan in plans]
-        starts = sum(self._has_work(plan, start) for start, plan in rounds)
+        together = groups(
+            [(start, plan) for start, plan in rounds if self._has_work(plan, start)],
+            self.config.side_by_side,
+            lambda turn: turn[1].held_gib,
+            room_gib(),
+        )
+        self._say_fit(together)
         runs = sum(plan.runs for plan in plans)
-        with View(runs, starts, self.config.max_spread) as view:
+        with View(runs, len(together), self.config.max_spread) as view:
             view.rows = list(self.rows)
             originals = [plan.view for plan in plans if plan.target.name == ORIGINAL]
             self.original_view = originals[0] if originals else Path()
-            for start, plan in rounds:
-                self._guarded(plan, start, view)
+            standing = [p for p in plans if p.accuracy.kind != "none" and p.view.is_file()]
+            for turns in together:
+                self._measure_together(turns, view)
+            for plan in standing:
+                self._guarded(plan, partial(self._judged, plan, NOT_LOADED, view))
+            for plan in plans:
+                self._gated(plan)
         self._finish()
 
     @property
@@ -155,9 +185,14 @@ class Sweep(Ledger):
         )
         accuracy = self.config.accuracy
         context = self._context(longest)
-        timed = facts
+        width = DTYPE_BYTES.get(str(facts["engine_options"].get("dtype", "auto")), 2)
+        timed, options = facts, self.config.engine.options
         if self.config.engine.kind != "transformers":  # whose cache grows as it goes
-            timed = facts | {"engine_options": {"max_model_len": context} | facts["engine_options"]}
+            stated = {"max_model_len": context} | facts["engine_options"]
+            if self.config.side_by_side > 1:
+                options = engine_options(options, self._cache_bytes(config, context, width))
+                stated |= options
+            timed = facts | {"engine_options": stated}
         keys = {
             name: key(
                 timed if name in self.config.scenario else facts,
@@ -170,15 +205,50 @@ class Sweep(Ledger):
         done = self._done(keys, target.name)
         scenarios = self._fitting(target, longest, keys)
         repeats = [self._repeats(done, scenarios, start) for start in range(self.config.starts)]
-        options = self.facts["engine_options"]
-        width = DTYPE_BYTES.get(str(options.get("dtype", "auto")), 2)
-        cache = str(options.get("kv_cache_dtype", "auto"))
-        work = cost(tensors(folder), config, width, 1 if cache.startswith("fp8") else None)
+        cache = str(self.facts["engine_options"].get("kv_cache_dtype", "auto"))
+        stored = tensors(folder)
+        work = cost(stored, config, width, 1 if cache.startswith("fp8") else None)
+        held = sum(tensor.held_bytes(width) for tensor in stored.values()) / self._shards
+        reserved = options.get(CACHE, 0)
+        held += reserved if isinstance(reserved, int) else 0
+        held_gib = held / 2**30 + WORKING_GIB
         view = view_path(keys.get(accuracy.kind, ""))
         judged = done.get(accuracy.kind, {}).get((0, 0))
         return Plan(
-            target, config, work, scenarios, repeats, accuracy, keys, timed, view, judged, context
+            target,
+            config,
+            work,
+            scenarios,
+            repeats,
+            accuracy,
+            keys,
+            timed,
+            view,
+            judged,
+            context,
+            options,
+            held_gib,
         )
+
+    def _cache_bytes(self, config: dict[str, Any], context: int, width: int) -> int:
+        """What the loads need of the KV cache on each GPU, at full width for every checkpoint, so
+        that all have the same options."""
+        at_once = int(self.config.engine.options.get(AT_ONCE, MOST_AT_ONCE))
+        fitting = [case for case in self.config.scenario.values() if case.tokens <= context]
+        tokens = cache_tokens(fitting, context, at_once)
+        return -(-tokens * kv_values_per_token(config) * width // self._shards)
+
+    @property
+    def _shards(self) -> int:
+        """GPUs that share the weights of one engine."""
+        return gpus_of({n: v for n, v in self.config.engine.options.items() if n != REPLICAS})
+
+    def _say_fit(self, together: list[list[tuple[int, Plan]]]) -> None:
+        asked = self.config.side_by_side
+        most = max((len(turns) for turns in together), default=0)
+        if 0 < most < min(asked, sum(map(len, together))):
+            words = "engines fit on the GPU at once" if most > 1 else "engine fits on the GPU"
+            say(f"side_by_side={asked}: {most} {words}")
 
     def _repeats(
         self,
@@ -237,20 +307,47 @@ class Sweep(Ledger):
         first = start == 0 and (plan.judges or self.config.profile)
         return bool(plan.timed_runs(start) or first)
 
-    def _guarded(self, plan: Plan, start: int, view: View) -> None:
+    def _guarded(self, plan: Plan, work: Callable[[], None]) -> None:
+        """One that fails is noted, and does not stop the others."""
         try:
-            view_stands = plan.accuracy.kind != "none" and plan.view.is_file()
-            if self._has_work(plan, start):
-                self._measure(plan, start, view)
-            if start > 0:
-                return
-            if view_stands:
-                self._judged(plan, NOT_LOADED, view)
-            failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
-            if failed is not None:
-                self._note(plan.target.name, plan.accuracy.kind, failed)
+            work()
         except Exception as error:
             self._fail(plan.target.name, "", "", error)
+
+    def _gated(self, plan: Plan) -> None:
+        """An accuracy that stood there already is held to today's gate, too."""
+        failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
+        if failed is not None:
+            self._note(plan.target.name, plan.accuracy.kind, failed)
+
+    def _measure_together(self, turns: list[tuple[int, Plan]], view: View) -> None:
+        """Starts the engines of these turns at once, and measures one at a time when all are
+        loaded."""
+        others = 0
+        if self.config.engine.url is None:
+            others = GpuWatch(self._gpus).processes_once_calm()
+        with ExitStack() as stack:
+            workers: dict[int, Worker] = {}
+
+            def begin(place: int, start: int, plan: Plan) -> None:
+                job = self._job(plan, start, others, len(turns) - 1)
+                which = f", start {start + 1} of {self.config.starts}"
+                which = which if self.config.starts > 1 else ""
+                view.loading(
+                    f"{plan.target.name}: loading in {job.engine.kind}{which} (log in {job.log})"
+                )
+                worker = Worker("evaluate.worker", asdict(job), Path(job.log), variables(place))
+                workers[place] = stack.enter_context(closing(worker))
+
+            for place, (start, plan) in enumerate(turns):
+                self._guarded(plan, partial(begin, place, start, plan))
+            if len(turns) > 1:
+                for worker in workers.values():
+                    worker.wait_until("loaded")
+            for place, worker in workers.items():
+                start, plan = turns[place]
+                with closing(worker):
+                    self._guarded(plan, partial(self._measure, plan, start, worker, view))
 
     def _judged(self, plan: Plan, loaded: dict[str, Any], view: View) -> None:
         """The row of an accuracy, from the view that was written or stood there already."""
@@ -267,13 +364,10 @@ class Sweep(Ledger):
         if failed is not None:
             self._fail(plan.target.name, plan.accuracy.kind, row.key, failed)
 
-    def _measure(self, plan: Plan, start: int, view: View) -> None:
+    def _measure(self, plan: Plan, start: int, worker: Worker, view: View) -> None:
         name = plan.target.name
         loaded = NOT_LOADED
-        job = self._job(plan, start)
-        which = f", start {start + 1} of {self.config.starts}" if self.config.starts > 1 else ""
-        view.loading(f"{name}: loading in {job.engine.kind}{which} (log in {job.log})")
-        for event in run_worker("evaluate.worker", asdict(job), Path(job.log)):
+        for event in worker.measure():
             kind = event.pop("event")
             if kind == "loaded":
                 loaded = event
@@ -308,15 +402,16 @@ class Sweep(Ledger):
             return
         self._keep(row)
 
-    def _job(self, plan: Plan, start: int) -> Job:
+    def _job(self, plan: Plan, start: int, others: int, neighbours: int) -> Job:
         assert plan.target.folder is not None
         traces = self.path.with_name(f"{self.path.stem}-traces") / plan.target.name
         profiled = self.config.profile and start == 0
         if profiled:
             traces.mkdir(parents=True, exist_ok=True)
+        which = f"-start-{start + 1}" if start else ""
         return Job(
             folder=str(plan.target.folder),
-            engine=self.config.engine,
+            engine=replace(self.config.engine, options=plan.options),
             scenarios=plan.scenarios,
             repeats=plan.repeats[start],
             accuracy=plan.accuracy if plan.judges and start == 0 else AccuracyConfig(kind="none"),
@@ -324,9 +419,11 @@ class Sweep(Ledger):
             vocabulary=plan.config["vocab_size"],
             dummy=plan.target.dummy,
             gpus=self._gpus,
-            log=str(log_file(f"evaluate-{plan.target.name}-{os.getpid()}")),
+            log=str(log_file(f"evaluate-{plan.target.name}{which}-{os.getpid()}")),
             view=str(plan.view),
             traces=str(traces.absolute()) if profiled else None,
+            others=others,
+            neighbours=neighbours,
         )
 
     def _measured(self, plan: Plan, loaded: dict[str, Any], event: dict[str, Any]) -> Row:

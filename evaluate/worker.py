@@ -50,6 +50,10 @@ class Job:
     traces: str | None
     view: str
     """Where its view of the text goes."""
+    others: int = 0
+    """Processes on the GPU that are not ours, counted before any engine was started."""
+    neighbours: int = 0
+    """Engines that stand loaded beside this one and are not measured while it is."""
 
 
 Send = Callable[[str, dict[str, Any]], None]
@@ -87,7 +91,7 @@ def work(schema: type[Described], measure: Callable[[Described, Send], None]) ->
     answer_flags(sys.argv[1:], str(work.__doc__))
     pipe, life_line = (int(argument) for argument in sys.argv[1:3])
     end_with(life_line, pipe)
-    job = from_mapping(schema, json.load(sys.stdin))
+    job = from_mapping(schema, json.loads(sys.stdin.readline()))
 
     def send(event: str, content: dict[str, Any]) -> None:
         os.write(pipe, (json.dumps({"event": event, **content}) + "\n").encode())
@@ -106,7 +110,6 @@ class _Measurement:
         self.job, self.send = job, send
         # A server that runs elsewhere says nothing of the GPU here.
         self.watch = GpuWatch(job.gpus if job.engine.url is None else 0)
-        self.others = self.watch.processes_once_calm()
         traces = Path(job.traces) if job.traces else None
         self.engine: Engine = create(
             Load(
@@ -123,14 +126,19 @@ class _Measurement:
         # their requests that, too.
         gc.collect()
         gc.freeze()
-        self.own = self.watch.processes()
+        self.ours = 0
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
 
     def run(self) -> None:
         try:
             faults = [] if self.job.dummy else self._canary()
-            self.send("loaded", asdict(self.engine.loaded) | {"faults": faults})
+            loaded = self.engine.loaded
+            if self.job.neighbours:
+                loaded.startup = {}  # they shared the CPU
+            self.send("loaded", asdict(loaded) | {"faults": faults})
+            sys.stdin.read()  # its end is our turn
+            self.ours = self.watch.processes()
             for name, scenario in self.job.scenarios.items():
                 self._guarded(name, partial(self._scenario, name, scenario))
             if self.job.accuracy.kind == "quick":
@@ -181,7 +189,7 @@ class _Measurement:
             throttled=watched.throttled,
             clock_share=self._clock_share(name, watched),
             power_capped=watched.power_capped or 0.0,
-            other_processes=self.others + max(0, self.watch.processes() - self.own),
+            other_processes=self.job.others + max(0, self.watch.processes() - self.ours),
         )
         values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
         self.send(
@@ -191,7 +199,8 @@ class _Measurement:
                 "repeat": repeat,
                 "values": values | _energy(watched, values) | {"prefix_hits": seen.prefix_hits},
                 "requests": _compact(requests),
-                "peak_memory_gib": watched.peak_memory_gib,
+                # All that is held on the GPU: of several engines it is nobody's own.
+                "peak_memory_gib": None if self.job.neighbours else watched.peak_memory_gib,
                 "invalid": reasons(requests, scenario, seen),
             },
         )

@@ -46,6 +46,8 @@ class Door:
         self.key = _digest(key) if key else None
         self.running = 0
         self.is_aborting = False
+        self.aborted = 0
+        """Requests that were running when the rest was ended."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -96,11 +98,13 @@ class Door:
 
     async def _ready(self, scope: Scope, send: Send) -> None:
         if self._is(ABORTING):
-            self.is_aborting = True
+            if not self.is_aborting:
+                self.is_aborting, self.aborted = True, self.running
             await _abort_all(scope)
         draining = self._is(DRAINING)
         is_ready = self._is(READY) and not draining
         content: dict[str, Any] = {"ready": is_ready, "draining": draining, "running": self.running}
+        content["aborted"] = self.aborted
         content["server"] = self.state.name if self.state else ""
         await _answer(send, 200 if is_ready else 503, content)
 

@@ -178,9 +178,8 @@ class ServerProcess:
         those that are left are then ended with a finish reason."""
         stopped = Stopped()
         if self.is_alive() and drain_s is not None:
-            stopped.aborted = self._drain(drain_s, is_impatient)
-            stopped.cut = self._abort() if stopped.aborted else 0
-            stopped.aborted -= stopped.cut
+            left = self._drain(drain_s, is_impatient)
+            stopped = self._abort(left) if left else stopped
         family = self._family()
         if self.is_alive():
             self.process.send_signal(signal.SIGTERM)
@@ -217,16 +216,20 @@ class ServerProcess:
             running = self._running(running)
         return running
 
-    def _abort(self) -> int:
+    def _abort(self, left: int) -> Stopped:
         """Ends the requests that are left, each with its own finish reason: told to stop, vLLM
-        kills its engine and leaves their connections open. How many did not end."""
+        kills its engine and leaves their connections open. The server counts them as it ends them:
+        some may have finished since they were last counted here."""
         (self.state / ABORTING).touch()
         deadline = time.monotonic() + SECONDS_TO_ABORT
-        running = self._running(1)  # each question has the server end what is left
-        while running and time.monotonic() < deadline and self.is_alive():
+        ended = running = left
+        while True:
+            answer = self._ready() or {}  # each question has the server end what is left
+            running = int(answer.get("running", running))
+            ended = int(answer.get("aborted", ended))
+            if not running or time.monotonic() >= deadline or not self.is_alive():
+                return Stopped(aborted=max(0, ended - running), cut=running)
             time.sleep(POLL_S)
-            running = self._running(running)
-        return running
 
     def _running(self, before: int) -> int:
         """Requests that are running; as many as before where it does not say."""
