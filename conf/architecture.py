@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import MISSING
 
-from conf.ranges import above, choices, within
+from conf.schema.ranges import above, choices, within
 
 KINDS = ("llama", "qwen2", "qwen2_moe", "qwen3")
 WIDTH = within(1, 2**24)

@@ -23,8 +23,8 @@ from conf import sources
 from conf.cache import cache_root
 from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain, field_type
-from conf.load_schema import EngineConfig
-from conf.ranges import check_values
+from conf.schema.load import EngineConfig
+from conf.schema.ranges import check_values
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from conf.load_schema import GpuConfig
+from conf.schema.load import GpuConfig
 
 BF16_FLAGS = {"bf16", "avx512_bf16", "amx_bf16"}
 INT8_FLAGS = {"i8mm", "avx512_vnni", "avx_vnni", "amx_int8"}

@@ -15,7 +15,7 @@ from omegaconf import MISSING
 from conf import sources
 from conf.compose import Command
 from conf.explain import without_none
-from conf.ranges import words
+from conf.schema.ranges import words
 
 FIELDS = "Options of the groups, with their defaults; a chosen file may set others (see --cfg job)"
 WIDTH = 100

@@ -9,10 +9,10 @@ from typing import Any
 
 from conf import sources
 from conf.cache import cache_root
-from conf.config_fields import Fields
 from conf.errors import bad_input
-from conf.json_files import read_object, shown, validated
-from conf.schema import ModelConfig
+from conf.files.json_files import read_object, shown, validated
+from conf.files.model_config import Fields
+from conf.schema.commands import ModelConfig
 
 CONFIG = "config.json"
 ORIGINAL = "original"

@@ -17,13 +17,14 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from conf import ROOT, strict_yaml
+from conf import ROOT
 from conf.errors import bad_input, unknown
-from conf.file_types import check_named, check_types
-from conf.load_schema import EngineConfig, GpuConfig, ScenarioConfig
-from conf.recipe_schema import RecipeConfig
-from conf.schema import AccuracyConfig, CalibrationConfig, ModelConfig
-from conf.strict_yaml import YamlFile
+from conf.files import strict_yaml
+from conf.files.strict_yaml import YamlFile
+from conf.schema.commands import AccuracyConfig, CalibrationConfig, ModelConfig
+from conf.schema.config_files import check_named, check_types
+from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
+from conf.schema.recipe import RecipeConfig
 
 CONF = ROOT / "conf"
 RECIPES = ROOT / "recipes"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conf.errors import bad_input, unknown, world_fault
-from conf.schema import AccuracyConfig, TextSource
+from conf.schema.commands import AccuracyConfig, TextSource
 
 Part = Literal["calibration", "evaluation"]
 Chat = list[dict[str, str]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from conf.app import run
 from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
-from conf.schema import LM_EVAL, EvaluateConfig
+from conf.schema.commands import LM_EVAL, EvaluateConfig
 from conf.terminal import say
 
 TERMINATED = 128 + signal.SIGTERM
@@ -30,7 +30,7 @@ class Terminated(BaseException):
 
 
 def main(config: EvaluateConfig) -> None:
-    from evaluate.lock import only_writer
+    from evaluate.results.lock import only_writer
 
     with _ended_by_sigterm(config.results), only_writer(Path(config.results)):
         _measure_and_report(config)
@@ -55,8 +55,8 @@ def _ended_by_sigterm(results: str) -> Iterator[None]:
 
 
 def _measure_and_report(config: EvaluateConfig) -> None:
-    from evaluate.cpu_note import explain_slower_on_cpu
-    from evaluate.report_at_end import report_at_end
+    from evaluate.report.at_end import report_at_end
+    from evaluate.report.show.cpu_note import explain_slower_on_cpu
 
     before = _size(config)
     failure: QuantlineError | None = None
@@ -80,9 +80,9 @@ def _size(config: EvaluateConfig) -> int:
 
 
 def _measure(config: EvaluateConfig) -> None:
+    from evaluate.accuracy.sensitivity import measure_sensitivity
+    from evaluate.accuracy.tasks.pipeline import measure_tasks
     from evaluate.pipeline import evaluate
-    from evaluate.sensitivity import measure_sensitivity
-    from evaluate.tasks.survey import measure_tasks
 
     if config.accuracy.kind == "sensitivity":
         measure_sensitivity(config)

@@ -14,13 +14,13 @@ from conf.app import run
 from conf.cache import log_file
 from conf.errors import bad_input
 from conf.models import read_config
-from conf.schema import EvaluateConfig
+from conf.schema.commands import EvaluateConfig
 from conf.terminal import chatter_to
 from evaluate.__main__ import COMMAND as EVALUATE
-from evaluate.engines import Load
-from evaluate.metrics import batch_values
-from evaluate.targets import targets
-from evaluate.workload import prompts
+from evaluate.measure.engines import Load
+from evaluate.measure.metrics import batch_values
+from evaluate.measure.targets import targets
+from evaluate.measure.workload import prompts
 
 COMMAND = replace(
     EVALUATE,
@@ -51,7 +51,7 @@ def benchmark(config: EvaluateConfig) -> None:
 def _measure(config: EvaluateConfig, load: Load) -> dict[str, dict[str, float]]:
     from vllm import SamplingParams
 
-    from evaluate.engines.vllm import VllmEngine
+    from evaluate.measure.engines.vllm import VllmEngine
 
     engine = VllmEngine(load)
     vocabulary = read_config(Path(load.folder))["vocab_size"]

@@ -15,13 +15,13 @@ from conf.app import run
 from conf.compose import Command
 from conf.errors import bad_input, unknown
 from conf.models import MADE_UP
-from conf.report_schema import CompareConfig
+from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
-from evaluate.cells import Cell, cells
-from evaluate.noise import Noise, are_apart, machine_of, noise_of, ratio_of
-from evaluate.pooled import pooled
-from evaluate.results import Row
-from evaluate.significance import STATED_MACHINE, Ratio
+from evaluate.results.cells import Cell, cells
+from evaluate.results.merging import pooled
+from evaluate.results.restart_noise import Noise, are_apart, machine_of, noise_of, ratio_of
+from evaluate.results.rows import Row
+from evaluate.results.significance import STATED_MACHINE, Ratio
 
 NARROWEST_TABLE = 120
 COMMAND = Command(

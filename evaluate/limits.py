@@ -20,9 +20,9 @@ from conf.cache import cache_root
 from conf.entry import answer_flags
 from conf.errors import bad_input, last_line
 from conf.hardware import cpu_has_bf16, cpu_name, gpu_cards, gpu_names
-from conf.load_schema import GpuConfig
+from conf.schema.load import GpuConfig
 from conf.terminal import say
-from evaluate.roofline import Rates
+from evaluate.measure.roofline import Rates
 
 FORMAT = 2
 GPU_BYTES, CPU_BYTES = 4 << 30, 1 << 28

@@ -14,21 +14,19 @@ from rich.console import Console
 from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, gate_failed, world_fault
 from conf.hardware import resolve_gpu
-from conf.load_schema import GpuConfig, ScenarioConfig
 from conf.models import MADE_UP, ORIGINAL, kv_values_per_token, read_config
-from conf.schema import AccuracyConfig, EvaluateConfig
+from conf.schema.commands import AccuracyConfig, EvaluateConfig
+from conf.schema.load import GpuConfig, ScenarioConfig
 from conf.terminal import say
 from evaluate import limits
-from evaluate.environment import key
-from evaluate.gpu_watch import GpuWatch
-from evaluate.judging import engine_findings, gate, judged_values, view_path
-from evaluate.ledger import NARROWEST_TABLE, Ledger
-from evaluate.live import View
-from evaluate.process import Worker
-from evaluate.profiles import profile_values
-from evaluate.results import Row, append, current
-from evaluate.roofline import Cost, Rates, cost, reached
-from evaluate.side_by_side import (
+from evaluate.accuracy.judging import engine_findings, gate, judged_values, view_path
+from evaluate.measure.environment import key
+from evaluate.measure.gpu_watch import GpuWatch
+from evaluate.measure.process import Worker
+from evaluate.measure.profiles import profile_values
+from evaluate.measure.progress import View
+from evaluate.measure.roofline import Cost, Rates, cost, reached
+from evaluate.measure.side_by_side import (
     AT_ONCE,
     CACHE,
     MOST_AT_ONCE,
@@ -39,12 +37,19 @@ from evaluate.side_by_side import (
     room_gib,
     variables,
 )
-from evaluate.table import accuracy_table, profile_tables, speed_table, worst_table
-from evaluate.targets import Target, targets
-from evaluate.worker import Job
-from quantize.manifest import is_pruned
-from serve.checkpoint import check, checkpoint_hash, quantization_hash, support_of
-from serve.engine import gpus_of
+from evaluate.measure.targets import Target, targets
+from evaluate.measure.worker import Job
+from evaluate.report.show.terminal_tables import (
+    accuracy_table,
+    profile_tables,
+    speed_table,
+    worst_table,
+)
+from evaluate.results.recorder import NARROWEST_TABLE, Ledger
+from evaluate.results.rows import Row, append, current
+from quantize.checkpoint.manifest import is_pruned
+from serve.checks import check, checkpoint_hash, quantization_hash, support_of
+from serve.engine.launch import gpus_of
 from serve.tensors import tensors
 
 SHORTEST_CONTEXT = 64
@@ -336,7 +341,9 @@ class Sweep(Ledger):
                 view.loading(
                     f"{plan.target.name}: loading in {job.engine.kind}{which} (log in {job.log})"
                 )
-                worker = Worker("evaluate.worker", asdict(job), Path(job.log), variables(place))
+                worker = Worker(
+                    "evaluate.measure.worker", asdict(job), Path(job.log), variables(place)
+                )
                 workers[place] = stack.enter_context(closing(worker))
 
             for place, (start, plan) in enumerate(turns):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from conf.terminal import say
-from evaluate.significance import LoadNoise, Sample, Start, compare, drift, pooled, variance
-from evaluate.student import quantile
-from evaluate.summary import outliers
+from evaluate.results.significance import LoadNoise, Sample, Start, compare, drift, pooled, variance
+from evaluate.results.student import quantile
+from evaluate.results.summary import outliers
 
 DRAWS = 2000
 DRIFT = 0.003  # a run

@@ -2,7 +2,7 @@
 
 from conf.app import run
 from conf.compose import Command
-from conf.schema import QuantizeConfig
+from conf.schema.commands import QuantizeConfig
 
 COMMAND = Command(
     "quantize",
@@ -17,8 +17,8 @@ COMMAND = Command(
 
 def main(config: QuantizeConfig) -> None:
     # What can be refused at once is, before seconds go by with imports.
-    from quantize.fetch import check_path
-    from quantize.publish import may_publish
+    from quantize.checkpoint.publish import may_publish
+    from quantize.models.fetch import check_path
 
     check_path(config.model)
     may_publish(config)

@@ -19,15 +19,15 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from conf.app import run
-from conf.schema import QuantizeConfig
+from conf.schema.commands import QuantizeConfig
 from conf.terminal import chatter_to, say
 from quantize.__main__ import COMMAND as QUANTIZE
-from quantize.calibration import batches
-from quantize.compress import Batches, compress
-from quantize.fetch import fetch
-from quantize.load import load
-from quantize.recipe import modifiers
-from quantize.reload import weights_held
+from quantize.calibrate.batches import batches
+from quantize.calibrate.compress import Batches, compress
+from quantize.checkpoint.reload import weights_held
+from quantize.models.fetch import fetch
+from quantize.models.load import load
+from quantize.steps.modifiers import modifiers
 
 COMMAND = replace(
     QUANTIZE,

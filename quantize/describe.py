@@ -23,13 +23,13 @@ from conf.compose import compose, from_mapping
 from conf.entry import answer_flags
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
 from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
-from conf.recipe_schema import RecipeConfig
-from conf.schema import ModelConfig
+from conf.schema.commands import ModelConfig
+from conf.schema.recipe import RecipeConfig
 from quantize.__main__ import COMMAND
-from quantize.build import architecture_config
 from quantize.fit import check_fit
-from quantize.load import empty_model
-from quantize.recipe import formats
+from quantize.models.load import empty_model
+from quantize.models.make import architecture_config
+from quantize.steps.modifiers import formats
 
 TYPES = {
     torch.bfloat16: "BF16",

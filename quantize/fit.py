@@ -14,11 +14,11 @@ from compressed_tensors.utils import match_named_modules, match_targets
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input
-from conf.recipe_schema import HEAD_FORMATS, RecipeConfig
-from conf.served import Stored
+from conf.formats.served import Stored
+from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.terminal import listed
-from quantize.recipe_file import listed as as_list
-from quantize.recipe_file import scheme_targets, stored
+from quantize.steps.recipe_file import listed as as_list
+from quantize.steps.recipe_file import scheme_targets, stored
 
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it says how many more

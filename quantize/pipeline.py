@@ -12,25 +12,25 @@ from typing import Any
 import torch
 
 from conf.hardware import resolve_gpu
-from conf.load_schema import GpuConfig
 from conf.models import files_sha256, read_config
-from conf.schema import QuantizeConfig
+from conf.schema.commands import QuantizeConfig
+from conf.schema.load import GpuConfig
 from conf.terminal import chatter_to, say
-from quantize import save
-from quantize.calibration import TextCounts, batches, calibration_samples
-from quantize.card import model_card
-from quantize.compress import Batches, Outcome, compress
-from quantize.fetch import fetch, without_weights
-from quantize.load import check_finite, check_usable, load
-from quantize.manifest import Manifest
+from quantize.calibrate.batches import TextCounts, batches, calibration_samples
+from quantize.calibrate.compress import Batches, Outcome, compress
+from quantize.calibrate.resume import WORK_FORMAT, WorkFolder
+from quantize.checkpoint import save
+from quantize.checkpoint.card import model_card
+from quantize.checkpoint.check_saved import Proven, gated, prove
+from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.publish import destination, locked, may_publish, published_whole
+from quantize.checkpoint.reload import probe_logits
+from quantize.models.fetch import fetch, without_weights
+from quantize.models.load import check_finite, check_usable, load
+from quantize.models.source import check_source
 from quantize.preflight import Preflight, check_machine, preflight
-from quantize.prove import Proven, gated, prove
-from quantize.publish import destination, locked, may_publish, published_whole
-from quantize.recipe import modifiers
-from quantize.recipe_file import from_file, runnable
-from quantize.reload import probe_logits
-from quantize.resume import WORK_FORMAT, WorkFolder
-from quantize.source import check_source
+from quantize.steps.modifiers import modifiers
+from quantize.steps.recipe_file import from_file, runnable
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
 

@@ -10,14 +10,14 @@ import torch
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input, world_fault
+from conf.formats.kernels import kernels
 from conf.hardware import resolve_gpu
-from conf.kernels import kernels
-from conf.load_schema import GpuConfig
-from conf.recipe_schema import GROUPED, RecipeConfig
-from conf.schema import AUTO, QuantizeConfig
+from conf.schema.commands import AUTO, QuantizeConfig
+from conf.schema.load import GpuConfig
+from conf.schema.recipe import GROUPED, RecipeConfig
 from quantize.fit import check_fit, check_pattern_times, fitting_group, parts_of_file
-from quantize.load import empty_model
-from quantize.mappings import check_mappings
+from quantize.models.load import empty_model
+from quantize.steps.mappings import check_mappings
 
 # Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
 FLOPS_GPU, FLOPS_CPU = 3e14, 4e10

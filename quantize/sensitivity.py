@@ -23,17 +23,17 @@ from conf.app import report
 from conf.compose import compose, from_mapping
 from conf.entry import answer_flags
 from conf.errors import bad_input
-from conf.recipe_schema import GROUPED, RecipeConfig
-from conf.schema import AccuracyConfig, ModelConfig
+from conf.schema.commands import AccuracyConfig, ModelConfig
+from conf.schema.recipe import GROUPED, RecipeConfig
 from conf.text import windows
 from quantize.__main__ import COMMAND
-from quantize.fetch import fetch
+from quantize.checkpoint.reload import closeness, weights_held
+from quantize.checkpoint.save import on_device
 from quantize.fit import check_fit, fitting_group
-from quantize.load import load
-from quantize.recipe import formats
-from quantize.reload import closeness, weights_held
-from quantize.save import on_device
-from quantize.source import check_source
+from quantize.models.fetch import fetch
+from quantize.models.load import load
+from quantize.models.source import check_source
+from quantize.steps.modifiers import formats
 
 BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
 FULL_BITS = 16

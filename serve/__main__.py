@@ -2,7 +2,7 @@
 
 from conf.app import run
 from conf.compose import Command
-from conf.schema import ServeConfig
+from conf.schema.commands import ServeConfig
 
 COMMAND = Command(
     "serve",
@@ -19,7 +19,7 @@ COMMAND = Command(
 def main(config: ServeConfig) -> None:
     from conf.errors import bad_input
     from serve.ask import ask
-    from serve.find import find
+    from serve.resolving import find
     from serve.server import serve
 
     if config.engine.kind == "transformers":

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 from conf.cache import log_file
-from conf.load_schema import EngineConfig
+from conf.schema.load import EngineConfig
 from conf.terminal import chatter_to, say
-from serve.checkpoint import check
-from serve.engine import environment, options
+from serve.checks import check
+from serve.engine.launch import environment, options
 
 ANSWER_TOKENS = 64
 CONTEXT = 1024

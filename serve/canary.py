@@ -10,8 +10,8 @@ from typing import Any
 
 from conf.errors import world_fault
 from conf.models import has_chat_template, read_config
-from quantize import manifest
-from serve.talk import post
+from quantize.checkpoint import manifest
+from serve.engine.client import post
 
 TOKENS = 32  # as many as quantize kept
 ALIKE = 0.3  # share of words in common, in their order; kernels differ, nonsense has next to none

@@ -14,7 +14,7 @@ from pathlib import Path
 from conf import ROOT
 from conf.cache import cache_root
 from conf.models import files_sha256
-from quantize import manifest
+from quantize.checkpoint import manifest
 
 # `quantize.verify` may import from these; more files than needed only cost a new verification.
 VERIFYING = ("conf", "quantize", "serve")

@@ -18,20 +18,20 @@ from conf.cache import log_file
 from conf.entry import IS_WHEEL
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
-from conf.load_schema import GpuConfig
 from conf.models import has_chat_template, read_config
-from conf.schema import ServeConfig
+from conf.schema.commands import ServeConfig
+from conf.schema.load import GpuConfig
 from conf.terminal import say
 from serve.canary import Canary, listen
-from serve.checkpoint import check, support_of
-from serve.choices import Choices, choices
-from serve.door import OPEN
-from serve.engine import options, server_command, server_environment
-from serve.find import Found, find
+from serve.checks import check, support_of
+from serve.engine.client import API_KEY
+from serve.engine.launch import options, server_command, server_environment
+from serve.engine.process import POLL_S, ServerProcess, check_port
 from serve.fit import check_parallel, fit
-from serve.process import POLL_S, ServerProcess, check_port
-from serve.starts import Starts
-from serve.talk import API_KEY
+from serve.middleware import OPEN
+from serve.option_reasons import Choices, choices
+from serve.resolving import Found, find
+from serve.start_times import Starts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}

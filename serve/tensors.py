@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from conf.json_files import read_object, validated
+from conf.files.json_files import read_object, validated
+from conf.files.tensor_files import ELEMENT_BITS, INDEX, Tensor, tensor_files
 from conf.models import SHAPES
-from conf.tensor_files import ELEMENT_BITS, INDEX, Tensor, tensor_files
 
 __all__ = ["ELEMENT_BITS", "INDEX", "Tensor", "tensors"]
 

@@ -34,7 +34,7 @@ os.environ |= {
 }
 
 from conf.compose import compose  # noqa: E402 (after the caches are set)
-from conf.schema import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
+from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
 from evaluate.__main__ import COMMAND as EVALUATE  # noqa: E402
 from quantize.__main__ import COMMAND as QUANTIZE  # noqa: E402
 
@@ -75,7 +75,7 @@ def evaluate_config(*overrides: str) -> EvaluateConfig:
 @pytest.fixture(scope="session")
 def tiny() -> tuple[ModelConfig, Path]:
     """The trained test model: trained once in a test run."""
-    from quantize.fetch import fetch
+    from quantize.models.fetch import fetch
 
     model = quantize_config("model=tiny").model
     return model, fetch(model)

@@ -12,12 +12,12 @@ OURS = ("conf", "quantize", "serve", "evaluate")
 ALLOWED = {
     "conf": {"conf"},
     "quantize": {"conf", "quantize"},
-    "serve": {"conf", "quantize.manifest", "serve"},
+    "serve": {"conf", "quantize.checkpoint.manifest", "serve"},
     # Starting an engine and what may be loaded into one are serve's to say.
     "evaluate": {
-        *("conf", "quantize.manifest", "evaluate"),
-        *("serve.engine", "serve.talk", "serve.checkpoint", "serve.tensors"),
-        *("serve.process", "serve.endings"),
+        *("conf", "quantize.checkpoint.manifest", "evaluate"),
+        *("serve.engine.launch", "serve.engine.client", "serve.checks", "serve.tensors"),
+        *("serve.engine.process", "serve.engine.endings"),
     },
 }
 HEAVY = {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conf.report_schema import ReportConfig
-from evaluate.report.gather import Report, make_report
-from evaluate.report.markdown import write_markdown
-from evaluate.report.records import speedup_record
-from evaluate.report.tables import speedup
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.gather import Report, make_report
+from evaluate.report.show.markdown import write_markdown
+from evaluate.report.show.records import speedup_record
+from evaluate.report.show.tables import speedup
 from tests.conftest import ROOT
 
 FOLDER = "results/h200-qwen3-8b"

@@ -3,7 +3,7 @@
 from conf.app import run
 from conf.compose import Command
 from conf.errors import bad_input
-from conf.report_schema import ReportConfig
+from conf.schema.report import ReportConfig
 
 COMMAND = Command(
     "report",

@@ -10,9 +10,9 @@ from conf.app import report as complain
 from conf.compose import from_mapping
 from conf.entry import answer_flags
 from conf.errors import bad_input
-from conf.report_schema import ReportConfig
-from evaluate.report.gather import Answer, make_report
-from evaluate.report.grounds import Entry, Ground
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.comparable import Entry, Ground
+from evaluate.report.decide.gather import Answer, make_report
 
 VLLM = ("vllm", "vllm_server")
 # Set for a measurement, or by the machine; a server chooses its own.

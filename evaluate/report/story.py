@@ -4,12 +4,12 @@ import multiprocessing
 from pathlib import Path
 
 from conf.errors import world_fault
-from conf.report_schema import ReportConfig
+from conf.schema.report import ReportConfig
 from conf.terminal import say
-from evaluate.report.gather import Answer, Report, make_report
-from evaluate.report.markdown import write_markdown
-from evaluate.report.page import library, write_page
-from evaluate.report.plots import write_plots
+from evaluate.report.decide.gather import Answer, Report, make_report
+from evaluate.report.show.charts.plots import write_plots
+from evaluate.report.show.markdown import write_markdown
+from evaluate.report.show.page import library, write_page
 
 
 def write_report(config: ReportConfig) -> Report:

@@ -14,8 +14,8 @@ from tests.conftest import Run
 FAST = ("quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.limits", "serve")
 SLOW = ("quantize.verify", "quantize.benchmark", "evaluate.benchmark")  # import torch first
 STARTED_BY_OTHERS = (
-    *("quantize.fetch", "quantize.describe", "quantize.sensitivity"),
-    *("evaluate.worker", "evaluate.tasks.worker", "evaluate.report.answer"),
+    *("quantize.models.fetch", "quantize.describe", "quantize.sensitivity"),
+    *("evaluate.measure.worker", "evaluate.accuracy.tasks.worker", "evaluate.report.answer"),
 )
 
 
@@ -114,11 +114,11 @@ def test_what_is_said_to_nobody_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_wheel_names_its_own_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "`python -m evaluate.report x` after python -m quantize.fetch or python -m pip"
+    text = "`python -m evaluate.report x` after python -m quantize.models.fetch or python -m pip"
     assert as_called(text) == text
     monkeypatch.setattr(entry, "IS_WHEEL", True)
     assert as_called(text) == (
-        "`quantline report x` after python -m quantize.fetch or python -m pip"
+        "`quantline report x` after python -m quantize.models.fetch or python -m pip"
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conf import hardware
-from conf.load_schema import GpuConfig
+from conf.schema.load import GpuConfig
 
 
 @pytest.mark.parametrize(

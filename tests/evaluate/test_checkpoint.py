@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.load_schema import EngineConfig
-from conf.schema import ModelConfig
-from serve.checkpoint import check, checkpoint_hash
+from conf.schema.commands import ModelConfig
+from conf.schema.load import EngineConfig
+from serve.checks import check, checkpoint_hash
 from serve.tensors import INDEX, tensors
 
 WEIGHTS = "model.safetensors"
@@ -49,7 +49,7 @@ def test_a_whole_one_passes_and_is_remembered(
 ) -> None:
     check(tiny_checkpoint, tiny[1], EngineConfig())
     check(tiny[1], tiny[1], EngineConfig())
-    monkeypatch.setattr("serve.checkpoint.subprocess.run", None)  # not called a second time
+    monkeypatch.setattr("serve.checks.subprocess.run", None)  # not called a second time
     check(tiny_checkpoint, tiny[1], EngineConfig())
 
 

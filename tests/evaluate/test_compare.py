@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from evaluate.results import Row, append
+from evaluate.results.rows import Row, append
 from tests.conftest import Run
 
 

@@ -12,11 +12,11 @@ import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from conf.load_schema import ScenarioConfig
-from conf.schema import ModelConfig
-from evaluate.results import Row, read
-from evaluate.workload import prompts, schedule
-from serve.engine import options, running_server
+from conf.schema.commands import ModelConfig
+from conf.schema.load import ScenarioConfig
+from evaluate.measure.workload import prompts, schedule
+from evaluate.results.rows import Row, read
+from serve.engine.launch import options, running_server
 from tests.conftest import Run, evaluate_config
 
 SHORT = ["model=tiny", "scenario=interactive", "scenario.interactive.output_tokens=8"]
@@ -146,7 +146,7 @@ def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
     (found,) = [
         child
         for child in psutil.Process(process.pid).children()
-        if "evaluate.worker" in child.cmdline()
+        if "evaluate.measure.worker" in child.cmdline()
     ]
     return found
 
@@ -184,7 +184,7 @@ def test_nothing_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     """The worker's group ends when the life line closes, with all that it forked."""
     script = (
         "import os, sys, time\n"
-        "from evaluate.worker import end_with\n"
+        "from evaluate.measure.worker import end_with\n"
         "pipe, line = map(int, sys.argv[1:])\n"
         "end_with(line, pipe)\n"
         "child = os.fork() or time.sleep(600)\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize import manifest
+from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
 from tests.conftest import ROOT, Run, quantize_config
 

@@ -10,9 +10,9 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from conf.errors import QuantlineError
-from conf.schema import ModelConfig
-from quantize import manifest
-from quantize.publish import published_whole
+from conf.schema.commands import ModelConfig
+from quantize.checkpoint import manifest
+from quantize.checkpoint.publish import published_whole
 from tests.conftest import Run, quantize_config
 
 LINEAR = [f"self_attn.{part}_proj" for part in "qkvo"] + [

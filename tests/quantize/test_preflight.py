@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import save_file
 
 from conf.errors import QuantlineError
-from conf.schema import ModelConfig
+from conf.schema.commands import ModelConfig
 from quantize import preflight as module
 from quantize.preflight import check_machine, preflight
 from tests.conftest import Run, quantize_config
@@ -47,7 +47,7 @@ def test_a_recipe_that_does_not_fit_is_refused(
 
 def test_fused_experts_are_refused(tmp_path: Path) -> None:
     """They are no linear layers: a recipe would leave nine tenths of the model as it was."""
-    from quantize.build import architecture_config
+    from quantize.models.make import architecture_config
 
     model = quantize_config("model=qwen2-57b-a14b").model
     assert model.architecture is not None
@@ -64,7 +64,7 @@ def test_auto_takes_the_largest_group_that_fits(tiny: tuple[ModelConfig, Path]) 
 
 def test_smollm2_has_576_columns(tmp_path: Path) -> None:
     """From its config alone: preflight reads no weights."""
-    from quantize.build import architecture_config
+    from quantize.models.make import architecture_config
 
     model = quantize_config().model
     assert model.architecture is not None

@@ -10,15 +10,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.kernels import format_of, support
-from conf.load_schema import EngineConfig
+from conf.formats.kernels import format_of, support
 from conf.models import kv_values_per_token, read_config
+from conf.schema.load import EngineConfig
 from serve import fit as fitting
 from serve.canary import Canary
-from serve.choices import choices
-from serve.engine import known_options, server_command
-from serve.find import Found
+from serve.engine.launch import known_options, server_command
 from serve.fit import Fit, check_parallel, fit, kv_token_bytes
+from serve.option_reasons import choices
+from serve.resolving import Found
 from tests.conftest import Run
 from tests.evaluate.report.made import Cell, runs, write
 

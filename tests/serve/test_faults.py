@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema import ServeConfig
+from conf.schema.commands import ServeConfig
 from serve import server
-from serve.choices import Choices
-from serve.find import Found
-from serve.process import ServerProcess, check_port, free_port
+from serve.engine.client import reason_in
+from serve.engine.process import ServerProcess, check_port, free_port
+from serve.option_reasons import Choices
+from serve.resolving import Found
 from serve.server import Watch, examples
-from serve.talk import reason_in
 from tests.conftest import evaluate_config
 
 # Answers /health; then does what its last argument says.
@@ -119,7 +119,7 @@ def test_a_server_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> No
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from serve.process import ServerProcess\n"
+        "from serve.engine.process import ServerProcess\n"
         "p = ServerProcess([sys.executable, '-c', 'import time; time.sleep(600)'], {}, '', "
         f"Path({str(tmp_path / 'log')!r}))\n"
         "print(p.process.pid, flush=True)\n"

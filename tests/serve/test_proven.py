@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from conf import ROOT
 from conf.cache import cache_root
 from conf.errors import QuantlineError
-from conf.load_schema import EngineConfig
-from conf.schema import ModelConfig
-from quantize import manifest
+from conf.schema.commands import ModelConfig
+from conf.schema.load import EngineConfig
+from quantize.checkpoint import manifest
 from serve import proven
-from serve.checkpoint import check, checkpoint_hash
+from serve.checks import check, checkpoint_hash
 
 DAMAGED = "model.layers.0.mlp.down_proj.weight_scale"
 
@@ -57,7 +57,11 @@ def test_a_mark_of_other_code_lets_no_damaged_checkpoint_through(
 def test_any_change_of_a_verifying_module_is_another_verifier(sources: Path) -> None:
     before = proven.verifier()
     assert before == proven.verifier()
-    for place in ("quantize/verify/prove.py", "quantize/manifest.py", "conf/models.py"):
+    for place in (
+        "quantize/checkpoint/verify/prove.py",
+        "quantize/checkpoint/manifest.py",
+        "conf/models.py",
+    ):
         path = sources / place
         content = path.read_text()
         path.write_text(content + "# changed\n")

@@ -7,7 +7,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.models import cached_folder
-from serve.engine import model_folder
+from serve.engine.launch import model_folder
 from tests.conftest import Run, quantize_config
 
 

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from serve.canary import SURPRISED, Question
-from serve.process import check_port, free_port
+from serve.engine.process import check_port, free_port
 
 WORDS = 1024  # that tiny knows
 KEY = "sesame-opens-the-door"

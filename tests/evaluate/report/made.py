@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluate.report.grounds import Ground, grounds
-from evaluate.report.ranking import rank_all
-from evaluate.results import Row
+from evaluate.report.decide.comparable import Ground, grounds
+from evaluate.report.decide.ranking import rank_all
+from evaluate.results.rows import Row
 
 H200 = "NVIDIA H200"
 

@@ -1,8 +1,8 @@
 """One checkpoint on two kernels: what is drawn and what is said."""
 
-from evaluate.report.grounds import Ground, grounds
-from evaluate.report.kernels import kernel_findings, kernel_records
-from evaluate.report.ranking import rank_all
+from evaluate.report.decide.comparable import Ground, grounds
+from evaluate.report.decide.kernels import kernel_findings, kernel_records
+from evaluate.report.decide.ranking import rank_all
 from tests.evaluate.report.made import Cell, runs
 
 BATCHES = (1, 4, 16, 64)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from conf.report_schema import ReportConfig
-from evaluate.report.gather import make_report
-from evaluate.report.grounds import Ground
-from evaluate.report.notes import findings, notes
-from evaluate.results import Row
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.comparable import Ground
+from evaluate.report.decide.gather import make_report
+from evaluate.report.show.notes import findings, notes
+from evaluate.results.rows import Row
 from tests.evaluate.report.made import Cell, ranked, runs, write
 
 STEADY = [1.0, 1.001, 0.999]

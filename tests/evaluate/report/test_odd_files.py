@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from conf.report_schema import ReportConfig
-from evaluate.report.gather import Report, make_report
-from evaluate.report.markdown import escape
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.gather import Report, make_report
+from evaluate.report.show.markdown import escape
 from evaluate.report.story import write_report
-from evaluate.results import Row, read
+from evaluate.results.rows import Row, read
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 STEADY = [1.0, 1.001, 0.999]

@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from conf.report_schema import ReportConfig
+from conf.schema.report import ReportConfig
 from evaluate.report.story import write_report
 from tests.evaluate.report.browser import CHROMIUM, STEADY, drawn, opened, shown, wait_for_charts
 from tests.evaluate.report.made import Cell, runs, write

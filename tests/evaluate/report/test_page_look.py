@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from conf.report_schema import ReportConfig
+from conf.schema.report import ReportConfig
+from evaluate.report.show.terminal_tables import PLUS_MINUS
 from evaluate.report.story import write_report
-from evaluate.table import PLUS_MINUS
 from tests.evaluate.report.browser import CHROMIUM, STEADY, opened, shown, wait_for_charts
 from tests.evaluate.report.made import Cell, runs, write
 

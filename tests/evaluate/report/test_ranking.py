@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from evaluate.published_figures import sweep_runs
-from evaluate.report.curves import BATCH, crossing, curves
-from evaluate.report.grounds import Load
-from evaluate.results import Row
+from evaluate.report.decide.comparable import Load
+from evaluate.report.decide.curves import BATCH, crossing, curves
+from evaluate.report.published.figures import sweep_runs
+from evaluate.results.rows import Row
 from tests.evaluate.report.made import Cell, ranked, runs
 
 DRAWS = 400

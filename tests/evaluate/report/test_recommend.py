@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from conf.errors import QuantlineError
-from conf.report_schema import ReportConfig, TargetsConfig
-from evaluate.noise import Noise
-from evaluate.report.gather import make_report
-from evaluate.report.grounds import grounds
-from evaluate.report.memory import need_gib
-from evaluate.report.mix import choose_mix
-from evaluate.report.quality import qualities
-from evaluate.report.recommend import Choice, choose
-from evaluate.results import Row
+from conf.schema.report import ReportConfig, TargetsConfig
+from evaluate.report.decide.comparable import grounds
+from evaluate.report.decide.gather import make_report
+from evaluate.report.decide.memory import need_gib
+from evaluate.report.decide.mix import choose_mix
+from evaluate.report.decide.quality import qualities
+from evaluate.report.decide.recommend import Choice, choose
+from evaluate.results.restart_noise import Noise
+from evaluate.results.rows import Row
 from tests.evaluate.report.made import Cell, accuracy_row, ranked, runs, write
 
 STEADY = [1.0, 1.001, 0.999]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.report_schema import ReportConfig
-from evaluate.report.gather import make_report
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.gather import make_report
 from evaluate.report.story import write_report
-from evaluate.results import Row
+from evaluate.results.rows import Row
 from tests.conftest import Run
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conf.report_schema import ReportConfig
-from evaluate.report.gather import make_report
-from evaluate.report.loads import load_words
-from evaluate.report.sentences import sentence_lists
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.gather import make_report
+from evaluate.report.show.load_text import load_words
+from evaluate.report.show.sentences import sentence_lists
+from evaluate.report.show.tables import measured
+from evaluate.report.show.terminal_tables import PLUS_MINUS, plus_minus, speed_table
 from evaluate.report.story import write_report
-from evaluate.report.tables import measured
-from evaluate.summary import summarize
-from evaluate.table import PLUS_MINUS, plus_minus, speed_table
+from evaluate.results.summary import summarize
 from tests.evaluate.report.made import Cell, runs, write
 
 SPREAD = [1.0, 1.02, 0.98, 1.01]

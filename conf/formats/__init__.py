@@ -1,0 +1,1 @@
+"""The formats in which weights are stored, and what runs them."""

@@ -1,0 +1,1 @@
+"""The options of every command, typed, one file for each group of them."""

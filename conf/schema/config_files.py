@@ -1,0 +1,91 @@
+"""Holds a team's config file against the typed options before Hydra merges it.
+
+Hydra's own complaint about a wrong type often names neither the key nor the file.
+"""
+
+import dataclasses
+import typing
+from typing import Any
+
+from omegaconf import MISSING
+
+from conf.errors import unknown
+from conf.explain import without_none
+from conf.files.strict_yaml import Keys, YamlFile
+
+DEFAULTS = "defaults"  # Hydra's own key: what the file builds on
+KINDS: dict[Any, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+TRUTHS = ("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "0", "1")
+
+
+def check_types(file: YamlFile, schema: type[Any]) -> None:
+    """Raises for the first key that no option has, or whose value has another type."""
+    if isinstance(file.content, dict):
+        given = {key: value for key, value in file.content.items() if key != DEFAULTS}
+        _mapping(file, (), given, schema)
+
+
+def check_named(file: YamlFile, schema: type[Any]) -> None:
+    """The same for a file whose keys are free names, each with options of its own."""
+    for name, value in (file.content or {}).items():
+        if name != DEFAULTS:
+            _value(file, (name,), value, schema)
+
+
+def _mapping(file: YamlFile, keys: Keys, given: dict[str, Any], schema: Any) -> None:
+    hints = typing.get_type_hints(schema)
+    for name, value in given.items():
+        if name not in hints:
+            raise file.error((*keys, name), str(unknown("key", name, hints)))
+        _value(file, (*keys, name), value, hints[name])
+
+
+def _value(file: YamlFile, keys: Keys, value: Any, hint: Any) -> None:
+    inner = without_none(hint)
+    if inner is Any or _is_reference(value):
+        return
+    if value == MISSING or (value is None and inner is hint):
+        raise file.error(keys, f"{value or 'null'}: a value is needed")
+    if value is None:
+        return
+    if dataclasses.is_dataclass(inner):
+        if not isinstance(value, dict):
+            raise file.error(keys, f"{value!r}: has options of its own, as NAME: VALUE")
+        _mapping(file, keys, value, inner)
+    elif typing.get_origin(inner) is list:
+        if not isinstance(value, list):
+            raise file.error(keys, f"{value!r}: must be a list, as [{value}]")
+        for number, part in enumerate(value):
+            _value(file, (*keys, number), part, typing.get_args(inner)[0])
+    elif typing.get_origin(inner) is dict:
+        if not isinstance(value, dict):
+            raise file.error(keys, f"{value!r}: must be a mapping of names to values")
+        for name, part in value.items():
+            _value(file, (*keys, name), part, typing.get_args(inner)[1])
+    elif not _fits(value, inner):
+        raise file.error(keys, f"{value!r}: must be {KINDS[inner]}")
+
+
+def _is_reference(value: Any) -> bool:
+    """A value that stands elsewhere."""
+    return isinstance(value, str) and value.startswith("${")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(value, dict | list):
+        return False
+    if kind is bool:
+        return str(value).lower() in TRUTHS
+    if kind in (int, float):
+        if isinstance(value, bool) or (kind is int and isinstance(value, float)):
+            return False
+        try:
+            kind(value)
+        except (ValueError, TypeError, OverflowError):
+            return False
+    return True

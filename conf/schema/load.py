@@ -1,0 +1,101 @@
+"""What an evaluation puts on a checkpoint: the load, the engine that takes it, the accelerator."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, choices, within
+
+ENGINES = ("vllm", "vllm_server", "transformers")
+
+
+@dataclass
+class ScenarioConfig:
+    """One load: a batch that starts at once, or requests that keep coming."""
+
+    input_tokens: int = field(default=MISSING, metadata=within(1, TOKENS_MOST))
+    """Tokens in each prompt."""
+    output_tokens: int = field(default=MISSING, metadata=within(1, TOKENS_MOST))
+    """Tokens in each answer."""
+    batch: int | None = field(default=None, metadata=within(1, 10**6))
+    """Requests that start at once; null for a load that lasts."""
+    concurrency: int | None = field(default=None, metadata=within(1, 10**6))
+    """Closed loop: clients, each asking again as soon as it has its answer."""
+    rate: float | None = field(default=None, metadata=above(0, 1e6))
+    """Open loop: requests a second that arrive at random (Poisson) times."""
+    requests: int | None = field(default=None, metadata=within(1, 10**7))
+    """Requests in a load that lasts."""
+    ttft_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
+    """A request of a lasting load counts as good if its first token comes within this time."""
+    tpot_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
+    """And if the following tokens take no longer than this each, in the mean."""
+
+    def __post_init__(self) -> None:
+        kinds = [name for name in ("batch", "concurrency", "rate") if getattr(self, name)]
+        if len(kinds) != 1:
+            found = f"found {' and '.join(kinds)}" if kinds else "found none"
+            raise ValueError(f"scenario: give one of batch, concurrency and rate; {found}")
+        if self.lasts and not self.requests:
+            raise ValueError("scenario: a load that lasts needs requests, their number")
+        if self.lasts and not (self.ttft_ms and self.tpot_ms):
+            raise ValueError("scenario: a load that lasts needs its targets, ttft_ms and tpot_ms")
+
+    @property
+    def lasts(self) -> bool:
+        """Whether requests keep coming."""
+        return self.batch is None
+
+    @property
+    def count(self) -> int:
+        """Requests in one run."""
+        return self.batch or self.requests or 0
+
+    @property
+    def tokens(self) -> int:
+        """The longest context it reaches."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass
+class EngineConfig:
+    """The engine that loads a checkpoint."""
+
+    kind: str = field(default="vllm", metadata=choices(*ENGINES))
+    """vllm (in a process of its own), vllm_server (over HTTP) or transformers."""
+    dtype: str = "auto"
+    """Number type of what is not quantized; auto is the checkpoint's where the device has it."""
+    max_model_len: int | None = field(default=None, metadata=within(1, TOKENS_MOST))
+    """Longest context; null is what the scenarios need."""
+    enforce_eager: bool | None = None
+    """Without compiling and graphs; null is yes on a CPU, no on a GPU."""
+    url: str | None = None
+    """For vllm_server: a server that is already running, as http://HOST:PORT."""
+    allow_missing_kv_scales: bool = False
+    """Let an FP8 KV cache run with scales of 1 where the checkpoint has none."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Any further option of the engine; `engine.NAME=VALUE` puts it here."""
+
+    def __post_init__(self) -> None:
+        if self.url is not None and self.kind != "vllm_server":
+            raise ValueError(f"engine.url goes with engine=vllm_server, not with {self.kind}")
+
+
+@dataclass
+class GpuConfig:
+    """The accelerator and what its maker says of it; peak rates are for dense products."""
+
+    name: str | None = None
+    """Its name as the driver gives it, or null to look."""
+    compute_capability: float | None = field(default=None, metadata=above(0, 100))
+    """Of NVIDIA's architectures: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell."""
+    memory_gib: float | None = field(default=None, metadata=above(0, 1e6))
+    """Memory on the card."""
+    bandwidth_gb_s: float | None = field(default=None, metadata=above(0, 1e7))
+    """Memory bandwidth."""
+    bf16_tflops: float | None = field(default=None, metadata=above(0, 1e7))
+    """bf16 matrix products."""
+    fp8_tflops: float | None = field(default=None, metadata=above(0, 1e7))
+    """FP8 matrix products; null where it has none."""
+    int8_tops: float | None = field(default=None, metadata=above(0, 1e7))
+    """INT8 matrix products."""

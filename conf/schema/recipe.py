@@ -1,0 +1,296 @@
+"""What a recipe file may say, typed. The text under a field is its documentation."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from conf.formats.served import DYNAMIC, STATIC, Stored, refusal
+from conf.schema.checks import plain_name
+from conf.schema.ranges import Range, choices, not_empty, within
+
+# Steps that change weights without rounding them, and steps that round.
+TRANSFORMS = ("smoothquant", "awq", "sparsegpt")
+ROUNDERS = ("rounding", "gptq", "autoround")
+STEPS = (*TRANSFORMS, *ROUNDERS)
+NUMBER_TYPES = ("int", "float")
+STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block", "token")
+GROUPED = ("group", "tensor_group")
+HEADS = ("int8", "int4", "fp8")
+KV_CACHES = ("fp8",)
+SCALE_TYPES = ("fp8",)
+GROUP_SIZE = Range(1, 65536)
+PATTERN_MOST = 1000  # characters; module names have about fifty
+
+
+@dataclass
+class NumberFormat:
+    """How one kind of tensor is stored: weights or activations."""
+
+    type: str = field(default="int", metadata=choices(*NUMBER_TYPES))
+    """int or float."""
+    bits: int = field(default=8, metadata=within(2, 8))
+    """Bits for a value."""
+    strategy: str = field(default="channel", metadata=choices(*STRATEGIES))
+    """What shares a scale: tensor, channel, group, tensor_group, block or token."""
+    group_size: int | None = field(default=None, metadata=within(1, 65536))
+    """Columns that share a scale, for the group strategies."""
+    block_structure: list[int] | None = field(default=None, metadata=within(1, 65536))
+    """Rows and columns that share a scale, for strategy block."""
+    symmetric: bool = True
+    """Without a zero point."""
+    dynamic: bool = False
+    """Scales computed as the tokens come (activations)."""
+    scale_type: str | None = field(default=None, metadata=choices(*SCALE_TYPES))
+    """Number type of the scales: fp8, or null for the model's own."""
+
+    def check(self, option: str) -> None:
+        """Raises where the fields contradict each other."""
+        if (self.strategy in GROUPED) != (self.group_size is not None):
+            raise ValueError(
+                f"{option}.strategy={self.strategy} with group_size={self.group_size}: a group "
+                f"size goes with strategy {' or '.join(GROUPED)}, which need one"
+            )
+        if (self.strategy == "block") != (self.block_structure is not None):
+            raise ValueError(
+                f"{option}.strategy={self.strategy} with block_structure={self.block_structure}: "
+                "a block structure goes with strategy block, which needs one"
+            )
+        if self.block_structure is not None and len(self.block_structure) != 2:
+            raise ValueError(
+                f"{option}.block_structure={self.block_structure}: give rows and columns, "
+                "as [128, 128]"
+            )
+
+    @property
+    def stored(self) -> Stored:
+        """The same in the words of the table of what engines run."""
+        return Stored(
+            self.type,
+            self.bits,
+            self.strategy,
+            self.group_size,
+            self.block_structure,
+            self.symmetric,
+            DYNAMIC if self.dynamic else STATIC,
+            self.scale_type,
+        )
+
+
+HEAD_FORMATS = {
+    "int8": NumberFormat(type="int", bits=8, strategy="channel"),
+    "int4": NumberFormat(type="int", bits=4, strategy="group", group_size=128),
+    "fp8": NumberFormat(type="float", bits=8, strategy="channel"),
+}
+
+
+@dataclass
+class SmoothQuantStep:
+    """Moves outliers from activations into weights, where they cost less."""
+
+    smoothing_strength: float = field(default=0.8, metadata=within(0, 1))
+    """0 leaves activations as they are, 1 makes them flat."""
+
+
+@dataclass
+class AwqStep:
+    """Scales the channels that activations say matter, so that rounding hurts them less."""
+
+    grid: int = field(default=20, metadata=within(2, 1000))
+    """Scales tried for each group of layers."""
+    duo_scaling: bool = True
+    """Let weights have a say beside activations."""
+
+
+@dataclass
+class SparseGptStep:
+    """Prunes to 2:4, two zeros in every four weights of a row, and lets the rest make up for it."""
+
+    block_size: int = field(default=128, metadata=within(4, 65536))
+    """Columns that are updated together; a multiple of 4."""
+    dampening: float = field(default=0.01, metadata=within(0, 1))
+    """Share of the mean diagonal that is added to the Hessian."""
+
+
+@dataclass
+class GptqStep:
+    """Rounds a weight matrix column by column and lets the rest make up for the error."""
+
+    block_size: int = field(default=128, metadata=within(1, 65536))
+    """Columns that are updated together."""
+    dampening: float = field(default=0.01, metadata=within(0, 1))
+    """Share of the mean diagonal that is added to the Hessian."""
+    act_order: bool = True
+    """Round the columns that matter most first; the order is not stored, so it costs no speed."""
+    max_fallback: float = field(default=0.05, metadata=within(0, 1))
+    """Share of modules that may fall back to plain rounding before the run fails."""
+
+
+@dataclass
+class AutoRoundStep:
+    """Learns how to round, layer by layer, by signed gradient descent."""
+
+    iterations: int = field(default=200, metadata=within(1, 100000))
+    """Steps of descent for each layer."""
+
+
+@dataclass
+class RecipeConfig:
+    """What is done to a model, step by step, and how the result is stored."""
+
+    name: str = MISSING
+    """What checkpoints and results call it; the file's name if not given."""
+    file: str | None = field(default=None, metadata=not_empty())
+    """A recipe.yaml of llm-compressor, to be run as it is instead of the steps below."""
+    description: str = ""
+    """One line: what it is."""
+    when: str = ""
+    """When to use it."""
+    hardware: str = ""
+    """What runs it."""
+    steps: list[str] = field(default_factory=list, metadata=choices(*STEPS))
+    """The steps in their order: smoothquant, awq, sparsegpt; then rounding, gptq or autoround."""
+    weights: NumberFormat | None = field(default_factory=NumberFormat)
+    """How weights are stored; null leaves them as they are (pruning alone)."""
+    activations: NumberFormat | None = None
+    """How activations are rounded before a product; null leaves them at 16 bit."""
+    lm_head: str | None = field(default=None, metadata=choices(*HEADS))
+    """Store the output head too: int8, int4 or fp8; null leaves it as it is."""
+    kv_cache: str | None = field(default=None, metadata=choices(*KV_CACHES))
+    """fp8: keep calibrated scales for an FP8 KV cache in the checkpoint."""
+    targets: list[str] = field(default_factory=lambda: ["Linear"], metadata=not_empty())
+    """Module classes or `re:` patterns to quantize."""
+    ignore: list[str] = field(default_factory=lambda: ["lm_head"], metadata=not_empty())
+    """Modules or `re:` patterns to leave alone."""
+    smoothquant: SmoothQuantStep = field(default_factory=SmoothQuantStep)
+    """Options of that step."""
+    awq: AwqStep = field(default_factory=AwqStep)
+    """Options of that step."""
+    sparsegpt: SparseGptStep = field(default_factory=SparseGptStep)
+    """Options of that step."""
+    gptq: GptqStep = field(default_factory=GptqStep)
+    """Options of that step."""
+    autoround: AutoRoundStep = field(default_factory=AutoRoundStep)
+    """Options of that step."""
+
+    def __post_init__(self) -> None:
+        if self.file:
+            path = Path(self.file).expanduser().absolute()
+            self.name = path.parent.name if path.stem == "recipe" else path.stem
+            plain_name("recipe.name", self.name)
+            return  # what the file says is checked when it is read
+        plain_name("recipe.name", self.name)
+        check_order("recipe.steps", self.steps, self.weights is not None)
+        self._check_formats()
+        self._check_sparsity()
+        if not self.targets:
+            raise ValueError("recipe.targets=[]: name the modules to quantize, as [Linear]")
+        for option, patterns in (("targets", self.targets), ("ignore", self.ignore)):
+            for pattern in patterns:
+                check_pattern(f"recipe.{option}", pattern)
+
+    def _check_formats(self) -> None:
+        if self.weights is None:
+            given = [name for name in ("activations", "lm_head", "kv_cache") if getattr(self, name)]
+            if given:
+                raise ValueError(
+                    f"recipe.{given[0]}: needs a recipe that quantizes weights, not weights: null"
+                )
+            return
+        self.weights.check("recipe.weights")
+        if self.activations is not None:
+            self.activations.check("recipe.activations")
+        activations = self.activations.stored if self.activations else None
+        found = refusal(self.weights.stored, activations)
+        if found is not None:
+            value = getattr(getattr(self, found.part), found.field)
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise ValueError(f"recipe.{found.part}.{found.field}={shown}: {found.reason}")
+        check_together("recipe", self.steps, self.weights.stored, self.awq.duo_scaling)
+
+    def _check_sparsity(self) -> None:
+        if not self.is_sparse:
+            return
+        if self.sparsegpt.block_size % 4:
+            raise ValueError(
+                f"recipe.sparsegpt.block_size={self.sparsegpt.block_size}: must be a multiple of "
+                "4, the width of a 2:4 mask"
+            )
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether every pruned matrix has two zeros in each four weights of a row."""
+        return prunes(self.steps)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether weights end up in another number format, and are not pruned alone."""
+        return any(step in ROUNDERS for step in self.steps)
+
+    @property
+    def needs_text(self) -> bool:
+        static = self.activations is not None and not self.activations.dynamic
+        return static or self.kv_cache is not None or self.steps != ["rounding"]
+
+
+def check_order(option: str, steps: list[str], rounds: bool) -> None:
+    """Raises where a step would undo an earlier one, or nothing rounds at the end."""
+    shown = f"{option}=[{', '.join(steps)}]"
+    twice = [step for step in steps if steps.count(step) > 1]
+    if twice:
+        raise ValueError(f"{shown}: {twice[0]} stands there twice")
+    if not steps:
+        raise ValueError(f"{shown}: name at least one step")
+    rounding = [step for step in steps if step in ROUNDERS]
+    if not rounds and (rounding or "awq" in steps or not prunes(steps)):
+        raise ValueError(
+            f"{shown}: nothing rounds; end with {', '.join(ROUNDERS)} (weights=null goes with "
+            "sparsegpt alone)"
+        )
+    if rounds and (len(rounding) != 1 or rounding != steps[-1:]):
+        raise ValueError(
+            f"{shown}: the last step has to round, and no other ({', '.join(ROUNDERS)}); what "
+            "comes after rounding undoes it"
+        )
+    if "awq" in steps and "smoothquant" in steps[steps.index("awq") :]:
+        raise ValueError(
+            f"{shown}: smoothquant scales the same channels anew and undoes awq; "
+            "the order is smoothquant, awq"
+        )
+
+
+def check_together(option: str, steps: list[str], weights: Stored, duo_scaling: bool) -> None:
+    """Raises where a step cannot make these weights, or would lose what another made."""
+    if "autoround" in steps and weights.type == "float":
+        raise ValueError(f"{option}: autoround goes with int weights; use rounding or gptq")
+    if "awq" in steps and weights.strategy == "tensor" and duo_scaling:
+        raise ValueError(
+            f"{option}: awq with duo_scaling needs a scale for each channel or group, and the "
+            "weights' strategy is tensor"
+        )
+    if prunes(steps) and not weights.symmetric:
+        raise ValueError(f"{option}: 2:4 zeros survive only symmetric rounding; symmetric=true")
+    if prunes(steps) and weights.type == "float":
+        raise ValueError(f"{option}: sparsegpt goes with int weights, or with none")
+
+
+def check_pattern(option: str, pattern: str) -> None:
+    """Raises for a module pattern that cannot be one; whether it matches depends on the model."""
+    if len(pattern) > PATTERN_MOST:
+        raise ValueError(
+            f"{option}: a pattern of {len(pattern)} characters; {PATTERN_MOST} at most"
+        )
+    if not pattern.startswith("re:"):
+        return
+    try:
+        re.compile(pattern.removeprefix("re:"))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{option}: '{pattern}' is no regular expression: {error}") from error
+    if pattern == "re:":
+        raise ValueError(f"{option}: '{pattern}' has no expression after re:")
+
+
+def prunes(steps: list[str]) -> bool:
+    """Whether these steps set two of every four weights to zero."""
+    return "sparsegpt" in steps

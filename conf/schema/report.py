@@ -1,0 +1,79 @@
+"""What a team asks of results: the files to read, its targets, its mix of loads."""
+
+from dataclasses import asdict, dataclass, field
+
+from conf.schema.ranges import MILLISECONDS_MOST, above, not_empty
+
+MAX_SPREAD = 0.1
+SPREAD = above(0, 100)
+SHARE = above(0, 1e9)
+
+
+@dataclass
+class TargetsConfig:
+    """What a checkpoint must keep to be recommended; null asks for nothing."""
+
+    ttft_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
+    """Longest time to the first token; of a batch its last request's, of a server's load the
+    99th percentile."""
+    tpot_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
+    """Longest time for each token after the first."""
+    min_recovery: float | None = field(default=None, metadata=above(0, 1))
+    """Least share of the original's quality, as 0.99; null refuses what was judged a loss."""
+    max_memory_gib: float | None = field(default=None, metadata=above(0, 1e6))
+    """Most memory for weights, graphs and the load's own KV cache."""
+    allow_unjudged: bool = False
+    """Recommend a checkpoint even if its accuracy was not judged and that of others was."""
+
+
+@dataclass
+class ReportConfig:
+    """Writes report.md and report.html from results: what to serve, and how sure that is."""
+
+    results: list[str] = field(default_factory=lambda: ["results.jsonl"], metadata=not_empty())
+    """Files of results."""
+    out: str = field(default="report", metadata=not_empty())
+    """Folder for report.md, report.html and the plots."""
+    targets: TargetsConfig = field(default_factory=TargetsConfig)
+    mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
+    """Shares of the service's time by scenario, as mix.interactive=0.6; empty is every standard
+    scenario alike."""
+    max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
+    """Relative deviation of the latency above which a cell is not ranked."""
+
+    def __post_init__(self) -> None:
+        if not self.results:
+            raise ValueError("results=[]: name a file of results")
+
+
+@dataclass
+class CompareConfig:
+    """Says whether one set of runs is significantly faster than another."""
+
+    results: list[str] = field(default_factory=lambda: ["results.jsonl"], metadata=not_empty())
+    """Two files to compare, or one or more that hold two checkpoints."""
+    checkpoints: list[str] | None = None
+    """Two checkpoints to compare within the results; null compares two files."""
+    value: str = "latency_s"
+    """What is compared; smaller has to be better."""
+    max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
+    """Relative deviation of the latency above which a cell is not judged."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoints is None and len(self.results) != 2:
+            raise ValueError(f"results={self.results}: give two files, or checkpoints=[A,B]")
+        if self.checkpoints is not None and len(self.checkpoints) != 2:
+            raise ValueError(f"checkpoints={self.checkpoints}: give two of them")
+
+
+def asked(config: ReportConfig) -> list[str]:
+    """What a report was asked beside its files, as options."""
+    usual, targets = ReportConfig(), asdict(config.targets)
+    words = [f"mix.{name}={share:g}" for name, share in config.mix.items()]
+    for name, default in asdict(usual.targets).items():
+        if targets[name] != default:
+            value = targets[name]
+            words.append(f"targets.{name}={str(value).lower() if value is True else f'{value:g}'}")
+    if config.max_spread != usual.max_spread:
+        words.append(f"max_spread={config.max_spread:g}")
+    return words

@@ -1,0 +1,1 @@
+"""Accuracy against the original: divergence, gate, sensitivity of layers, tasks."""

@@ -1,0 +1,1 @@
+"""Measuring one checkpoint: the worker, its engine, the requests and their times."""

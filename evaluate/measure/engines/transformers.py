@@ -1,0 +1,183 @@
+"""transformers' generate, the baseline that people know."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CompressedTensorsConfig,
+    LogitsProcessor,
+)
+
+from conf.hardware import cpu_has_bf16
+from conf.models import MADE_UP
+from conf.schema.load import ScenarioConfig
+from evaluate.measure.engines import Engine, Load, Loaded, Positions
+from evaluate.measure.engines.random_weights import Spreads, fill
+from evaluate.measure.metrics import Request
+
+ANY_SCALE = 0.01  # until weights are made up
+
+
+class StepTimes(LogitsProcessor):  # type: ignore[misc]
+    """Notes when the logits of each step are there; it changes none of them."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if scores.is_cuda:
+            torch.cuda.synchronize()
+        self.times.append(time.perf_counter())
+        return scores
+
+
+class TransformersEngine(Engine):
+    """A model and its tokenizer, on the GPU where there is one."""
+
+    def __init__(self, load: Load) -> None:
+        begin = time.perf_counter()
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        made = _made_up if load.dummy else AutoModelForCausalLM.from_pretrained
+        self.model = made(
+            load.folder,
+            dtype=_dtype(load.engine.dtype),
+            device_map=self.device,
+            **load.engine.options,
+        ).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(load.folder)
+        self.traces = load.traces
+        self.loaded = Loaded(startup={"start_s": time.perf_counter() - begin})
+        parameters = list(self.model.parameters()) + list(self.model.buffers())
+        held = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+        self.loaded.memory["weights_gib"] = held / 2**30
+
+    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        assert not scenario.lasts  # refused before anything is loaded
+        start = time.perf_counter()
+        steps = StepTimes()
+        inputs = torch.tensor(prompts, device=self.device)
+        output = self.model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            do_sample=False,
+            min_new_tokens=scenario.output_tokens,
+            max_new_tokens=scenario.output_tokens,
+            logits_processor=[steps],
+            pad_token_id=0,
+        )
+        if output.is_cuda:
+            torch.cuda.synchronize()
+        times = [moment - start for moment in (*steps.times[:-1], time.perf_counter())]
+        counted = output.shape[1] - inputs.shape[1]
+        return [Request(inputs.shape[1], list(times[:counted])) for _ in prompts]
+
+    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        found = []
+        for prompt in prompts:
+            inputs = torch.tensor([prompt], device=self.device)
+            output = self.model.generate(
+                inputs,
+                attention_mask=torch.ones_like(inputs),
+                do_sample=False,
+                max_new_tokens=tokens,
+                pad_token_id=0,
+            )
+            found.append(output[0, inputs.shape[1] :].tolist())
+        return found
+
+    def judged(self, window: list[int], likely: int) -> Positions:
+        tokens = torch.tensor([window], device=self.device)
+        with torch.no_grad():
+            scores = self.model(tokens).logits[0, :-1].float().log_softmax(-1)
+        best = scores.topk(likely)
+        chosen = scores.gather(1, tokens[0, 1:, None])[:, 0]
+        return Positions(chosen.tolist(), best.indices.tolist(), best.values.tolist())
+
+    def tokens_of(self, text: str) -> list[int]:
+        tokens: list[int] = self.tokenizer(text)["input_ids"]
+        return tokens
+
+    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
+        assert self.traces is not None
+        activities = [ProfilerActivity.CPU]
+        if self.device == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        with profile(activities=activities) as profiler, _steps_marked(self.model):
+            self.take(prompts, scenario)
+        path = self.traces / f"transformers-{time.time_ns()}.json.gz"
+        profiler.export_chrome_trace(str(path))
+        return path
+
+
+@contextlib.contextmanager
+def _steps_marked(model: Any) -> Iterator[None]:
+    """Writes over every step of a trace whether it reads a prompt, which the first one does; the
+    marks are vLLM's."""
+    marks: list[Any] = []
+
+    def before(*_: Any) -> None:
+        marks.append(record_function(f"execute_context_{int(not marks)}"))
+        marks[-1].__enter__()
+
+    def after(*_: Any) -> None:
+        marks[-1].__exit__(None, None, None)
+
+    hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
+    """The model that transformers would load from a checkpoint of this config, with random weights
+    in the recipe's format."""
+    config = AutoConfig.from_pretrained(folder)
+    format_ = getattr(config, "quantization_config", None)
+    if format_ is not None:
+        del config.quantization_config
+    with torch.device(device_map):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=config.dtype if dtype == "auto" else dtype, **options
+        )
+        if format_ is not None:
+            _compress(model, format_)
+    spreads, head = Spreads(format_, getattr(config, MADE_UP, {})), model.get_output_embeddings()
+    with torch.no_grad():
+        for layer in model.modules():
+            own = dict(layer.named_parameters(recurse=False))
+            fill(own, spreads.of(own, isinstance(layer, torch.nn.Linear) and layer is not head))
+    torch.cuda.empty_cache()  # what it was made from is not what it needs
+    return model
+
+
+def _compress(model: Any, format_: dict[str, Any]) -> None:
+    """What transformers does before it fills a quantized model."""
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import apply_quantization_config
+
+    compressor = ModelCompressor.from_compression_config(CompressedTensorsConfig(**format_))
+    apply_quantization_config(model, compressor.quantization_config, run_compressed=False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("_scale"):
+            parameter.data.fill_(ANY_SCALE)
+    compressor.compress_model(model)
+
+
+def _dtype(asked: str) -> Any:
+    if asked != "auto":
+        return getattr(torch, asked)
+    wide = not torch.cuda.is_available() and not cpu_has_bf16()
+    return torch.float32 if wide else "auto"
+
+
+ENGINE = TransformersEngine

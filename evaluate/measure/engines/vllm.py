@@ -1,0 +1,168 @@
+"""vLLM in this process: requests are added and stepped through by hand, to time every token."""
+
+import itertools
+import multiprocessing
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from conf.errors import QuantlineError, world_fault
+from conf.schema.load import ScenarioConfig
+from evaluate.measure.engines import Engine, Load, Positions
+from evaluate.measure.engines.vllm_log import loaded
+from evaluate.measure.metrics import Request
+from evaluate.measure.workload import schedule
+from serve.engine.endings import ending, oom_kills
+from serve.engine.launch import environment, options
+
+RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"
+
+
+def engine_settings(load: Load) -> dict[str, Any]:
+    """Options that make a measurement fair, under what was asked for."""
+    settings: dict[str, Any] = {
+        "max_model_len": load.context,
+        "enable_prefix_caching": False,
+        "jit_monitor_verbose": True,
+    }
+    if load.likely:
+        settings["max_logprobs"] = load.likely
+    if load.dummy:
+        settings |= {
+            "load_format": "dummy",
+            "worker_extension_cls": RANDOM_WEIGHTS,
+            "skip_tokenizer_init": True,
+        }
+    if load.traces:
+        settings["profiler_config"] = {
+            "profiler": "torch",
+            "torch_profiler_dir": str(load.traces),
+            "torch_profiler_with_stack": False,
+        }
+    return settings | options(load.engine)
+
+
+class VllmEngine(Engine):
+    """`vllm.LLM`, and the engine inside it for timed runs."""
+
+    def __init__(self, load: Load) -> None:
+        os.environ.update(environment())
+        begin = time.perf_counter()
+        from vllm import LLM
+
+        imported = time.perf_counter()
+        # The statistics hold the prefix cache's counters.
+        self.llm = LLM(str(load.folder), disable_log_stats=False, **engine_settings(load))
+        self.log, self.kills_before = load.log, oom_kills()
+        self.processes = multiprocessing.active_children()
+        self.traces = load.traces
+        self.numbers = itertools.count()
+        self.loaded = loaded(load)
+        self.loaded.startup["import_s"] = imported - begin
+        self.loaded.startup["start_s"] = time.perf_counter() - imported
+        cache = self.llm.llm_engine.vllm_config.cache_config
+        if "kv_cache_tokens" not in self.loaded.memory and cache.num_gpu_blocks:
+            tokens = cache.num_gpu_blocks * cache.block_size
+            self.loaded.memory["kv_cache_tokens"] = float(tokens)
+
+    def death(self) -> QuantlineError | None:
+        """vLLM says that its engine is dead, not of what."""
+        for process in self.processes:
+            if process.exitcode:
+                text = self.log.read_text(errors="replace")
+                words = ending(process.exitcode, text, self.kills_before)
+                return world_fault(f"the engine's process {process.name} {words}")
+        return None
+
+    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        """Hands each prompt over at its time, never more at once than allowed, and steps. One that
+        falls due while a step runs has waited for it: its clock starts when it was due, unless it
+        is a client's that waits for its turn."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=scenario.output_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        engine = self.llm.llm_engine
+        arrivals, at_once = schedule(prompts, scenario)
+        waiting = deque(zip(prompts, arrivals, strict=True))
+        found: dict[str, Request] = {}
+        running, takes_turns = 0, at_once < len(prompts)
+        start = time.perf_counter()
+        while waiting or running:
+            now = time.perf_counter() - start
+            while waiting and running < at_once and waiting[0][1] <= now:
+                number = str(next(self.numbers))
+                prompt, due = waiting.popleft()
+                found[number] = Request(0, [], start=now if takes_turns else due)
+                engine.add_request(number, {"prompt_token_ids": prompt}, sampling)
+                running += 1
+            if not running:
+                time.sleep(max(0.0, waiting[0][1] - now))
+                continue
+            outputs = engine.step()
+            now = time.perf_counter() - start
+            for output in outputs:
+                request = found[output.request_id]
+                request.token_times += [now] * len(output.outputs[0].token_ids)
+                request.input_tokens = len(output.prompt_token_ids)
+                running -= output.finished
+        return list(found.values())
+
+    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False)
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self.llm.generate(inputs, greedy, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    def judged(self, window: list[int], likely: int) -> Positions:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=1,
+            prompt_logprobs=likely,
+            detokenize=False,
+            flat_logprobs=True,
+        )
+        (output,) = self.llm.generate([{"prompt_token_ids": window}], sampling, use_tqdm=False)
+        flat = output.prompt_logprobs
+        found = Positions([], [], [])
+        for place in range(1, len(window)):
+            start, end = flat.start_indices[place], flat.end_indices[place]
+            # The token that stands there comes first, then the most likely by rank.
+            found.chosen.append(flat.logprobs[start])
+            found.likely.append(flat.token_ids[start + 1 : end][:likely])
+            found.scores.append(flat.logprobs[start + 1 : end][:likely])
+        return found
+
+    def tokens_of(self, text: str) -> list[int]:
+        tokens: list[int] = self.llm.get_tokenizer()(text)["input_ids"]
+        return tokens
+
+    def prefix_cache(self) -> tuple[float, float]:
+        totals = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        hits = totals.get("vllm:prefix_cache_hits", 0)
+        return float(hits), float(totals.get("vllm:prefix_cache_queries", 0))
+
+    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
+        assert self.traces is not None
+        before = set(self.traces.rglob("*.json*"))
+        self.llm.start_profile()
+        self.take(prompts, scenario)
+        self.llm.stop_profile()
+        written = set(self.traces.rglob("*.json*")) - before
+        # The worker's trace holds the operators; the front end writes a small one beside it.
+        return max(written, key=lambda path: path.stat().st_size)
+
+
+ENGINE = VllmEngine

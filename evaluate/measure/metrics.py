@@ -1,0 +1,152 @@
+"""The arithmetic of timed requests, apart from any engine. Names carry their units.
+
+Times follow vLLM's definitions: TTFT from the moment a request is handed over to its first token,
+TPOT = (last token - first token) / (tokens - 1) for each request, and the gaps between a request's
+successive tokens as they arrive. Throughputs of a batch follow its phases: prompts until every
+request has its first token, answers after that. Where a batch is so large that some requests are
+answered while others still wait, `overlap_share` tells, and only `generated_tokens_per_s` means
+something.
+"""
+
+import itertools
+import math
+import statistics
+from dataclasses import dataclass
+
+from conf.errors import world_fault
+from conf.schema.load import ScenarioConfig
+
+PERCENT_99 = 0.99
+
+
+@dataclass
+class Request:
+    """What an engine says of one request; times in seconds since the run began."""
+
+    input_tokens: int
+    """Tokens of the prompt, as the engine counted them."""
+    token_times: list[float]
+    """When each token of the answer arrived."""
+    start: float = 0.0
+    """When the request was handed over."""
+    error: str = ""
+    """Why there is no answer; such a request is counted, and in no average."""
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.token_times)
+
+    @property
+    def ttft(self) -> float:
+        return self.token_times[0] - self.start
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds for each token after the first; none for an answer of one token."""
+        if self.output_tokens < 2:
+            return None
+        return (self.token_times[-1] - self.token_times[0]) / (self.output_tokens - 1)
+
+    @property
+    def latency(self) -> float:
+        return self.token_times[-1] - self.start
+
+    @property
+    def gaps(self) -> list[float]:
+        return [after - before for before, after in itertools.pairwise(self.token_times)]
+
+
+def batch_values(requests: list[Request]) -> dict[str, float]:
+    """Latency, TTFT, TPOT and throughput of requests that started at once."""
+    answered = _answered(requests)
+    latency = max(request.token_times[-1] for request in answered)
+    inputs = sum(request.input_tokens for request in answered)
+    outputs = sum(request.output_tokens for request in answered)
+    last_first_token = max(request.ttft for request in answered)
+    decoding = latency - last_first_token
+    answering = max(request.token_times[0] for request in answered)
+    decoded = sum(time > answering for request in answered for time in request.token_times)
+    return {
+        "latency_s": latency,
+        "ttft_first_s": min(request.ttft for request in answered),
+        "ttft_last_s": last_first_token,
+        **_token_times(answered),
+        "input_tokens": float(inputs),
+        "output_tokens": float(outputs),
+        "input_tokens_per_s": inputs / last_first_token,
+        "output_tokens_per_s": outputs / decoding if decoding > 0 else 0.0,
+        "decode_tokens_per_s": decoded / decoding if decoding > 0 else 0.0,
+        "generated_tokens_per_s": outputs / latency,
+        "overlap_share": (outputs - len(answered) - decoded) / outputs,
+        "overall_tokens_per_s": (inputs + outputs) / latency,
+        "requests_per_s": len(answered) / latency,
+        "failed_requests": float(len(requests) - len(answered)),
+    }
+
+
+def serving_values(requests: list[Request], scenario: ScenarioConfig) -> dict[str, float]:
+    """What clients of a server saw over a load that lasts; goodput counts requests in time."""
+    answered = _answered(requests)
+    begin = min(request.start for request in requests)
+    duration = max(request.token_times[-1] for request in answered) - begin
+    good = [request for request in answered if _in_time(request, scenario)]
+    waits = [request.ttft for request in answered]
+    latencies = [request.latency for request in answered]
+    return {
+        "latency_s": duration,
+        "request_latency_median_s": statistics.median(latencies),
+        "request_latency_p99_s": quantile(latencies, PERCENT_99),
+        "ttft_first_s": min(waits),
+        "ttft_last_s": max(waits),
+        "ttft_median_s": statistics.median(waits),
+        "ttft_p99_s": quantile(waits, PERCENT_99),
+        **_token_times(answered),
+        "input_tokens": float(sum(request.input_tokens for request in answered)),
+        "output_tokens": float(sum(request.output_tokens for request in answered)),
+        "output_tokens_per_s": sum(request.output_tokens for request in answered) / duration,
+        "generated_tokens_per_s": sum(request.output_tokens for request in answered) / duration,
+        "overall_tokens_per_s": sum(r.input_tokens + r.output_tokens for r in answered) / duration,
+        "requests_per_s": len(answered) / duration,
+        "goodput_requests_per_s": len(good) / duration,
+        "good_share": len(good) / len(requests),
+        "failed_requests": float(len(requests) - len(answered)),
+    }
+
+
+def _answered(requests: list[Request]) -> list[Request]:
+    """The requests that count; a run without any has nothing to tell but why."""
+    answered = [request for request in requests if request.token_times]
+    if not answered:
+        raise world_fault(f"all {len(requests)} requests failed: {requests[0].error}")
+    return answered
+
+
+def _in_time(request: Request, scenario: ScenarioConfig) -> bool:
+    assert scenario.ttft_ms is not None
+    assert scenario.tpot_ms is not None
+    return (
+        request.ttft * 1e3 <= scenario.ttft_ms and (request.tpot or 0.0) * 1e3 <= scenario.tpot_ms
+    )
+
+
+def _token_times(requests: list[Request]) -> dict[str, float]:
+    """TPOT over requests and gaps over all tokens; absent where no answer has two tokens."""
+    paces = [pace for request in requests if (pace := request.tpot) is not None]
+    if not paces:
+        return {}
+    gaps = [gap for request in requests for gap in request.gaps]
+    return {
+        "tpot_median_s": statistics.median(paces),
+        "tpot_p99_s": quantile(paces, PERCENT_99),
+        "gap_median_s": statistics.median(gaps),
+        "gap_p99_s": quantile(gaps, PERCENT_99),
+    }
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which that share lies, between neighbours in proportion."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

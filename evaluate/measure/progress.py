@@ -1,0 +1,94 @@
+"""What is running now, how long it will take, and the table so far; lines where no one watches."""
+
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from conf.terminal import say
+from evaluate.measure.workload import PROFILE, WARM_UP
+from evaluate.report.show.terminal_tables import speed_table
+from evaluate.results.rows import Row
+
+UNTIMED = {WARM_UP: "warming up", PROFILE: "profiling"}
+LINES_EVERY = 8
+
+
+class View:
+    """Shows an evaluation as it goes."""
+
+    def __init__(self, runs: int, starts: int, max_spread: float) -> None:
+        self.runs, self.starts, self.max_spread = runs, starts, max_spread
+        self.rows: list[Row] = []
+        self.done = 0
+        self.start = time.monotonic()
+        self.loading_since: float | None = None
+        self.loads: list[float] = []
+        self.status = ""
+        console = Console(stderr=True)
+        self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> "View":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.update(Text(""), refresh=True)
+            self.live.stop()
+
+    def say(self, words: str) -> None:
+        self.status = words
+        if self.live:
+            self._draw()
+        else:
+            say(words)
+
+    def loading(self, words: str) -> None:
+        self.loading_since = time.monotonic()
+        self.say(words)
+
+    def _loaded(self) -> None:
+        if self.loading_since is not None:
+            self.loads.append(time.monotonic() - self.loading_since)
+            self.loading_since = None
+
+    def running(self, checkpoint: str, measure: str, repeat: int) -> None:
+        self._loaded()
+        what = UNTIMED.get(repeat, f"run {repeat + 1}")
+        self.say(f"{checkpoint}: {measure}, {what}{self._left()}")
+
+    def judging(self, checkpoint: str, window: int, windows: int) -> None:
+        self._loaded()
+        if self.live or window % LINES_EVERY == 0:
+            self.say(f"{checkpoint}: reading text, window {window + 1} of {windows}{self._left()}")
+
+    def row(self, row: Row) -> None:
+        self.rows.append(row)
+        self.done += 1
+        if self.live:
+            self._draw()
+
+    def note(self, words: str) -> None:
+        """A line that stays."""
+        if self.live:
+            self.live.console.print(words, soft_wrap=True, highlight=False)
+        else:
+            say(words)
+
+    def _left(self) -> str:
+        """Time left: runs by the runs that are done, starts of engines by those that were seen."""
+        if not self.done:
+            return f" ({self.runs} runs in all)"
+        measuring = time.monotonic() - self.start - sum(self.loads)
+        seconds = measuring / self.done * (self.runs - self.done)
+        if self.loads:
+            seconds += sum(self.loads) / len(self.loads) * (self.starts - len(self.loads))
+        return f" ({self.done} of {self.runs} runs done, about {max(0.0, seconds):.0f} s left)"
+
+    def _draw(self) -> None:
+        assert self.live is not None
+        parts = [speed_table(self.rows, self.max_spread)] if self.rows else []
+        self.live.update(Group(Text(self.status), *parts), refresh=True)

@@ -1,0 +1,185 @@
+"""The least time that a scenario can take: what must be read and multiplied, at the rates measured.
+
+Decoding reads all weights and the whole KV cache for every token; a prompt is multiplied with all
+weights. Each phase takes at least the longer of reading and multiplying.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conf.models import kv_values_per_token
+from conf.schema.load import ScenarioConfig
+from serve.tensors import Tensor
+
+PACKED = ("weight_packed", "qweight")
+MOST_OVERLAP = 0.05  # of the answers' tokens, before the last request had its first
+
+
+@dataclass
+class Rates:
+    """What the accelerator was measured to do, in bytes and operations a second."""
+
+    bandwidth: float
+    products: dict[str, float]
+    """By the type that is multiplied: bf16, fp8, int8, float32."""
+    source: str
+    """measured, or datasheet."""
+
+
+@dataclass
+class Cost:
+    """What a checkpoint makes the accelerator move and do."""
+
+    body_bytes: float
+    """Weights of all layers, as stored, with their scales."""
+    head_bytes: float
+    """The output head, which a tied model shares with its embedding."""
+    body_weights: float
+    head_weights: float
+    kv_bytes: float
+    """For each token of context."""
+    attention_operations: float
+    """For each pair of a token and one that it attends to."""
+    product: str
+    """The type in which layers multiply."""
+    plain_product: str
+    """The type of attention and of what is not quantized."""
+
+    @property
+    def weight_gib(self) -> float:
+        return (self.body_bytes + self.head_bytes) / 2**30
+
+
+@dataclass
+class Limit:
+    """The least seconds for each phase, and what they are spent on."""
+
+    prefill_s: float
+    prefill_bound: str
+    decode_s: float
+    decode_bound: str
+
+
+def cost(
+    tensors: dict[str, Tensor],
+    config: dict[str, Any],
+    dtype_bytes: int,
+    kv_bytes: int | None = None,
+) -> Cost | None:
+    """What the checkpoint's tensors weigh, with 16-bit ones as wide as the engine holds them; none
+    for a mixture of experts, of which each token reads a part that the tensors do not tell."""
+    if any(".experts." in name for name in tensors):
+        return None
+    quantization = config.get("quantization_config") or {}
+    bits, head_bits = _weight_bits(quantization)
+    body = [(name, tensor) for name, tensor in tensors.items() if ".layers." in name]
+    head = [(name, tensor) for name, tensor in tensors.items() if "lm_head" in name]
+    if not head:
+        head = [(name, tensor) for name, tensor in tensors.items() if "embed_tokens" in name]
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    layers = config["num_hidden_layers"]
+    kv_width = kv_bytes or (1 if quantization.get("kv_cache_scheme") else dtype_bytes)
+    return Cost(
+        body_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in body),
+        head_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in head),
+        body_weights=sum(_weights(name, tensor, bits) for name, tensor in body),
+        head_weights=sum(_weights(name, tensor, head_bits) for name, tensor in head),
+        kv_bytes=float(kv_values_per_token(config) * kv_width),
+        attention_operations=4.0 * layers * heads * width,
+        product=_product(quantization, dtype_bytes),
+        plain_product=_plain(dtype_bytes),
+    )
+
+
+def limit(work: Cost, scenario: ScenarioConfig, rates: Rates) -> Limit:
+    """The least time of a batch's two phases."""
+    batch, inputs, outputs = scenario.count, scenario.input_tokens, scenario.output_tokens
+    prompt = batch * inputs
+    pairs = batch * inputs * (inputs + 1) / 2
+    reading = (work.body_bytes + work.head_bytes + prompt * work.kv_bytes) / rates.bandwidth
+    multiplying = _multiplying(work, rates, prompt, batch, pairs)
+    decode_reading = decode_multiplying = decode = 0.0
+    for step in range(1, outputs):
+        context = batch * (inputs + step)
+        read = work.body_bytes + work.head_bytes + context * work.kv_bytes
+        read_s = read / rates.bandwidth
+        multiply_s = _multiplying(work, rates, batch, batch, context)
+        decode_reading += read_s
+        decode_multiplying += multiply_s
+        decode += max(read_s, multiply_s)
+    return Limit(
+        prefill_s=max(reading, multiplying),
+        prefill_bound="memory" if reading > multiplying else "compute",
+        decode_s=decode,
+        decode_bound="memory" if decode_reading >= decode_multiplying else "compute",
+    )
+
+
+def reached(
+    work: Cost, scenario: ScenarioConfig, rates: Rates, values: dict[str, float]
+) -> dict[str, Any]:
+    """The least seconds of each phase, and their share of the seconds that were measured; none
+    where prompts were still read while answers were written."""
+    if work.plain_product not in rates.products or values["overlap_share"] > MOST_OVERLAP:
+        return {}
+    least = limit(work, scenario, rates)
+    decoding = values["latency_s"] - values["ttft_last_s"]
+    found = asdict(least) | {
+        "bandwidth_gb_s": rates.bandwidth / 1e9,
+        "product": work.product,
+        "product_tops": rates.products.get(work.product, 0.0) / 1e12,
+        "rates": rates.source,
+        "body_gb": work.body_bytes / 1e9,
+        "head_gb": work.head_bytes / 1e9,
+        "prefill_share": least.prefill_s / values["ttft_last_s"],
+    }
+    if decoding > 0 and scenario.output_tokens > 1:
+        found["decode_share"] = least.decode_s / decoding
+    return found
+
+
+def _multiplying(work: Cost, rates: Rates, tokens: float, heads: float, pairs: float) -> float:
+    """Seconds of products: tokens through the layers, some through the head, pairs attended."""
+    plain = rates.products[work.plain_product]
+    fast = rates.products.get(work.product, plain)
+    body = 2 * work.body_weights * tokens / fast
+    return body + (2 * work.head_weights * heads + work.attention_operations * pairs) / plain
+
+
+def _weights(name: str, tensor: Tensor, bits: int | None) -> float:
+    """Weights of a matrix, however many of them share an element."""
+    if len(tensor.shape) < 2 or name.endswith(("_scale", "_zero_point", "scales", "qzeros")):
+        return 0
+    if name.rsplit(".", 1)[-1] in PACKED and bits:
+        return tensor.bytes * 8 / bits
+    return tensor.count
+
+
+def _weight_bits(quantization: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Bits of a weight in the layers, and in the head where that has a format of its own."""
+    body = quantization.get("bits") or quantization.get("w_bit")
+    head = None
+    for group in (quantization.get("config_groups") or {}).values():
+        bits = (group.get("weights") or {}).get("num_bits")
+        if any("lm_head" in target for target in group.get("targets") or []):
+            head = bits
+        else:
+            body = body or bits
+    return body, head or body
+
+
+def _product(quantization: dict[str, Any], dtype_bytes: int) -> str:
+    """The type that tensor cores multiply in: weight-only formats are widened first."""
+    if quantization.get("quant_method") in ("fp8", "fbgemm_fp8"):
+        return "fp8"
+    groups = list((quantization.get("config_groups") or {}).values())
+    found = [group["input_activations"] for group in groups if group.get("input_activations")]
+    activations = found[0] if found else None
+    if not activations:
+        return _plain(dtype_bytes)
+    return "int8" if activations["type"] == "int" else "fp8"
+
+
+def _plain(dtype_bytes: int) -> str:
+    return "float32" if dtype_bytes == 4 else "bf16"

@@ -1,0 +1,132 @@
+"""What is measured: the original first, then checkpoints, or recipes on made-up weights."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from conf import sources
+from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
+from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
+from conf.schema.commands import EvaluateConfig, ModelConfig
+from conf.terminal import say
+from evaluate.measure.engines import NO_LASTING
+from quantize.checkpoint.manifest import published
+from serve.engine.launch import model_folder
+
+SERVER = "server"
+
+
+@dataclass
+class Target:
+    """One thing to load and measure."""
+
+    name: str
+    folder: Path | None
+    """None where there is nothing to load, for the reason in `problem`."""
+    dummy: bool = False
+    problem: QuantlineError | None = None
+
+
+def targets(config: EvaluateConfig) -> list[Target]:
+    """The original and everything that was asked for beside it."""
+    lasting = [name for name, scenario in config.scenario.items() if scenario.lasts]
+    if lasting and config.engine.kind == "transformers":
+        raise bad_input(f"scenario={lasting[0]}: {NO_LASTING}")
+    if config.weights == "random":
+        return _recipes(config)
+    _check_folders(config)
+    original = Target(ORIGINAL, model_folder(config.model))
+    if config.engine.url:
+        named = [_named(entry) for entry in config.checkpoints or []]
+        if len(named) > 1:
+            raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
+        return named or [Target(SERVER, original.folder)]
+    if config.checkpoints is None:
+        found = [Target(folder.name, folder) for folder in _published(config)]
+        if not found:
+            name = config.model.name
+            say(f"{config.checkpoint_root}: no checkpoint of {name} there, so it is measured alone")
+    else:
+        found = [_named(entry) for entry in config.checkpoints]
+    names = {ORIGINAL}
+    for target in found:
+        if target.name in names:
+            raise bad_input(f"checkpoints: two are called {target.name}: {target.folder}")
+        names.add(target.name)
+    return [original, *found]
+
+
+def _published(config: EvaluateConfig) -> list[Path]:
+    return published(Path(config.checkpoint_root).expanduser(), str(config.model.name))
+
+
+def _check_folders(config: EvaluateConfig) -> None:
+    """A name that was misspelt is said before anything is measured."""
+    for entry in config.checkpoints or []:
+        if not is_hub_id(entry) and not (Path(entry).expanduser() / CONFIG).is_file():
+            known = ", ".join(map(str, _published(config))) or "none"
+            raise bad_input(
+                f"checkpoints={entry}: there is no model in that folder; published are: {known}"
+            )
+
+
+def _named(entry: str) -> Target:
+    """A folder, or a model on the hub."""
+    if not is_hub_id(entry):
+        folder = Path(entry).expanduser()
+        return Target(folder.resolve().name, folder)
+    model = ModelConfig(id=entry)
+    try:
+        return Target(str(model.name), model_folder(model))
+    except QuantlineError as error:
+        return Target(str(model.name), None, problem=error)
+
+
+def _recipes(config: EvaluateConfig) -> list[Target]:
+    """Folders that describe each recipe's checkpoint, with no weights in them."""
+    model = config.model
+    if model.architecture is None and not model.path:
+        raise bad_input(
+            f"weights=random: the architecture of model={model.name} is not listed; give "
+            "model.path=FOLDER with its config.json"
+        )
+    known = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
+    asked = config.recipes or sorted(known - {ORIGINAL})
+    names = list(dict.fromkeys([ORIGINAL, *asked] if config.original else asked))
+    for name in names:
+        if name not in known:
+            raise unknown(f"recipes={name}", name, known)
+    problems = _described(model, [n for n in names if not _is_described(model, n)])
+    return [
+        Target(name, None if name in problems else shapes_folder(model, name), True, problem)
+        for name in names
+        for problem in [problems.get(name)]
+    ]
+
+
+def _is_described(model: ModelConfig, name: str) -> bool:
+    return (shapes_folder(model, name) / CONFIG).is_file()
+
+
+def _described(model: ModelConfig, names: list[str]) -> dict[str, QuantlineError]:
+    """Has quantize describe what is missing, in a process of its own; what cannot be."""
+    if not names:
+        return {}
+    result = subprocess.run(
+        [sys.executable, "-m", "quantize.describe"],
+        input=json.dumps({"model": asdict(model), "recipes": names}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        reason = last_line(result.stderr)
+        raise world_fault(f"model={model.name}: its recipes could not be described: {reason}")
+    answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    return {
+        answer["recipe"]: QuantlineError(answer["error"], int(answer["code"]))
+        for answer in answers
+        if "error" in answer
+    }

@@ -1,0 +1,1 @@
+"""Decides what to serve, by pure functions of rows: comparable setups, ranking, recommendation."""

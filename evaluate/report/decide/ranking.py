@@ -1,0 +1,86 @@
+"""Who is faster, and whether that can be told: ranks with ties, beyond the noise."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from conf.models import ORIGINAL
+from evaluate.report.decide.comparable import Entry, Ground, Load
+from evaluate.results import restart_noise as start_noise
+from evaluate.results.cells import LEAST_RUNS
+from evaluate.results.restart_noise import Noise, noise_of
+from evaluate.results.significance import Ratio
+
+Item = TypeVar("Item")
+
+
+def rank_all(found: list[Ground], max_spread: float) -> None:
+    """Fills in ratios and ranks of every entry."""
+    for ground in found:
+        cells = {load.name: [entry.cell for entry in load.entries] for load in ground.loads}
+        ground.noise = noise_of([cells])
+        for load in ground.loads:
+            _compare_with_original(load, ground.noise)
+            rank(load, ground.noise, max_spread)
+
+
+def rank(load: Load, noise: Noise, max_spread: float) -> None:
+    """Sorts a load's entries by their median, fastest first. Statistical ties share a rank.
+    What is not ranked keeps its place and has no rank."""
+    by = _ranked_by(load)
+    load.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
+    group: list[Entry] = []
+    place = 0
+    for entry in load.entries:
+        entry.rank, entry.tied = None, False
+        if not is_ranked(entry, max_spread):
+            continue
+        place += 1
+        if group and all(tied_with(entry, faster, noise) for faster in group):
+            group.append(entry)
+            entry.rank, entry.tied, group[0].tied = group[0].rank, True, True
+        else:
+            group, entry.rank = [entry], place
+
+
+def is_ranked(entry: Entry, max_spread: float) -> bool:
+    """Whether it may be compared: two runs count at the least, and they agree with each other."""
+    timed = entry.cell.values(entry.cell.ranked_by)
+    return len(timed) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
+
+
+def unbeaten(ranked: list[Item], are_level: Callable[[Item, Item], bool]) -> list[Item]:
+    """Those, of a list that begins with the fastest, that nobody before them is told to beat."""
+    return [
+        one
+        for place, one in enumerate(ranked)
+        if all(are_level(one, faster) for faster in ranked[:place])
+    ]
+
+
+def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:
+    ratio = ratio_of(entry, other, noise)
+    return ratio is None or not ratio.differs
+
+
+def _ranked_by(load: Load) -> str:
+    return load.entries[0].cell.ranked_by
+
+
+def ratio_of(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
+    """How many times as fast as the other it is."""
+    return start_noise.ratio_of(one.cell, other.cell, noise, one.load.name)
+
+
+def _compare_with_original(load: Load, noise: Noise) -> None:
+    """Against the original under the most similar options."""
+    originals = [e for e in load.entries if e.checkpoint == ORIGINAL and e.cell.valid]
+    for entry in load.entries:
+        others = [original for original in originals if original is not entry]
+        if not others or entry in originals:
+            continue
+        nearest = min(others, key=lambda original: _differences(entry, original))
+        entry.ratio, entry.baseline = ratio_of(entry, nearest, noise), nearest.candidate
+
+
+def _differences(one: Entry, other: Entry) -> int:
+    return len(set(one.options.items()) ^ set(other.options.items()))

@@ -1,0 +1,212 @@
+"""Which candidate to serve under targets, for one load, and what would change that."""
+
+import math
+from dataclasses import dataclass, field
+
+from conf.models import ORIGINAL
+from conf.schema.report import TargetsConfig
+from evaluate.accuracy.divergence import BROKEN, LOSS
+from evaluate.report.decide.comparable import Entry, Load
+from evaluate.report.decide.memory import need_gib
+from evaluate.report.decide.quality import Qualities, Quality
+from evaluate.report.decide.ranking import ratio_of, tied_with, unbeaten
+from evaluate.results.restart_noise import Noise
+from evaluate.results.significance import Ratio
+
+TTFT = ("ttft_p99_s", "ttft_last_s")
+TPOT = "tpot_median_s"
+UNJUDGED = "its accuracy was not judged: run accuracy=quick before you serve it"
+NOT_JUDGED = "its accuracy was not measured"
+FASTEST = "Fastest, accuracy not judged"
+NO_ORIGINAL = "the original was not measured here, so nothing can be compared with it"
+UNRANKED_ORIGINAL = "the original cannot be ranked here (too few valid runs, or too much spread)"
+CLOSE = 0.02  # of a share of quality: nearer than this, the smaller loss does not decide
+
+
+@dataclass
+class Refusal:
+    """A candidate that may not be served, and why."""
+
+    candidate: str
+    reasons: list[str]
+
+
+@dataclass
+class Choice:
+    """The answer for a load or a mix."""
+
+    load: str
+    candidate: str | None
+    """None where no candidate meets the targets, or none can be ranked."""
+    ratio: Ratio | None = None
+    quality: Quality | None = None
+    why: str = ""
+    tied: list[str] = field(default_factory=list)
+    """Others without a significant difference from it."""
+    second: str = ""
+    changes: list[str] = field(default_factory=list)
+    """What would change the answer."""
+    refused: list[Refusal] = field(default_factory=list)
+    unjudged: bool = False
+    """The candidate's accuracy was not judged."""
+
+    @property
+    def headline(self) -> str:
+        if self.candidate is None:
+            return "No recommendation"
+        return f"{FASTEST}: {self.candidate}" if self.unjudged else f"Serve {self.candidate}"
+
+
+def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
+    """The targets that an entry misses, or was not measured for, each in words."""
+    found = []
+    ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
+    has_tpot = entry.row.settings.get("output_tokens") != 1
+    for value, most, name in (
+        (ttft, targets.ttft_ms, "TTFT"),
+        (entry.median(TPOT), targets.tpot_ms if has_tpot else None, "TPOT"),
+    ):
+        if most is not None and value is None:
+            found.append(f"its {name} in {entry.load.name} was not measured")
+        elif most is not None and value is not None and value * 1e3 > most:
+            found.append(f"{name} {value * 1e3:.3g} ms in {entry.load.name} is over {most:g} ms")
+    need, most = need_gib(entry), targets.max_memory_gib
+    if most is not None and need is None:
+        found.append(f"the memory of {entry.load.name} is not known")
+    elif most is not None and need is not None and need > most:
+        found.append(f"it needs {need:.1f} GiB, over {most:g} GiB")
+    return found + _quality_unmet(quality, targets)
+
+
+def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]:
+    least = targets.min_recovery
+    if quality is None:
+        return [NOT_JUDGED] if least is not None else []
+    if quality.verdict == BROKEN:
+        return ["it is broken"]
+    if least is None:
+        return ["it was judged a loss"] if quality.verdict == LOSS else []
+    if quality.recovery is None:
+        return [NOT_JUDGED]
+    if quality.recovery < least:
+        return [f"{quality.recovery:.2%} of the quality is left, less than {least:.2%}"]
+    return []
+
+
+def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Noise) -> Choice:
+    """The fastest that meets the targets and is not slower than the original. Among ties, the
+    original, then the one that keeps more quality, then the smaller."""
+    ranked = [entry for entry in load.entries if entry.rank is not None]
+    judged = {entry.candidate: qualities.of(entry) for entry in ranked}
+    reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
+    fit = [entry for entry in ranked if not reasons[entry.candidate]]
+    refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
+    without_original = no_original(load)
+    if without_original or not fit:
+        why = without_original or "no candidate meets the targets"
+        return Choice(load.name, None, why=why, refused=refused)
+    some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
+    pool = [e for e in fit if may_be_headline(e, judged[e.candidate], some_judged, targets)]
+    if not pool:
+        return Choice(load.name, None, why=no_headline(fit[0].candidate), refused=refused)
+    level = unbeaten(pool, lambda one, faster: tied_with(one, faster, noise))
+    best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
+    unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in fit if e not in pool]
+    faster = [
+        (refusal, ratio)
+        for refusal in [*refused, *unjudged]
+        for other in [load.of(refusal.candidate)]
+        if other is not None and (ratio := ratio_of(other, best, noise)) is not None
+    ]
+    quality = judged[best.candidate]
+    return Choice(
+        load=load.name,
+        candidate=best.candidate,
+        ratio=best.ratio,
+        quality=quality,
+        why=reasons_for(best, level, quality, best.ratio),
+        tied=[entry.candidate for entry in level if entry is not best],
+        second=next((entry.candidate for entry in pool if entry not in level), ""),
+        changes=changes(best, faster, quality),
+        refused=refused,
+        unjudged=quality is None,
+    )
+
+
+def no_original(load: Load) -> str:
+    """Why there is nothing to compare with; empty where a ranked original is there."""
+    originals = [entry for entry in load.entries if entry.checkpoint == ORIGINAL]
+    if not originals:
+        return NO_ORIGINAL
+    return "" if any(entry.rank is not None for entry in originals) else UNRANKED_ORIGINAL
+
+
+def may_be_headline(
+    entry: Entry, quality: Quality | None, some_judged: bool, targets: TargetsConfig
+) -> bool:
+    """Not without a judged accuracy where other quantized checkpoints have one; and nothing pruned
+    without it: half of the weights are gone, which is not taken on trust."""
+    if quality is not None or targets.allow_unjudged:
+        return True
+    return not some_judged and not entry.row.environment.get("pruned")
+
+
+def no_headline(fastest: str) -> str:
+    return f"{FASTEST.lower()}: {fastest}"
+
+
+def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float, str]:
+    """Smaller is better. Unknown memory never wins a tie."""
+    kept = quality.recovery if quality and quality.recovery is not None else 0.0
+    steps = -round(min(kept, 1.0) / CLOSE)
+    need = need_gib(entry)
+    return (
+        entry.checkpoint != ORIGINAL,
+        steps,
+        math.inf if need is None else need,
+        entry.candidate,
+    )
+
+
+def reasons_for(
+    best: Entry, level: list[Entry], quality: Quality | None, ratio: Ratio | None
+) -> str:
+    if best.checkpoint == ORIGINAL:
+        if len(level) > 1:
+            return "no candidate is significantly faster, and the original loses no quality"
+        return "no candidate that meets the targets is faster"
+    return speed_words(ratio) + quality_words(quality)
+
+
+def speed_words(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "the fastest; there is no original to compare it with"
+    between = f"{ratio.low:.2f} to {ratio.high:.2f}"
+    if not ratio.differs:
+        return f"as fast as the original, no significant difference ({between} times)"
+    if ratio.ratio < 1:
+        return f"{ratio.ratio:.2f} times as fast as the original, which misses the targets"
+    return f"{ratio.ratio:.2f} times as fast as the original ({between})"
+
+
+def quality_words(quality: Quality | None) -> str:
+    if quality is None:
+        return "; its accuracy was not measured"
+    if quality.recovery is None or quality.verdict == "the original":
+        return ""
+    return f"; {quality.recovery:.1%} of the quality is left ({quality.verdict})"
+
+
+def changes(
+    best: Entry, refused: list[tuple[Refusal, Ratio]], quality: Quality | None
+) -> list[str]:
+    """Faster ones that only a target keeps out, and what was not measured."""
+    found = [
+        f"{refusal.candidate} is {ratio.ratio:.2f} times as fast as this, but "
+        + " and ".join(refusal.reasons)
+        for refusal, ratio in refused
+        if ratio.ratio > 1 and ratio.differs
+    ]
+    if quality is None and best.checkpoint != ORIGINAL:
+        found.append(UNJUDGED)
+    return found

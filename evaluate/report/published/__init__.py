@@ -1,0 +1,1 @@
+"""Figures that others published, to stand beside our own."""

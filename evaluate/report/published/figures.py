@@ -1,0 +1,168 @@
+"""Figures that others published, to stand beside our own: runs, engines, operators, contexts."""
+
+import csv
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import yaml
+
+from conf.models import ORIGINAL
+from evaluate.results.significance import Ratio, compare, sample
+
+FOLDER = Path(__file__).parent / "data"
+NOT_STATED = "not stated"
+Figure = TypeVar("Figure")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures come from; `not stated` stands for what the source leaves out."""
+
+    name: str
+    title: str
+    model: str
+    hardware: str
+    """The GPU."""
+    versions: dict[str, str]
+    """By engine."""
+    settings: dict[str, str]
+    """What has to be known to compare with these figures, or to leave it."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a recipe in a scenario, both under our names."""
+
+    source: str
+    recipe: str
+    scenario: str
+    run: int
+    """Counted from 1 within a recipe and scenario."""
+    latency_s: float
+    output_tokens_per_s: float
+    overall_tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class EngineFigure:
+    """One checkpoint in one engine."""
+
+    source: str
+    model: str
+    engine: str
+    quantization: str
+    kernel: str
+    ttft_ms: float
+    tpot_ms: float
+    device: str
+    versions: str
+
+
+@dataclass(frozen=True)
+class OperatorFigure:
+    """One line of a profile."""
+
+    source: str
+    name: str
+    self_cpu_ms: float
+    self_cuda_ms: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class ContextFigure:
+    """Speed and memory of a model after an input of some length."""
+
+    source: str
+    model: str
+    parameters: str
+    """As in the model's name: 7B, 57B-A14B."""
+    engine: str
+    input_tokens: int
+    quantization: str
+    """bf16, gptq_int8, gptq_int4 or awq."""
+    gpus: int
+    tokens_per_s: float
+    memory_gb: float | None
+    """None where it is not reported."""
+    note: str
+    """Engine options that differ from the source's settings."""
+
+
+@dataclass(frozen=True)
+class ThroughputFigure:
+    """Many prompts at once."""
+
+    source: str
+    model: str
+    engine: str
+    quantization: str
+    gpus: int
+    prompts: int
+    requests_per_s: float
+    tokens_per_s: float
+    """Of input and output together."""
+
+
+def sources() -> dict[str, Source]:
+    """What is known of each source, by its name."""
+    content = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
+    return {name: Source(name, **facts) for name, facts in content.items()}
+
+
+def sweep_runs() -> list[SweepRun]:
+    return _read("sweep.csv", SweepRun)
+
+
+def engine_figures() -> list[EngineFigure]:
+    return _read("engines.csv", EngineFigure)
+
+
+def operator_figures() -> list[OperatorFigure]:
+    return _read("profile.csv", OperatorFigure)
+
+
+def context_figures() -> list[ContextFigure]:
+    return _read("context.csv", ContextFigure)
+
+
+def throughput_figures() -> list[ThroughputFigure]:
+    return _read("throughput.csv", ThroughputFigure)
+
+
+def sweep_speedups() -> dict[tuple[str, str], Ratio]:
+    """How many times as fast as the original each recipe is in each scenario, by latency.
+
+    Latencies are rounded to 10 ms, up to 2 % of them, so that three runs can look the same to the
+    digit and an interval over them has no width. Overall tokens/s is a scenario's tokens over the
+    latency and has all digits: its ratio, turned round, is that of the latencies.
+    """
+    overall: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in sweep_runs():
+        overall[run.recipe, run.scenario].append(run.overall_tokens_per_s)
+    found = {
+        (recipe, scenario): compare(sample(overall[ORIGINAL, scenario]), sample(speeds))
+        for (recipe, scenario), speeds in overall.items()
+        if recipe != ORIGINAL
+    }
+    return {place: ratio for place, ratio in found.items() if ratio is not None}
+
+
+def _read(name: str, kind: type[Figure]) -> list[Figure]:
+    """The lines of a table as records; its columns are the record's fields, in their order."""
+    types = get_type_hints(kind)
+    with (FOLDER / name).open(newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file)
+    assert header == list(types), f"{name}: {header}"
+    return [
+        kind(*(_value(text, types[column]) for column, text in zip(header, line, strict=True)))
+        for line in lines
+    ]
+
+
+def _value(text: str, kind: Any) -> Any:
+    if kind == float | None:
+        return float(text) if text else None
+    return kind(text)

@@ -1,0 +1,1 @@
+"""Shows a decision: tables, sentences, charts, Markdown and the page."""

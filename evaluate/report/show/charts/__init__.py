@@ -1,0 +1,1 @@
+"""The charts, as Vega-Lite."""

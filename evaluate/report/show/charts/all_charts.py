@@ -1,0 +1,25 @@
+"""The charts, as Vega-Lite: one description serves the page and the plots beside the Markdown."""
+
+from evaluate.report.show.charts import side_charts, speed_charts
+from evaluate.report.show.charts.drawing import Chart, Names
+from evaluate.report.show.sets import Sets
+
+
+def charts(sets: Sets, names: Names) -> list[Chart]:
+    """Every chart that the records have something for."""
+    compared = [record for record in sets.cells if record["speedup"] is not None]
+    judged = [r for r in sets.cells if r["recovery"] is not None and r["verdict"] != "the original"]
+    makers = (
+        (compared, speed_charts.overview),
+        (judged, speed_charts.frontier),
+        (sets.batches, speed_charts.batches),
+        (sets.kernels, speed_charts.kernels),
+        (sets.contexts, speed_charts.contexts),
+        (sets.limits, speed_charts.limits),
+        (sets.capacity, side_charts.capacity),
+        (sets.engines, side_charts.engines),
+        (sets.profiles, side_charts.profiles),
+        (sets.sensitivity, side_charts.sensitivity),
+        (sets.sweep, side_charts.published),
+    )
+    return [make(names.of(found)) for found, make in makers if found]

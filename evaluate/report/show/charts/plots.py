@@ -1,0 +1,90 @@
+"""The charts as SVG files, beside the Markdown and inside the page for when no script runs."""
+
+import re
+from pathlib import Path
+
+import vl_convert
+
+from evaluate.report.decide.gather import Report
+from evaluate.report.show.charts.drawing import (
+    COLUMN,
+    COLUMNS_A_PANEL,
+    Chart,
+    grid_params,
+    with_legend,
+)
+from evaluate.report.show.load_text import load_words
+from evaluate.report.show.records import Record
+
+GRIDS = ("overview", "limits")
+INK, SOFT, LINE, PAPER = "#1d1f21", "#5a6068", "#d9d6ce", "white"
+WORDS = {"labelColor": INK, "titleColor": INK}
+# The page's style names these colours, so that a plot inside it follows light and dark.
+STYLED = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)", PAPER: "none"}
+PLACES = re.compile(r' (?:d|transform)="[^"<>]*"')
+DECIMALS = re.compile(r"(\.\d)\d+")
+SIZES = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+LIGHT = {
+    "background": PAPER,
+    "font": "sans-serif",
+    "aria": False,  # the chart has one description; one for each mark would be most of the file
+    "axis": {**WORDS, **SIZES, "domainColor": SOFT, "tickColor": SOFT, "gridColor": LINE},
+    "header": {**WORDS, "labelFontSize": 12, "labelAnchor": "start", "labelFontWeight": "bold"},
+    "text": {"color": INK},
+    "view": {"stroke": None},
+    # Fonts differ in width from what was reckoned with: room for the widest.
+    "padding": {"left": 36, "right": 12, "top": 8, "bottom": 8},
+    "legend": {**WORDS, "columnPadding": 30},
+}
+
+
+def write_plots(report: Report, out: Path) -> None:
+    for old in out.glob("plot-*.svg"):
+        old.unlink()
+    for chart in report.charts:
+        (out / plot_name(chart)).write_text(_plot(chart, report), encoding="utf-8")
+
+
+def plot_name(chart: Chart) -> str:
+    return f"plot-{chart.name}.svg"
+
+
+def plot_inside(chart: Chart, out: Path) -> str:
+    """A plot that was written, to stand inside the page: in its colours and font, and smaller."""
+    svg = (out / plot_name(chart)).read_text(encoding="utf-8")
+    for colour, style in STYLED.items():
+        svg = re.sub(rf'(fill|stroke)="{colour}"', rf'\1="{style}"', svg)
+    for usual in (' font-family="sans-serif"', ' opacity="1"', ' stroke-width="0"'):
+        svg = svg.replace(usual, "")
+    svg = PLACES.sub(lambda found: DECIMALS.sub(r"\1", found[0]), svg)
+    return svg[svg.index("<svg") :]
+
+
+def _plot(chart: Chart, report: Report) -> str:
+    """Draws one setup's records, since a plot cannot be filtered; nor can it be scrolled, so that
+    a grid leaves out what is a point of a line in another plot, and of a great many the last."""
+    data = drawn_records(chart, report)
+    if chart.name in GRIDS:
+        lines = {point["scenario"] for point in report.sets.batches + report.sets.contexts}
+        known = [n for n in report.names.scenarios if any(r["scenario"] == n for r in data)]
+        names = [name for name in known if name not in lines] or known
+        names = names[:COLUMNS_A_PANEL]
+        data = [record for record in data if record["scenario"] in names]
+    drawn = {record.get("candidate") for record in data}
+    spec = with_legend(chart.spec, [name for name in report.names.candidates if name in drawn])
+    if chart.name in GRIDS:
+        columns = len({record["scenario"] for record in data})
+        spec["spec"] |= {"width": COLUMN * columns}
+        spec["params"] = grid_params(1, columns)
+    loads = {load.name: load_words(load.settings) for g in report.grounds for load in g.loads}
+    data = [record | {"load": loads.get(str(record.get("scenario")), "")} for record in data]
+    svg: str = vl_convert.vegalite_to_svg(spec | {"datasets": {chart.data: data}}, config=LIGHT)
+    return svg
+
+
+def drawn_records(chart: Chart, report: Report) -> list[Record]:
+    """Those of the first setup that has any."""
+    data = [record for record in report.sets.of(chart.data) if chart.draws(record)]
+    first = data[0]
+    place = [name for name in ("ground", "gpu") if name in first]
+    return [record for record in data if all(record[name] == first[name] for name in place)]

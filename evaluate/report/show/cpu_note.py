@@ -1,0 +1,65 @@
+"""Explains why an INT8 checkpoint is slower than the original on a CPU."""
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from conf.hardware import CPU, cpu_has_int8, cpu_name
+from conf.models import ORIGINAL
+from conf.schema.commands import EvaluateConfig
+from conf.terminal import say
+from evaluate.results.rows import Row, current, read
+
+LATENCY = "latency_s"
+SLOWER = 1.1  # times the original's latency; below, it may be noise
+# results/h200-qwen3-8b: w8a8_smooth_gptq under the loads of README's table, slowest and fastest.
+ON_H200 = ("1.29", "1.34")
+
+
+def explain_slower_on_cpu(config: EvaluateConfig) -> None:
+    """Says so once, where the results of this model hold such a checkpoint."""
+    rows, _ = read(Path(config.results).expanduser())
+    for line in notes([row for row in current(rows) if row.model == config.model.name]):
+        say(line)
+
+
+def notes(rows: list[Row]) -> list[str]:
+    """A line for each INT8 checkpoint that a CPU runs slower than the original, and where to look
+    for GPUs."""
+    slower = {name: times for name, times in _times_slower(rows).items() if times > SLOWER}
+    if not slower:
+        return []
+    reason = "" if cpu_has_int8() else f", because this CPU ({cpu_name()}) has no INT8 matrix units"
+    low, high = ON_H200
+    return [
+        *[
+            f"{name}: {times:.1f} times slower than the original here{reason}"
+            for name, times in slower.items()
+        ],
+        "A CPU's speed does not predict a GPU's: INT8 (w8a8_smooth_gptq) ran qwen3-8b "
+        f"{low} to {high} times as fast as bf16 on an NVIDIA H200; see docs/results.md",
+    ]
+
+
+def _times_slower(rows: list[Row]) -> dict[str, float]:
+    """How many times as long as the original each INT8 checkpoint takes, the median over loads."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        on_cpu = row.environment.get("device") == CPU
+        if row.kind == "speed" and on_cpu and not row.invalid and LATENCY in row.values:
+            found[row.checkpoint, row.measure].append(float(row.values[LATENCY]))
+    middle = {key: statistics.median(values) for key, values in found.items()}
+    int8 = dict.fromkeys(row.checkpoint for row in rows if _runs_int8(row))
+    ratios = {
+        name: [
+            value / middle[ORIGINAL, measure]
+            for (checkpoint, measure), value in middle.items()
+            if checkpoint == name and middle.get((ORIGINAL, measure))
+        ]
+        for name in int8
+    }
+    return {name: statistics.median(values) for name, values in ratios.items() if values}
+
+
+def _runs_int8(row: Row) -> bool:
+    return any("int8" in f"{scheme} {kernel}".lower() for scheme, kernel in row.kernels.items())

@@ -1,0 +1,1 @@
+"""Calibration: text as batches, the passes through the layers, the solver, resume."""

@@ -1,0 +1,59 @@
+"""The model card that a checkpoint carries: what it is, how it was made, how to serve it."""
+
+from quantize.checkpoint.manifest import Manifest
+
+
+def model_card(manifest: Manifest) -> str:
+    recipe = manifest.recipe_config
+    base = manifest.model_config["id"] or manifest.model
+    header = [
+        "---",
+        f"base_model: {base}",
+        "library_name: vllm",
+        "tags: [compressed-tensors]",
+        "---",
+    ]
+    formats = [f"- {count} layers {kind}" for kind, count in manifest.proof["formats"].items()]
+    lines = [
+        *header,
+        "",
+        f"# {manifest.model}, {manifest.recipe}",
+        "",
+        recipe["description"],
+        f"When to use it: {recipe['when']}" if recipe["when"] else "",
+        f"What runs it: {recipe['hardware']}" if recipe["hardware"] else "",
+        "",
+        "## What is in it",
+        "",
+        *formats,
+        f"- {manifest.proof['bytes'] / 1e6:.1f} MB of tensors, each proven after the save",
+        "",
+        "## How it was made",
+        "",
+        f"- original: {base}, revision {manifest.model_config['revision']}, "
+        f"weights sha256 {manifest.model_sha256}",
+        f"- steps: {', then '.join(recipe['steps'])}",
+        _text(manifest),
+        f"- on {manifest.device}, with "
+        + ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
+        "",
+        "`quantline.json` holds the whole record, `recipe.yaml` the recipe for llm-compressor.",
+        "",
+        "## How to serve it",
+        "",
+        "```sh",
+        "python -m serve checkpoint=.",
+        "vllm serve .",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _text(manifest: Manifest) -> str:
+    if manifest.text is None:
+        return "- no calibration text"
+    counts = manifest.text["counts"]
+    source = manifest.text["source"]
+    place = source["id"] or source["path"] or source["source"]
+    return f"- calibrated on {counts['samples']} samples, {counts['tokens']:,} tokens of {place}"

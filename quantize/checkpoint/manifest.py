@@ -1,0 +1,327 @@
+"""`quantline.json`: what a checkpoint says of itself. The contract with serve and evaluate."""
+
+import hashlib
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from conf.errors import QuantlineError, bad_input
+from conf.files.json_files import read_object, shown, validated
+from conf.models import CONFIG
+from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES, prunes
+from quantize.checkpoint import claims
+from quantize.checkpoint.claims import EDITABLE, WEIGHTS
+
+__all__ = ["EDITABLE", "FILE", "WEIGHTS", "Manifest", "find", "published", "read"]
+
+FILE = "quantline.json"
+SCHEMA = 4
+# The fields that came with a schema; one that an older schema should not have is a fault.
+ADDED = {3: {"files"}, 4: {"architecture", "published", "digest"}}
+READABLE = (2, 3, SCHEMA)
+# Files that may be edited, or even be gone.
+NOT_CLAIMED = (FILE, "README.md", "generation_config.json")
+
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]+$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Many = Annotated[int, Field(ge=1)]
+
+
+class _Claim(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class NumberClaim(_Claim):
+    """A number format of the recipe."""
+
+    type: Annotated[str, Field(pattern=f"^({'|'.join(NUMBER_TYPES)})$")]
+    bits: Annotated[int, Field(ge=1, le=16)]
+    strategy: Annotated[str, Field(pattern=f"^({'|'.join(STRATEGIES)})$")]
+    group_size: Annotated[int, Field(ge=-1)] | None
+    symmetric: bool
+    dynamic: bool | str
+
+
+class RecipeClaim(_Claim):
+    """The part of a resolved recipe that checks depend on."""
+
+    name: Text
+    file: str | None
+    description: str
+    when: str
+    hardware: str
+    steps: Annotated[
+        list[Annotated[str, Field(pattern=f"^({'|'.join(STEPS)})$")]], Field(min_length=1)
+    ]
+    weights: NumberClaim | None
+    activations: NumberClaim | None
+    lm_head: Annotated[str, Field(pattern=f"^({'|'.join(HEAD_FORMATS)})$")] | None
+    kv_cache: str | None
+    targets: Annotated[list[Text], Field(min_length=1)]
+    ignore: list[Text]
+
+
+class ModelClaim(_Claim):
+    """The part of the original's options that the card shows."""
+
+    name: Text
+    id: str | None
+    revision: str | None
+
+
+class OldProof(_Claim):
+    """The proof as schemas 2 and 3 have it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    formats: Annotated[dict[Text, Many], Field(min_length=1)]
+    tensors: Many
+    bytes: Many
+    faults: Annotated[list[str], Field(max_length=0)]
+    reload_divergence: Amount
+
+
+class ProofClaim(OldProof):
+    """The proof as it is now."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    layers: Many
+
+
+class TextClaim(_Claim):
+    """The calibration text."""
+
+    source: dict[str, Any]
+    counts: dict[str, Any]
+
+
+class CanaryClaim(_Claim):
+    """A question, and what the checkpoint said."""
+
+    prompt: str
+    answer: str
+
+
+class _OldContents(BaseModel):
+    """The file as schemas 2 and 3 have it. Which fields are there is checked before."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    model: Text
+    recipe: Text
+    original: Annotated[ModelClaim, Field(alias="model_config")]
+    model_sha256: Sha256
+    recipe_config: RecipeClaim
+    text: TextClaim | None
+    errors: dict[str, dict[str, float | None]]
+    fallbacks: list[str]
+    layer_seconds: dict[str, list[Amount]]
+    resumed_layers: Count
+    seconds: dict[str, Amount]
+    peak_memory_gib: dict[str, Amount]
+    versions: Annotated[dict[Text, Text], Field(min_length=1)]
+    device: str
+    proof: OldProof
+    canary: CanaryClaim
+    files: dict[Name, str] = {}
+    schema_number: Annotated[int, Field(alias="schema")]
+
+
+class _Contents(_OldContents):
+    """The file as it has to be now, before it becomes a `Manifest`."""
+
+    proof: ProofClaim
+    files: Annotated[dict[Name, str], Field(min_length=1)]
+    architecture: Annotated[dict[str, Any], Field(min_length=1)]
+    published: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
+    digest: Sha256
+
+
+@dataclass
+class Manifest:
+    """How a checkpoint was made, and the proof of what is in it."""
+
+    model: str
+    """Name of the original."""
+    recipe: str
+    """Name of the recipe."""
+    model_config: dict[str, Any]
+    """The original, as configured."""
+    model_sha256: str
+    """Hash of the original's weight files."""
+    recipe_config: dict[str, Any]
+    """The recipe as it was resolved."""
+    text: dict[str, Any] | None
+    """The calibration text and its counts; null where none is needed."""
+    errors: dict[str, dict[str, float]]
+    """Errors by module and step. gptq: of the module's output on the calibration text, relative to
+    the output. sgpt: llm-compressor's own sum, comparable only within a module."""
+    fallbacks: list[str]
+    """Modules that GPTQ could only round."""
+    layer_seconds: dict[str, list[float]]
+    """Seconds for each layer, by step; layers of an earlier try are not in it."""
+    resumed_layers: int
+    """Layers that an earlier, interrupted try had finished."""
+    seconds: dict[str, float]
+    """How long each part took."""
+    peak_memory_gib: dict[str, float]
+    """Highest use of host and GPU memory."""
+    versions: dict[str, str]
+    """Packages that made it."""
+    device: str
+    """What it was made on."""
+    proof: dict[str, Any]
+    """What was found when the files were opened again."""
+    canary: dict[str, str]
+    """A prompt and the answer that the checkpoint gave."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Hash of each file beside this one, by name; empty for one that people may write in."""
+    architecture: dict[str, Any] = field(default_factory=dict)
+    """The original's config.json, without fields that change nothing."""
+    published: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The fields of each editable file that decide what the model computes."""
+    digest: str = ""
+    """Hash of everything else in this file, which shows an edit."""
+    schema: int = SCHEMA
+
+    def seal(self, folder: Path, source: Path) -> None:
+        """Takes down what the finished folder holds, and the architecture of the original."""
+        self.files = hashes(folder)
+        self.architecture = claims.fields(source / CONFIG)
+        self.published = {
+            name: claims.fields(folder / name)
+            for name in claims.COSMETIC
+            if (folder / name).is_file()
+        }
+
+    def write(self, folder: Path) -> None:
+        content = asdict(self)
+        for steps in content["errors"].values():  # JSON has no NaN
+            steps.update({step: None for step, error in steps.items() if not math.isfinite(error)})
+        content = sealed(content)
+        (folder / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a manifest with the digest that belongs to it."""
+    return content | {"digest": _digest(content)}
+
+
+def _digest(content: dict[str, Any]) -> str:
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a checkpoint; complains by file and key about one that is not whole."""
+    path = folder / FILE
+    if not os.path.lexists(path):
+        raise bad_input(f"{folder}: there is no {FILE}; it is no checkpoint of ours")
+    content = read_object(path)
+    schema = content.get("schema")
+    if type(schema) is not int or schema not in READABLE:
+        known = ", ".join(map(str, READABLE))
+        raise bad_input(
+            f"{path}: no manifest of schema {SCHEMA}: schema is {shown(schema)}; known: {known}"
+        )
+    _check_names(path, set(content), schema)
+    validated(_Contents if schema == SCHEMA else _OldContents, content, str(path))
+    manifest = Manifest(**content)
+    _check_claims(path, manifest)
+    return manifest
+
+
+def _check_names(path: Path, found: set[str], schema: int) -> None:
+    newer = {name for since, names in ADDED.items() if since > schema for name in names}
+    expected = {entry.name for entry in fields(Manifest)} - newer
+    for name in sorted(expected - found):
+        raise bad_input(f"{path}: no manifest of schema {schema}: there is no {name}")
+    for name in sorted(found - expected):
+        raise bad_input(f"{path}: no manifest of schema {schema}: {shown(name)} is not part of it")
+
+
+def _check_claims(path: Path, manifest: Manifest) -> None:
+    """What no type says: the files that every checkpoint has, and the digest."""
+    if manifest.schema >= 3:
+        if CONFIG not in manifest.files:
+            raise bad_input(f"{path}: files does not name {CONFIG}")
+        if not any(name.endswith(WEIGHTS) for name in manifest.files):
+            raise bad_input(f"{path}: files names no weights")
+        for name, value in manifest.files.items():
+            if value != "" if name in EDITABLE else not _is_sha256(value):
+                raise bad_input(f"{path}: files.{name} is {shown(value)}; no SHA-256 hash")
+    if manifest.schema < SCHEMA:
+        return
+    for name in claims.COSMETIC:
+        if (name in manifest.files) != bool(manifest.published.get(name)):
+            raise bad_input(f"{path}: published.{name} is missing or is not among the files")
+    if manifest.digest != _digest(asdict(manifest)):
+        raise bad_input(f"{path}: was edited after it was published, its digest differs")
+
+
+def _is_sha256(value: str) -> bool:
+    return len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def find(folder: Path) -> Manifest | None:
+    """The manifest, or none where the checkpoint is not ours."""
+    return read(folder) if os.path.lexists(folder / FILE) else None
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """What a checkpoint claims of its files."""
+    found = sorted(path for path in folder.iterdir() if path.name not in NOT_CLAIMED)
+    return {path.name: claims.digest(path) for path in found if path.is_file()}
+
+
+def changed(folder: Path, claimed: dict[str, str]) -> list[str]:
+    """Files that are gone, or are not what was published, down to the last bit."""
+    return claims.changed(folder, claimed)
+
+
+def faults(folder: Path, manifest: Manifest) -> list[str]:
+    """Everything in which a folder differs from what was published."""
+    weights = {name: hashed for name, hashed in manifest.files.items() if name.endswith(WEIGHTS)}
+    return small_file_faults(folder, manifest) + claims.changed(folder, weights)
+
+
+def small_file_faults(folder: Path, manifest: Manifest) -> list[str]:
+    """In which files other than the weights, which take long to read, a folder differs."""
+    small = {name: hashed for name, hashed in manifest.files.items() if not name.endswith(WEIGHTS)}
+    found = claims.changed(folder, small)
+    if manifest.schema >= 3:
+        found += claims.added(folder, manifest.files)
+    return found + claims.edited(folder, manifest.published)
+
+
+def unprovable(manifest: Manifest | None) -> list[str]:
+    """What cannot be shown without a manifest, or with one of an older schema."""
+    schema = manifest.schema if manifest else 0
+    found = []
+    if schema < 3:
+        found.append(f"that the files are the published ones (no hashes in {FILE})")
+    if schema < 4:
+        found.append(f"that {CONFIG} describes the original (no architecture in {FILE})")
+    return found
+
+
+def is_pruned(folder: Path) -> bool | None:
+    """Whether two of four weights are zero; none where the checkpoint is not ours."""
+    try:
+        return prunes(read(folder).recipe_config.get("steps") or [])
+    except QuantlineError:
+        return None
+
+
+def published(root: Path, model: str) -> list[Path]:
+    """The checkpoints of a model under a root, oldest first."""
+    found = [
+        path for path in (root / model).glob(f"*/{FILE}") if not path.parent.name.startswith(".")
+    ]
+    return [path.parent for path in sorted(found, key=lambda path: path.lstat().st_mtime)]

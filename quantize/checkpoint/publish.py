@@ -1,0 +1,164 @@
+"""A checkpoint is filled beside its place and moved there whole, so that none is ever half."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from conf.errors import bad_input, world_fault, writing
+from conf.files.json_files import read_object
+from conf.schema.commands import QuantizeConfig
+from conf.terminal import listed
+from quantize.checkpoint.manifest import FILE
+
+CLAIMED = "files"  # the manifest's key: what was published, by name
+# Every checkpoint may hold these, whatever its manifest lists.
+ALWAYS_OURS = (
+    FILE,
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+# What a checkpoint of a schema without hashes may hold, by the endings that savers use.
+SAVED_ENDINGS = (".safetensors", ".json", ".jinja", ".txt", ".model", ".yaml", ".md")
+
+
+def destination(config: QuantizeConfig) -> Path:
+    """The checkpoint's folder."""
+    return Path(config.output_dir).expanduser() / str(config.model.name) / config.recipe.name
+
+
+def may_publish(config: QuantizeConfig) -> None:
+    """Stops where something is in the way that may not be replaced."""
+    folder = destination(config)
+    _check_place(folder, config)
+    if config.preflight == "only" and not config.replace:
+        return
+    check_free(folder, config.replace)
+
+
+def check_free(folder: Path, replace: bool) -> None:
+    """Raises where the folder exists, unless it is a checkpoint of ours that is to be replaced."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not replace:
+        raise bad_input(f"{folder}: exists already; replace=true makes it anew")
+    if folder.is_symlink():
+        raise bad_input(f"{folder}: is a symbolic link; replace=true replaces only a folder")
+    if not folder.is_dir():
+        raise bad_input(f"{folder}: is no folder; replace=true replaces only a checkpoint")
+    if folder.is_mount():
+        raise bad_input(f"{folder}: is a mount point; replace=true cannot replace it")
+    if not (folder / FILE).is_file():
+        raise bad_input(
+            f"{folder}: is no checkpoint of ours (there is no {FILE}); replace=true deletes no "
+            "other folder. Move it away, or choose another output_dir"
+        )
+    foreign = _foreign(folder)
+    if foreign:
+        raise bad_input(
+            f"{folder}: replace=true would delete {listed(foreign)}, which the checkpoint did not "
+            "come with; move them away"
+        )
+
+
+def _foreign(folder: Path) -> list[str]:
+    """What lies in a checkpoint's folder and was not published with it."""
+    content = read_object(folder / FILE)
+    if "schema" not in content or "recipe" not in content:
+        raise bad_input(f"{folder / FILE}: is no manifest of a checkpoint; nothing is replaced")
+    claimed = content.get(CLAIMED)
+    known = {*ALWAYS_OURS, *(claimed if isinstance(claimed, dict) else ())}
+
+    def is_ours(path: Path) -> bool:
+        if path.is_symlink() or not path.is_file():
+            return False
+        return path.name in known or (claimed is None and path.suffix in SAVED_ENDINGS)
+
+    return sorted(path.name for path in folder.iterdir() if not is_ours(path))
+
+
+def _check_place(folder: Path, config: QuantizeConfig) -> None:
+    """The place can hold a folder, and is not the source model's own."""
+    for parent in folder.parents:
+        if parent.is_dir():
+            break
+        if parent.exists() or parent.is_symlink():
+            raise bad_input(f"output_dir={config.output_dir}: {parent} is no folder")
+    if not config.model.path:
+        return
+    source = Path(config.model.path).expanduser().resolve()
+    output, place = Path(config.output_dir).expanduser().resolve(), folder.resolve()
+    if output == source or source.is_relative_to(place):
+        raise bad_input(
+            f"output_dir={config.output_dir}: is the folder of the source model, {source}; choose "
+            "another"
+        )
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's place for this run; another run for it ends at once.
+
+    The system drops the lock of a process that died. The file is removed while the lock is held;
+    FileLock refuses a file that was removed between its opening and its locking.
+    """
+    file = folder.with_name(f".{folder.name}.lock")
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(file, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise world_fault(f"{folder}: another run is writing it (it holds {file})") from error
+    try:
+        _recover(folder)
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        lock.release()
+
+
+def _recover(folder: Path) -> None:
+    """Puts a checkpoint back that a run was killed while replacing."""
+    old = _replaced(folder)
+    if old.is_dir() and not folder.exists():
+        old.replace(folder)
+
+
+@contextmanager
+def published_whole(folder: Path, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill; it takes the place of `folder` only once the block ends well."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+            yield unfinished
+            check_free(folder, replace)  # again: hours may have passed
+            _swap(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _replaced(folder: Path) -> Path:
+    """Where a checkpoint waits while the new one takes its place."""
+    return folder.with_name(f".{folder.name}.replaced")
+
+
+def _swap(unfinished: Path, folder: Path) -> None:
+    old = _replaced(folder)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.replace(old)
+    try:
+        unfinished.replace(folder)
+    except BaseException:
+        if old.exists():
+            old.replace(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,51 @@
+"""Writes a model as a compressed checkpoint."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed_tensors.offload import dispatch_model
+from transformers import PreTrainedModel
+
+from conf.models import read_config
+from quantize.models.headers import read_headers
+from quantize.models.source_config import stated_dtype
+from quantize.steps.recipe_file import make_readable
+
+SHARD_SIZE = "4GB"
+TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
+    """Writes the compressed checkpoint; what is not quantized gets the original's number type."""
+    for module in model.modules():
+        if getattr(module, "quantization_scheme", None) is not None:
+            continue
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
+    tokenizer.save_pretrained(folder)
+    make_readable(folder)
+    _readable(folder)
+
+
+def _readable(folder: Path) -> None:
+    """safetensors writes files for their owner alone; a server often runs as another user."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.iterdir():
+        path.chmod(0o666 & ~mask)
+
+
+def on_device(model: PreTrainedModel) -> None:
+    """Puts the model on the GPU where there is one; calibrating leaves it on the host."""
+    if torch.cuda.is_available():
+        dispatch_model(model)
+
+
+def source_dtype(folder: Path) -> torch.dtype:
+    """The number type that config.json names; where it names none, the one of most weights."""
+    stated = stated_dtype(read_config(folder))
+    return TORCH_DTYPES[stated or read_headers(folder).dominant_dtype]

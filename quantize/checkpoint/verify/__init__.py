@@ -1,0 +1,10 @@
+"""Proves a checkpoint: holds what its files contain against what they claim.
+
+Nothing here uses the code that wrote a checkpoint: the files are opened again, and every tensor is
+held against the architecture, the config's format, and the manifest where there is one.
+"""
+
+from quantize.checkpoint.verify.proof import Proof
+from quantize.checkpoint.verify.prove import verify
+
+__all__ = ["Proof", "verify"]

@@ -1,0 +1,241 @@
+"""The proof of a checkpoint, step by step."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed_tensors.utils import match_named_modules
+
+from conf.errors import QuantlineError
+from conf.files.json_files import check_regular, read_object
+from conf.files.tensor_files import wrong_total
+from conf.models import CONFIG, read_config
+from conf.schema.recipe import prunes
+from quantize.checkpoint import manifest
+from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.tensors import CheckpointTensors
+from quantize.checkpoint.verify import values
+from quantize.checkpoint.verify.architecture import build, differs_from_source, field_faults
+from quantize.checkpoint.verify.codes import (
+    check_layer,
+    has_signed_scales,
+    is_integer,
+    negative_share,
+    unlike_others,
+)
+from quantize.checkpoint.verify.expected import Expectation, Linear, Role, expect
+from quantize.checkpoint.verify.proof import Proof
+from quantize.checkpoint.verify.recipe import recipe_faults
+from quantize.checkpoint.verify.schemes import Schemes, plain, read_schemes
+from quantize.checkpoint.verify.tokenizer import small_file_faults
+from quantize.models.source_config import check_stated, check_values
+
+AUTOROUND = "autoround"
+EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+def verify(
+    folder: Path,
+    sparse: bool | None = None,
+    source: Path | None = None,
+    recipe: dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
+) -> Proof:
+    """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
+    `source`: the original, to show that the architecture, the embedding and a head left alone are
+    untouched; `recipe`: what was asked for, the manifest's where there is one."""
+    config = read_config(folder)
+    claimed = manifest.find(folder)
+    if recipe is None:
+        recipe = claimed.recipe_config if claimed else {}
+    if sparse is None:
+        sparse = prunes(recipe.get("steps", []))
+    with CheckpointTensors(folder) as tensors:
+        model = build(folder, config, tensors, trust_remote_code)
+        check = _Check(model, config, folder, tensors)
+        proof = check.run(recipe, sparse)
+        if source is not None:
+            proof.faults += _untouched_faults(tensors, source)
+            proof.faults += _architecture_faults(folder, read_object(source / CONFIG), tensors)
+        proof.faults += _field_value_faults(folder, model)
+        if claimed:
+            proof.faults += _claim_faults(folder, claimed, proof, tensors)
+    return proof
+
+
+class _Check:
+    """One checkpoint's files against the architecture and the config."""
+
+    def __init__(
+        self, model: Any, config: dict[str, Any], folder: Path, tensors: CheckpointTensors
+    ) -> None:
+        self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
+        self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
+        self.whole: Expectation = expect(model, self.schemes)
+        self.faults = [*field_faults(read_object(folder / CONFIG)), *self.schemes.faults]
+        self.unusable: set[str] = set()
+        """Tensors that are missing, or have a wrong shape or type: their values say nothing."""
+        self.sizes: dict[str, float] = {}
+        """How large the weights of each linear layer are."""
+
+    def run(self, recipe: dict[str, Any], sparse: bool) -> Proof:
+        self._stored()
+        pruned = self._pruned(recipe) if sparse else set()
+        formats = Counter(self._format(layer) for layer in self.whole.linear)
+        self._layers(pruned, recipe)
+        self._others(pruned)
+        self.faults += unlike_others(self.sizes)
+        self.faults += values.tied_faults(self.tensors, self.whole)
+        asked = self._named(recipe) if recipe else set()
+        has_kv_cache = bool(self.schemes.attention)
+        self.faults += recipe_faults(recipe, asked, self.schemes.linear, has_kv_cache)
+        self.faults += small_file_faults(self.folder, self.config.get("vocab_size"))
+        total = wrong_total(self.folder, self.tensors.stored)
+        self.faults += [total] if total else []
+        stored = self.tensors.stored.tensors.values()
+        return Proof(
+            dict(formats),
+            len(self.whole.linear),
+            len(stored),
+            sum(tensor.bytes for tensor in stored),
+            self.faults,
+        )
+
+    def _stored(self) -> None:
+        """Every tensor that is expected is there, in its shape and type, and nothing else is."""
+        self.faults += [
+            f"{layer.name}: groups of {layer.weights.group_size} do not divide {layer.columns}"
+            for layer in self.whole.linear
+            if layer.broken_group
+        ]
+        for name, expected in self.whole.tensors.items():
+            if name not in self.tensors:
+                self.unusable.add(name)
+                if expected.required and name != self.whole.tied:
+                    self.faults.append(f"{name} is missing")
+                continue
+            found = self.tensors.header(name)
+            if found.shape not in expected.shapes:
+                self.unusable.add(name)
+                shape = expected.shapes[0]
+                self.faults.append(f"{name} has the shape {found.shape}, {shape} is expected")
+            if found.dtype not in expected.dtypes:
+                self.unusable.add(name)
+                types = " or ".join(expected.dtypes)
+                self.faults.append(f"{name} is stored as {found.dtype}, {types} is expected")
+        for name in sorted(set(self.tensors) - set(self.whole.tensors)):
+            self.faults.append(f"{name} belongs to no part of the model")
+
+    def _named(self, recipe: dict[str, Any]) -> set[str]:
+        targets, ignore = recipe["targets"], recipe["ignore"]
+        return {name for name, _ in match_named_modules(self.model, targets, ignore)}
+
+    def _pruned(self, recipe: dict[str, Any]) -> set[str]:
+        """The layers that 2:4 is claimed of."""
+        return self._named({"targets": ["Linear"], "ignore": ["lm_head"]} | recipe)
+
+    def _format(self, layer: Linear) -> str:
+        """A layer's format in words, as the files have it."""
+        if layer.scheme is None:
+            if layer.stored not in self.tensors:
+                return "tied to the embedding" if layer.stored == self.whole.tied else "missing"
+            names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+            dtype = self.tensors.header(layer.stored).dtype
+            return names.get(dtype, dtype)
+        weights = layer.weights
+        group = f" of {weights.group_size}" if weights.group_size else ""
+        kind = plain(weights.type)
+        return f"{kind}{weights.num_bits}, a scale for each {plain(weights.strategy)}{group}"
+
+    def _layers(self, pruned: set[str], recipe: dict[str, Any]) -> None:
+        usable = [layer for layer in self.whole.linear if self._is_usable(layer)]
+        shares = [negative_share(self.tensors, layer) for layer in usable if is_integer(layer)]
+        signed = has_signed_scales(shares)
+        if recipe:
+            signed = AUTOROUND in recipe["steps"]
+        for layer in usable:
+            allowed = signed and is_integer(layer)
+            report = check_layer(self.tensors, layer, layer.name in pruned, allowed)
+            self.faults += report.faults
+            self.sizes[layer.stored] = report.usual
+
+    def _is_usable(self, layer: Linear) -> bool:
+        """Whether a layer is quantized and all of its tensors have the right shapes and types."""
+        parts = [name for name in self.whole.tensors if name.startswith(f"{layer.name}.weight")]
+        present = {name for name in parts if name in self.tensors}
+        return layer.scheme is not None and not self.unusable & (present | self._required(parts))
+
+    def _required(self, names: Iterable[str]) -> set[str]:
+        return {name for name in names if self.whole.tensors[name].required}
+
+    def _others(self, pruned: set[str]) -> None:
+        copies = values.Copies()
+        for name in self.tensors:
+            expected = self.whole.tensors.get(name)
+            tensor = self.tensors[name]
+            if tensor.numel() == 0:
+                self.faults.append(f"{name} is empty")
+                continue
+            if expected is None or name in self.unusable:
+                self.faults += values.tensor_faults(name, tensor, Role.OTHER)
+                continue
+            self.faults += values.tensor_faults(name, tensor, expected.role)
+            if expected.role is Role.WEIGHT:
+                self.sizes[name] = values.usual_size(tensor)
+            if expected.role is Role.NORM:
+                self.faults += values.norm_faults(self.model, name, tensor)
+            if expected.role is Role.WEIGHT and name.removesuffix(".weight") in pruned:
+                self.faults += values.mask_faults(name, tensor)
+            if name != self.whole.tied:
+                self.faults += copies.faults(name, tensor, expected.role)
+
+
+def _field_value_faults(folder: Path, model: Any) -> list[str]:
+    """Fields that no model can have, and those that config.json leaves to a default."""
+    content = read_object(folder / CONFIG)
+    content.pop("quantization_config", None)
+    try:
+        check_values(content, Path(CONFIG))
+        check_stated(content, model.config, Path(CONFIG))
+    except QuantlineError as error:
+        return [str(error)]
+    return []
+
+
+def _untouched_faults(tensors: CheckpointTensors, source: Path) -> list[str]:
+    """Embeddings that no step has any business with, and yet differ from the original."""
+    with CheckpointTensors(source) as original:
+        return [
+            f"{name} is not the original's"
+            for name in EMBEDDINGS
+            if name in original
+            and name in tensors
+            and tensors[name].dtype == original[name].dtype
+            and not torch.equal(tensors[name], original[name])
+        ]
+
+
+def _architecture_faults(
+    folder: Path, original: dict[str, Any], tensors: CheckpointTensors
+) -> list[str]:
+    stored_head = any(name.startswith("lm_head.") for name in tensors)
+    return differs_from_source(original, read_object(folder / CONFIG), stored_head)
+
+
+def _claim_faults(
+    folder: Path, claimed: Manifest, proof: Proof, tensors: CheckpointTensors
+) -> list[str]:
+    """The folder against its manifest."""
+    check_regular(folder / manifest.FILE)
+    faults = manifest.faults(folder, claimed)
+    for key in ("formats", "layers", "tensors", "bytes"):
+        if key in claimed.proof and claimed.proof[key] != getattr(proof, key):
+            faults.append(
+                f"{manifest.FILE}: proof.{key} is {claimed.proof[key]}, "
+                f"the files have {getattr(proof, key)}"
+            )
+    if claimed.architecture:
+        faults += _architecture_faults(folder, claimed.architecture, tensors)
+    return faults

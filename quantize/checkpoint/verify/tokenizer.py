@@ -1,0 +1,94 @@
+"""The small files beside the weights: tokenizer, chat template, generation settings."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Tokenizer
+
+from conf.errors import bad_input
+from conf.files.json_files import read_object, read_text, shown, validated
+
+TOKENIZER = "tokenizer.json"
+OBJECTS = ("special_tokens_map.json", "added_tokens.json", "chat_template.json")
+Token = Annotated[int, Field(ge=-1)]
+Amount = Annotated[float, Field(ge=0, le=1e6)]
+Whole = Annotated[int, Field(ge=0, le=2**62)]
+
+
+class TokenizerConfig(BaseModel):
+    """The fields of tokenizer_config.json that transformers would stumble over."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    tokenizer_class: str | None = None
+    chat_template: str | list[dict[str, str]] | dict[str, str] | None = None
+    bos_token: str | dict[str, Any] | None = None
+    eos_token: str | dict[str, Any] | None = None
+    pad_token: str | dict[str, Any] | None = None
+    unk_token: str | dict[str, Any] | None = None
+    add_bos_token: bool | None = None
+    add_eos_token: bool | None = None
+    model_max_length: Annotated[float, Field(ge=1)] | None = None
+    added_tokens_decoder: dict[str, dict[str, Any]] | None = None
+
+
+class GenerationConfig(BaseModel):
+    """The fields of generation_config.json that engines take as defaults."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    bos_token_id: Token | list[Token] | None = None
+    eos_token_id: Token | list[Token] | None = None
+    pad_token_id: Token | list[Token] | None = None
+    do_sample: bool | None = None
+    use_cache: bool | None = None
+    output_attentions: bool | None = None
+    output_hidden_states: bool | None = None
+    temperature: Amount | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    max_length: Whole | None = None
+    max_new_tokens: Whole | None = None
+
+
+def small_file_faults(folder: Path, vocabulary: int | None) -> list[str]:
+    """Raises where a file cannot be read; returns what contradicts the model."""
+    for name, kind in (
+        ("tokenizer_config.json", TokenizerConfig),
+        ("generation_config.json", GenerationConfig),
+    ):
+        if _is_there(folder / name):
+            validated(kind, read_object(folder / name), str(folder / name))
+    for name in OBJECTS:
+        if _is_there(folder / name):
+            read_object(folder / name)
+    if _is_there(folder / "chat_template.jinja"):
+        read_text(folder / "chat_template.jinja")
+    if _is_there(folder / TOKENIZER):
+        return _tokenizer_faults(folder / TOKENIZER, vocabulary)
+    return []
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _tokenizer_faults(path: Path, vocabulary: int | None) -> list[str]:
+    text = read_text(path)
+    read_object(path)
+    try:
+        tokens = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library is written in Rust, whose panics are no Exception
+        raise bad_input(f"{path}: is no tokenizer ({shown(str(error))})") from error
+    if not tokens:
+        return [f"{path.name}: has no tokens"]
+    word, largest = max(tokens.items(), key=lambda item: item[1])
+    if vocabulary and largest >= vocabulary:
+        return [
+            f"{path.name}: the token {shown(word)} has the number {largest}, "
+            f"vocab_size is {vocabulary}"
+        ]
+    return []

@@ -1,0 +1,1 @@
+"""Source models: fetched, made here, checked and loaded."""

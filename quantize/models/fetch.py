@@ -1,0 +1,190 @@
+"""From a model's config to a folder of safetensors: made here, taken as it is, or from the hub."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from filelock import FileLock
+
+from conf.errors import bad_input, reading, world_fault, writing
+from conf.files.json_files import read_object, shown
+from conf.models import CONFIG, cached_folder, is_made_here, read_config
+from conf.schema.commands import ModelConfig
+from conf.terminal import say
+from quantize.models.headers import read_headers
+
+# What makes a folder the listed model; old files leave the second kind to transformers' defaults.
+ALWAYS_STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+OFTEN_STATED = (
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "tie_word_embeddings",
+)
+HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+
+
+def fetch(model: ModelConfig) -> Path:
+    """The folder that holds the model, checked; made or fetched first where it is missing."""
+    folder = check_path(model)
+    if folder is None and is_made_here(model):
+        folder = _made(model)
+    elif folder is None:
+        say(f"{model.name}: fetching {model.id} at {model.revision}")
+        folder = _from_hub(model, HUB_FILES)
+    check_folder(folder, model)
+    return folder
+
+
+def check_path(model: ModelConfig) -> Path | None:
+    """The local folder that was named, if any; complains at once where there is none."""
+    if not model.path:
+        return None
+    folder = Path(model.path).expanduser()
+    if not folder.is_dir():
+        raise bad_input(f"model.path: there is no folder {folder}")
+    return folder
+
+
+def _made(model: ModelConfig) -> Path:
+    """Makes the model beside its place and moves it there whole; two processes make it once."""
+    folder = cached_folder(model)
+    with writing(folder):
+        return _made_once(model, folder)
+
+
+def _made_once(model: ModelConfig, folder: Path) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if folder.is_dir():
+            return folder
+        from quantize.models import make as build
+
+        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if model.weights == "random":
+            build.random_model(model, unfinished)
+        elif model.training:
+            build.trained_model(model, unfinished)
+        else:
+            build.packaged_model(model, unfinished)
+        unfinished.replace(folder)
+    say(f"{model.name}: ready in {folder}")
+    return folder
+
+
+@contextmanager
+def without_weights(model: ModelConfig) -> Iterator[Path]:
+    """A folder that tells the model's architecture; nothing large is made or fetched for it."""
+    folder = check_path(model)
+    if folder is not None:
+        check_folder(folder, model)
+        yield folder
+    elif model.architecture is None:
+        folder = _from_hub(model, [CONFIG])
+        _check_code(folder, model)
+        yield folder
+    else:
+        from quantize.models.make import architecture_config
+
+        with TemporaryDirectory() as described:
+            architecture_config(model.architecture).save_pretrained(described)
+            yield Path(described)
+
+
+def _from_hub(model: ModelConfig, files: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    code = ["*.py"] if model.trust_remote_code else []
+    try:
+        return Path(
+            snapshot_download(str(model.id), revision=model.revision, allow_patterns=files + code)
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise world_fault(
+            f"model.id={model.id}: the hub did not give it ({' '.join(str(error).split())}). "
+            "Give a local copy with model.path=FOLDER, or model.weights=random for the "
+            "architecture alone."
+        ) from error
+
+
+def check_folder(folder: Path, model: ModelConfig) -> None:
+    """Refuses what is no plain safetensors model, before anything of it is loaded."""
+    config = _config(folder)
+    if not any(folder.glob("*.safetensors")):
+        other = [path.name for path in folder.glob("*.bin")]
+        found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""
+        raise bad_input(f"{folder}: there are no .safetensors weights{found}")
+    _check_code(folder, model)
+    _check_links(folder)
+    read_headers(folder)
+    _check_architecture(config, folder / CONFIG, model)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, whole and of the right kinds."""
+    if not (folder / CONFIG).exists():
+        raise bad_input(f"{folder}: there is no {CONFIG}")
+    part = read_object(folder / CONFIG).get("text_config")
+    if part is not None and not isinstance(part, dict):
+        raise bad_input(f"{folder / CONFIG}: text_config is {shown(part)}, an object is expected")
+    return read_config(folder)
+
+
+def _check_code(folder: Path, model: ModelConfig) -> None:
+    if "auto_map" in _config(folder) and not model.trust_remote_code:
+        raise bad_input(
+            f"{folder / CONFIG}: auto_map asks to run Python code that comes with the model; "
+            "model.trust_remote_code=true allows it"
+        )
+
+
+def _check_links(folder: Path) -> None:
+    """A hub cache links its snapshots to blobs beside them; a plain folder links nowhere."""
+    root = folder.resolve()
+    allowed = [root, root.parent.parent / "blobs"]
+    for path in folder.iterdir():
+        if not path.is_symlink():
+            continue
+        with reading(path):
+            target = path.resolve()
+        if not any(target.is_relative_to(at) for at in allowed):
+            raise bad_input(f"{path} is a link out of the folder, to {target}")
+
+
+def _check_architecture(config: dict[str, Any], file: Path, model: ModelConfig) -> None:
+    """A listed model at a local path has to be that model."""
+    if model.architecture is None:
+        return
+    rope = config.get("rope_parameters")
+    stated = (rope if isinstance(rope, dict) else {}) | config
+    for key in (*ALWAYS_STATED, *OFTEN_STATED):
+        listed, found = getattr(model.architecture, key), stated.get(key)
+        if found != listed and (found is not None or key in ALWAYS_STATED):
+            raise bad_input(f"{file}: {key} is {found}, but model={model.name} has {listed}")
+
+
+def main() -> None:
+    """Reads a model's config as JSON, prints its folder: how other commands have a model made."""
+    from conf.app import report
+    from conf.compose import from_mapping
+    from conf.entry import answer_flags
+
+    answer_flags(sys.argv[1:], str(main.__doc__))
+    try:
+        print(fetch(from_mapping(ModelConfig, json.load(sys.stdin))))
+    except Exception as error:
+        sys.exit(report(error))
+
+
+if __name__ == "__main__":
+    main()

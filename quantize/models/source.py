@@ -1,0 +1,142 @@
+"""Whether a folder holds the model that its config.json describes, before a weight is read.
+
+transformers fills weights that a file lacks with random numbers and passes over those it has no
+place for; both would be quantized and published. Headers and the architecture on the meta device
+tell the same in seconds, for a model of any size.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers.utils import logging
+
+from conf.errors import bad_input, reading
+from conf.files.json_files import read_object
+from conf.files.tensor_files import Tensor
+from conf.models import CONFIG
+from conf.schema.commands import ModelConfig
+from quantize.checkpoint.save import TORCH_DTYPES
+from quantize.models.headers import Headers, read_headers
+from quantize.models.load import empty_model, refuse_misfits
+from quantize.models.source_config import check_stated, check_token_ids, check_values, stated_dtype
+
+GENERATION = "generation_config.json"
+
+
+def check_source(folder: Path, model: ModelConfig) -> None:
+    """Raises where config.json, the headers of the weights and the architecture disagree."""
+    file = folder / CONFIG
+    content = read_object(file)
+    check_values(content, file)
+    headers = read_headers(folder)
+    _check_layer_count(headers, content, file)
+    empty = empty_model(folder, model.trust_remote_code)
+    _check_dtypes(headers, content, file, empty)
+    check_stated(content, empty.config, file)
+    _check_fit(folder, empty, headers)
+    _check_tied(empty, headers)
+    _check_generation(folder, empty)
+
+
+def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path, empty: Any) -> None:
+    """Weights are plain numbers of one kind; some models keep a few of them in float32. Tables
+    that old files store beside the weights are left alone."""
+    parameters = {name for name, _ in empty.named_parameters(remove_duplicate=False)}
+    kinds: dict[str, str] = {}
+    for name, tensor in headers.tensors.items():
+        if name not in parameters and f"{empty.base_model_prefix}.{name}" not in parameters:
+            continue
+        if tensor.dtype not in TORCH_DTYPES:
+            raise bad_input(
+                f"{headers.owners[name]}: {name} is stored as {tensor.dtype}; weights are F32, "
+                "F16 or BF16"
+            )
+        kinds.setdefault(tensor.dtype, name)
+    if {"F16", "BF16"} <= set(kinds):
+        raise bad_input(
+            f"{headers.owners[kinds['F16']]}: {kinds['F16']} is stored as F16 and "
+            f"{kinds['BF16']} as BF16; one model has one of them"
+        )
+    stated, stored = stated_dtype(content), headers.dominant_dtype
+    narrows = stored == "F32" and stated != "F32"
+    if stated and kinds and (stated not in kinds or narrows):
+        raise bad_input(f"{file}: dtype means {stated}, but the weights are {stored}")
+
+
+def _check_layer_count(headers: Headers, content: dict[str, Any], file: Path) -> None:
+    """Before the architecture is built: a million layers would take hours."""
+    for part in (content, content.get("text_config") or {}):
+        layers = part.get("num_hidden_layers") or part.get("n_layer")
+        if isinstance(layers, int) and layers > len(headers.tensors):
+            raise bad_input(
+                f"{file}: num_hidden_layers is {layers}, but the files hold "
+                f"{len(headers.tensors)} tensors"
+            )
+
+
+def _check_fit(folder: Path, empty: Any, headers: Headers) -> None:
+    """transformers' own account of what it would fill in, pass over or not fit."""
+    stored = {name: _on_meta(tensor) for name, tensor in headers.tensors.items()}
+    with reading(folder), _quiet():
+        _, info = type(empty).from_pretrained(
+            None,
+            config=empty.config,
+            state_dict=stored,
+            device_map="meta",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    refuse_misfits(folder, info)
+
+
+def _on_meta(tensor: Tensor) -> torch.Tensor:
+    dtype = TORCH_DTYPES.get(tensor.dtype, torch.float32)
+    return torch.empty(tensor.shape, dtype=dtype, device="meta")
+
+
+def _check_tied(empty: Any, headers: Headers) -> None:
+    """A head that is tied to the embedding may be stored too, as long as it is the same."""
+    for target, source in empty.all_tied_weights_keys.items():
+        if target not in headers.tensors or source not in headers.tensors:
+            continue
+        head, embedding = _read(headers, target), _read(headers, source)
+        if head.dtype != embedding.dtype or not torch.equal(head, embedding):
+            raise bad_input(
+                f"{headers.owners[target]}: {target} differs from {source}, but config.json says "
+                "tie_word_embeddings: true"
+            )
+
+
+def _read(headers: Headers, name: str) -> torch.Tensor:
+    with reading(headers.owners[name]), safe_open(headers.owners[name], "pt") as file:
+        tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
+
+
+def _check_generation(folder: Path, empty: Any) -> None:
+    """generation_config.json is loaded, used and written again."""
+    file = folder / GENERATION
+    if not file.exists() and not file.is_symlink():
+        return
+    content = read_object(file)
+    text = getattr(empty.config, "text_config", None) or empty.config
+    check_token_ids(content, file, text.vocab_size)
+    with reading(file), _quiet():
+        from transformers import GenerationConfig
+
+        GenerationConfig.from_dict(content).validate(strict=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers reports on the terminal what is raised here anyway."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

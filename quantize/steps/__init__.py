@@ -1,0 +1,1 @@
+"""The steps of a recipe: their options, llm-compressor's modifiers, and what each step needs."""

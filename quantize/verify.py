@@ -1,0 +1,54 @@
+"""`python -m quantize.verify PATH`: proves a checkpoint, or names what is wrong with it."""
+
+import sys
+from pathlib import Path
+
+from conf.app import report
+from conf.entry import answer_flags
+from conf.errors import bad_input, gate_failed
+from conf.files.json_files import shown_path
+from conf.terminal import say
+
+USAGE = "python -m quantize.verify PATH"
+HELP = f"""{USAGE}
+
+Verifies a compressed-tensors checkpoint, or a plain model folder: opens its files again, and names
+every tensor and field that is not what the config, the recipe and quantline.json say.
+
+Exit codes: 0 verified, 2 a file cannot be read, 4 the checkpoint has faults.
+
+  --help, -h  This help.
+  --version   Quantline's version."""
+
+
+def main(arguments: list[str]) -> None:
+    answer_flags(arguments, HELP)
+    try:
+        if len(arguments) != 1 or arguments[0].startswith("-"):
+            raise bad_input(f"{' '.join(arguments) or 'no arguments'}: write {USAGE}")
+        prove(Path(arguments[0]))
+    except Exception as error:
+        sys.exit(report(error))
+
+
+def prove(folder: Path) -> None:
+    """Prints what was found; raises where there are faults."""
+    from quantize.checkpoint import manifest
+    from quantize.checkpoint.verify import verify
+
+    proof = verify(folder)
+    for kind, count in sorted(proof.formats.items()):
+        print(f"{count:6} layers  {kind}")
+    print(f"{proof.tensors:6} tensors, {proof.bytes / 1e6:.1f} MB")
+    if proof.faults:
+        for fault in proof.faults[1:]:
+            say(f"fault: {fault}")
+        raise gate_failed(f"{shown_path(folder)}: {len(proof.faults)} faults; {proof.faults[0]}")
+    claimed = manifest.find(folder)
+    for missing in manifest.unprovable(claimed):
+        print(f"not proven: {missing}")
+    print("proven: every layer is what the config says")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,171 @@
+"""Whether a checkpoint is whole, before an engine loads it: vLLM loads a broken one silently."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from conf.cache import cache_root
+from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
+from conf.files.json_files import read_object
+from conf.formats.kernels import Support, support
+from conf.hardware import compute_capability
+from conf.models import CONFIG, SHAPES, files_sha256, read_config
+from conf.schema.load import EngineConfig, GpuConfig
+from quantize.checkpoint import manifest
+from serve import proven
+from serve.tensors import Tensor, tensors
+
+TOKENIZER = "tokenizer.json"
+QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")
+PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
+KV_SCALES = ("k_scale", "v_scale")
+NO_NUMBER = "NaN or infinite"
+
+
+def check(folder: Path, original: Path, engine: EngineConfig) -> None:
+    """Raises what is wrong with a checkpoint, naming the file or tensor."""
+    config = read_config(folder)
+    for key in ("max_position_embeddings", "vocab_size"):
+        if key not in config:
+            raise bad_input(f"{folder / CONFIG}: there is no {key}")
+    found = tensors(folder)
+    _check_quantization(folder, config, found)
+    _check_layers(folder, found)
+    if folder != original:
+        _check_tokenizer(folder, original)
+    _check_kv_scales(folder, engine, found)
+    quantization = config.get("quantization_config") or {}
+    if quantization.get("quant_method") == "compressed-tensors":
+        _check_proof(folder)
+
+
+def _check_quantization(folder: Path, config: dict[str, Any], found: dict[str, Tensor]) -> None:
+    quantized = [name for name in found if name.endswith(QUANTIZED_PARTS)]
+    if quantized and not config.get("quantization_config"):
+        raise bad_input(
+            f"{folder / CONFIG}: there is no quantization_config, yet {quantized[0]} and "
+            f"{len(quantized) - 1} more tensors are quantized"
+        )
+
+
+def _check_layers(folder: Path, found: dict[str, Tensor]) -> None:
+    """All layers have the same modules and these the same tensors, but for what a recipe leaves
+    alone, and layers that have something of their own instead."""
+    layers: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name in found:
+        if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.(\w+)$", name):
+            layers[match[2]][f"{match[1]}{{}}.{match[3]}"].add(match[4])
+    if len(layers) < 2:
+        return
+    counts = Counter(module for modules in layers.values() for module in modules)
+    for number, modules in layers.items():
+        missing = [part for part in counts if part not in modules]
+        own = any(counts[module] == 1 for module in modules)
+        if missing and not own and counts[missing[0]] == len(layers) - 1:
+            raise bad_input(f"{folder}: {missing[0].format(number)} is missing")
+    for module in counts:
+        kinds = {
+            n: frozenset(modules[module]) for n, modules in layers.items() if module in modules
+        }
+        usual = Counter(kinds.values()).most_common(1)[0][0]
+        for number, parts in kinds.items():
+            lost = sorted(usual - parts)
+            if lost and parts < usual and (not parts <= PLAIN or lost == ["bias"]):
+                raise bad_input(f"{folder}: {module.format(number)}.{lost[0]} is missing")
+
+
+def _check_tokenizer(folder: Path, original: Path) -> None:
+    """The checkpoint's vocabulary is the original's; where the original has none, any will do."""
+    if not (original / TOKENIZER).is_file():
+        return
+    if not (folder / TOKENIZER).is_file():
+        raise bad_input(f"{folder}: there is no {TOKENIZER}")
+    one, other = (_vocabulary(place / TOKENIZER) for place in (original, folder))
+    if one != other:
+        raise bad_input(f"{folder / TOKENIZER}: its vocabulary is not the original's")
+
+
+def _vocabulary(path: Path) -> Any:
+    content = read_object(path)
+    try:
+        return content["model"]["vocab"], [token["content"] for token in content["added_tokens"]]
+    except (LookupError, TypeError) as error:
+        raise bad_input(f"{path}: is no tokenizer ({error!r})") from error
+
+
+def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor]) -> None:
+    asked = str(engine.options.get("kv_cache_dtype", "auto"))
+    if not asked.startswith("fp8") or engine.allow_missing_kv_scales:
+        return
+    if not any(name.endswith(KV_SCALES) for name in found):
+        raise bad_input(
+            f"engine.kv_cache_dtype={asked}: {folder} has no scales for it; quantize with "
+            "kv_cache=fp8, or allow scales of 1 with engine.allow_missing_kv_scales=true"
+        )
+
+
+def support_of(folder: Path, gpu: GpuConfig) -> Support:
+    """Whether vLLM runs its format on that GPU, or on this machine's CPU without one."""
+    quantization = read_config(folder).get("quantization_config") or {}
+    return support(quantization, compute_capability(gpu), os.uname().machine)
+
+
+def _check_proof(folder: Path) -> None:
+    """The proof of quantize, in a process of its own; a checkpoint that passed is remembered. Small
+    files are looked at each time."""
+    ours = manifest.find(folder)
+    if ours and (faults := manifest.small_file_faults(folder, ours)):
+        raise bad_input(f"{folder}: {faults[0]}")
+    passed = proven.mark(folder, checkpoint_hash(folder))
+    if passed.is_file():
+        return
+    result = subprocess.run(
+        [sys.executable, "-m", "quantize.verify", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode == 0:
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        passed.touch()
+        return
+    words = last_line(result.stderr)
+    if result.returncode == GATE_FAILED:
+        raise (gate_failed if NO_NUMBER in words else bad_input)(words)
+    raise (bad_input if result.returncode == 2 else world_fault)(words)
+
+
+def checkpoint_hash(folder: Path) -> str:
+    """One hash over the weight files and the config; remembered until a file changes."""
+    files = [*sorted(folder.glob("*.safetensors")), folder / CONFIG]
+    if (folder / SHAPES).is_file():
+        files.append(folder / SHAPES)
+    stamp = json.dumps([_stamp(path) for path in files])
+    kept = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
+    if kept.is_file():
+        return kept.read_text()
+    digest = files_sha256(files)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(digest)
+    return digest
+
+
+def _stamp(path: Path) -> list[str | int]:
+    """Changes with every write: a program may set the modification time back, not the ctime."""
+    stat = path.stat()
+    times = (stat.st_mtime_ns, stat.st_ctime_ns)
+    return [str(path.resolve()), stat.st_size, stat.st_dev, stat.st_ino, *times]
+
+
+def quantization_hash(config: dict[str, Any]) -> str:
+    """A hash of the quantization config; of none for an original."""
+    quantization = config.get("quantization_config")
+    if not quantization:
+        return ""
+    return hashlib.sha256(json.dumps(quantization, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""vLLM on this machine: its options, its process, its end, and a client of its server."""

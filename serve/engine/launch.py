@@ -1,0 +1,211 @@
+"""Starting vLLM on this machine: the model's folder, the options, the server and its end."""
+
+import ast
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conf.errors import QuantlineError, bad_input, unknown, world_fault
+from conf.hardware import cpu_has_bf16, gpu_names
+from conf.models import cached_folder, is_made_here
+from conf.schema.commands import ModelConfig
+from conf.schema.load import EngineConfig
+from quantize.checkpoint.manifest import published
+from serve.engine.client import API_KEY
+from serve.engine.process import ServerProcess, free_port
+
+CPU_KV_CACHE_GIB = "4"
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+MIDDLEWARE = "serve.middleware.Door"
+OPTION_FILES = {
+    "engine/arg_utils.py": ("EngineArgs",),
+    "entrypoints/openai/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
+    "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
+}
+READABLE = re.compile(r"\d+(\.\d+)?[kKmMgGtT]?")  # vLLM takes 8k for a number
+JSON_LISTS = ("allowed_origins", "allowed_methods", "allowed_headers")
+# Options that would undo what was checked, or be read by everybody in the process list.
+OURS = {
+    "model": "say what to serve with checkpoint= or model=",
+    "served_model_name": "clients call it by the model's name",
+    "host": "give host=",
+    "port": "give port=",
+    "uds": "the server listens on a port",
+    "middleware": "it is what asks for the key",
+    "root_path": "the server has no prefix",
+    "api_key": f"everybody here could read it; set {API_KEY} instead",
+    "hf_token": "everybody here could read it; set HF_TOKEN instead",
+}
+
+
+def gpus_of(settings: dict[str, Any]) -> int:
+    """How many GPUs an engine with these options takes."""
+    return math.prod(int(settings.get(name, 1)) for name in PARALLEL)
+
+
+@cache
+def on_cpu() -> bool:
+    return not gpu_names()
+
+
+def model_folder(model: ModelConfig) -> Path:
+    """The original's folder. What is missing is made by quantize, in a process of its own, so that
+    the engine's process never holds what making a model takes."""
+    if is_made_here(model) and cached_folder(model).is_dir():
+        return cached_folder(model)
+    command = [sys.executable, "-m", "quantize.models.fetch"]
+    description = json.dumps(asdict(model))
+    result = subprocess.run(
+        command, input=description, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if result.returncode:
+        raise QuantlineError(f"model={model.name}: could not be prepared", result.returncode)
+    return Path(result.stdout.strip().splitlines()[-1])
+
+
+def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> Path:
+    """The checkpoint that was named, or the newest one of the model."""
+    if checkpoint:
+        folder = Path(checkpoint).expanduser()
+        if not (folder / "config.json").is_file():
+            raise bad_input(f"checkpoint={checkpoint}: there is no model in that folder")
+        return folder
+    found = published(Path(root).expanduser(), str(model.name))
+    if not found:
+        raise bad_input(
+            f"model={model.name}: there is no checkpoint under {root}; make one with "
+            f"`python -m quantize model={model.name}`, or name a folder with checkpoint=DIR"
+        )
+    return found[-1]
+
+
+def options(engine: EngineConfig) -> dict[str, Any]:
+    """vLLM's options: what was asked for, and what this machine needs where nothing was."""
+    dtype = engine.dtype
+    if dtype == "auto" and on_cpu() and not cpu_has_bf16():
+        dtype = "float32"
+    eager = on_cpu() if engine.enforce_eager is None else engine.enforce_eager
+    chosen: dict[str, Any] = {"dtype": dtype, "enforce_eager": eager}
+    if engine.max_model_len:
+        chosen["max_model_len"] = engine.max_model_len
+    known = known_options() if engine.options else {}
+    for name, value in engine.options.items():
+        if name in OURS:
+            raise bad_input(f"engine.{name}: {OURS[name]}")
+        if name not in known:
+            raise unknown(f"engine.{name}", name, known)
+        if words := _misfit(known[name], value):
+            raise bad_input(f"engine.{name}={value}: {words}")
+    return chosen | dict(engine.options)
+
+
+def _misfit(annotation: str, value: Any) -> str:
+    """What is wrong with an option's value, where its type is a plain one."""
+    kind = annotation.removesuffix(" | None")
+    if value is None or kind not in ("bool", "int", "float"):
+        return ""
+    if kind == "bool":
+        return "" if isinstance(value, bool) else "is neither true nor false"
+    if isinstance(value, str) and READABLE.fullmatch(value):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "is no number"
+    return "is no whole number" if kind == "int" and value != int(value) else ""
+
+
+def known_options() -> dict[str, str]:
+    """vLLM's options of engine and server with their types, read from its source: importing it
+    takes ten seconds."""
+    package = importlib.util.find_spec("vllm")
+    if package is None or not package.submodule_search_locations:
+        raise world_fault("vLLM is not installed here; `make setup` installs it")
+    root = Path(package.submodule_search_locations[0])
+    found: dict[str, str] = {}
+    for file, classes in OPTION_FILES.items():
+        if (root / file).is_file():
+            found |= _fields(root / file, classes)
+    if not found:
+        raise world_fault(f"{root}: this vLLM keeps its options where they are not known")
+    return {name: kind for name, kind in found.items() if name not in OURS}
+
+
+def _fields(source: Path, classes: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    found[part.target.id] = ast.unparse(part.annotation)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """The process environment for vLLM. It reports to nobody; on a CPU it stays one process,
+    which starts seven times faster on two cores."""
+    wanted = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if on_cpu():
+        wanted["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_CACHE_GIB
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    return wanted | dict(os.environ)
+
+
+def server_command(
+    folder: Path, settings: dict[str, Any], host: str, port: int, name: str
+) -> list[str]:
+    """The command line of the server. The module is called by its path because the CPU build of
+    vLLM has another distribution name, on which `vllm serve` stumbles."""
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(folder), "--host", host, "--port", str(port)]
+    command += ["--served-model-name", name, "--middleware", MIDDLEWARE]
+    for option, value in settings.items():
+        flag = option.replace("_", "-")
+        if isinstance(value, bool):
+            command += _switch(flag, value)
+        elif isinstance(value, dict) or option in JSON_LISTS:
+            command += [f"--{flag}", json.dumps(value)]
+        elif isinstance(value, list):
+            command += [f"--{flag}", *map(str, value)]
+        elif value is not None:
+            command += [f"--{flag}", str(value)]
+    return command
+
+
+def _switch(flag: str, value: bool) -> list[str]:
+    """vLLM has a `--no-` for most switches, not for those that switch something off themselves."""
+    if value:
+        return [f"--{flag}"]
+    return [] if flag.startswith(("disable-", "no-")) else [f"--no-{flag}"]
+
+
+def server_environment() -> dict[str, str]:
+    """A server answers many at once and needs its engine in a process of its own."""
+    variables = environment()
+    variables.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    return variables
+
+
+@contextmanager
+def running_server(
+    folder: Path, settings: dict[str, Any], name: str, log: Path
+) -> Iterator[ServerProcess]:
+    """Starts vLLM's server on a free port of this machine, yields it once it answers, and leaves
+    no process behind."""
+    port = free_port()
+    command = server_command(folder, settings, "127.0.0.1", port, name)
+    server = ServerProcess(command, server_environment(), f"http://127.0.0.1:{port}", log)
+    try:
+        server.wait_until_healthy()
+        server.say_ready()
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,201 @@
+"""What is left of the original: the arithmetic, its intervals, and damage done on purpose."""
+
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+from safetensors.torch import load_file, save_file
+
+from conf.errors import QuantlineError
+from evaluate.accuracy.divergence import (
+    BROKEN,
+    LOSS,
+    NO_LOSS,
+    SMALL_LOSS,
+    View,
+    agreements,
+    divergences,
+    interval,
+    paired_values,
+)
+from evaluate.accuracy.judging import engine_findings, judged_values
+from evaluate.results.rows import Row, read
+from quantize.checkpoint import manifest
+from tests.conftest import Run
+
+POSITIONS, LIKELY, VOCABULARY = 2048, 16, 64
+
+
+def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> View:
+    """A made-up model: random logits, and noise or a constant loss on top."""
+    chance = numpy.random.default_rng(0)
+    logits = chance.normal(0, 2, (POSITIONS, VOCABULARY))
+    tokens = logits.argmax(1)
+    own = numpy.random.default_rng(seed + 1)
+    logits = logits + own.normal(0, noise, logits.shape)
+    scores = logits - numpy.log(numpy.exp(logits).sum(1, keepdims=True))
+    order = numpy.argsort(-scores, axis=1)[:, :LIKELY]
+    rows = numpy.arange(POSITIONS)
+    return View(
+        tokens=tokens,
+        chosen=scores[rows, tokens] - shift,
+        likely=order,
+        scores=numpy.take_along_axis(scores, order, 1),
+        continuations=tokens[:64].reshape(4, 16),
+    )
+
+
+def test_a_model_has_lost_nothing_against_itself() -> None:
+    values = paired_values(view(0), view(0))
+    assert values["verdict"] == NO_LOSS
+    assert values["recovery"] == values["recovery_low"] == values["recovery_high"] == 1
+    assert values["divergence_mean"] == pytest.approx(0, abs=1e-9)
+    assert values["same_top_share"] == 1
+    assert values["agreed_tokens_mean"] == 16
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_engines_own_noise_is_no_alarm(seed: int) -> None:
+    assert paired_values(view(0), view(seed, noise=0.003), seed)["verdict"] == NO_LOSS
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        (view(1, shift=0.01), SMALL_LOSS),
+        (view(1, noise=0.2), SMALL_LOSS),
+        (view(1, shift=0.05), LOSS),
+        (view(1, noise=0.7), LOSS),
+        (view(1, shift=1.0), BROKEN),
+        (view(1, shift=float("nan")), BROKEN),
+    ],
+)
+def test_verdicts(other: View, verdict: str) -> None:
+    assert paired_values(view(0), other)["verdict"] == verdict
+
+
+def test_divergence_of_two_coins() -> None:
+    """0.9 and 0.1 against 0.5 and 0.5, the rest of the vocabulary impossible."""
+    one, other = (
+        View(
+            tokens=numpy.array([3]),
+            chosen=numpy.log([p]),
+            likely=numpy.array([[3, 4]]),
+            scores=numpy.log([[p, 1 - p]]),
+            continuations=numpy.zeros((0, 1)),
+        )
+        for p in (0.9, 0.5)
+    )
+    exact = 0.9 * numpy.log(0.9 / 0.5) + 0.1 * numpy.log(0.1 / 0.5)
+    assert divergences(one, other)[0] == pytest.approx(exact, rel=1e-6)
+    swapped = View(other.tokens, other.chosen, other.likely[:, ::-1], other.scores, numpy.zeros(0))
+    assert divergences(one, swapped)[0] == pytest.approx(exact, rel=1e-6)
+
+
+def test_tokens_that_only_one_finds_likely_count_as_the_rest() -> None:
+    one = View(numpy.array([0]), numpy.log([0.5]), numpy.array([[0, 1]]), numpy.log([[0.5, 0.3]]),
+               numpy.zeros(0))  # fmt: skip
+    other = View(numpy.array([0]), numpy.log([0.5]), numpy.array([[0, 2]]), numpy.log([[0.4, 0.3]]),
+                 numpy.zeros(0))  # fmt: skip
+    exact = 0.5 * numpy.log(0.5 / 0.4) + 0.5 * numpy.log(0.5 / 0.6)
+    assert divergences(one, other)[0] == pytest.approx(exact)
+
+
+def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:
+    chance = numpy.random.default_rng(3)
+    hits = 0
+    for seed in range(100):
+        low, high = interval(chance.normal(0.5, 1, 64 * 64), seed)
+        hits += low < 0.5 < high
+    assert hits >= 95
+
+
+def test_continuations_agree_until_they_differ() -> None:
+    ours = numpy.array([[1, 2, 3, 4], [1, 2, 3, 4], [9, 2, 3, 4]])
+    theirs = numpy.array([[1, 2, 9, 4], [1, 2, 3, 4], [1, 2, 3, 4]])
+    assert agreements(ours, theirs).tolist() == [2, 4, 0]
+
+
+def test_a_view_comes_back_from_its_file(tmp_path: Path) -> None:
+    view(0).save(tmp_path / "deep" / "view.npz")
+    back = View.load(tmp_path / "deep" / "view.npz")
+    assert paired_values(view(0), back)["recovery"] == 1
+
+
+def test_engines_that_disagree_are_a_finding() -> None:
+    def row(engine: str, perplexity: float) -> Row:
+        facts = {"engine": engine, "checkpoint_sha256": "x"}
+        values = {"perplexity": perplexity}
+        return Row("accuracy", "m", "w8", "quick", 0, engine, values, environment=facts)
+
+    assert engine_findings([row("vllm", 20.0), row("transformers", 20.1)]) == []
+    (finding,) = engine_findings([row("vllm", 20.0), row("transformers", 21.0)])
+    assert finding == "w8: vllm and transformers disagree: perplexity 20 and 21 on the same text"
+
+
+QUICK = [
+    "model=tiny",
+    "scenario=none",
+    "engine=transformers",
+    "accuracy=quick",
+    "accuracy.tokens=4096",
+    "accuracy.window=128",
+]
+
+
+@pytest.mark.slow
+def test_damage_done_on_purpose_is_seen(
+    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
+) -> None:
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(tiny_checkpoint, tmp_path / name))
+
+    unharmed, doubled, shifted = map(copy, ("unharmed", "doubled", "shifted"))
+    for folder, name, change in (
+        (doubled, "model.layers.1.mlp.down_proj.weight_scale", lambda tensor: tensor * 2),
+        (shifted, "model.layers.0.mlp.down_proj.weight", lambda tensor: tensor.roll(1, 0)),
+    ):
+        found = load_file(folder / "model.safetensors")
+        found[name] = change(found[name])
+        save_file(found, folder / "model.safetensors", {"format": "pt"})
+        # Its hashes would give the damage away: here the accuracy alone has to see it.
+        (folder / manifest.FILE).unlink()
+    folders = ",".join(map(str, (unharmed, doubled, shifted)))
+    gate = "accuracy.min_recovery=0.99"
+    result = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
+    assert result.returncode == 4
+    for name in ("doubled", "shifted"):
+        assert f"{name}: quick: accuracy: " in result.stderr
+    assert "unharmed: quick" not in result.stderr
+    rows, _ = read(tmp_path / "results.jsonl")
+    values = {row.checkpoint: row.values for row in rows if row.kind == "accuracy"}
+    assert "verdict" not in values["original"]
+    assert values["unharmed"]["verdict"] == NO_LOSS
+    assert values["doubled"]["verdict"] in (LOSS, BROKEN)
+    assert values["shifted"]["verdict"] in (LOSS, BROKEN)
+    left = [values["doubled"][name] for name in ("recovery_low", "recovery", "recovery_high")]
+    assert left == sorted(left)
+    assert len(values["doubled"]["worst"]) == 5
+    assert values["doubled"]["worst"][0]["before"]
+    again = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
+    assert again.returncode == 4, "a gate stays shut"
+    assert "loading" not in again.stderr
+
+
+@pytest.mark.slow
+def test_too_little_text_is_said(run_command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("\n\n".join(f"One short line, number {n}." for n in range(40)))
+    text = ["accuracy.text.source=file", f"accuracy.text.path={path}"]
+    result = run_command("evaluate", *QUICK, "checkpoints=[]", *text)
+    assert result.returncode == 2
+    assert "accuracy.tokens=4096: the evaluation part of the text has" in result.stderr
+
+
+def test_nothing_is_compared_with_an_original_that_was_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "view.npz"
+    view(0).save(path)
+    with pytest.raises(QuantlineError, match="the original was not judged"):
+        judged_values(path, Path(), tmp_path, seed=0)
+    assert judged_values(path, None, tmp_path, seed=0)["tokens"] == POSITIONS

@@ -1,0 +1,91 @@
+"""What makes a run invalid, one reason at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conf.errors import QuantlineError
+from conf.schema.load import EngineConfig, ScenarioConfig
+from evaluate.measure.engines import Load
+from evaluate.measure.engines.vllm_log import LateCompiling, loaded
+from evaluate.measure.gpu_watch import Sample, Watched, summarize
+from evaluate.measure.metrics import Request
+from evaluate.measure.validity import Observed, constant_output, reasons
+
+SCENARIO = ScenarioConfig(input_tokens=4, output_tokens=2, batch=2)
+GOOD = [Request(4, [1.0, 2.0]), Request(4, [1.0, 2.0])]
+
+
+def test_a_clean_run_has_no_reason() -> None:
+    seen = Observed(prefix_hits=1, prefix_queries=100, clock_share=0.95)
+    assert reasons(GOOD, SCENARIO, seen) == []
+    held_down_by_power = Observed(clock_share=0.8, power_capped=0.3)
+    assert reasons(GOOD, SCENARIO, held_down_by_power) == []
+
+
+@pytest.mark.parametrize(
+    ("requests", "seen", "words"),
+    [
+        (GOOD, Observed(prefix_hits=2, prefix_queries=100), "2% of the prompt tokens came"),
+        (GOOD, Observed(compiled=["Triton kernel x"]), "compiled while it was timed: Triton"),
+        (GOOD, Observed(throttled=["hardware slowdown"]), "throttled: hardware slowdown"),
+        (GOOD, Observed(clock_share=0.8), "clock was at 80%"),
+        (GOOD, Observed(clock_share=0.8, power_capped=0.1), "clock was at 80%"),
+        (GOOD, Observed(other_processes=1), "1 other processes"),
+        ([GOOD[0], Request(3, [1.0, 2.0])], Observed(), "1 requests had 3 tokens in, asked for 4"),
+        ([GOOD[0], Request(4, [1.0])], Observed(), "1 requests had 1 tokens out, asked for 2"),
+        ([GOOD[0], Request(4, [], error="HTTP 500")], Observed(), "1 of 2 requests failed: HTTP"),
+    ],
+)
+def test_each_fault_is_named(requests: list[Request], seen: Observed, words: str) -> None:
+    (reason,) = reasons(requests, SCENARIO, seen)
+    assert words in reason
+
+
+def test_constant_and_empty_answers_are_broken() -> None:
+    assert constant_output([[], []]) == "it answers nothing"
+    assert "token 0 alone" in constant_output([[0, 0, 0], [0, 0]])
+    assert constant_output([[0, 0], [5, 5]]) == ""
+
+
+def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "INFO Selected CutlassInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8\n"
+        "INFO Using MacheteLinearKernel for CompressedTensorsWNA16\n"
+        "INFO Model loading took 8.80 GiB memory and 1.886785 seconds\n"
+        "INFO GPU KV cache size: 858,080 tokens\n"
+        "INFO torch.compile took 32.28 s in total\n"
+        "INFO Graph capturing finished in 4 secs, took 0.96 GiB\n"
+    )
+    load = Load(tmp_path, EngineConfig(), 64, False, log)
+    found = loaded(load)
+    assert found.kernels == {
+        "CompressedTensorsW8A8Int8": "CutlassInt8ScaledMMLinearKernel",
+        "CompressedTensorsWNA16": "MacheteLinearKernel",
+    }
+    assert found.memory == {"weights_gib": 8.8, "kv_cache_tokens": 858080, "graphs_gib": 0.96}
+    assert found.startup == {"load_s": 1.886785, "compile_s": 32.28, "capture_s": 4}
+    late = LateCompiling(log)
+    assert late.since_last_look() == []
+    with log.open("a") as file:
+        file.write("WARNING Triton kernel JIT compilation during inference: _fwd. This causes\n")
+    assert late.since_last_look() == ["Triton kernel JIT compilation during inference: _fwd"]
+    assert late.since_last_look() == []
+    with pytest.raises(QuantlineError, match="mostly zeros"):
+        loaded(replace(load, dummy=True))
+
+
+@pytest.mark.parametrize(
+    ("why", "capped", "throttled"),
+    [(0x1, 0, []), (0x4, 1 / 2, []), (0x8 | 0x4, 1 / 2, ["hardware slowdown"]), (None, None, [])],
+)
+def test_a_clock_that_is_held_down_by_power_is_no_throttling(
+    why: int | None, capped: float | None, throttled: list[str]
+) -> None:
+    seen = Watched()
+    other = None if why is None else 0
+    watched = [Sample(1980.0, 20.0, other), Sample(1500.0, 30.0, why), Sample(0.0, 25.0, None)]
+    summarize(watched, seen)
+    assert seen == Watched(None, 30.0, 1740.0, capped, throttled)

@@ -1,0 +1,144 @@
+"""Killed, out of disk, out of memory: nothing half is published, and a rerun goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from conf.errors import QuantlineError
+from quantize.calibrate.resume import WorkFolder
+from quantize.calibrate.sequential import _named_out_of_memory
+from quantize.checkpoint import manifest
+from tests.conftest import ROOT, Run
+
+OPTIONS = ["model=tiny", "calibration.samples=4", "calibration.length=64", "output_dir=out"]
+# Runs the command and dies by SIGKILL at the moment that the third argument names.
+KILLER = """
+import os, runpy, signal, sys
+moment, *sys.argv[1:] = sys.argv[1:]
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+if moment == "layer":
+    from quantize.calibrate.resume import WorkFolder
+    kept = WorkFolder.save
+    def save(self, step, layer, *rest):
+        kept(self, step, layer, *rest)
+        if (step, layer) == (int(os.environ["STEP"]), 1): die()
+    WorkFolder.save = save
+else:
+    import quantize.checkpoint.save
+    quantize.checkpoint.save._readable = die
+sys.argv[0] = "quantize"
+runpy.run_module("quantize", run_name="__main__")
+"""
+
+
+def killed(tmp_path: Path, moment: str, *options: str, **variables: str) -> None:
+    command = [sys.executable, "-c", KILLER, moment, *OPTIONS, *options]
+    environment = os.environ | variables | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+
+
+def weights(tmp_path: Path, recipe: str, root: str = "out") -> bytes:
+    return (tmp_path / root / "tiny" / recipe / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "step"), [("w8a8_sparse_smooth_gptq", "0"), ("w8a8_sparse_smooth_gptq", "2")]
+)
+def test_killed_in_a_layer_a_rerun_goes_on_and_gives_the_same_bytes(
+    recipe: str, step: str, tmp_path: Path, run_command: Run
+) -> None:
+    undisturbed = run_command("quantize", *OPTIONS[:-1], "output_dir=whole", f"recipe={recipe}")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    killed(tmp_path, "layer", f"recipe={recipe}", STEP=step)
+    assert not (tmp_path / "out" / "tiny" / recipe).exists()
+
+    rerun = run_command("quantize", *OPTIONS, f"recipe={recipe}")
+    assert rerun.returncode == 0, rerun.stderr
+    assert weights(tmp_path, recipe) == weights(tmp_path, recipe, "whole")
+    record, whole = (manifest.read(tmp_path / root / "tiny" / recipe) for root in ("out", "whole"))
+    assert record.resumed_layers >= 2
+    assert record.errors == whole.errors
+    assert list((tmp_path / "out" / "tiny").glob(".*")) == []
+
+
+@pytest.mark.slow
+def test_a_kept_layer_that_was_cut_short_is_done_again(tmp_path: Path, run_command: Run) -> None:
+    killed(tmp_path, "layer", "recipe=w4a16_gptq", STEP="0")
+    kept = sorted((tmp_path / "out" / "tiny" / ".w4a16_gptq.work").glob("step*"))
+    assert len(kept) == 2
+    kept[0].write_bytes(kept[0].read_bytes()[:-100])
+    rerun = run_command("quantize", *OPTIONS, "recipe=w4a16_gptq")
+    assert rerun.returncode == 0, rerun.stderr
+    assert manifest.read(tmp_path / "out" / "tiny" / "w4a16_gptq").resumed_layers == 0
+
+
+@pytest.mark.slow
+def test_killed_while_saving_nothing_is_published(tmp_path: Path, run_command: Run) -> None:
+    killed(tmp_path, "save", "recipe=fp8_dynamic")
+    assert manifest.published(tmp_path / "out", "tiny") == []
+    assert run_command("quantize", *OPTIONS, "recipe=fp8_dynamic").returncode == 0
+    assert len(manifest.published(tmp_path / "out", "tiny")) == 1
+    assert list((tmp_path / "out" / "tiny").glob(".*")) == []
+
+
+def test_another_run_starts_over(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    first = WorkFolder(tmp_path / "work", {"text": "a"})
+    first.save(0, 0, {"m": module}, {})
+    assert WorkFolder(tmp_path / "work", {"text": "a"}).has(0, 0)
+    assert not WorkFolder(tmp_path / "work", {"text": "b"}).has(0, 0)
+
+
+def test_a_layer_is_kept_by_its_last_step(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "work", {})
+    module = torch.nn.Linear(2, 2)
+    work.save(0, 3, {"m": module}, {"errors": {}})
+    module.weight.data.fill_(7)
+    work.save(1, 3, {"m": module}, {"errors": {"m": {"gptq": 0.5}}})
+    module.weight.data.zero_()
+    assert work.load(0, 3, {"m": module}) == {"errors": {"m": {"gptq": 0.5}}}
+    assert module.weight.eq(7).all()
+    assert len(list(work.folder.glob("*.safetensors"))) == 1
+    assert not work.has(2, 3)
+
+
+def test_out_of_memory_names_the_layer_and_what_to_lower() -> None:
+    expected = pytest.raises(QuantlineError, match="layer 4 of 36; lower batch_size")
+    with expected as error, _named_out_of_memory("gptq", 3, 36):
+        raise torch.OutOfMemoryError
+    assert error.value.exit_code == 3
+
+
+@pytest.mark.slow
+def test_gptq_that_can_only_round_fails_the_run(tmp_path: Path, run_command: Run) -> None:
+    """Eight tokens cannot fill a Hessian of 256 columns, and nothing dampens it."""
+    result = run_command(
+        "quantize",
+        "model=tiny",
+        "recipe=w4a16_gptq",
+        "recipe.gptq.dampening=0",
+        "calibration.samples=1",
+        "calibration.length=8",
+    )
+    assert result.returncode == 4, result.stderr
+    assert "GPTQ could only round 14 of 14 modules" in result.stderr
+    assert list(tmp_path.rglob("quantline.json")) == []
+
+
+@pytest.mark.slow
+def test_a_token_of_the_environment_is_written_nowhere(tmp_path: Path, run_command: Run) -> None:
+    secret = "hf_verysecrettoken123"
+    result = run_command("quantize", *OPTIONS, "recipe=fp8_dynamic", HF_TOKEN=secret)
+    assert result.returncode == 0
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert written
+    assert [path for path in written if secret.encode() in path.read_bytes()] == []
