@@ -21,7 +21,7 @@ from quantize.models.load import empty_model
 from quantize.steps.modifiers import quantization_args
 from quantize.steps.step_check import check_steps
 from tests.conftest import quantize_config
-from tests.quantize.checkpoint.mutations import micro
+from tests.quantize.models.mutations import micro
 
 DOWN = "model.layers.1.mlp.down_proj"
 NORM = "model.layers.0.input_layernorm"

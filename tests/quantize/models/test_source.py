@@ -18,7 +18,7 @@ from quantize.models.fetch import check_folder, fetch
 from quantize.models.load import check_finite, check_usable, load
 from quantize.models.source import check_source
 from tests.conftest import Run
-from tests.quantize.checkpoint.mutations import UNKNOWABLE, attack, micro
+from tests.quantize.models.mutations import UNKNOWABLE, attack, micro
 
 Damage = Callable[[Path], object]
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -385,7 +385,7 @@ def test_the_command_refuses_it_before_anything_is_written(
 
 
 def test_mutated_folders_never_crash_and_never_answer_otherwise(tmp_path: Path) -> None:
-    """Seeded; the same attack with a larger number is `python -m tests.quantize.checkpoint.mutations 1000`."""
+    """Seeded. `python -m tests.quantize.models.mutations 1000` attacks with more."""
     for done, said, alike in attack(60, 7, tmp_path):
         assert not said.startswith("CRASH"), (done, said)
         if said.startswith("accepted"):

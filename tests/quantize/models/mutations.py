@@ -1,6 +1,6 @@
 """Damages a source model's folder at random, by a seed: config.json, weights, index, tokenizer.
 
-`python -m tests.quantize.checkpoint.mutations 1000` attacks the checks and prints what came through.
+`python -m tests.quantize.models.mutations 1000` attacks the checks and prints what came through.
 """
 
 import json
