@@ -261,7 +261,7 @@ class EvaluateConfig:
     or more measure what starts differ by."""
     side_by_side: int = field(default=1, metadata=within(1, 16))
     """Engines that are loaded together, where they fit on the GPU, and measured one at a time:
-    saves most of the time that starts take. Start-up time and peak memory are then not measured."""
+    saves most of the time that starts take. Peak memory and the time to start are not measured."""
     profile: bool = False
     """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
