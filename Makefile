@@ -44,7 +44,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	    scenario.interactive.output_tokens=8 repeats=2
 
 test: lint $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 lint: $(READY) ## ruff (lint and format) and mypy
 	@$(BIN)/ruff check .

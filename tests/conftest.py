@@ -60,6 +60,32 @@ def run_command(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.fixture
+def quantize_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
+    """`python -m quantize ...` in this process, which has imported torch and llm-compressor
+    already: that takes longer than the run itself."""
+    from conf.app import report
+    from quantize.__main__ import main
+
+    def run(*overrides: str, **variables: str) -> Result:
+        capfd.readouterr()
+        code = 0
+        with monkeypatch.context() as changed:
+            changed.chdir(tmp_path)
+            for name, value in variables.items():
+                changed.setenv(name, value)
+            try:
+                main(quantize_config(*overrides))
+            except Exception as error:
+                code = report(error)
+        output, errors = capfd.readouterr()
+        return Result([], code, output, errors)
+
+    return run
+
+
 def quantize_config(*overrides: str) -> QuantizeConfig:
     config = compose(QUANTIZE, list(overrides))
     assert isinstance(config, QuantizeConfig)

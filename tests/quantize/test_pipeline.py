@@ -77,11 +77,11 @@ def test_it_speaks_almost_like_the_original(
 
 @pytest.mark.slow
 def test_an_existing_checkpoint_is_replaced_only_when_asked(
-    tiny_checkpoint: Path, run_command: Run
+    tiny_checkpoint: Path, quantize_here: Run
 ) -> None:
     before = digest(tiny_checkpoint)
     root = tiny_checkpoint.parent.parent
-    result = run_command("quantize", "model=tiny", f"output_dir={root}")
+    result = quantize_here("model=tiny", f"output_dir={root}")
     assert result.returncode == 2
     assert "replace=true" in result.stderr
     assert digest(tiny_checkpoint) == before
@@ -111,10 +111,10 @@ def test_a_failing_save_leaves_the_old_checkpoint_as_it_was(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_recipe_that_matches_nothing_publishes_nothing(run_command: Run, tmp_path: Path) -> None:
-    result = run_command(
-        "quantize", "model=tiny", "recipe.steps=[rounding]", "recipe.ignore=['re:.*']"
-    )
+def test_a_recipe_that_matches_nothing_publishes_nothing(
+    quantize_here: Run, tmp_path: Path
+) -> None:
+    result = quantize_here("model=tiny", "recipe.steps=[rounding]", "recipe.ignore=['re:.*']")
     assert result.returncode == 2, result.stderr
     assert "no linear layer of Qwen3ForCausalLM is left" in result.stderr
     assert list(tmp_path.rglob("quantline.json")) == []

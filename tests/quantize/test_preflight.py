@@ -100,8 +100,8 @@ def test_too_little_disk_or_memory_is_a_fault_of_the_world(
     assert error.value.exit_code == 3
 
 
-def test_the_plan_is_printed_where_the_machine_is_too_small(run_command: Run) -> None:
-    result = run_command("quantize", "model=llama-3.1-70b", "preflight=only")
+def test_the_plan_is_printed_where_the_machine_is_too_small(quantize_here: Run) -> None:
+    result = quantize_here("model=llama-3.1-70b", "preflight=only")
     assert result.returncode == 3
     assert "560 modules, smoothquant, then gptq" in result.stderr
     assert "vLLM will run it with" in result.stderr
@@ -110,17 +110,17 @@ def test_the_plan_is_printed_where_the_machine_is_too_small(run_command: Run) ->
 
 
 @pytest.mark.parametrize(("gpu", "memory", "code"), [("h200", 141, 0), ("t4", 1, 3)])
-def test_a_plan_for_another_gpu(gpu: str, memory: int, code: int, run_command: Run) -> None:
+def test_a_plan_for_another_gpu(gpu: str, memory: int, code: int, quantize_here: Run) -> None:
     options = [f"gpu={gpu}", "gpu.name=Another", f"gpu.memory_gib={memory}", "preflight=only"]
-    result = run_command("quantize", "model=qwen3-8b", *options)
+    result = quantize_here("model=qwen3-8b", *options)
     assert result.returncode == code, result.stderr
     assert "not for this machine" in result.stderr
     assert "252 modules" in result.stderr
     assert ("has 1.0 GiB" in result.stderr) == (code == 3)
 
 
-def test_another_gpu_can_only_be_planned_for(run_command: Run) -> None:
-    result = run_command("quantize", "model=tiny", "gpu=t4", "gpu.name=Another")
+def test_another_gpu_can_only_be_planned_for(quantize_here: Run) -> None:
+    result = quantize_here("model=tiny", "gpu=t4", "gpu.name=Another")
     assert result.returncode == 2
     assert "gpu= goes with preflight=only" in result.stderr
 
@@ -137,7 +137,7 @@ def test_preflight_only_reads_and_makes_no_weights(tmp_path: Path, run_command: 
 
 
 def test_a_weight_that_is_no_number_is_named(
-    tiny: tuple[ModelConfig, Path], tmp_path: Path, run_command: Run
+    tiny: tuple[ModelConfig, Path], tmp_path: Path, quantize_here: Run
 ) -> None:
     import shutil
 
@@ -147,7 +147,7 @@ def test_a_weight_that_is_no_number_is_named(
     tensors = load_file(copy / "model.safetensors")
     tensors["model.norm.weight"][3] = float("nan")
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    result = run_command("quantize", f"model.path={copy}", "recipe=fp8_dynamic")
+    result = quantize_here(f"model.path={copy}", "recipe=fp8_dynamic")
     assert result.returncode == 2
     assert "model.norm.weight holds NaN" in result.stderr
     assert json.loads((copy / "config.json").read_text())

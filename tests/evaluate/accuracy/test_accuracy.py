@@ -148,37 +148,28 @@ QUICK = [
 def test_damage_done_on_purpose_is_seen(
     tiny_checkpoint: Path, run_command: Run, tmp_path: Path
 ) -> None:
-    def copy(name: str) -> Path:
-        return Path(shutil.copytree(tiny_checkpoint, tmp_path / name))
-
-    unharmed, doubled, shifted = map(copy, ("unharmed", "doubled", "shifted"))
-    for folder, name, change in (
-        (doubled, "model.layers.1.mlp.down_proj.weight_scale", lambda tensor: tensor * 2),
-        (shifted, "model.layers.0.mlp.down_proj.weight", lambda tensor: tensor.roll(1, 0)),
-    ):
-        found = load_file(folder / "model.safetensors")
-        found[name] = change(found[name])
-        save_file(found, folder / "model.safetensors", {"format": "pt"})
-        # Its hashes would give the damage away: here the accuracy alone has to see it.
-        (folder / manifest.FILE).unlink()
-    folders = ",".join(map(str, (unharmed, doubled, shifted)))
+    doubled = Path(shutil.copytree(tiny_checkpoint, tmp_path / "doubled"))
+    weights = load_file(doubled / "model.safetensors")
+    weights["model.layers.1.mlp.down_proj.weight_scale"] *= 2
+    save_file(weights, doubled / "model.safetensors", {"format": "pt"})
+    # Its hashes would give the damage away: here the accuracy alone has to see it.
+    (doubled / manifest.FILE).unlink()
+    checkpoints = f"checkpoints=[{tiny_checkpoint},{doubled}]"
     gate = "accuracy.min_recovery=0.99"
-    result = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
+    result = run_command("evaluate", *QUICK, checkpoints, gate)
     assert result.returncode == 4
-    for name in ("doubled", "shifted"):
-        assert f"{name}: quick: accuracy: " in result.stderr
-    assert "unharmed: quick" not in result.stderr
+    assert "doubled: quick: accuracy: " in result.stderr
+    assert "w8a8_smooth_gptq: quick" not in result.stderr
     rows, _ = read(tmp_path / "results.jsonl")
     values = {row.checkpoint: row.values for row in rows if row.kind == "accuracy"}
     assert "verdict" not in values["original"]
-    assert values["unharmed"]["verdict"] == NO_LOSS
+    assert values["w8a8_smooth_gptq"]["verdict"] == NO_LOSS
     assert values["doubled"]["verdict"] in (LOSS, BROKEN)
-    assert values["shifted"]["verdict"] in (LOSS, BROKEN)
     left = [values["doubled"][name] for name in ("recovery_low", "recovery", "recovery_high")]
     assert left == sorted(left)
     assert len(values["doubled"]["worst"]) == 5
     assert values["doubled"]["worst"][0]["before"]
-    again = run_command("evaluate", *QUICK, f"checkpoints=[{folders}]", gate)
+    again = run_command("evaluate", *QUICK, checkpoints, gate)
     assert again.returncode == 4, "a gate stays shut"
     assert "loading" not in again.stderr
 

@@ -13,8 +13,10 @@ from conf.errors import QuantlineError
 from quantize.calibrate.resume import WorkFolder
 from quantize.calibrate.sequential import _named_out_of_memory
 from quantize.checkpoint import manifest
-from tests.conftest import ROOT, Run
+from quantize.pipeline import quantize
+from tests.conftest import ROOT, Run, quantize_config
 
+STEPS = "w8a8_sparse_smooth_gptq"
 OPTIONS = ["model=tiny", "calibration.samples=4", "calibration.length=64", "output_dir=out"]
 # Runs the command and dies by SIGKILL at the moment that the third argument names.
 KILLER = """
@@ -45,47 +47,50 @@ def killed(tmp_path: Path, moment: str, *options: str, **variables: str) -> None
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
 
 
-def weights(tmp_path: Path, recipe: str, root: str = "out") -> bytes:
-    return (tmp_path / root / "tiny" / recipe / "model.safetensors").read_bytes()
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run gives that nobody kills."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    folder = quantize(quantize_config(*OPTIONS[:-1], f"output_dir={root}", f"recipe={STEPS}"))
+    assert folder is not None
+    return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "step"), [("w8a8_sparse_smooth_gptq", "0"), ("w8a8_sparse_smooth_gptq", "2")]
-)
+@pytest.mark.parametrize("step", ["0", "2"])
 def test_killed_in_a_layer_a_rerun_goes_on_and_gives_the_same_bytes(
-    recipe: str, step: str, tmp_path: Path, run_command: Run
+    step: str, tmp_path: Path, undisturbed: Path, quantize_here: Run
 ) -> None:
-    undisturbed = run_command("quantize", *OPTIONS[:-1], "output_dir=whole", f"recipe={recipe}")
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    killed(tmp_path, "layer", f"recipe={recipe}", STEP=step)
-    assert not (tmp_path / "out" / "tiny" / recipe).exists()
+    killed(tmp_path, "layer", f"recipe={STEPS}", STEP=step)
+    folder = tmp_path / "out" / "tiny" / STEPS
+    assert not folder.exists()
 
-    rerun = run_command("quantize", *OPTIONS, f"recipe={recipe}")
+    rerun = quantize_here(*OPTIONS, f"recipe={STEPS}")
     assert rerun.returncode == 0, rerun.stderr
-    assert weights(tmp_path, recipe) == weights(tmp_path, recipe, "whole")
-    record, whole = (manifest.read(tmp_path / root / "tiny" / recipe) for root in ("out", "whole"))
+    name = "model.safetensors"
+    assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
+    record, whole = manifest.read(folder), manifest.read(undisturbed)
     assert record.resumed_layers >= 2
     assert record.errors == whole.errors
     assert list((tmp_path / "out" / "tiny").glob(".*")) == []
 
 
 @pytest.mark.slow
-def test_a_kept_layer_that_was_cut_short_is_done_again(tmp_path: Path, run_command: Run) -> None:
+def test_a_kept_layer_that_was_cut_short_is_done_again(tmp_path: Path, quantize_here: Run) -> None:
     killed(tmp_path, "layer", "recipe=w4a16_gptq", STEP="0")
     kept = sorted((tmp_path / "out" / "tiny" / ".w4a16_gptq.work").glob("step*"))
     assert len(kept) == 2
     kept[0].write_bytes(kept[0].read_bytes()[:-100])
-    rerun = run_command("quantize", *OPTIONS, "recipe=w4a16_gptq")
+    rerun = quantize_here(*OPTIONS, "recipe=w4a16_gptq")
     assert rerun.returncode == 0, rerun.stderr
     assert manifest.read(tmp_path / "out" / "tiny" / "w4a16_gptq").resumed_layers == 0
 
 
 @pytest.mark.slow
-def test_killed_while_saving_nothing_is_published(tmp_path: Path, run_command: Run) -> None:
+def test_killed_while_saving_nothing_is_published(tmp_path: Path, quantize_here: Run) -> None:
     killed(tmp_path, "save", "recipe=fp8_dynamic")
     assert manifest.published(tmp_path / "out", "tiny") == []
-    assert run_command("quantize", *OPTIONS, "recipe=fp8_dynamic").returncode == 0
+    assert quantize_here(*OPTIONS, "recipe=fp8_dynamic").returncode == 0
     assert len(manifest.published(tmp_path / "out", "tiny")) == 1
     assert list((tmp_path / "out" / "tiny").glob(".*")) == []
 
@@ -119,10 +124,9 @@ def test_out_of_memory_names_the_layer_and_what_to_lower() -> None:
 
 
 @pytest.mark.slow
-def test_gptq_that_can_only_round_fails_the_run(tmp_path: Path, run_command: Run) -> None:
+def test_gptq_that_can_only_round_fails_the_run(tmp_path: Path, quantize_here: Run) -> None:
     """Eight tokens cannot fill a Hessian of 256 columns, and nothing dampens it."""
-    result = run_command(
-        "quantize",
+    result = quantize_here(
         "model=tiny",
         "recipe=w4a16_gptq",
         "recipe.gptq.dampening=0",
@@ -135,9 +139,9 @@ def test_gptq_that_can_only_round_fails_the_run(tmp_path: Path, run_command: Run
 
 
 @pytest.mark.slow
-def test_a_token_of_the_environment_is_written_nowhere(tmp_path: Path, run_command: Run) -> None:
+def test_a_token_of_the_environment_is_written_nowhere(tmp_path: Path, quantize_here: Run) -> None:
     secret = "hf_verysecrettoken123"
-    result = run_command("quantize", *OPTIONS, "recipe=fp8_dynamic", HF_TOKEN=secret)
+    result = quantize_here(*OPTIONS, "recipe=fp8_dynamic", HF_TOKEN=secret)
     assert result.returncode == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert written

@@ -173,9 +173,9 @@ def test_the_source_is_never_the_destination(tmp_path: Path) -> None:
         assert error.value.exit_code == 2
 
 
-def test_an_output_under_a_file_is_bad_input(tmp_path: Path, run_command: Run) -> None:
+def test_an_output_under_a_file_is_bad_input(tmp_path: Path, quantize_here: Run) -> None:
     (tmp_path / "out").write_text("a file")
-    result = run_command("quantize", "model=tiny", "output_dir=out/below")
+    result = quantize_here("model=tiny", "output_dir=out/below")
     assert result.returncode == 2, result.stderr
     assert "output_dir=out/below: out is no folder" in result.stderr
     assert (tmp_path / "out").read_text() == "a file"

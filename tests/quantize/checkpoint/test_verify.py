@@ -14,6 +14,7 @@ from conf.errors import QuantlineError
 from conf.schema.commands import ModelConfig
 from quantize.checkpoint.tensors import breaks_2_of_4, unpack_integers
 from quantize.checkpoint.verify import verify
+from quantize.verify import prove
 from tests.conftest import Run
 from tests.quantize.models.made import edit
 
@@ -113,7 +114,7 @@ def test_the_command_proves_or_exits_4(copy: Path, run_command: Run) -> None:
     assert fine.returncode == 0
     assert "    14 layers  int8, a scale for each channel" in fine.stdout
     (copy / "quantline.json").unlink()  # not ours: proven all the same
-    assert run_command("quantize.verify", str(copy)).returncode == 0
+    prove(copy)
     rewrite(copy, lambda tensors: tensors.pop(f"{Q}.weight_scale"))
     broken = run_command("quantize.verify", str(copy))
     assert broken.returncode == 4
@@ -121,12 +122,12 @@ def test_the_command_proves_or_exits_4(copy: Path, run_command: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_truncated_file_and_a_stale_index_are_named(copy: Path, run_command: Run) -> None:
+def test_a_truncated_file_and_a_stale_index_are_named(copy: Path) -> None:
     whole = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    result = run_command("quantize.verify", str(copy))
-    assert result.returncode == 2
-    assert "model.safetensors: is cut short" in result.stderr
+    with pytest.raises(QuantlineError, match=r"model\.safetensors: is cut short") as error:
+        verify(copy)
+    assert error.value.exit_code == 2
     (copy / "model.safetensors").write_bytes(whole)
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))

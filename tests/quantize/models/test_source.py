@@ -374,10 +374,10 @@ def test_a_tokenizer_of_a_larger_model_is_refused(copy: Path) -> None:
 
 
 def test_the_command_refuses_it_before_anything_is_written(
-    copy: Path, run_command: Run, tmp_path: Path
+    copy: Path, quantize_here: Run, tmp_path: Path
 ) -> None:
     tensors(lambda stored: stored.pop(UP))(copy)
-    result = run_command("quantize", f"model.path={copy}", "output_dir=out", "recipe=fp8_dynamic")
+    result = quantize_here(f"model.path={copy}", "output_dir=out", "recipe=fp8_dynamic")
     assert result.returncode == 2, result.stderr
     assert UP in result.stderr
     assert "Traceback" not in result.stderr

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from conf.errors import QuantlineError
 from conf.schema.commands import ModelConfig, TextSource
 from conf.text import documents
-from evaluate.accuracy.divergence import BROKEN, LOSS, NO_LOSS
+from evaluate.accuracy.divergence import BROKEN, LOSS
 from evaluate.accuracy.tasks.harness import INTERPRETER, Harness, tasks
 from evaluate.results.rows import Row, read
 from tests.conftest import Run
@@ -46,29 +46,24 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
     tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
 ) -> None:
     write_tasks(tmp_path / "ours")
-    unharmed, zeroed = (
-        Path(shutil.copytree(tiny[1], tmp_path / name)) for name in ("unharmed", "zeroed")
-    )
+    zeroed = Path(shutil.copytree(tiny[1], tmp_path / "zeroed"))
     weights = load_file(zeroed / "model.safetensors")
     weights["model.layers.0.mlp.down_proj.weight"].mul_(0)
     save_file(weights, zeroed / "model.safetensors", {"format": "pt"})
     command = [
-        *TINY, f"checkpoints=[{unharmed},{zeroed}]", "accuracy.min_recovery=0.95",
+        *TINY, f"checkpoints=[{zeroed}]", "accuracy.min_recovery=0.95",
         "accuracy.tasks=[ours/continuations.yaml,ours/next_word.yaml]",
     ]  # fmt: skip
 
     result = run_command(*command, **LITTLE_MEMORY)
     assert result.returncode == 4, result.stderr
     assert "zeroed: lm_eval:continuations: accuracy: " in result.stderr
-    assert "unharmed: lm_eval" not in result.stderr
     assert "lost question" in result.stdout
     found = judged(tmp_path)
     original = found["original", "continuations"]
     assert original.values["score"] > 2 * original.values["chance_score"]
     assert original.environment["versions"]["lm-eval"]
     assert found["original", "next_word"].values["metric"] == "exact_match,first_word"
-    assert found["unharmed", "continuations"].values["verdict"] == NO_LOSS
-    assert found["unharmed", "next_word"].values["verdict"] == NO_LOSS
     damaged = found["zeroed", "continuations"].values
     assert damaged["verdict"] in (LOSS, BROKEN)
     assert damaged["p_value"] < 0.01
@@ -80,7 +75,7 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
 
     again = run_command(*command, **LITTLE_MEMORY)
     assert again.returncode == 4, "a gate stays shut"
-    assert "6 runs stand there already" in again.stderr
+    assert "4 runs stand there already" in again.stderr
     assert "loading" not in again.stderr
     assert judged(tmp_path).keys() == found.keys()
 
@@ -88,7 +83,7 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
 def judged(folder: Path) -> dict[tuple[str, str], Row]:
     rows = [row for row in read(folder / "results.jsonl")[0] if row.kind == "accuracy"]
     found = {(row.checkpoint, row.settings["task"]): row for row in rows}
-    assert len(found) == len(rows) == 6
+    assert len(found) == len(rows) == 4
     return found
 
 
