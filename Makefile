@@ -6,6 +6,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; d
 DEVICE ?= $(if $(wildcard .venv/.ready-cuda),cuda,cpu)
 BIN := .venv/bin
 READY := .venv/.ready-$(DEVICE)
+DEV_READY := .venv/.dev-$(DEVICE)
 LM_EVAL_READY := .venv-lm-eval/.ready
 DEMO ?= checkpoints
 
@@ -17,6 +18,10 @@ help: ## this list
 $(READY): locks/$(DEVICE).txt locks/environment.py pyproject.toml
 	@rm -rf $(if $(filter-out $(READY),$(wildcard .venv/.ready-*)),.venv)
 	@$(PYTHON) locks/environment.py install $(DEVICE)
+	@touch $@
+
+$(DEV_READY): locks/dev.txt | $(READY)
+	@$(PYTHON) locks/environment.py install dev
 	@touch $@
 
 setup: $(READY) ## make .venv with the locked packages (DEVICE=cuda for a GPU)
@@ -43,10 +48,10 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2
 
-test: lint $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
+test: lint $(DEV_READY) $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
-lint: $(READY) ## ruff (lint and format) and mypy
+lint: $(DEV_READY) ## ruff (lint and format) and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

@@ -1,5 +1,5 @@
 """Makes the locks and installs them: `environment.py lock`, `environment.py install
-cpu|cuda|lm-eval`; `environment.py check` says whether this Python can.
+cpu|cuda|dev|lm-eval`; `environment.py check` says whether this Python can.
 
 Runs on a bare Python: it makes the virtual environment, puts uv into it and lets uv do the rest.
 uv does not read pip's settings, so they are handed on: index, find-links and certificates.
@@ -21,6 +21,7 @@ UV = "uv==0.13.7"
 CPU_TORCH = "torch==2.13.0+cpu"
 DEVICES = ("cpu", "cuda")
 LM_EVAL = "lm-eval"
+DEV = "dev"
 NOT_ON_A_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 HANDED_ON = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -46,10 +47,13 @@ def main(arguments: list[str]) -> None:
         bootstrap()
         for device in DEVICES:
             lock(device)
+        lock_dev()
         lock_lm_eval()
     elif arguments == ["install", LM_EVAL]:
         bootstrap()
         install_lm_eval()
+    elif arguments == ["install", DEV]:
+        install_dev()
     elif len(arguments) == 2 and arguments[0] == "install" and arguments[1] in DEVICES:
         bootstrap()
         install(arguments[1])
@@ -78,8 +82,8 @@ def bootstrap() -> None:
 def lock(device: str) -> None:
     """Resolves everything anew; a CPU lock serves every Linux, a CUDA lock Linux on x86-64."""
     print(f"locking locks/{device}.txt", flush=True)
-    command = compiling("pyproject.toml", device)
-    command += ["--extra", device, "--extra", "dev"]
+    command = compiling("pyproject.toml", name=device)
+    command += ["--extra", device]
     command += ["--override", f"locks/overrides-{device}.txt"]
     if device == "cpu":
         command += ["--universal", *[f"--no-emit-package={package}" for package in NOT_ON_A_CPU]]
@@ -88,15 +92,29 @@ def lock(device: str) -> None:
     uv(command, device)
 
 
+def lock_dev() -> None:
+    """Resolves what tests and lint need beside the packages that users install."""
+    print(f"locking locks/{DEV}.txt", flush=True)
+    command = [*compiling("--group", DEV, name=DEV), "--constraint", "locks/cpu.txt"]
+    users = names_in("cpu") | names_in("cuda")
+    uv([*command, "--universal", *[f"--no-emit-package={name}" for name in sorted(users)]], DEV)
+
+
+def names_in(name: str) -> set[str]:
+    """The packages that a lock names."""
+    lock = (ROOT / "locks" / f"{name}.txt").read_text()
+    return set(re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==", lock, flags=re.MULTILINE))
+
+
 def lock_lm_eval() -> None:
     """Resolves lm-eval and what it needs, for every Linux."""
     print(f"locking locks/{LM_EVAL}.txt", flush=True)
-    uv([*compiling(f"locks/{LM_EVAL}.in", LM_EVAL), "--universal"], LM_EVAL)
+    uv([*compiling(f"locks/{LM_EVAL}.in", name=LM_EVAL), "--universal"], LM_EVAL)
 
 
-def compiling(source: str, name: str) -> list[str]:
+def compiling(*source: str, name: str) -> list[str]:
     """The part of uv's command that all locks share."""
-    command = ["pip", "compile", source, "--quiet", "--upgrade", "--python-version=3.11"]
+    command = ["pip", "compile", *source, "--quiet", "--upgrade", "--python-version=3.11"]
     command += ["--no-emit-index-url", "--no-emit-find-links"]
     command += ["--output-file", f"locks/{name}.txt"]
     return [*command, "--custom-compile-command", "make lock"]
@@ -116,6 +134,12 @@ def install(device: str) -> None:
     uv([*command, "--quiet", "--editable", "."], device)
 
 
+def install_dev() -> None:
+    """Adds what tests and lint need to what users install."""
+    command = ["pip", "install", "--python", str(PYTHON), "--no-deps"]
+    uv([*command, "-r", f"locks/{DEV}.txt"], DEV, Progress(DEV, VENV))
+
+
 def install_lm_eval() -> None:
     """An interpreter of its own for lm-eval, without Quantline and without torch.
 
@@ -130,8 +154,7 @@ class Progress:
     """One line for an installation: redrawn in a terminal, elsewhere repeated now and then."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        lock = (ROOT / "locks" / f"{name}.txt").read_text()
-        self.total = len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", lock, flags=re.MULTILINE))
+        self.total = len(names_in(name))
         self.name, self.folder = name, folder
         self.begin = time.monotonic()
         self.due = self.begin

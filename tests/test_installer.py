@@ -121,7 +121,9 @@ def test_the_locks_install(lock: str, platform: str, python: str, tmp_path: Path
     environment = installer()
     _, variables = environment.settings_for_uv(lock)
     left_out = SOURCE_ONLY if lock == "cuda" else (*SOURCE_ONLY, CPU_TORCH)
-    (tmp_path / "lock.txt").write_text("\n".join(lines_without(left_out, f"{lock}.txt")))
+    locks = [lock] if lock == environment.LM_EVAL else [lock, environment.DEV]
+    lines = [line for name in locks for line in lines_without(left_out, f"{name}.txt")]
+    (tmp_path / "lock.txt").write_text("\n".join(lines))
     overrides = lines_without(left_out, f"overrides-{lock}.txt")
     overrides += [f"{name} ; sys_platform == 'never'" for name in left_out]
     (tmp_path / "overrides.txt").write_text("\n".join(overrides))
@@ -141,9 +143,17 @@ def test_the_locks_install(lock: str, platform: str, python: str, tmp_path: Path
     assert result.returncode == 0, result.stderr
     installed = re.findall(r"^ \+ ([\w.-]+)==", result.stderr, flags=re.MULTILINE)
     assert len(installed) > 50
-    assert set(installed) <= {*locked(lock), *NOT_NEEDED}, (
+    expected = {package for name in locks for package in locked(name)}
+    assert set(installed) <= {*expected, *NOT_NEEDED}, (
         "what a package needs there is not in the lock"
     )
+
+
+def test_test_tools_are_apart_from_what_users_install() -> None:
+    tools = set(locked("dev"))
+    assert {"pytest", "ruff", "mypy", "playwright", "scipy"} <= tools
+    for device in ("cpu", "cuda"):
+        assert not tools & set(locked(device))
 
 
 def lines_without(names: tuple[str, ...], file: str) -> list[str]:

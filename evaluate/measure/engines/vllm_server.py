@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from conf.errors import QuantlineError, bad_input
 from conf.schema.load import ScenarioConfig
@@ -67,13 +68,13 @@ class ServerEngine(Engine):
     def prefix_cache(self) -> tuple[float, float]:
         request = urllib.request.Request(f"{self.url}/metrics", headers=key_headers())
         with no_proxy().open(request, timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        found = {"hits": 0.0, "queries": 0.0}
-        for line in lines:
-            for name in found:
-                if line.startswith(f"vllm:prefix_cache_{name}_total"):
-                    found[name] += float(line.rsplit(" ", 1)[-1])
-        return found["hits"], found["queries"]
+            families = text_string_to_metric_families(answer.read().decode())
+        totals = {
+            family.name: sum(sample.value for sample in family.samples if is_total(sample.name))
+            for family in families
+        }
+        hits = totals.get("vllm:prefix_cache_hits", 0.0)
+        return hits, totals.get("vllm:prefix_cache_queries", 0.0)
 
     def death(self) -> QuantlineError | None:
         return self.server.late_death() if self.server else None
@@ -142,6 +143,11 @@ class ServerEngine(Engine):
                     request.input_tokens = usage["prompt_tokens"]
                     new = usage["completion_tokens"] - request.output_tokens
                     request.token_times += [now] * new
+
+
+def is_total(name: str) -> bool:
+    """A counter's sample; the other is the time at which it was made."""
+    return name.endswith("_total")
 
 
 ENGINE = ServerEngine
