@@ -18,7 +18,7 @@ from conf.errors import nearest
 from conf.explain import without_none
 
 Metadata = dict[str, Any]
-RANGE, CHOICES, NOT_EMPTY = "range", "choices", "not_empty"
+RANGE, CHOICES, NOT_EMPTY, TEXT = "range", "choices", "not_empty", "text"
 # Characters that no file name and no JSON record can hold.
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 SEED_MOST = 2**32 - 1  # numpy takes no larger seed
@@ -77,6 +77,11 @@ def choices(*known: str) -> Metadata:
 def not_empty() -> Metadata:
     """Metadata: a text that says something; in a list, each entry."""
     return {NOT_EMPTY: True}
+
+
+def documented(text: str) -> Metadata:
+    """Metadata: what help prints, where it is not known before the module is read."""
+    return {TEXT: text}
 
 
 def range_of(schema: type[Any], name: str) -> Range:

@@ -15,11 +15,11 @@ from conf.errors import QuantlineError, bad_input, world_fault
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import NumberFormat
 from quantize.calibrate.compress import _named_failure
+from quantize.calibrate.step_check import check_steps
 from quantize.checkpoint.check_saved import gated
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors, similarity
 from quantize.models.load import empty_model
-from quantize.steps.modifiers import quantization_args
-from quantize.steps.step_check import check_steps
+from quantize.steps.base.formats import quantization_args
 from tests.conftest import quantize_config
 from tests.quantize.models.mutations import micro
 
@@ -189,7 +189,7 @@ NORMS = ["layers.0.norm", "layers.1.norm"]
 
 
 @pytest.mark.parametrize(
-    ("steps", "smoothed", "errors", "message"),
+    ("steps", "scaled", "errors", "message"),
     [
         (["sparsegpt"], {}, {}, "sparsegpt changed no module"),
         (["sparsegpt"], {}, {UPS[0]: {"sgpt": 1.0}}, r"sparsegpt left out layers\.1\.up_proj"),
@@ -202,22 +202,23 @@ NORMS = ["layers.0.norm", "layers.1.norm"]
 )
 def test_a_step_that_did_nothing_fails_the_gate(
     steps: list[str],
-    smoothed: dict[str, list[str]],
+    scaled: dict[str, list[str]],
     errors: dict[str, dict[str, float]],
     message: str,
 ) -> None:
     model = model_of(2, quantized="sparsegpt" not in steps)
     with pytest.raises(QuantlineError, match=message) as error:
-        check_steps(model, recipe(*steps), smoothed, errors)
+        check_steps(model, recipe(*steps), scaled, errors, [])
     assert error.value.exit_code == 4
 
 
 def test_steps_that_reached_every_layer_pass() -> None:
     both = {name: {"gptq": 1.0, "sgpt": 1.0} for name in UPS}
-    check_steps(model_of(2, False), recipe("sparsegpt"), {}, both)
-    check_steps(model_of(2, True), recipe("smoothquant", "gptq"), {"smoothquant": NORMS}, both)
+    check_steps(model_of(2, False), recipe("sparsegpt"), {}, both, [])
+    smoothed = {"smoothquant": NORMS}
+    check_steps(model_of(2, True), recipe("smoothquant", "gptq"), smoothed, both, [])
     with pytest.raises(QuantlineError, match="no module was quantized") as error:
-        check_steps(model_of(2, False), recipe("rounding"), {}, {})
+        check_steps(model_of(2, False), recipe("rounding"), {}, {}, [])
     assert error.value.exit_code == 4
 
 

@@ -18,8 +18,9 @@ from conf.app import report
 from conf.errors import QuantlineError, environment_reason, reading, writing
 from conf.terminal import chatter_to, progress
 from quantize.calibrate.resume import WorkFolder
-from quantize.calibrate.sequential import Run, _Step
+from quantize.calibrate.sequential import Run, _Passes
 from quantize.checkpoint.publish import locked, published_whole
+from quantize.steps.base.step import steps_named
 from tests.conftest import ROOT
 
 REFUSED = ["ENOSPC", "EDQUOT", "EROFS", "EACCES", "EMFILE", "EIO", "EFBIG", "EPERM", "ENFILE"]
@@ -210,8 +211,9 @@ def test_a_damaged_layer_and_those_behind_it_are_done_again(
     work, modules, _ = kept(tmp_path)
     work.save(0, 1, modules, NOTES)
     cut(work._file(0, 1))
-    step = object.__new__(_Step)
-    step.state, step.name, step.number = Run(steps, progress(), torch.float32, work), name, 0
-    step._modules = lambda subgraph: modules  # type: ignore[method-assign]
-    assert step._finished_layers([None, None, None]) == left
+    passes = object.__new__(_Passes)
+    passes.state = Run(steps_named(steps), progress(), torch.float32, work)
+    passes.step, passes.number = steps_named([name])[0], 0
+    passes._modules = lambda subgraph: modules  # type: ignore[method-assign]
+    assert passes._finished_layers([None, None, None]) == left
     assert work.has(0, 0) == (len(steps) == 1)
