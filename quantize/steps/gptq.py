@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from conf.errors import gate_failed
 from conf.schema.ranges import Range, range_of, within
 from conf.schema.steps import Kind
-from quantize.steps.base.changes import Changes
 from quantize.steps.base.step import Step
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
 
     from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.changes import Changes
     from quantize.steps.base.file_fields import ModifierFields
 
 
@@ -64,12 +64,12 @@ class Gptq(Step[GptqOptions]):
         """GPTQ forgets at its end which modules it could only round."""
         return list(modifier._rtn_fallback_module_names)
 
-    def check_changes(self, changes: Changes) -> None:
+    def check_changes(self, changes: "Changes") -> None:
         self._check_fallbacks(changes)
         touched = changes.touched(self.shows_error_as)
         changes.require_modules(self.name, touched, changes.quantized)
 
-    def _check_fallbacks(self, changes: Changes) -> None:
+    def _check_fallbacks(self, changes: "Changes") -> None:
         limit = changes.recipe.options_of(self).max_fallback
         rounded, modules = changes.fallbacks, len(changes.errors)
         if len(rounded) > limit * modules:

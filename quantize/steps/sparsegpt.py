@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from conf.schema.ranges import Range, range_of, within
 from conf.schema.steps import Kind
-from quantize.steps.base.changes import Changes
 from quantize.steps.base.step import Step
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from conf.formats.served import Stored
     from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.changes import Changes
     from quantize.steps.base.file_fields import ModifierFields
 
 MASK = "2:4"
@@ -77,7 +77,7 @@ class SparseGpt(Step[SparseGptOptions]):
 
         return sparsegpt_patches()
 
-    def check_changes(self, changes: Changes) -> None:
+    def check_changes(self, changes: "Changes") -> None:
         changes.require_modules(self.name, changes.touched(NOTED_AS), changes.named)
 
     def file_fields(self) -> "type[ModifierFields]":

@@ -4,11 +4,12 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from conf.schema.steps import Kind, Options, known_steps
-from quantize.steps.base.changes import Changes
 from quantize.steps.base.step import Scaled, Step
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
+
+    from quantize.steps.base.changes import Changes
 
 
 class RescalingStep(Step[Options]):
@@ -40,5 +41,5 @@ class RescalingStep(Step[Options]):
             for mapping in self.resolved(modifier) or []
         ]
 
-    def check_changes(self, changes: Changes) -> None:
+    def check_changes(self, changes: "Changes") -> None:
         changes.require_layers(self.name)

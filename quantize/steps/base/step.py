@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conf.schema.steps import Options, StepSchema, known_steps
-from quantize.steps.base.changes import Changes
 
 if TYPE_CHECKING:
     import torch
     from llmcompressor.modifiers import Modifier
 
     from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.changes import Changes
     from quantize.steps.base.file_fields import ModifierFields
 
 BYTES_16_BIT, BYTES_32_BIT = 2, 4
@@ -85,7 +85,7 @@ class Step(StepSchema[Options], ABC):
 
     # ---- what it did ----------------------------------------------------------------------
 
-    def check_changes(self, changes: Changes) -> None:
+    def check_changes(self, changes: "Changes") -> None:
         """Raises where the step did not do what the recipe claims."""
 
 
