@@ -41,7 +41,7 @@ class Text:
     """The calibration text as batches, and its record."""
 
     batches: Batches
-    record: dict[str, Any] | None
+    record: dict[str, object] | None
     sha256: str = ""
 
 
@@ -121,11 +121,11 @@ def _text(config: QuantizeConfig, tokenizer: Any, steps: list[Any]) -> Text:
     return Text(batches(samples, config.batch_size), _record(config, counts), counts.sha256)
 
 
-def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, Any]:
+def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, object]:
     return {"source": asdict(config.calibration), "counts": asdict(counts)}
 
 
-def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]:
+def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, object]:
     """What has to be the same for a finished layer to be taken over from an earlier try."""
     recipe = asdict(config.recipe)
     for remark in ("description", "when", "hardware"):

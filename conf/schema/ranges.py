@@ -17,7 +17,6 @@ from omegaconf import MISSING
 from conf.errors import nearest
 from conf.explain import without_none
 
-Metadata = dict[str, Any]
 RANGE, CHOICES, NOT_EMPTY, TEXT = "range", "choices", "not_empty", "text"
 # Characters that no file name and no JSON record can hold.
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -53,6 +52,9 @@ class Range:
         if self.above_least:
             return f"above {_plain(self.least)}, at most {_plain(self.most)}"
         return f"{_plain(self.least)} to {_plain(self.most)}"
+
+
+Metadata = dict[str, Range | tuple[str, ...] | bool | str]
 
 
 def _plain(number: float) -> str:

@@ -31,7 +31,7 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
 from conf.errors import world_fault
-from quantize.calibrate.resume import Modules, Notes, WorkFolder
+from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import Scaled, Step
 
@@ -57,16 +57,17 @@ class Run:
     rescaled: set[str] = field(default_factory=set)
     """These, and the modules that take the scales up again."""
 
-    def notes_of(self, modules: Modules) -> Notes:
+    def notes_of(self, modules: Modules) -> LayerNotes:
         """What is kept of a layer beside its weights."""
         errors = {name: self.errors[name] for name in modules if name in self.errors}
-        return {"errors": errors, "fallbacks": [name for name in self.fallbacks if name in modules]}
+        fallbacks = [name for name in self.fallbacks if name in modules]
+        return LayerNotes(errors=errors, fallbacks=fallbacks)
 
-    def take_over(self, notes: Notes) -> None:
+    def take_over(self, notes: LayerNotes) -> None:
         """Notes of a layer that an earlier try finished."""
-        for name, errors in notes["errors"].items():
+        for name, errors in notes.errors.items():
             self.errors[name].update(errors)
-        self.fallbacks += [name for name in notes["fallbacks"] if name not in self.fallbacks]
+        self.fallbacks += [name for name in notes.fallbacks if name not in self.fallbacks]
 
 
 RUN: ContextVar[Run] = ContextVar("run")
