@@ -148,9 +148,9 @@ def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
     except Exception as error:  # its own classes raise whatever a bad value runs into
         raise bad_input(f"{file.path}: {_one_line(error)}") from error
     chosen = [ChosenStep(*parts) for parts in zip(steps, modifiers, places, strict=True)]
-    for step in chosen:
-        if step.step.kind is Kind.ROUNDS:
-            _check_rounding(file, step, chosen)
+    for entry in chosen:
+        if entry.step.kind is Kind.ROUNDS:
+            _check_rounding(file, entry, chosen)
     return _described(recipe, file, chosen), modifiers
 
 
@@ -259,12 +259,12 @@ def stored(args: QuantizationArgs) -> Stored:
 
 def _described(recipe: RecipeConfig, file: YamlFile, chosen: list[ChosenStep]) -> RecipeConfig:
     """What is said of the file elsewhere: its steps, and the modules that they prune or round."""
-    prunes = [step.modifier for step in chosen if step.step.kind is Kind.PRUNES]
+    prunes = [entry.modifier for entry in chosen if entry.step.kind is Kind.PRUNES]
     main: Any = prunes[-1] if prunes else chosen[-1].modifier
     return replace(
         recipe,
         description=f"llm-compressor's {file.path.name}.",
-        steps=[step.step.name for step in chosen],
+        steps=[entry.step.name for entry in chosen],
         weights=None,
         activations=None,
         lm_head=None,

@@ -91,8 +91,12 @@ class Step(StepSchema[Options], ABC):
 
 def steps_named(names: Iterable[str]) -> list[Step[Any]]:
     """The algorithms behind these names."""
-    steps = [known_steps()[name] for name in names]
-    return [step for step in steps if isinstance(step, Step)]
+    steps = []
+    for name in names:
+        step = known_steps()[name]
+        assert isinstance(step, Step), name
+        steps.append(step)
+    return steps
 
 
 def step_of_modifier() -> dict[str, Step[Any]]:
