@@ -25,10 +25,11 @@ from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain, field_type
 from conf.schema.load import EngineConfig
 from conf.schema.ranges import check_values
+from conf.schema.steps import gate_options
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
-BESIDE_A_FILE = {"recipe.file", "recipe.gptq.max_fallback"}
+BESIDE_A_FILE = {"recipe.file", *gate_options()}
 # What Hydra raises for a config that cannot be composed; not all are exceptions of its own.
 COMPOSING = (
     HydraException,

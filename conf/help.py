@@ -15,7 +15,7 @@ from omegaconf import MISSING
 from conf import sources
 from conf.compose import Command
 from conf.explain import without_none
-from conf.schema.ranges import words
+from conf.schema.ranges import TEXT, words
 
 FIELDS = "Options of the groups, with their defaults; a chosen file may set others (see --cfg job)"
 WIDTH = 100
@@ -112,7 +112,8 @@ def options(schema: type[Any], before: str = "") -> list[tuple[str, Any, str]]:
         if dataclasses.is_dataclass(part):
             found += options(typing.cast(type, part), f"{name}.")
         else:
-            found.append((name, field, texts.get(field.name, "")))
+            text = field.metadata.get(TEXT) or texts.get(field.name, "")
+            found.append((name, field, text))
     return found
 
 

@@ -27,7 +27,7 @@ from quantize.calibrate.compress import Batches, compress
 from quantize.checkpoint.reload import weights_held
 from quantize.models.fetch import fetch
 from quantize.models.load import load
-from quantize.steps.modifiers import modifiers
+from quantize.modifiers import modifiers
 
 COMMAND = replace(
     QUANTIZE,

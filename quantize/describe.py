@@ -29,7 +29,7 @@ from quantize.__main__ import COMMAND
 from quantize.fit import check_fit
 from quantize.models.load import empty_model
 from quantize.models.make import architecture_config
-from quantize.steps.modifiers import formats
+from quantize.steps.base.formats import formats
 
 TYPES = {
     torch.bfloat16: "BF16",

@@ -16,10 +16,13 @@ from llmcompressor.modifiers import Modifier
 from conf.errors import bad_input
 from conf.formats.served import Stored
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
+from conf.schema.steps import Kind
 from conf.terminal import listed
-from quantize.steps.recipe_file import listed as as_list
-from quantize.steps.recipe_file import scheme_targets, stored
+from quantize.recipe_file import listed as as_list
+from quantize.recipe_file import scheme_targets, stored
+from quantize.steps.base.step import steps_named
 
+Linears = dict[str, torch.nn.Linear]
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it says how many more
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
@@ -57,15 +60,15 @@ def parts_of(recipe: RecipeConfig) -> list[Part]:
     return [Part("recipe", recipe.targets, recipe.ignore, formats, recipe.is_sparse)]
 
 
-def parts_of_file(path: str, modifiers: list[Modifier]) -> list[Part]:
+def parts_of_file(recipe: RecipeConfig, modifiers: list[Modifier]) -> list[Part]:
     """The parts of an llm-compressor recipe: each modifier with its own targets and ignore list."""
-    found = []
-    for modifier in modifiers:
-        option = f"{path}: {type(modifier).__name__}"
+    parts = []
+    for step, modifier in zip(steps_named(recipe.steps), modifiers, strict=True):
+        option = f"{recipe.file}: {step.modifier_name}"
         ignore = as_list(getattr(modifier, "ignore", []))
-        if hasattr(modifier, "mask_structure"):
-            found.append(Part(option, as_list(modifier.targets), ignore, prunes=True))
-        elif hasattr(modifier, "resolve_quantization_config"):
+        if step.kind is Kind.PRUNES:
+            parts.append(Part(option, as_list(modifier.targets), ignore, prunes=True))
+        elif step.kind is Kind.ROUNDS:
             formats = {
                 target: Format(
                     stored(scheme.weights),
@@ -73,18 +76,18 @@ def parts_of_file(path: str, modifiers: list[Modifier]) -> list[Part]:
                 )
                 for target, scheme in scheme_targets(modifier).items()
             }
-            found.append(Part(option, list(formats), ignore, formats))
+            parts.append(Part(option, list(formats), ignore, formats))
         elif ignore:
-            found.append(Part(option, [], ignore))
-    return found
+            parts.append(Part(option, [], ignore))
+    return parts
 
 
 def check_fit(
     model: Any, recipe: RecipeConfig, name: str, parts: list[Part] | None = None
-) -> dict[str, Any]:
+) -> Linears:
     """Raises where the recipe does not fit the architecture; the modules that it changes."""
     parts = parts or parts_of(recipe)
-    modules: dict[str, Any] = {}
+    modules: Linears = {}
     rounded: dict[str, str] = {}
     _check_experts(model, name)
     for part in parts:
@@ -197,7 +200,7 @@ def _check_experts(model: Any, name: str) -> None:
         )
 
 
-def _check_head(model: Any, recipe: RecipeConfig, part: Part, modules: dict[str, Any]) -> None:
+def _check_head(model: Any, recipe: RecipeConfig, part: Part, modules: Linears) -> None:
     if model.config.tie_word_embeddings and "lm_head" in modules and not recipe.lm_head:
         raise bad_input(
             f"{part.option}.ignore: lm_head is the embedding in this model and would be quantized "
@@ -205,7 +208,7 @@ def _check_head(model: Any, recipe: RecipeConfig, part: Part, modules: dict[str,
         )
 
 
-def _check_widths(part: Part, modules: dict[str, Any]) -> None:
+def _check_widths(part: Part, modules: Linears) -> None:
     """Columns that are no multiple of a group, of a packed word or of a mask."""
     for form in dict.fromkeys(part.formats.values()):
         targets = [target for target, of in part.formats.items() if of is form]
@@ -227,7 +230,7 @@ def _check_widths(part: Part, modules: dict[str, Any]) -> None:
         _divides(modules, MASK_WIDTH, "the width of a 2:4 mask, 4,")
 
 
-def _divides(modules: dict[str, Any], size: int, what: str, hint: str = "") -> None:
+def _divides(modules: Linears, size: int, what: str, hint: str = "") -> None:
     wrong = [
         f"{name} ({module.in_features} columns)"
         for name, module in modules.items()

@@ -15,6 +15,7 @@ from conf.hardware import resolve_gpu
 from conf.models import files_sha256, read_config
 from conf.schema.commands import QuantizeConfig
 from conf.schema.load import GpuConfig
+from conf.schema.steps import known_steps
 from conf.terminal import chatter_to, say
 from quantize.calibrate.batches import TextCounts, batches, calibration_samples
 from quantize.calibrate.compress import Batches, Outcome, compress
@@ -28,9 +29,9 @@ from quantize.checkpoint.reload import probe_logits
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
 from quantize.models.source import check_source
+from quantize.modifiers import modifiers, runnable
 from quantize.preflight import Preflight, check_machine, preflight
-from quantize.steps.modifiers import modifiers
-from quantize.steps.recipe_file import from_file, runnable
+from quantize.recipe_file import from_file
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
 
@@ -40,7 +41,7 @@ class Text:
     """The calibration text as batches, and its record."""
 
     batches: Batches
-    record: dict[str, Any] | None
+    record: dict[str, object] | None
     sha256: str = ""
 
 
@@ -59,7 +60,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
         checked = preflight(architecture, config, steps)
     config = replace(config, recipe=checked.recipe)
     recipe = config.recipe
-    steps = runnable(steps) if steps else modifiers(recipe)
+    steps = runnable(recipe, steps) if steps else modifiers(recipe)
     for line in checked.lines():
         say(f"{name}: {line}")
     check_machine(checked, config)
@@ -120,16 +121,18 @@ def _text(config: QuantizeConfig, tokenizer: Any, steps: list[Any]) -> Text:
     return Text(batches(samples, config.batch_size), _record(config, counts), counts.sha256)
 
 
-def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, Any]:
+def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, object]:
     return {"source": asdict(config.calibration), "counts": asdict(counts)}
 
 
-def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, Any]:
+def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, object]:
     """What has to be the same for a finished layer to be taken over from an earlier try."""
     recipe = asdict(config.recipe)
-    for words in ("description", "when", "hardware"):
-        del recipe[words]
-    del recipe["gptq"]["max_fallback"]  # a gate at the end, which changes no layer
+    for remark in ("description", "when", "hardware"):
+        del recipe[remark]
+    for step in known_steps().values():
+        for gate in step.gates:  # judges the result and changes no layer
+            del recipe[step.name][gate]
     if config.recipe.file:
         recipe["content"] = Path(config.recipe.file).expanduser().read_text()
     return {
@@ -220,7 +223,7 @@ def _summary(folder: Path, manifest: Manifest, original_bytes: int) -> None:
         f"{derived['weights']} weights at least {derived['similarity']:.4f} similar"
     )
     if manifest.fallbacks:
-        say(f"GPTQ could only round {len(manifest.fallbacks)} modules: {manifest.fallbacks[0]} ...")
+        say(f"{len(manifest.fallbacks)} modules could only be rounded: {manifest.fallbacks[0]} ...")
     say(f"asked: {manifest.canary['prompt']}")
     say(f"it says: {manifest.canary['answer']}")
     print(folder)

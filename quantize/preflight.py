@@ -15,14 +15,13 @@ from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
-from quantize.fit import check_fit, check_pattern_times, fitting_group, parts_of_file
+from quantize.fit import Linears, check_fit, check_pattern_times, fitting_group, parts_of_file
 from quantize.models.load import empty_model
-from quantize.steps.mappings import check_mappings
+from quantize.steps.base.step import steps_named
 
 # Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
 FLOPS_GPU, FLOPS_CPU = 3e14, 4e10
 TFLOPS_OF_MEASURED_GPU = 989
-PASSES = {"smoothquant": 1, "awq": 24, "sparsegpt": 4, "gptq": 4, "autoround": 400, "rounding": 0}
 
 
 @dataclass
@@ -67,9 +66,11 @@ def preflight(
     except ValueError as error:
         raise bad_input(str(error)) from error
     name = str(config.model.name)
-    parts = parts_of_file(str(recipe.file), modifiers) if modifiers else None
+    parts = parts_of_file(recipe, modifiers) if modifiers else None
     modules = check_fit(model, recipe, name, parts)
-    check_mappings(model, recipe.steps, name, modifiers or [], recipe.file or "")
+    for number, step in enumerate(steps_named(recipe.steps)):
+        option = f"{recipe.file}: {step.modifier_name}" if recipe.file else step.name
+        step.check_model(model, name, modifiers[number] if modifiers else None, option)
     needs = _needs(model, config, modules)
     return Preflight(recipe, len(modules), *needs, machine=_other_machine(config))
 
@@ -105,7 +106,7 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
 
 
 def _needs(
-    model: Any, config: QuantizeConfig, modules: dict[str, Any]
+    model: Any, config: QuantizeConfig, modules: Linears
 ) -> tuple[float, float, float, float]:
     """Disk, host and GPU memory in GiB, and minutes."""
     weights = sum(parameter.numel() for parameter in model.parameters())
@@ -115,11 +116,10 @@ def _needs(
     body = sum(module.in_features * module.out_features for module in modules.values())
     widest = max(module.in_features for module in modules.values()) if modules else 0
     layer = body / max(1, model.config.num_hidden_layers)
-    gpu = (
-        layer * 2 * 4 + widest**2 * 4 * 5
-    )  # weights and copies, the widest Hessian, its inverse and a copy
+    steps = steps_named(config.recipe.steps)
+    gpu = max((step.gpu_bytes(layer, widest) for step in steps), default=0.0)
     tokens = config.calibration.samples * config.calibration.length
-    passes = sum(PASSES[step] for step in config.recipe.steps) if config.recipe.needs_text else 0
+    passes = sum(step.passes for step in steps) if config.recipe.needs_text else 0
     share = (config.gpu.bf16_tflops or TFLOPS_OF_MEASURED_GPU) / TFLOPS_OF_MEASURED_GPU
     seconds = 2 * body * tokens * passes / (FLOPS_GPU * share if on_gpu else FLOPS_CPU)
     return disk / 2**30, host / 2**30, gpu / 2**30, seconds / 60

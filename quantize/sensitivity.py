@@ -33,7 +33,7 @@ from quantize.fit import check_fit, fitting_group
 from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.models.source import check_source
-from quantize.steps.modifiers import formats
+from quantize.steps.base.formats import formats
 
 BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
 FULL_BITS = 16

@@ -17,8 +17,7 @@ from omegaconf import MISSING
 from conf.errors import nearest
 from conf.explain import without_none
 
-Metadata = dict[str, Any]
-RANGE, CHOICES, NOT_EMPTY = "range", "choices", "not_empty"
+RANGE, CHOICES, NOT_EMPTY, TEXT = "range", "choices", "not_empty", "text"
 # Characters that no file name and no JSON record can hold.
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 SEED_MOST = 2**32 - 1  # numpy takes no larger seed
@@ -55,6 +54,9 @@ class Range:
         return f"{_plain(self.least)} to {_plain(self.most)}"
 
 
+Metadata = dict[str, Range | tuple[str, ...] | bool | str]
+
+
 def _plain(number: float) -> str:
     return str(int(number)) if number == int(number) else f"{number:g}"
 
@@ -77,6 +79,11 @@ def choices(*known: str) -> Metadata:
 def not_empty() -> Metadata:
     """Metadata: a text that says something; in a list, each entry."""
     return {NOT_EMPTY: True}
+
+
+def documented(text: str) -> Metadata:
+    """Metadata: what help prints, where it is not known before the module is read."""
+    return {TEXT: text}
 
 
 def range_of(schema: type[Any], name: str) -> Range:

@@ -8,12 +8,25 @@ from omegaconf import MISSING
 
 from conf.formats.served import DYNAMIC, STATIC, Stored, refusal
 from conf.schema.checks import plain_name
-from conf.schema.ranges import Range, choices, not_empty, within
+from conf.schema.ranges import Range, choices, documented, not_empty, within
+from conf.schema.steps import (
+    Kind,
+    Options,
+    StepSchema,
+    has_options,
+    known_steps,
+    names_of,
+    prunes,
+    with_step_options,
+)
 
-# Steps that change weights without rounding them, and steps that round.
-TRANSFORMS = ("smoothquant", "awq", "sparsegpt")
-ROUNDERS = ("rounding", "gptq", "autoround")
-STEPS = (*TRANSFORMS, *ROUNDERS)
+BEFORE_ROUNDING = names_of(Kind.TRANSFORMS, Kind.PRUNES)
+ROUNDERS = names_of(Kind.ROUNDS)
+STEPS = (*BEFORE_ROUNDING, *ROUNDERS)
+STEPS_TEXT = (
+    f"The steps in their order: {', '.join(BEFORE_ROUNDING)}; then {', '.join(ROUNDERS[:-1])} or "
+    f"{ROUNDERS[-1]}."
+)
 NUMBER_TYPES = ("int", "float")
 STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block", "token")
 GROUPED = ("group", "tensor_group")
@@ -86,58 +99,12 @@ HEAD_FORMATS = {
 
 
 @dataclass
-class SmoothQuantStep:
-    """Moves outliers from activations into weights, where they cost less."""
-
-    smoothing_strength: float = field(default=0.8, metadata=within(0, 1))
-    """0 leaves activations as they are, 1 makes them flat."""
-
-
-@dataclass
-class AwqStep:
-    """Scales the channels that activations say matter, so that rounding hurts them less."""
-
-    grid: int = field(default=20, metadata=within(2, 1000))
-    """Scales tried for each group of layers."""
-    duo_scaling: bool = True
-    """Let weights have a say beside activations."""
-
-
-@dataclass
-class SparseGptStep:
-    """Prunes to 2:4, two zeros in every four weights of a row, and lets the rest make up for it."""
-
-    block_size: int = field(default=128, metadata=within(4, 65536))
-    """Columns that are updated together; a multiple of 4."""
-    dampening: float = field(default=0.01, metadata=within(0, 1))
-    """Share of the mean diagonal that is added to the Hessian."""
-
-
-@dataclass
-class GptqStep:
-    """Rounds a weight matrix column by column and lets the rest make up for the error."""
-
-    block_size: int = field(default=128, metadata=within(1, 65536))
-    """Columns that are updated together."""
-    dampening: float = field(default=0.01, metadata=within(0, 1))
-    """Share of the mean diagonal that is added to the Hessian."""
-    act_order: bool = True
-    """Round the columns that matter most first; the order is not stored, so it costs no speed."""
-    max_fallback: float = field(default=0.05, metadata=within(0, 1))
-    """Share of modules that may fall back to plain rounding before the run fails."""
-
-
-@dataclass
-class AutoRoundStep:
-    """Learns how to round, layer by layer, by signed gradient descent."""
-
-    iterations: int = field(default=200, metadata=within(1, 100000))
-    """Steps of descent for each layer."""
-
-
-@dataclass
+@with_step_options
 class RecipeConfig:
-    """What is done to a model, step by step, and how the result is stored."""
+    """What is done to a model, step by step, and how the result is stored.
+
+    Each step with options has a field of its name too, which `options_of` reads.
+    """
 
     name: str = MISSING
     """What checkpoints and results call it; the file's name if not given."""
@@ -149,8 +116,9 @@ class RecipeConfig:
     """When to use it."""
     hardware: str = ""
     """What runs it."""
-    steps: list[str] = field(default_factory=list, metadata=choices(*STEPS))
-    """The steps in their order: smoothquant, awq, sparsegpt; then rounding, gptq or autoround."""
+    steps: list[str] = field(
+        default_factory=list, metadata=choices(*STEPS) | documented(STEPS_TEXT)
+    )
     weights: NumberFormat | None = field(default_factory=NumberFormat)
     """How weights are stored; null leaves them as they are (pruning alone)."""
     activations: NumberFormat | None = None
@@ -163,16 +131,6 @@ class RecipeConfig:
     """Module classes or `re:` patterns to quantize."""
     ignore: list[str] = field(default_factory=lambda: ["lm_head"], metadata=not_empty())
     """Modules or `re:` patterns to leave alone."""
-    smoothquant: SmoothQuantStep = field(default_factory=SmoothQuantStep)
-    """Options of that step."""
-    awq: AwqStep = field(default_factory=AwqStep)
-    """Options of that step."""
-    sparsegpt: SparseGptStep = field(default_factory=SparseGptStep)
-    """Options of that step."""
-    gptq: GptqStep = field(default_factory=GptqStep)
-    """Options of that step."""
-    autoround: AutoRoundStep = field(default_factory=AutoRoundStep)
-    """Options of that step."""
 
     def __post_init__(self) -> None:
         if self.file:
@@ -183,7 +141,9 @@ class RecipeConfig:
         plain_name("recipe.name", self.name)
         check_order("recipe.steps", self.steps, self.weights is not None)
         self._check_formats()
-        self._check_sparsity()
+        for name in self.steps:
+            step = known_steps()[name]
+            step.check_options(self.options_of(step))
         if not self.targets:
             raise ValueError("recipe.targets=[]: name the modules to quantize, as [Linear]")
         for option, patterns in (("targets", self.targets), ("ignore", self.ignore)):
@@ -202,21 +162,20 @@ class RecipeConfig:
         if self.activations is not None:
             self.activations.check("recipe.activations")
         activations = self.activations.stored if self.activations else None
-        found = refusal(self.weights.stored, activations)
-        if found is not None:
-            value = getattr(getattr(self, found.part), found.field)
+        refused = refusal(self.weights.stored, activations)
+        if refused is not None:
+            value = getattr(getattr(self, refused.part), refused.field)
             shown = str(value).lower() if isinstance(value, bool) else value
-            raise ValueError(f"recipe.{found.part}.{found.field}={shown}: {found.reason}")
-        check_together("recipe", self.steps, self.weights.stored, self.awq.duo_scaling)
+            raise ValueError(f"recipe.{refused.part}.{refused.field}={shown}: {refused.reason}")
+        for name in self.steps:
+            step = known_steps()[name]
+            step.check_weights("recipe", self.weights.stored, self.options_of(step))
 
-    def _check_sparsity(self) -> None:
-        if not self.is_sparse:
-            return
-        if self.sparsegpt.block_size % 4:
-            raise ValueError(
-                f"recipe.sparsegpt.block_size={self.sparsegpt.block_size}: must be a multiple of "
-                "4, the width of a 2:4 mask"
-            )
+    def options_of(self, step: StepSchema[Options]) -> Options:
+        """The options that this recipe gives to a step."""
+        options = getattr(self, step.name) if has_options(step) else step.options()
+        assert isinstance(options, step.options)
+        return options
 
     @property
     def is_sparse(self) -> bool:
@@ -231,48 +190,38 @@ class RecipeConfig:
     @property
     def needs_text(self) -> bool:
         static = self.activations is not None and not self.activations.dynamic
-        return static or self.kv_cache is not None or self.steps != ["rounding"]
+        by_steps = any(known_steps()[name].needs_text for name in self.steps)
+        return static or self.kv_cache is not None or by_steps
 
 
-def check_order(option: str, steps: list[str], rounds: bool) -> None:
+def check_order(option: str, names: list[str], rounds: bool) -> None:
     """Raises where a step would undo an earlier one, or nothing rounds at the end."""
-    shown = f"{option}=[{', '.join(steps)}]"
-    twice = [step for step in steps if steps.count(step) > 1]
+    shown = f"{option}=[{', '.join(names)}]"
+    twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"{shown}: {twice[0]} stands there twice")
-    if not steps:
+    if not names:
         raise ValueError(f"{shown}: name at least one step")
-    rounding = [step for step in steps if step in ROUNDERS]
-    if not rounds and (rounding or "awq" in steps or not prunes(steps)):
+    steps = [known_steps()[name] for name in names]
+    rounding = [name for name in names if name in ROUNDERS]
+    unusable = rounding or any(step.needs_rounding for step in steps)
+    if not rounds and (unusable or not prunes(names)):
         raise ValueError(
             f"{shown}: nothing rounds; end with {', '.join(ROUNDERS)} (weights=null goes with "
-            "sparsegpt alone)"
+            f"{' or '.join(names_of(Kind.PRUNES))} alone)"
         )
-    if rounds and (len(rounding) != 1 or rounding != steps[-1:]):
+    if rounds and (len(rounding) != 1 or rounding != names[-1:]):
         raise ValueError(
             f"{shown}: the last step has to round, and no other ({', '.join(ROUNDERS)}); what "
             "comes after rounding undoes it"
         )
-    if "awq" in steps and "smoothquant" in steps[steps.index("awq") :]:
-        raise ValueError(
-            f"{shown}: smoothquant scales the same channels anew and undoes awq; "
-            "the order is smoothquant, awq"
-        )
-
-
-def check_together(option: str, steps: list[str], weights: Stored, duo_scaling: bool) -> None:
-    """Raises where a step cannot make these weights, or would lose what another made."""
-    if "autoround" in steps and weights.type == "float":
-        raise ValueError(f"{option}: autoround goes with int weights; use rounding or gptq")
-    if "awq" in steps and weights.strategy == "tensor" and duo_scaling:
-        raise ValueError(
-            f"{option}: awq with duo_scaling needs a scale for each channel or group, and the "
-            "weights' strategy is tensor"
-        )
-    if prunes(steps) and not weights.symmetric:
-        raise ValueError(f"{option}: 2:4 zeros survive only symmetric rounding; symmetric=true")
-    if prunes(steps) and weights.type == "float":
-        raise ValueError(f"{option}: sparsegpt goes with int weights, or with none")
+    for number, step in enumerate(steps):
+        for undone in names[:number]:
+            if undone in step.undoes:
+                raise ValueError(
+                    f"{shown}: {step.name} {step.undoes[undone]} and undoes {undone}; "
+                    f"the order is {step.name}, {undone}"
+                )
 
 
 def check_pattern(option: str, pattern: str) -> None:
@@ -289,8 +238,3 @@ def check_pattern(option: str, pattern: str) -> None:
         raise ValueError(f"{option}: '{pattern}' is no regular expression: {error}") from error
     if pattern == "re:":
         raise ValueError(f"{option}: '{pattern}' has no expression after re:")
-
-
-def prunes(steps: list[str]) -> bool:
-    """Whether these steps set two of every four weights to zero."""
-    return "sparsegpt" in steps

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,15 @@ from loguru import logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from conf.errors import QuantlineError, bad_input, environment_reason, gate_failed, one_line
+from conf.errors import QuantlineError, bad_input, environment_reason, one_line
 from conf.schema.recipe import RecipeConfig
 from conf.terminal import progress
 from quantize.calibrate import sequential
 from quantize.calibrate.resume import WorkFolder
-from quantize.calibrate.solver import Errors, ours
-from quantize.steps.step_check import check_steps
+from quantize.calibrate.solver import noted_errors
+from quantize.calibrate.step_check import check_steps
+from quantize.steps.base.changes import Errors
+from quantize.steps.base.step import steps_named
 
 Batches = list[dict[str, torch.Tensor]]
 
@@ -35,16 +37,16 @@ class Outcome:
     resumed_layers: int
     """Layers that an earlier try had finished."""
     fallbacks: list[str]
-    """Modules that GPTQ could only round."""
+    """Modules that could only be rounded."""
     rescaled: set[str]
-    """Modules that SmoothQuant or AWQ may have scaled."""
+    """Modules whose weights a step scaled, or that hold the scales."""
 
 
 def compress(
     model: Any,
     tokenizer: Any,
     recipe: RecipeConfig,
-    steps: list[Modifier],
+    modifiers: list[Modifier],
     batches: Batches,
     work: WorkFolder | None,
     console: Console,
@@ -54,18 +56,22 @@ def compress(
     logger.remove()
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
-    state = sequential.Run(list(recipe.steps), bars, stored_as, work)
+    state = sequential.Run(steps_named(recipe.steps), bars, stored_as, work)
     sequential.RUN.set(state)
-    with _named_failure(recipe.name), bars, ours(model, recipe.is_sparse, state.errors):
+    with ExitStack() as stack:
+        stack.enter_context(_named_failure(recipe.name))
+        stack.enter_context(bars)
+        stack.enter_context(noted_errors(model, state.errors))
+        for step in state.steps:
+            stack.enter_context(step.patches(recipe))
         oneshot(
             model=model,
             tokenizer=tokenizer,
-            recipe=steps,
+            recipe=modifiers,
             dataset=DataLoader(batches, batch_size=None) if batches else None,
             pipeline=sequential.NAME,
         )
-    _check_fallbacks(state.fallbacks, state.errors, recipe)
-    check_steps(model, recipe, state.smoothed, state.errors)
+    check_steps(model, recipe, state.scaled, state.errors, state.fallbacks)
     return Outcome(
         dict(state.errors),
         dict(state.layer_seconds),
@@ -88,13 +94,3 @@ def _named_failure(recipe: str) -> Iterator[None]:
         raise bad_input(
             f"recipe={recipe}: llm-compressor cannot run it on this model: {one_line(error)}"
         ) from error
-
-
-def _check_fallbacks(fallbacks: list[str], errors: Errors, recipe: RecipeConfig) -> None:
-    limit = recipe.gptq.max_fallback
-    if fallbacks and len(fallbacks) > limit * len(errors):
-        raise gate_failed(
-            f"recipe={recipe.name}: GPTQ could only round {len(fallbacks)} of {len(errors)} "
-            f"modules, {fallbacks[0]} the first; raise recipe.gptq.dampening or "
-            f"calibration.samples, or allow it with recipe.gptq.max_fallback (now {limit})"
-        )

@@ -4,30 +4,33 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from compressed_tensors.offload import update_offload_parameter
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from conf.errors import environment_reason, writing
+from quantize.steps.base.changes import Errors
 
 Modules = dict[str, torch.nn.Module]
-Notes = dict[str, Any]
 KEY = "key.json"
 NOTES = "notes"
 WORK_FORMAT = 3  # raise it when layers are kept differently
 KEPT = re.compile(r"step(\d+)-layer\d+\.safetensors")
 
 
-class _Notes(BaseModel):
+class LayerNotes(BaseModel):
     """What is kept of a layer beside its weights."""
 
-    errors: dict[str, dict[str, float]]
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # an error that is not finite stays so
+
+    errors: Errors
     fallbacks: list[str]
+    """Modules that could only be rounded."""
 
 
 class WorkFolder:
@@ -37,7 +40,7 @@ class WorkFolder:
     be read again counts as not finished.
     """
 
-    def __init__(self, folder: Path, key: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, key: Mapping[str, object]) -> None:
         self.folder = folder
         wanted = json.dumps(key, sort_keys=True)
         with writing(folder):
@@ -64,18 +67,18 @@ class WorkFolder:
             _clear(path)
 
     def _latest(self, step: int, layer: int) -> Path | None:
-        found = {_step_of(path): path for path in self.folder.glob(f"step*-layer{layer:04}.*")}
-        later = [number for number in found if number is not None and number >= step]
-        return found[max(later)] if later else None
+        by_step = {_step_of(path): path for path in self.folder.glob(f"step*-layer{layer:04}.*")}
+        later = [number for number in by_step if number is not None and number >= step]
+        return by_step[max(later)] if later else None
 
-    def save(self, step: int, layer: int, modules: Modules, notes: Notes) -> None:
+    def save(self, step: int, layer: int, modules: Modules, notes: LayerNotes) -> None:
         """Writes a layer whole, then forgets what the earlier step left of it."""
         tensors = {
             f"{name}.{part}": tensor.detach().cpu().contiguous()
             for name, module in modules.items()
             for part, tensor in _own_tensors(module)
         }
-        metadata = {NOTES: json.dumps(notes)}
+        metadata = {NOTES: notes.model_dump_json()}
         with writing(self.folder):
             _write(
                 self._file(step, layer), lambda path: save_file(tensors, path, metadata=metadata)
@@ -83,7 +86,7 @@ class WorkFolder:
         for earlier in range(step):
             self._file(earlier, layer).unlink(missing_ok=True)
 
-    def load(self, step: int, layer: int, modules: Modules) -> Notes:
+    def load(self, step: int, layer: int, modules: Modules) -> LayerNotes:
         """Puts the saved state back into the layer's modules; returns what was noted of it."""
         path = self._latest(step, layer)
         assert path is not None
@@ -104,8 +107,8 @@ def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 def _step_of(path: Path) -> int | None:
     """The step's number in a kept layer's name; none for another file."""
-    named = KEPT.fullmatch(path.name)
-    return int(named[1]) if named else None
+    kept = KEPT.fullmatch(path.name)
+    return int(kept[1]) if kept else None
 
 
 def _is_same(file: Path, wanted: str) -> bool:
@@ -123,9 +126,9 @@ def _clear(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> tuple[Notes, dict[str, torch.Tensor]]:
+def _read(path: Path) -> tuple[LayerNotes, dict[str, torch.Tensor]]:
     with safe_open(path, "pt") as file:
-        notes: Notes = json.loads(file.metadata()[NOTES])
+        notes = LayerNotes.model_validate_json(file.metadata()[NOTES])
         return notes, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
@@ -135,8 +138,7 @@ def _fits(path: Path, modules: Modules) -> bool:
     if not path.is_file():
         return False
     try:
-        notes, tensors = _read(path)
-        _Notes.model_validate(notes)
+        _, tensors = _read(path)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         if environment_reason(error):
             raise
@@ -151,7 +153,7 @@ def _fits(path: Path, modules: Modules) -> bool:
     return True
 
 
-def _write(path: Path, write: Any) -> None:
+def _write(path: Path, write: Callable[[Path], object]) -> None:
     unfinished = path.with_name(f".{path.name}")
     write(unfinished)
     os.replace(unfinished, path)  # noqa: PTH105

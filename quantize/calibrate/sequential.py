@@ -31,16 +31,11 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
 from conf.errors import world_fault
-from quantize.calibrate.resume import Modules, Notes, WorkFolder
-from quantize.calibrate.solver import Errors
-from quantize.steps.step_check import RESCALING
+from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder
+from quantize.steps.base.changes import Errors
+from quantize.steps.base.step import Scaled, Step
 
 NAME = "quantline"
-# SmoothQuant rescales what stays mathematically the same, so its first pass through a layer gives
-# the next one's input too. It is resumed as a whole: a layer's output before and after the
-# rescaling differs in the last bits.
-# AutoRound tunes each layer on what the original hands on, not on rounded input.
-IN_ONE_PASS = ("smoothquant", "autoround")
 GPU_SHARE_FOR_ACTIVATIONS = 0.4
 COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps beside them
 
@@ -49,7 +44,7 @@ COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps 
 class Run:
     """What the passes through the model show, keep and record."""
 
-    steps: list[str]
+    steps: list[Step[Any]]
     bars: Progress
     stored_as: torch.dtype
     work: WorkFolder | None = None
@@ -57,21 +52,22 @@ class Run:
     resumed_layers: int = 0
     errors: Errors = field(default_factory=lambda: defaultdict(dict))
     fallbacks: list[str] = field(default_factory=list)
-    smoothed: dict[str, list[str]] = field(default_factory=dict)
-    """Modules whose output SmoothQuant or AWQ scales, by step."""
+    scaled: dict[str, list[str]] = field(default_factory=dict)
+    """Modules whose output a step scales, by step."""
     rescaled: set[str] = field(default_factory=set)
     """These, and the modules that take the scales up again."""
 
-    def notes_of(self, modules: Modules) -> Notes:
+    def notes_of(self, modules: Modules) -> LayerNotes:
         """What is kept of a layer beside its weights."""
         errors = {name: self.errors[name] for name in modules if name in self.errors}
-        return {"errors": errors, "fallbacks": [name for name in self.fallbacks if name in modules]}
+        fallbacks = [name for name in self.fallbacks if name in modules]
+        return LayerNotes(errors=errors, fallbacks=fallbacks)
 
-    def take_over(self, notes: Notes) -> None:
+    def take_over(self, notes: LayerNotes) -> None:
         """Notes of a layer that an earlier try finished."""
-        for name, errors in notes["errors"].items():
+        for name, errors in notes.errors.items():
             self.errors[name].update(errors)
-        self.fallbacks += [name for name in notes["fallbacks"] if name not in self.fallbacks]
+        self.fallbacks += [name for name in notes.fallbacks if name not in self.fallbacks]
 
 
 RUN: ContextVar[Run] = ContextVar("run")
@@ -84,18 +80,18 @@ class LayerByLayer(CalibrationPipeline):  # type: ignore[misc]
     @staticmethod
     def __call__(model: torch.nn.Module, dataloader: Any, dataset_args: Any) -> None:
         recipe = active_session().lifecycle.recipe
-        steps = recipe.modifiers
+        modifiers = recipe.modifiers
         with patch_attr(recipe, "modifiers", None):
-            for number, (modifier, name) in enumerate(zip(steps, RUN.get().steps, strict=True)):
+            for number, (modifier, step) in enumerate(zip(modifiers, RUN.get().steps, strict=True)):
                 recipe.modifiers = [modifier]
                 if modifier.requires_calibration_data and dataloader is not None:
-                    _Step(model, dataloader, dataset_args, modifier, number, name).run()
+                    _Passes(model, dataloader, dataset_args, modifier, number, step).run()
                 else:
                     CalibrationPipeline.from_modifiers([modifier])(model, dataloader, dataset_args)
 
 
-class _Step:
-    """One modifier's way through the layers."""
+class _Passes:
+    """One step's way through the layers."""
 
     def __init__(
         self,
@@ -104,14 +100,13 @@ class _Step:
         dataset_args: Any,
         modifier: Any,
         number: int,
-        name: str,
+        step: Step[Any],
     ) -> None:
         self.model, self.dataloader, self.dataset_args = model, dataloader, dataset_args
-        self.modifier, self.number, self.name = modifier, number, name
+        self.modifier, self.number, self.step = modifier, number, step
         self.state = RUN.get()
         self.names = {module: name for name, module in model.named_modules()}
         self.layers_count = 0
-        self.hands_on_original = name in IN_ONE_PASS
 
     def run(self) -> None:
         model, session = self.model, active_session()
@@ -121,7 +116,7 @@ class _Step:
         sample = next(iter(self.dataloader))
         subgraphs = trace_subgraphs(model, sample, targets, self.dataset_args.tracing_ignore, 1)
         self.layers_count = len(subgraphs)
-        task = self.state.bars.add_task(self.name, total=len(subgraphs))
+        task = self.state.bars.add_task(self.step.name, total=len(subgraphs))
         LifecycleCallbacks.calibration_start()
         with calibration_forward_context(model), DisableQuantization(model):
             activations = IntermediatesCache.from_dataloader(
@@ -133,16 +128,20 @@ class _Step:
             self.state.resumed_layers += finished
             for layer, subgraph in enumerate(subgraphs):
                 start = time.perf_counter()
-                with disable_offloading(), _named_out_of_memory(self.name, layer, len(subgraphs)):
+                with (
+                    disable_offloading(),
+                    _named_out_of_memory(self.step.name, layer, len(subgraphs)),
+                ):
                     self._layer(layer, subgraph, activations, done_before=layer < finished)
                 if layer >= finished:
-                    self.state.layer_seconds[self.name].append(time.perf_counter() - start)
+                    self.state.layer_seconds[self.step.name].append(time.perf_counter() - start)
                 self.state.bars.update(
-                    task, completed=layer + 1, description=self.name + self._error_of(subgraph)
+                    task, completed=layer + 1, description=self.step.name + self._error_of(subgraph)
                 )
             LifecycleCallbacks.calibration_end()
-        if self.name in RESCALING:
-            self._note_mappings()
+        scaled = self.step.scaled(self.modifier)
+        if scaled:
+            self._note_scaled(scaled)
             self._round_norms()
         self._keep_whole_step(subgraphs)
 
@@ -151,20 +150,21 @@ class _Step:
             assert self.state.work is not None
             self.state.take_over(self.state.work.load(self.number, layer, self._modules(subgraph)))
         else:
-            self._pass(layer, subgraph, activations, keep=self.hands_on_original)
+            self._pass(layer, subgraph, activations, keep=self.step.in_one_pass)
             LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
             self._note_fallbacks()
-            if self.name not in IN_ONE_PASS:
+            if not self.step.in_one_pass:
                 self._keep(layer, subgraph)
-        if done_before or not self.hands_on_original:
+        if done_before or not self.step.in_one_pass:
             with HooksMixin.disable_hooks():
                 self._pass(layer, subgraph, activations, keep=True)
 
     def _error_of(self, subgraph: Any) -> str:
         """The relative error of the outputs of a layer's modules, where the step measures one."""
         errors = [self.state.errors.get(name, {}) for name in self._modules(subgraph)]
-        found = [error[self.name] for error in errors if self.name in error]
-        return f", output error {sum(found) / len(found):.2%}" if found else ""
+        noted_as = self.step.shows_error_as
+        shares = [error[noted_as] for error in errors if noted_as in error]
+        return f", output error {sum(shares) / len(shares):.2%}" if shares else ""
 
     def _keep(self, layer: int, subgraph: Any) -> None:
         if self.state.work is not None:
@@ -172,20 +172,12 @@ class _Step:
             self.state.work.save(self.number, layer, modules, self.state.notes_of(modules))
 
     def _note_fallbacks(self) -> None:
-        """GPTQ forgets at its end which modules it could only round."""
-        names = getattr(self.modifier, "_rtn_fallback_module_names", [])
+        names = self.step.fallbacks(self.modifier)
         self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
 
-    def _note_mappings(self) -> None:
-        """Both forget at their end which modules they scaled."""
-        mappings = getattr(self.modifier, "resolved_mappings_", None)
-        mappings = mappings or getattr(self.modifier, "_resolved_mappings", None) or []
-        self.state.smoothed[self.name] = [mapping.smooth_name for mapping in mappings]
-        self.state.rescaled |= {
-            self.names[module]
-            for mapping in mappings
-            for module in (mapping.smooth_layer, *mapping.balance_layers)
-        }
+    def _note_scaled(self, scaled: list[Scaled]) -> None:
+        self.state.scaled[self.step.name] = [entry.name for entry in scaled]
+        self.state.rescaled |= {self.names[module] for entry in scaled for module in entry.modules}
 
     def _pass(self, layer: int, subgraph: Any, activations: Any, keep: bool) -> None:
         """Runs every batch through the layer; keeps the outputs as the next layer's input."""
@@ -212,7 +204,7 @@ class _Step:
             if not work.fits(self.number, count, self._modules(subgraphs[count])):
                 return self._without(count, work)
             count += 1
-        return count if self.name not in IN_ONE_PASS or count == len(subgraphs) else 0
+        return count if not self.step.in_one_pass or count == len(subgraphs) else 0
 
     def _without(self, layer: int, work: WorkFolder) -> int:
         """A kept layer cannot be read. Where later steps were kept too, layers before it have
@@ -222,7 +214,7 @@ class _Step:
         several = len(self.state.steps) > 1
         if several:
             work.start_over()
-        return 0 if several or self.name in IN_ONE_PASS else layer
+        return 0 if several or self.step.in_one_pass else layer
 
     def _round_norms(self) -> None:
         """Rescaled norms and biases as they will be stored, so that later steps see the same.
@@ -237,7 +229,7 @@ class _Step:
                     update_offload_parameter(module, name, stored)
 
     def _keep_whole_step(self, subgraphs: list[Any]) -> None:
-        if self.state.work is None or self.name not in IN_ONE_PASS:
+        if self.state.work is None or not self.step.in_one_pass:
             return
         for layer, subgraph in enumerate(subgraphs):
             if not self.state.work.has(self.number, layer):

@@ -1,9 +1,8 @@
-"""What we do differently inside llm-compressor's GPTQ and AWQ.
+"""What we replace inside llm-compressor's GPTQ and SparseGPT.
 
-GPTQ: products for the Hessians run on the tensor cores, once for modules that share an input; a 2:4
-mask is kept while rounding; the error is that of a module's output, relative to the output, where
-llm-compressor gives a sum that grows with the model. AWQ: nothing is pinned where there is no
-accelerator to pin for. Every module's error is noted.
+Products for the Hessians run on the tensor cores, once for modules that share an input. GPTQ keeps
+a 2:4 mask while it rounds. Its error is that of a module's output, relative to the output, where
+llm-compressor gives a sum that grows with the model. Every module's error is noted.
 """
 
 import contextlib
@@ -22,16 +21,16 @@ from llmcompressor.modifiers.gptq.helpers import (
     factorize_hessian,
 )
 from llmcompressor.modifiers.pruning.sparsegpt import base as sparsegpt
-from llmcompressor.pipelines.cache import IntermediatesCache
 from llmcompressor.utils.metric_logging import CompressionLogger
 
-Errors = dict[str, dict[str, float]]
+from quantize.steps.base.changes import Errors
+
 TINY = torch.finfo(torch.float32).tiny
 
 
 @contextlib.contextmanager
-def ours(model: torch.nn.Module, keep_mask: bool, errors: Errors) -> Iterator[None]:
-    """Puts our parts in place while a recipe runs, and notes each module's error by step."""
+def noted_errors(model: torch.nn.Module, errors: Errors) -> Iterator[None]:
+    """Notes each module's error, by the name that llm-compressor logs it under."""
     names = {module: name for name, module in model.named_modules()}
 
     def note(logger: Any, name: str | None = None, loss: float | None = None) -> None:
@@ -40,15 +39,25 @@ def ours(model: torch.nn.Module, keep_mask: bool, errors: Errors) -> Iterator[No
         original_note(logger, name, loss)
 
     original_note = CompressionLogger.set_results
-    hessians = SharedProducts()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(patch_attr(CompressionLogger, "set_results", note))
-        stack.enter_context(patch_attr(gptq, "accumulate_hessian", hessians.accumulate))
-        stack.enter_context(patch_attr(sparsegpt, "accumulate_hessian", hessians.accumulate_plain))
-        solve = quantize_keeping_zeros if keep_mask else gptq.quantize_weight
-        stack.enter_context(patch_attr(gptq, "quantize_weight", partial(with_output_error, solve)))
-        if not torch.accelerator.is_available():
-            stack.enter_context(patch_attr(IntermediatesCache, "pin_memory", lambda *_: None))
+    with patch_attr(CompressionLogger, "set_results", note):
+        yield
+
+
+@contextlib.contextmanager
+def gptq_patches(keep_zeros: bool) -> Iterator[None]:
+    """Our Hessians and errors in GPTQ. `keep_zeros`: the weights are pruned and stay so."""
+    solve = quantize_keeping_zeros if keep_zeros else gptq.quantize_weight
+    with (
+        patch_attr(gptq, "accumulate_hessian", SharedProducts().accumulate),
+        patch_attr(gptq, "quantize_weight", partial(with_output_error, solve)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def sparsegpt_patches() -> Iterator[None]:
+    """Our Hessians in SparseGPT."""
+    with patch_attr(sparsegpt, "accumulate_hessian", SharedProducts().accumulate_plain):
         yield
 
 
@@ -75,7 +84,7 @@ def _output_energy(weights: torch.Tensor, products: torch.Tensor) -> torch.Tenso
 
 
 class SharedProducts:
-    """Accumulates X'X for GPTQ. q, k and v see the same X, and so do gate and up: one product
+    """Accumulates X'X. q, k and v see the same X, and so do gate and up: one product
     serves them all. On a GPU it runs in TF32, which holds every bf16 number exactly and adds up in
     float32: as exact for bf16 activations as full float32, and several times faster."""
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from conf.errors import QuantlineError, bad_input
 from conf.files.json_files import read_object, shown, validated
 from conf.models import CONFIG
-from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES, prunes
+from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES
+from conf.schema.steps import prunes
 from quantize.checkpoint import claims
 from quantize.checkpoint.claims import EDITABLE, WEIGHTS
 

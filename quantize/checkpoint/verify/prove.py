@@ -12,7 +12,7 @@ from conf.errors import QuantlineError
 from conf.files.json_files import check_regular, read_object
 from conf.files.tensor_files import wrong_total
 from conf.models import CONFIG, read_config
-from conf.schema.recipe import prunes
+from conf.schema.steps import may_sign_scales, prunes
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import Manifest
 from quantize.checkpoint.tensors import CheckpointTensors
@@ -32,7 +32,6 @@ from quantize.checkpoint.verify.schemes import Schemes, plain, read_schemes
 from quantize.checkpoint.verify.tokenizer import small_file_faults
 from quantize.models.source_config import check_stated, check_values
 
-AUTOROUND = "autoround"
 EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
 
 
@@ -154,7 +153,7 @@ class _Check:
         shares = [negative_share(self.tensors, layer) for layer in usable if is_integer(layer)]
         signed = has_signed_scales(shares)
         if recipe:
-            signed = AUTOROUND in recipe["steps"]
+            signed = may_sign_scales(recipe["steps"])
         for layer in usable:
             allowed = signed and is_integer(layer)
             report = check_layer(self.tensors, layer, layer.name in pruned, allowed)

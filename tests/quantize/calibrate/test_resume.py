@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conf.errors import QuantlineError
-from quantize.calibrate.resume import WorkFolder
+from quantize.calibrate.resume import LayerNotes, WorkFolder
 from quantize.calibrate.sequential import _named_out_of_memory
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
@@ -95,10 +95,16 @@ def test_killed_while_saving_nothing_is_published(tmp_path: Path, quantize_here:
     assert list((tmp_path / "out" / "tiny").glob(".*")) == []
 
 
+def notes(**errors: float) -> LayerNotes:
+    return LayerNotes(
+        errors={name: {"gptq": error} for name, error in errors.items()}, fallbacks=[]
+    )
+
+
 def test_another_run_starts_over(tmp_path: Path) -> None:
     module = torch.nn.Linear(2, 2)
     first = WorkFolder(tmp_path / "work", {"text": "a"})
-    first.save(0, 0, {"m": module}, {})
+    first.save(0, 0, {"m": module}, notes())
     assert WorkFolder(tmp_path / "work", {"text": "a"}).has(0, 0)
     assert not WorkFolder(tmp_path / "work", {"text": "b"}).has(0, 0)
 
@@ -106,11 +112,11 @@ def test_another_run_starts_over(tmp_path: Path) -> None:
 def test_a_layer_is_kept_by_its_last_step(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "work", {})
     module = torch.nn.Linear(2, 2)
-    work.save(0, 3, {"m": module}, {"errors": {}})
+    work.save(0, 3, {"m": module}, notes())
     module.weight.data.fill_(7)
-    work.save(1, 3, {"m": module}, {"errors": {"m": {"gptq": 0.5}}})
+    work.save(1, 3, {"m": module}, notes(m=0.5))
     module.weight.data.zero_()
-    assert work.load(0, 3, {"m": module}) == {"errors": {"m": {"gptq": 0.5}}}
+    assert work.load(0, 3, {"m": module}) == notes(m=0.5)
     assert module.weight.eq(7).all()
     assert len(list(work.folder.glob("*.safetensors"))) == 1
     assert not work.has(2, 3)

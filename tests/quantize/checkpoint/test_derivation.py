@@ -1,11 +1,9 @@
-"""A checkpoint derives from its source's files, or is not published; every step did something."""
+"""A checkpoint derives from its source's files, or is not published."""
 
 import errno
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -18,9 +16,7 @@ from quantize.calibrate.compress import _named_failure
 from quantize.checkpoint.check_saved import gated
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors, similarity
 from quantize.models.load import empty_model
-from quantize.steps.modifiers import quantization_args
-from quantize.steps.step_check import check_steps
-from tests.conftest import quantize_config
+from quantize.steps.base.formats import quantization_args
 from tests.quantize.models.mutations import micro
 
 DOWN = "model.layers.1.mlp.down_proj"
@@ -163,62 +159,6 @@ def test_answers_of_another_model_are_seen() -> None:
     broken = Derivation()
     compare_answers(broken, logits, torch.full_like(logits, float("nan")))
     assert broken.faults
-
-
-# ---- every step did something --------------------------------------------------------------
-
-
-def recipe(*steps: str) -> Any:
-    weights = [] if "gptq" in steps or "rounding" in steps else ["recipe.weights=null"]
-    name = "sparse24" if weights else "w8a8_smooth_gptq"
-    return quantize_config(f"recipe={name}", f"recipe.steps=[{','.join(steps)}]").recipe
-
-
-def model_of(layers: int, quantized: bool) -> torch.nn.Module:
-    """Layers with one projection each."""
-    parts = [torch.nn.ModuleDict({"up_proj": torch.nn.Linear(4, 4)}) for _ in range(layers)]
-    model = torch.nn.Module()
-    model.layers = torch.nn.ModuleList(parts)
-    for part in parts if quantized else []:
-        part["up_proj"].quantization_scheme = SimpleNamespace(weights=True)
-    return model
-
-
-UPS = ["layers.0.up_proj", "layers.1.up_proj"]
-NORMS = ["layers.0.norm", "layers.1.norm"]
-
-
-@pytest.mark.parametrize(
-    ("steps", "smoothed", "errors", "message"),
-    [
-        (["sparsegpt"], {}, {}, "sparsegpt changed no module"),
-        (["sparsegpt"], {}, {UPS[0]: {"sgpt": 1.0}}, r"sparsegpt left out layers\.1\.up_proj"),
-        (["sparsegpt"], {}, {name: {"gptq": 1.0} for name in UPS}, "sparsegpt changed no module"),
-        (["gptq"], {}, {}, "gptq changed no module"),
-        (["gptq"], {}, {UPS[1]: {"gptq": 1.0}}, r"gptq left out layers\.0\.up_proj"),
-        (["smoothquant", "rounding"], {}, {}, "smoothquant found nothing to scale"),
-        (["smoothquant", "rounding"], {"smoothquant": NORMS[:1]}, {}, "left out the layers 1"),
-    ],
-)
-def test_a_step_that_did_nothing_fails_the_gate(
-    steps: list[str],
-    smoothed: dict[str, list[str]],
-    errors: dict[str, dict[str, float]],
-    message: str,
-) -> None:
-    model = model_of(2, quantized="sparsegpt" not in steps)
-    with pytest.raises(QuantlineError, match=message) as error:
-        check_steps(model, recipe(*steps), smoothed, errors)
-    assert error.value.exit_code == 4
-
-
-def test_steps_that_reached_every_layer_pass() -> None:
-    both = {name: {"gptq": 1.0, "sgpt": 1.0} for name in UPS}
-    check_steps(model_of(2, False), recipe("sparsegpt"), {}, both)
-    check_steps(model_of(2, True), recipe("smoothquant", "gptq"), {"smoothquant": NORMS}, both)
-    with pytest.raises(QuantlineError, match="no module was quantized") as error:
-        check_steps(model_of(2, False), recipe("rounding"), {}, {})
-    assert error.value.exit_code == 4
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Full disks, refused writes and damaged kept layers: exit 3 with the path, or done again."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -17,13 +16,14 @@ from safetensors.torch import save_file
 from conf.app import report
 from conf.errors import QuantlineError, environment_reason, reading, writing
 from conf.terminal import chatter_to, progress
-from quantize.calibrate.resume import WorkFolder
-from quantize.calibrate.sequential import Run, _Step
+from quantize.calibrate.resume import LayerNotes, WorkFolder
+from quantize.calibrate.sequential import Run, _Passes
 from quantize.checkpoint.publish import locked, published_whole
+from quantize.steps.base.step import steps_named
 from tests.conftest import ROOT
 
 REFUSED = ["ENOSPC", "EDQUOT", "EROFS", "EACCES", "EMFILE", "EIO", "EFBIG", "EPERM", "ENFILE"]
-NOTES: dict[str, Any] = {"errors": {}, "fallbacks": []}
+NOTES = LayerNotes(errors={}, fallbacks=[])
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -77,10 +77,10 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 from conf.app import report
 from pathlib import Path
 import torch
-from quantize.calibrate.resume import WorkFolder
+from quantize.calibrate.resume import LayerNotes, WorkFolder
 try:
     work = WorkFolder(Path(sys.argv[1]), {})
-    work.save(0, 0, {"m": torch.nn.Linear(200, 200)}, {"errors": {}, "fallbacks": []})
+    work.save(0, 0, {"m": torch.nn.Linear(200, 200)}, LayerNotes(errors={}, fallbacks=[]))
 except Exception as error:
     sys.exit(report(error))
 """
@@ -146,7 +146,7 @@ def rewritten(**changes: Any) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         tensors = {"m.weight": torch.ones(4, 4), "m.bias": torch.ones(4)}
         tensors |= changes.get("tensors", {})
-        notes = changes.get("notes", json.dumps(NOTES))
+        notes = changes.get("notes", NOTES.model_dump_json())
         metadata = {"notes": str(notes)} if notes is not None else None
         tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         save_file(tensors, path, metadata=metadata)
@@ -210,8 +210,9 @@ def test_a_damaged_layer_and_those_behind_it_are_done_again(
     work, modules, _ = kept(tmp_path)
     work.save(0, 1, modules, NOTES)
     cut(work._file(0, 1))
-    step = object.__new__(_Step)
-    step.state, step.name, step.number = Run(steps, progress(), torch.float32, work), name, 0
-    step._modules = lambda subgraph: modules  # type: ignore[method-assign]
-    assert step._finished_layers([None, None, None]) == left
+    passes = object.__new__(_Passes)
+    passes.state = Run(steps_named(steps), progress(), torch.float32, work)
+    passes.step, passes.number = steps_named([name])[0], 0
+    passes._modules = lambda subgraph: modules  # type: ignore[method-assign]
+    assert passes._finished_layers([None, None, None]) == left
     assert work.has(0, 0) == (len(steps) == 1)

@@ -4,7 +4,7 @@ llm-compressor takes a file without the suffixes `_stage` and `_modifiers` for a
 quantizes nothing and says nothing. Here every key, type, range, format and order is checked first.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,17 @@ from compressed_tensors.compressors.format import infer_module_format
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from llmcompressor.modifiers import Modifier, ModifierFactory
 from llmcompressor.recipe import Recipe
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
 from conf.formats.served import DYNAMIC, LOCAL, STATIC, Refusal, Stored, kv_refusal, refusal
-from conf.schema.recipe import (
-    ROUNDERS,
-    RecipeConfig,
-    check_order,
-    check_together,
-)
-from quantize.steps.file_schema import FIELDS, NESTED
-from quantize.steps.modifiers import with_dot
+from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
+from conf.schema.steps import Kind
+from quantize.steps.base.file_fields import nested_names
+from quantize.steps.base.step import Step, step_of_modifier
 
-STEPS = {
-    "SmoothQuantModifier": "smoothquant",
-    "AWQModifier": "awq",
-    "SparseGPTModifier": "sparsegpt",
-    "GPTQModifier": "gptq",
-    "AutoRoundModifier": "autoround",
-    "QuantizationModifier": "rounding",
-}
 # A field of ours under llm-compressor's name.
 THEIRS = {
     "bits": "num_bits",
@@ -45,6 +33,16 @@ THEIRS = {
     "kv_cache": "kv_cache_scheme",
 }
 SCALE_TYPES = {None: None, torch.float8_e4m3fn: "fp8"}
+
+
+@dataclass(frozen=True)
+class ChosenStep:
+    """A step that a file names."""
+
+    step: Step[Any]
+    modifier: Modifier
+    place: Keys
+    """Where it stands in the file."""
 
 
 def read(path: Path) -> YamlFile:
@@ -83,21 +81,23 @@ def _modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
     name = str(keys[-1])
     if name not in ModifierFactory._main_registry:
         raise file.error(keys, str(unknown("modifier", name, ModifierFactory._main_registry)))
-    if name not in STEPS:
-        known = str(unknown("modifier that can be run and proven here", name, STEPS))
+    steps = step_of_modifier()
+    if name not in steps:
+        known = str(unknown("modifier that can be run and proven here", name, steps))
         raise file.error(keys, known)
     if fields is None or fields == {}:
         raise file.error(keys, "says nothing: give its options, as scheme: W8A8 or targets")
     if not isinstance(fields, dict):
         raise file.error(keys, f"{fields!r}: must be a mapping of options to values")
+    schema = steps[name].file_fields()
     try:
-        FIELDS[name].model_validate(fields)
+        schema.model_validate(fields)
     except ValidationError as error:
-        raise _first(file, keys, fields, error, FIELDS[name]) from error
+        raise _deepest(file, keys, fields, error, schema) from error
 
 
-def _first(
-    file: YamlFile, keys: Keys, fields: Any, error: ValidationError, schema: Any
+def _deepest(
+    file: YamlFile, keys: Keys, fields: Any, error: ValidationError, schema: type[BaseModel]
 ) -> QuantlineError:
     """The complaint that reaches deepest; pydantic also names the types that it tried."""
     problems = [(_path(fields, problem["loc"]), problem) for problem in error.errors()]
@@ -110,7 +110,9 @@ def _first(
     if problem["type"] == "extra_forbidden" and len(path) == 1:
         return file.error(where, str(unknown("option", str(path[-1]), schema.model_fields)))
     if problem["type"] == "extra_forbidden":
-        return file.error(where, f"there is no such option.{nearest(str(path[-1]), NESTED)}")
+        return file.error(
+            where, f"there is no such option.{nearest(str(path[-1]), nested_names(schema))}"
+        )
     if problem["type"] == "none_required":
         return file.error(where, f"{at!r}: cannot be used here; leave it out")
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
@@ -138,18 +140,18 @@ def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
         for group, modifiers in groups.items()
         for name in modifiers
     ]
-    steps = [STEPS[name] for _, _, name in places]
-    _check_order(file, steps)
+    steps = [step_of_modifier()[name] for _, _, name in places]
+    _check_order(file, [step.name for step in steps])
     try:
         written = yaml.safe_dump(file.content, sort_keys=False)
         modifiers = Recipe.create_instance(written).modifiers
     except Exception as error:  # its own classes raise whatever a bad value runs into
         raise bad_input(f"{file.path}: {_one_line(error)}") from error
-    for place, modifier in zip(places, modifiers, strict=True):
-        if hasattr(modifier, "resolve_quantization_config"):
-            _check_rounding(file, place, modifier, steps, _duo_scaling(modifiers))
-    described = _described(recipe, file, steps, modifiers)
-    return described, modifiers
+    chosen = [ChosenStep(*parts) for parts in zip(steps, modifiers, places, strict=True)]
+    for entry in chosen:
+        if entry.step.kind is Kind.ROUNDS:
+            _check_rounding(file, entry, chosen)
+    return _described(recipe, file, chosen), modifiers
 
 
 def _one_line(error: Exception) -> str:
@@ -170,14 +172,10 @@ def _check_order(file: YamlFile, steps: list[str]) -> None:
         raise bad_input(str(error)) from error
 
 
-def _duo_scaling(modifiers: list[Modifier]) -> bool:
-    return any(getattr(modifier, "duo_scaling", False) for modifier in modifiers)
-
-
-def _check_rounding(
-    file: YamlFile, place: Keys, modifier: Any, steps: list[str], duo_scaling: bool
-) -> None:
+def _check_rounding(file: YamlFile, chosen: ChosenStep, all_chosen: list[ChosenStep]) -> None:
     """The formats of a modifier that rounds, against what an engine runs."""
+    modifier: Any = chosen.modifier
+    place = chosen.place
     try:
         config = modifier.resolved_config
     except Exception as error:
@@ -193,23 +191,29 @@ def _check_rounding(
         weights, activations = stored(scheme.weights), None
         if scheme.input_activations is not None:
             activations = stored(scheme.input_activations)
-        found = refusal(weights, activations)
-        if found is not None:
-            raise _refused(file, at, found, scheme)
+        refused = refusal(weights, activations)
+        if refused is not None:
+            raise _refused(file, at, refused, getattr(scheme, _theirs(refused.part)))
         inferred = infer_module_format(torch.nn.Linear, scheme)
         if scheme.format is not None and scheme.format != inferred:
             raise file.error(
                 (*at, "format"), f"{scheme.format}: these weights are {inferred.value}"
             )
+        _check_weights(file, weights, all_chosen)
+    if config.kv_cache_scheme is not None:
+        refused = kv_refusal(stored(config.kv_cache_scheme))
+        if refused is not None:
+            raise _refused(file, place, refused, config.kv_cache_scheme)
+
+
+def _check_weights(file: YamlFile, weights: Stored, all_chosen: list[ChosenStep]) -> None:
+    """Every step of the file against the format that one of them rounds to."""
+    for chosen in all_chosen:
+        options = chosen.step.options_in(chosen.modifier)
         try:
-            check_together(f"{file.path}", steps, weights, duo_scaling)
+            chosen.step.check_weights(f"{file.path}", weights, options)
         except ValueError as error:
             raise bad_input(str(error)) from error
-    if config.kv_cache_scheme is not None:
-        found = kv_refusal(stored(config.kv_cache_scheme))
-        if found is not None:
-            holder = {"kv_cache_scheme": config.kv_cache_scheme}
-            raise _refused(file, place, found, holder)
 
 
 def _check_targets(file: YamlFile, place: Keys, modifier: Any, config: Any) -> None:
@@ -219,20 +223,23 @@ def _check_targets(file: YamlFile, place: Keys, modifier: Any, config: Any) -> N
     twice = [target for target in named if named.count(target) > 1]
     if twice:
         raise file.error(place, f"'{twice[0]}' is a target of two groups")
-    asked = modifier.targets
-    if asked != ["Linear"] and set(asked) != set(named):
+    targets = modifier.targets
+    if targets != ["Linear"] and set(targets) != set(named):
         raise file.error(
             (*place, "targets"),
-            f"{asked}: is passed over, since the groups name their own targets, {named}",
+            f"{targets}: is passed over, since the groups name their own targets, {named}",
         )
 
 
-def _refused(file: YamlFile, at: Keys, found: Refusal, scheme: Any) -> QuantlineError:
-    part, name = THEIRS.get(found.part, found.part), THEIRS.get(found.field, found.field)
-    args = scheme[part] if isinstance(scheme, dict) else getattr(scheme, part)
+def _refused(file: YamlFile, at: Keys, refused: Refusal, args: QuantizationArgs) -> QuantlineError:
+    name = _theirs(refused.field)
     value = getattr(args, name)
     shown = str(value).lower() if isinstance(value, bool) else value
-    return file.error((*at, part, name), f"{shown}: {found.reason}")
+    return file.error((*at, _theirs(refused.part), name), f"{shown}: {refused.reason}")
+
+
+def _theirs(name: str) -> str:
+    return THEIRS.get(name, name)
 
 
 def stored(args: QuantizationArgs) -> Stored:
@@ -250,16 +257,14 @@ def stored(args: QuantizationArgs) -> Stored:
     )
 
 
-def _described(
-    recipe: RecipeConfig, file: YamlFile, steps: list[str], modifiers: list[Modifier]
-) -> RecipeConfig:
+def _described(recipe: RecipeConfig, file: YamlFile, chosen: list[ChosenStep]) -> RecipeConfig:
     """What is said of the file elsewhere: its steps, and the modules that they prune or round."""
-    prunes = [modifier for modifier in modifiers if hasattr(modifier, "mask_structure")]
-    main: Any = (prunes or modifiers)[-1]
+    prunes = [entry.modifier for entry in chosen if entry.step.kind is Kind.PRUNES]
+    main: Any = prunes[-1] if prunes else chosen[-1].modifier
     return replace(
         recipe,
         description=f"llm-compressor's {file.path.name}.",
-        steps=steps,
+        steps=[entry.step.name for entry in chosen],
         weights=None,
         activations=None,
         lm_head=None,
@@ -267,14 +272,6 @@ def _described(
         targets=sorted(main.resolved_targets) if not prunes else listed(main.targets),
         ignore=listed(main.ignore),
     )
-
-
-def runnable(modifiers: list[Modifier]) -> list[Modifier]:
-    """The modifiers with SparseGPT's ignore list spelled so that it ignores what it names."""
-    for modifier in modifiers:
-        if hasattr(modifier, "mask_structure"):
-            modifier.ignore = [part for pattern in modifier.ignore for part in with_dot(pattern)]
-    return modifiers
 
 
 def listed(value: Any) -> list[str]:

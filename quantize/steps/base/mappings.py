@@ -10,23 +10,14 @@ from typing import Any
 
 import torch
 from compressed_tensors.utils import match_modules_set
-from llmcompressor.modifiers import Modifier
-from llmcompressor.modifiers.transform.awq.dynamic_mappings import (
-    get_layer_mappings_from_model as awq_mappings,
-)
-from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
-    get_layer_mappings_from_model as smoothquant_mappings,
-)
 from torch.utils._pytree import tree_leaves
 
 from conf.errors import bad_input
 from conf.terminal import listed
 from quantize.fit import LISTED, check_pattern_times
 
-FINDERS: dict[str, Callable[[Any], Any]] = {
-    "smoothquant": smoothquant_mappings,
-    "awq": awq_mappings,
-}
+Finder = Callable[[Any], Any]
+"""llm-compressor's mappings for a model."""
 
 
 @dataclass
@@ -37,36 +28,37 @@ class Balance:
     layers: list[torch.nn.Module]
 
 
-def check_mappings(
-    model: Any, steps: list[str], name: str, modifiers: list[Modifier], file: str = ""
-) -> None:
-    """Raises where SmoothQuant or AWQ would find no layers to balance, or only some; `file`: where
-    the modifiers stand."""
-    for number, step in enumerate(steps):
-        if step in FINDERS:
-            modifier = modifiers[number] if modifiers else None
-            option = f"{file}: {type(modifier).__name__}" if file else step
-            _check_step(model, step, name, getattr(modifier, "mappings", None), option)
+@dataclass(frozen=True)
+class MappingRules:
+    """How a step finds its mappings, and what it demands of those that a file gives."""
+
+    finder: Finder
+    all_finders: list[Finder]
+    """Those of every step: together they know the most layers that can be scaled."""
+    skips_other_widths: bool
+    """Whether the step passes over layers whose widths do not fit."""
 
 
-def _check_step(model: Any, step: str, name: str, given: Any, option: str) -> None:
+def check_mappings(rules: MappingRules, model: Any, name: str, given: Any, option: str) -> None:
+    """Raises where the step would find no layers to balance, or only some. `given`: the mappings of
+    a recipe file, where it has any; `option`: what messages begin with."""
     architecture = type(model).__name__
     try:
-        mappings = given or FINDERS[step](model)
+        mappings = given or rules.finder(model)
     except Exception as error:
         raise bad_input(f"{option}: has no mapping for {architecture}: {error}") from error
-    found = [(mapping, _balances(model, mapping, option)) for mapping in mappings or []]
-    if not any(balances for _, balances in found):
+    resolved = [(mapping, _balances(model, mapping, option)) for mapping in mappings or []]
+    if not any(balances for _, balances in resolved):
         raise bad_input(
             f"{option}: knows no layers to balance in {architecture} (model={name}); "
             "use a recipe without that step"
         )
-    for mapping, balances in found:
+    for mapping, balances in resolved:
         if not balances:
             raise bad_input(f"{option}.mappings: {mapping} matches nothing in {architecture}")
     if given:
-        balances = [balance for _, each in found for balance in each]
-        _check_complete(model, step, balances, option)
+        balances = [balance for _, each in resolved for balance in each]
+        _check_complete(rules, model, balances, option)
 
 
 def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:
@@ -84,21 +76,21 @@ def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:
         architecture = type(model).__name__
         reason = f"{option}.mappings: {mapping} does not fit {architecture}: {error}"
         raise bad_input(reason) from error
-    found = []
+    balances = []
     for smoothed, *balanced in sets:
         if len(smoothed) != 1:
             raise bad_input(
                 f"{option}.mappings: {smooth[0]} matches {len(smoothed)} layers for one set of "
                 f"{balance}; a mapping smooths one layer"
             )
-        found.append(Balance(smoothed[0], tree_leaves(balanced)))
-    return found
+        balances.append(Balance(smoothed[0], tree_leaves(balanced)))
+    return balances
 
 
-def _check_complete(model: Any, step: str, balances: list[Balance], option: str) -> None:
+def _check_complete(rules: MappingRules, model: Any, balances: list[Balance], option: str) -> None:
     """Every layer that reads a scaled output is balanced, as the library's own mappings say."""
     names = {module: name for name, module in model.named_modules()}
-    known = _known(model)
+    known = _known(model, rules.all_finders)
     seen: set[torch.nn.Module] = set()
     for balance in balances:
         smooth = names[balance.smooth]
@@ -115,21 +107,21 @@ def _check_complete(model: Any, step: str, balances: list[Balance], option: str)
                 f"{option}.mappings: {smooth} is read by {expected}; the mapping must balance "
                 f"these and no other, and differs in {listed(sorted(wrong), LISTED)}"
             )
-        if step == "smoothquant":  # AWQ passes over widths that do not fit
+        if not rules.skips_other_widths:
             _check_widths(option, smooth, balance, names)
 
 
-def _known(model: Any) -> dict[torch.nn.Module, list[torch.nn.Module]]:
+def _known(model: Any, finders: list[Finder]) -> dict[torch.nn.Module, list[torch.nn.Module]]:
     """The layers behind each layer that llm-compressor itself would smooth."""
-    found: dict[torch.nn.Module, list[torch.nn.Module]] = {}
-    for step, finder in FINDERS.items():
+    behind: dict[torch.nn.Module, list[torch.nn.Module]] = {}
+    for finder in finders:
         try:
             for mapping in finder(model) or []:
-                for balance in _balances(model, mapping, step):
-                    found[balance.smooth] = balance.layers
+                for balance in _balances(model, mapping, ""):
+                    behind[balance.smooth] = balance.layers
         except Exception:  # an architecture that it does not know
             continue
-    return found
+    return behind
 
 
 def _check_widths(

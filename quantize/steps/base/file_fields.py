@@ -1,12 +1,13 @@
-"""What may stand under each modifier of an llm-compressor recipe file, typed, with its range.
+"""Types for the fields of a modifier in an llm-compressor recipe file, with their ranges.
 
-llm-compressor's own classes take `true` for a whole number, a dampening of 7, or a flag that
-switches their calibration off. These stand at the border, before them; where a field is one of our
-recipes' too, the range is taken from there.
+llm-compressor's own classes accept `true` for a whole number, a dampening of 7, or a flag that
+switches their calibration off. These types check a file before its classes see it. Each step says
+which fields its modifier has (`Step.file_fields`); a field that is an option of ours too has the
+same range.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, Self, get_args
 
 from compressed_tensors.quantization.quant_scheme import PRESET_SCHEMES
 from llmcompressor.observers.base import Observer
@@ -14,22 +15,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from conf.errors import nearest
 from conf.schema.ranges import Range, check_value, range_of
-from conf.schema.recipe import (
-    STRATEGIES,
-    AutoRoundStep,
-    AwqStep,
-    GptqStep,
-    NumberFormat,
-    SmoothQuantStep,
-    SparseGptStep,
-    check_pattern,
-)
+from conf.schema.recipe import STRATEGIES, NumberFormat, check_pattern
 
 OBSERVER_OPTIONS = ("averaging_constant", "maxshrink", "patience", "grid", "norm", "expand")
 CHANNEL = -1  # a group size that means one scale for each channel
 
 
-def _whole(allowed: Range) -> Callable[[Any], Any]:
+def whole(allowed: Range) -> Callable[[Any], Any]:
     """YAML reads 1e3 as a text and true as a number; only a whole number in its range passes."""
 
     def check(value: Any) -> Any:
@@ -43,7 +35,7 @@ def _whole(allowed: Range) -> Callable[[Any], Any]:
     return check
 
 
-def _number(allowed: Range) -> Callable[[Any], Any]:
+def number(allowed: Range) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         number = _number_in(value)
         if isinstance(number, bool) or not isinstance(number, int | float):
@@ -67,7 +59,7 @@ def _number_in(value: Any) -> Any:
 def _group_size(value: Any) -> Any:
     if value is None or (value == CHANNEL and not isinstance(value, bool)):
         return value
-    return _whole(range_of(NumberFormat, "group_size"))(value)
+    return whole(range_of(NumberFormat, "group_size"))(value)
 
 
 def _lower(value: Any) -> Any:
@@ -79,7 +71,7 @@ def _block(value: Any) -> Any:
     parts = value.split("x") if isinstance(value, str) else value
     if not isinstance(parts, list) or len(parts) != 2:
         raise ValueError("must be rows and columns, as [128, 128]")
-    return [_whole(range_of(NumberFormat, "block_structure"))(part) for part in parts]
+    return [whole(range_of(NumberFormat, "block_structure"))(part) for part in parts]
 
 
 def _preset(name: str) -> str:
@@ -116,14 +108,16 @@ Preset = Annotated[str, AfterValidator(_preset)]
 ObserverName = Annotated[str, AfterValidator(_observer)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Takes no other field and no other type."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class QuantizationArguments(_Strict):
+class QuantizationArguments(Strict):
     """How one kind of tensor is stored."""
 
-    num_bits: Annotated[int, BeforeValidator(_whole(range_of(NumberFormat, "bits")))] = 8
+    num_bits: Annotated[int, BeforeValidator(whole(range_of(NumberFormat, "bits")))] = 8
     type: Annotated[Literal["int", "float"], BeforeValidator(_lower)] = "int"
     symmetric: bool = True
     group_size: Annotated[int | None, BeforeValidator(_group_size)] = None
@@ -136,7 +130,7 @@ class QuantizationArguments(_Strict):
     observer: ObserverName | None = None
     observer_kwargs: dict[
         Literal[*OBSERVER_OPTIONS],  # type: ignore[valid-type]
-        Annotated[float, BeforeValidator(_number(Range(0, 1e6)))],
+        Annotated[float, BeforeValidator(number(Range(0, 1e6)))],
     ] = {}
 
     @model_validator(mode="after")
@@ -146,7 +140,7 @@ class QuantizationArguments(_Strict):
         return self
 
 
-class Group(_Strict):
+class Group(Strict):
     """One entry of config_groups."""
 
     targets: Targets
@@ -156,7 +150,9 @@ class Group(_Strict):
     format: str | None = None
 
 
-class _AnyModifier(_Strict):
+class ModifierFields(Strict):
+    """What may stand under any modifier."""
+
     group: str | None = None
     index: None = None
     start: None = None
@@ -164,7 +160,9 @@ class _AnyModifier(_Strict):
     update: None = None
 
 
-class _Rounding(_AnyModifier):
+class RoundingFields(ModifierFields):
+    """What may stand under any modifier that rounds."""
+
     config_groups: dict[str, Group] | None = None
     targets: Targets = ["Linear"]
     ignore: Patterns = []
@@ -177,112 +175,17 @@ class _Rounding(_AnyModifier):
     bypass_divisibility_checks: Literal[False] = False
 
 
-class QuantizationFields(_Rounding):
-    requires_calibration_data: bool = False
+def nested_names(schema: type[BaseModel]) -> list[str]:
+    """The options that stand below those of a modifier."""
+    names = list(OBSERVER_OPTIONS)
+    for information in schema.model_fields.values():
+        for part in _models_in(information.annotation):
+            names += [*part.model_fields, *nested_names(part)]
+    return names
 
 
-class GptqFields(_Rounding):
-    requires_calibration_data: Literal[True] = True
-    block_size: Annotated[int, BeforeValidator(_whole(range_of(GptqStep, "block_size")))] = 128
-    dampening_frac: Annotated[float, BeforeValidator(_number(range_of(GptqStep, "dampening")))] = (
-        0.01
-    )
-    actorder: Literal["static", "weight"] | None = None
-    batched_quantization: (
-        Literal["auto"] | Annotated[int, BeforeValidator(_whole(Range(1, 65536)))] | None
-    ) = "auto"
-
-
-class AutoRoundFields(_Rounding):
-    requires_calibration_data: Literal[True] = True
-    iters: Annotated[int, BeforeValidator(_whole(range_of(AutoRoundStep, "iterations")))] = 200
-    enable_torch_compile: bool = True
-    batch_size: Annotated[int, BeforeValidator(_whole(Range(1, 65536)))] = 8
-    lr: Annotated[float, BeforeValidator(_number(Range(0, 1, above_least=True)))] | None = None
-    device_ids: str | None = None
-    disable_opt_rtn: bool = False
-
-
-def _pair(value: Any) -> Any:
-    """[[layers to balance], layer to smooth], as llm-compressor spells a mapping."""
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("must be [[layers to balance], layer to smooth]")
-    return {"balance_layers": value[0], "smooth_layer": value[1]}
-
-
-class _Mapping(_Strict):
-    balance_layers: Targets
-    smooth_layer: Annotated[Annotated[Patterns, Field(min_length=1)], BeforeValidator(_patterns_in)]
-
-
-SmoothQuantMapping = Annotated[_Mapping, BeforeValidator(_pair)]
-
-
-class SmoothQuantFields(_AnyModifier):
-    requires_calibration_data: Literal[True] = True
-    smoothing_strength: Annotated[
-        float, BeforeValidator(_number(range_of(SmoothQuantStep, "smoothing_strength")))
-    ] = 0.5
-    mappings: Annotated[list[SmoothQuantMapping], Field(min_length=1)] | None = None
-    ignore: Patterns | None = None
-    num_calibration_steps: None = None
-    calibration_function: None = None
-    algorithm: Literal["smoothquant", "log_equalization"] = "smoothquant"
-
-
-class AwqMapping(_Strict):
-    smooth_layer: Pattern
-    balance_layers: Annotated[Patterns, Field(min_length=1)]
-    activation_hook_target: str | None = None
-
-
-class AwqFields(_AnyModifier):
-    requires_calibration_data: Literal[True] = True
-    mappings: Annotated[list[AwqMapping], Field(min_length=1)] | None = None
-    offload_device: None = None
-    duo_scaling: bool | Literal["both"] = True
-    n_grid: Annotated[int, BeforeValidator(_whole(range_of(AwqStep, "grid")))] = 20
-
-
-def _multiple_of_4(value: int) -> int:
-    if value % 4:
-        raise ValueError("must be a multiple of 4, the width of a 2:4 mask")
-    return value
-
-
-class SparseGptFields(_AnyModifier):
-    requires_calibration_data: Literal[True] = True
-    sparsity: Annotated[float, BeforeValidator(_number(Range(0.5, 0.5)))]
-    mask_structure: Literal["2:4"]
-    sparsity_profile: None = None
-    owl_m: None = None
-    owl_lmbda: None = None
-    sequential_update: bool | None = False
-    targets: Targets = ["Linear"]
-    ignore: Patterns = []
-    block_size: Annotated[
-        int,
-        BeforeValidator(_whole(range_of(SparseGptStep, "block_size"))),
-        AfterValidator(_multiple_of_4),
-    ] = 128
-    dampening_frac: Annotated[
-        float, BeforeValidator(_number(range_of(SparseGptStep, "dampening")))
-    ] = 0.01
-    preserve_sparsity_mask: bool = False
-    offload_hessians: bool = False
-
-
-FIELDS: dict[str, type[_AnyModifier]] = {
-    "SmoothQuantModifier": SmoothQuantFields,
-    "AWQModifier": AwqFields,
-    "SparseGPTModifier": SparseGptFields,
-    "GPTQModifier": GptqFields,
-    "AutoRoundModifier": AutoRoundFields,
-    "QuantizationModifier": QuantizationFields,
-}
-NESTED = (
-    *QuantizationArguments.model_fields,
-    *Group.model_fields,
-    *AwqMapping.model_fields,
-    *OBSERVER_OPTIONS,
-)
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -13,11 +13,11 @@ from conf import sources
 from conf.errors import QuantlineError
 from conf.schema.commands import ModelConfig, QuantizeConfig
 from quantize import preflight as module
+from quantize.modifiers import modifiers, runnable
 from quantize.preflight import Preflight, preflight
-from quantize.steps.modifiers import modifiers
-from quantize.steps.recipe_file import from_file, runnable
+from quantize.recipe_file import from_file
 from tests.conftest import quantize_config
-from tests.quantize.steps.recipe_mutations import mutations
+from tests.quantize.recipe_mutations import mutations
 
 Tiny = tuple[ModelConfig, Path]
 W8A8 = "scheme: W8A8, targets: [Linear], ignore: [lm_head]"
@@ -195,8 +195,8 @@ def test_each_modifier_keeps_its_own_modules(config: QuantizeConfig, tiny: Tiny)
     assert found.modules == 14
     assert found.recipe.targets == ["re:.*mlp.*"]  # what the proof of the mask looks at
     assert found.recipe.ignore == ["re:.*up_proj$"]
-    _, steps = from_file(config.recipe)
-    assert runnable(steps)[0].ignore == ["re:.*up_proj$", r"re:.*up_proj\.?$"]
+    described, steps = from_file(config.recipe)
+    assert runnable(described, steps)[0].ignore == ["re:.*up_proj$", r"re:.*up_proj\.?$"]
     assert steps[1].ignore == ["lm_head"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from conf.errors import QuantlineError
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
-from quantize.steps.recipe_file import from_file, read
+from quantize.recipe_file import from_file, read
 from tests.conftest import quantize_config
 
 GOOD = """

@@ -1,0 +1,1 @@
+"""What the algorithms share: their interface, number formats, mappings, fields of recipe files."""

@@ -1,0 +1,105 @@
+"""GPTQ: rounds a weight matrix column by column and lets the rest make up for the error."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from conf.errors import gate_failed
+from conf.schema.ranges import Range, range_of, within
+from conf.schema.steps import Kind
+from quantize.steps.base.step import Step
+
+if TYPE_CHECKING:
+    from llmcompressor.modifiers import Modifier
+
+    from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.changes import Changes
+    from quantize.steps.base.file_fields import ModifierFields
+
+
+@dataclass
+class GptqOptions:
+    """Options of GPTQ."""
+
+    block_size: int = field(default=128, metadata=within(1, 65536))
+    """Columns that are updated together."""
+    dampening: float = field(default=0.01, metadata=within(0, 1))
+    """Share of the mean diagonal that is added to the Hessian."""
+    act_order: bool = True
+    """Round the columns that matter most first; the order is not stored, so it costs no speed."""
+    max_fallback: float = field(default=0.05, metadata=within(0, 1))
+    """Share of modules that may fall back to plain rounding before the run fails."""
+
+
+class Gptq(Step[GptqOptions]):
+    """Rounds each layer on the output of the layers that are rounded already."""
+
+    name = "gptq"
+    kind = Kind.ROUNDS
+    options = GptqOptions
+    passes = 4
+    gates = ("max_fallback",)
+    modifier_name = "GPTQModifier"
+    shows_error_as = "gptq"
+
+    def modifier(self, recipe: "RecipeConfig") -> "Modifier":
+        from llmcompressor.modifiers.gptq import GPTQModifier
+
+        from quantize.steps.base.formats import formats
+
+        options = recipe.options_of(self)
+        return GPTQModifier(
+            block_size=options.block_size,
+            dampening_frac=options.dampening,
+            actorder="static" if options.act_order else None,
+            **formats(recipe),
+        )
+
+    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
+        from quantize.calibrate.solver import gptq_patches
+
+        return gptq_patches(keep_zeros=recipe.is_sparse)
+
+    def fallbacks(self, modifier: "Modifier") -> list[str]:
+        """GPTQ forgets at its end which modules it could only round."""
+        return list(modifier._rtn_fallback_module_names)
+
+    def check_changes(self, changes: "Changes") -> None:
+        self._check_fallbacks(changes)
+        touched = changes.touched(self.shows_error_as)
+        changes.require_modules(self.name, touched, changes.quantized)
+
+    def _check_fallbacks(self, changes: "Changes") -> None:
+        limit = changes.recipe.options_of(self).max_fallback
+        rounded, modules = changes.fallbacks, len(changes.errors)
+        if len(rounded) > limit * modules:
+            raise gate_failed(
+                f"recipe={changes.recipe.name}: GPTQ could only round {len(rounded)} of {modules} "
+                f"modules, {rounded[0]} the first; raise recipe.gptq.dampening or "
+                f"calibration.samples, or allow it with recipe.gptq.max_fallback (now {limit})"
+            )
+
+    def file_fields(self) -> "type[ModifierFields]":
+        from typing import Annotated, Literal
+
+        from pydantic import BeforeValidator
+
+        from quantize.steps.base.file_fields import RoundingFields, number, whole
+
+        block_sizes = range_of(GptqOptions, "block_size")
+        dampenings = range_of(GptqOptions, "dampening")
+        batch_sizes = Range(1, 65536)
+
+        class Fields(RoundingFields):
+            requires_calibration_data: Literal[True] = True
+            block_size: Annotated[int, BeforeValidator(whole(block_sizes))] = 128
+            dampening_frac: Annotated[float, BeforeValidator(number(dampenings))] = 0.01
+            actorder: Literal["static", "weight"] | None = None
+            batched_quantization: (
+                Literal["auto"] | Annotated[int, BeforeValidator(whole(batch_sizes))] | None
+            ) = "auto"
+
+        return Fields
+
+
+STEP = Gptq()

@@ -1,0 +1,41 @@
+"""Plain rounding of weights to the nearest value; no calibration text, unless scales need it."""
+
+from typing import TYPE_CHECKING
+
+from conf.schema.steps import Kind, NoOptions
+from quantize.steps.base.step import Step
+
+if TYPE_CHECKING:
+    from llmcompressor.modifiers import Modifier
+
+    from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.file_fields import ModifierFields
+
+
+class Rounding(Step[NoOptions]):
+    """Rounds; static activation scales or a KV cache are calibrated on the way."""
+
+    name = "rounding"
+    kind = Kind.ROUNDS
+    options = NoOptions
+    passes = 0
+    needs_text = False
+    modifier_name = "QuantizationModifier"
+
+    def modifier(self, recipe: "RecipeConfig") -> "Modifier":
+        from llmcompressor.modifiers.quantization import QuantizationModifier
+
+        from quantize.steps.base.formats import formats
+
+        return QuantizationModifier(**formats(recipe))
+
+    def file_fields(self) -> "type[ModifierFields]":
+        from quantize.steps.base.file_fields import RoundingFields
+
+        class Fields(RoundingFields):
+            requires_calibration_data: bool = False
+
+        return Fields
+
+
+STEP = Rounding()

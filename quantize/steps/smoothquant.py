@@ -1,0 +1,91 @@
+"""SmoothQuant: moves outliers from activations into weights, where they cost less."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from conf.schema.ranges import range_of, within
+from quantize.steps.base.rescaling import RescalingStep
+
+if TYPE_CHECKING:
+    from llmcompressor.modifiers import Modifier
+
+    from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.file_fields import ModifierFields
+
+
+@dataclass
+class SmoothQuantOptions:
+    """Options of SmoothQuant."""
+
+    smoothing_strength: float = field(default=0.8, metadata=within(0, 1))
+    """0 leaves activations as they are, 1 makes them flat."""
+
+
+class SmoothQuant(RescalingStep[SmoothQuantOptions]):
+    """The rescaling leaves the model's function as it is, so the first pass through a layer gives
+    the next one's input too."""
+
+    name = "smoothquant"
+    options = SmoothQuantOptions
+    passes = 1
+    undoes: ClassVar = {"awq": "scales the same channels anew"}
+    modifier_name = "SmoothQuantModifier"
+    in_one_pass = True
+
+    def modifier(self, recipe: "RecipeConfig") -> "Modifier":
+        from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+
+        return SmoothQuantModifier(smoothing_strength=recipe.options_of(self).smoothing_strength)
+
+    def mappings(self, model: Any) -> Any:
+        from llmcompressor.modifiers.transform.smoothquant.dynamic_mappings import (
+            get_layer_mappings_from_model,
+        )
+
+        return get_layer_mappings_from_model(model)
+
+    def resolved(self, modifier: "Modifier") -> Any:
+        return modifier.resolved_mappings_
+
+    def file_fields(self) -> "type[ModifierFields]":
+        from typing import Annotated, Literal
+
+        from pydantic import BeforeValidator, Field
+
+        from quantize.steps.base.file_fields import (
+            ModifierFields,
+            Patterns,
+            Strict,
+            Targets,
+            number,
+        )
+
+        strength = range_of(SmoothQuantOptions, "smoothing_strength")
+
+        class Mapping(Strict):
+            balance_layers: Targets
+            smooth_layer: Targets
+
+        class Fields(ModifierFields):
+            requires_calibration_data: Literal[True] = True
+            smoothing_strength: Annotated[float, BeforeValidator(number(strength))] = 0.5
+            mappings: (
+                Annotated[list[Annotated[Mapping, BeforeValidator(_pair)]], Field(min_length=1)]
+                | None
+            ) = None
+            ignore: Patterns | None = None
+            num_calibration_steps: None = None
+            calibration_function: None = None
+            algorithm: Literal["smoothquant", "log_equalization"] = "smoothquant"
+
+        return Fields
+
+
+def _pair(value: Any) -> Any:
+    """[[layers to balance], layer to smooth], as llm-compressor spells a mapping."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("must be [[layers to balance], layer to smooth]")
+    return {"balance_layers": value[0], "smooth_layer": value[1]}
+
+
+STEP = SmoothQuant()

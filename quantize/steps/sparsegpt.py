@@ -1,0 +1,139 @@
+"""SparseGPT: prunes to 2:4, two zeros in every four weights of a row, and lets the rest make up."""
+
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from conf.schema.ranges import Range, range_of, within
+from conf.schema.steps import Kind
+from quantize.steps.base.step import Step
+
+if TYPE_CHECKING:
+    from llmcompressor.modifiers import Modifier
+
+    from conf.formats.served import Stored
+    from conf.schema.recipe import RecipeConfig
+    from quantize.steps.base.changes import Changes
+    from quantize.steps.base.file_fields import ModifierFields
+
+MASK = "2:4"
+MASK_WIDTH = 4
+SPARSITY = 0.5
+NOTED_AS = "sgpt"  # llm-compressor's name for its errors
+
+
+@dataclass
+class SparseGptOptions:
+    """Options of SparseGPT."""
+
+    block_size: int = field(default=128, metadata=within(4, 65536))
+    """Columns that are updated together; a multiple of 4."""
+    dampening: float = field(default=0.01, metadata=within(0, 1))
+    """Share of the mean diagonal that is added to the Hessian."""
+
+
+class SparseGpt(Step[SparseGptOptions]):
+    """Prunes column by column, by the same Hessians as GPTQ."""
+
+    name = "sparsegpt"
+    kind = Kind.PRUNES
+    options = SparseGptOptions
+    passes = 4
+    modifier_name = "SparseGPTModifier"
+
+    def check_options(self, options: SparseGptOptions) -> None:
+        if options.block_size % MASK_WIDTH:
+            raise ValueError(
+                f"recipe.sparsegpt.block_size={options.block_size}: must be a multiple of "
+                "4, the width of a 2:4 mask"
+            )
+
+    def check_weights(self, option: str, weights: "Stored", options: SparseGptOptions) -> None:
+        if not weights.symmetric:
+            raise ValueError(f"{option}: 2:4 zeros survive only symmetric rounding; symmetric=true")
+        if weights.type == "float":
+            raise ValueError(f"{option}: sparsegpt goes with int weights, or with none")
+
+    def modifier(self, recipe: "RecipeConfig") -> "Modifier":
+        from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
+
+        options = recipe.options_of(self)
+        return SparseGPTModifier(
+            sparsity=SPARSITY,
+            mask_structure=MASK,
+            block_size=options.block_size,
+            dampening_frac=options.dampening,
+            targets=recipe.targets,
+            ignore=with_dots(recipe.ignore),
+        )
+
+    def runnable(self, modifier: "Modifier") -> "Modifier":
+        modifier.ignore = with_dots(modifier.ignore)
+        return modifier
+
+    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
+        from quantize.calibrate.solver import sparsegpt_patches
+
+        return sparsegpt_patches()
+
+    def check_changes(self, changes: "Changes") -> None:
+        changes.require_modules(self.name, changes.touched(NOTED_AS), changes.named)
+
+    def file_fields(self) -> "type[ModifierFields]":
+        from typing import Annotated, Literal
+
+        from pydantic import AfterValidator, BeforeValidator, Field
+
+        from quantize.steps.base.file_fields import (
+            ModifierFields,
+            Patterns,
+            Targets,
+            number,
+            whole,
+        )
+
+        block_sizes = range_of(SparseGptOptions, "block_size")
+        dampenings = range_of(SparseGptOptions, "dampening")
+
+        class Fields(ModifierFields):
+            requires_calibration_data: Literal[True] = True
+            sparsity: Annotated[float, BeforeValidator(number(Range(SPARSITY, SPARSITY)))]
+            mask_structure: Literal["2:4"]
+            sparsity_profile: None = None
+            owl_m: None = None
+            owl_lmbda: None = None
+            sequential_update: bool | None = False
+            targets: Targets = Field(["Linear"])
+            ignore: Patterns = Field([])
+            block_size: Annotated[
+                int, BeforeValidator(whole(block_sizes)), AfterValidator(_multiple_of_4)
+            ] = 128
+            dampening_frac: Annotated[float, BeforeValidator(number(dampenings))] = 0.01
+            preserve_sparsity_mask: bool = False
+            offload_hessians: bool = False
+
+        return Fields
+
+
+def with_dots(ignore: list[str]) -> list[str]:
+    """SparseGPT puts a dot behind each name before it compares, so that `lm_head` would match
+    nothing and be pruned, and with it a tied embedding."""
+    return [variant for pattern in ignore for variant in _with_dot(pattern)]
+
+
+def _with_dot(pattern: str) -> list[str]:
+    if not pattern.startswith("re:"):
+        return [pattern, f"re:{re.escape(pattern)}\\.?$"]
+    if not pattern.endswith("$"):
+        return [pattern]
+    return [pattern, pattern.removesuffix("$") + r"\.?$"]
+
+
+def _multiple_of_4(value: int) -> int:
+    if value % MASK_WIDTH:
+        raise ValueError("must be a multiple of 4, the width of a 2:4 mask")
+    return value
+
+
+STEP = SparseGpt()
