@@ -14,7 +14,7 @@ from compressed_tensors.utils import match_named_modules, match_targets
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input
-from conf.formats.served import Stored
+from conf.formats.quant_args import QuantArgs
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.terminal import listed
 from quantize.steps.recipe_file import listed as as_list
@@ -31,8 +31,8 @@ MASK_WIDTH = 4  # two zeros in every four weights of a row
 class Format:
     """How the modules of one target are stored."""
 
-    weights: Stored
-    activations: Stored | None = None
+    weights: QuantArgs
+    activations: QuantArgs | None = None
 
 
 @dataclass

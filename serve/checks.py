@@ -7,13 +7,17 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
 from conf.files.json_files import read_object
-from conf.formats.kernels import Support, support
+from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
+from conf.formats.registry import marks
+from conf.formats.served import support
+from conf.formats.stored_format import KernelSupport, Machine
 from conf.hardware import compute_capability
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
 from conf.schema.load import EngineConfig, GpuConfig
@@ -22,7 +26,6 @@ from serve import proven
 from serve.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
-QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")
 PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
 KV_SCALES = ("k_scale", "v_scale")
 NO_NUMBER = "NaN or infinite"
@@ -40,16 +43,23 @@ def check(folder: Path, original: Path, engine: EngineConfig) -> None:
     if folder != original:
         _check_tokenizer(folder, original)
     _check_kv_scales(folder, engine, found)
-    quantization = config.get("quantization_config") or {}
-    if quantization.get("quant_method") == "compressed-tensors":
+    if is_provable(config):
         _check_proof(folder)
 
 
-def _check_quantization(folder: Path, config: dict[str, Any], found: dict[str, Tensor]) -> None:
-    quantized = [name for name in found if name.endswith(QUANTIZED_PARTS)]
-    if quantized and not config.get("quantization_config"):
+def is_provable(config: Mapping[str, object]) -> bool:
+    """Whether quantize can prove a checkpoint of this config."""
+    quantization = quantization_of(config)
+    return quantization is not None and quantization.method == COMPRESSED_TENSORS
+
+
+def _check_quantization(
+    folder: Path, config: Mapping[str, object], found: dict[str, Tensor]
+) -> None:
+    quantized = [name for name in found if name.endswith(marks())]
+    if quantized and not config.get(KEY):
         raise bad_input(
-            f"{folder / CONFIG}: there is no quantization_config, yet {quantized[0]} and "
+            f"{folder / CONFIG}: there is no {KEY}, yet {quantized[0]} and "
             f"{len(quantized) - 1} more tensors are quantized"
         )
 
@@ -110,10 +120,10 @@ def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor
         )
 
 
-def support_of(folder: Path, gpu: GpuConfig) -> Support:
+def support_of(folder: Path, gpu: GpuConfig) -> KernelSupport:
     """Whether vLLM runs its format on that GPU, or on this machine's CPU without one."""
-    quantization = read_config(folder).get("quantization_config") or {}
-    return support(quantization, compute_capability(gpu), os.uname().machine)
+    machine = Machine(compute_capability(gpu), os.uname().machine)
+    return support(quantization_of(read_config(folder)), machine)
 
 
 def _check_proof(folder: Path) -> None:
@@ -163,9 +173,9 @@ def _stamp(path: Path) -> list[str | int]:
     return [str(path.resolve()), stat.st_size, stat.st_dev, stat.st_ino, *times]
 
 
-def quantization_hash(config: dict[str, Any]) -> str:
+def quantization_hash(config: Mapping[str, object]) -> str:
     """A hash of the quantization config; of none for an original."""
-    quantization = config.get("quantization_config")
+    quantization = config.get(KEY)
     if not quantization:
         return ""
     return hashlib.sha256(json.dumps(quantization, sort_keys=True).encode()).hexdigest()

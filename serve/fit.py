@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 
 from conf.errors import bad_input, world_fault
+from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
 from conf.models import CONFIG, kv_head_count, kv_values_per_token, needed, read_config
 from serve.engine.launch import CPU_KV_CACHE_GIB, PARALLEL, environment
@@ -93,9 +94,10 @@ def _tokens(cache_gib: float, token_bytes: float) -> int:
 def kv_token_bytes(config: dict[str, Any], options: dict[str, Any]) -> float:
     """Bytes of cache for each token of context on each GPU."""
     values = kv_values_per_token(config, int(options.get("tensor_parallel_size", 1)))
-    quantization = config.get("quantization_config") or {}
-    asked = str(options.get("kv_cache_dtype", "auto"))
-    if asked.startswith("fp8") or (asked == "auto" and quantization.get("kv_cache_scheme")):
+    quantization = quantization_of(config)
+    has_scales = quantization is not None and quantization.kv_cache is not None
+    cache_dtype = str(options.get("kv_cache_dtype", "auto"))
+    if cache_dtype.startswith("fp8") or (cache_dtype == "auto" and has_scales):
         return float(values)
     return float(values * (4 if options.get("dtype") == "float32" else 2))
 
@@ -135,17 +137,16 @@ def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
 
 def _check_groups(folder: Path, config: dict[str, Any], parts: int) -> None:
     """Layers that are split along their inputs must be cut between groups of columns."""
-    quantization = config.get("quantization_config") or {}
+    quantization = quantization_of(config)
     heads = needed(config, "num_attention_heads")
     width = config.get("head_dim") or needed(config, "hidden_size") // heads
     inner = needed({"intermediate_size": 0} | config, "intermediate_size")
     split = {"o_proj": heads * width, "down_proj": inner}
-    groups = list((quantization.get("config_groups") or {}).values())
-    sizes = [(group.get("weights") or {}).get("group_size") or 0 for group in groups]
-    sizes.append(quantization.get("group_size") or quantization.get("q_group_size") or 0)
-    for size in sizes:
+    groups = quantization.groups if quantization is not None else []
+    sizes = [group.weights.group_size for group in groups if group.weights is not None]
+    for size in filter(None, sizes):
         for name, columns in split.items():
-            if size > 0 and columns % (parts * size):
+            if columns % (parts * size):
                 raise bad_input(
                     f"engine.tensor_parallel_size={parts}: {name} has {columns} columns in groups "
                     f"of {size}, which {parts} parts would cut; quantize with a smaller group_size"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from conf.formats.served import DYNAMIC, STATIC, Stored, refusal
+from conf.formats.quant_args import DYNAMIC, STATIC, QuantArgs
+from conf.formats.served import refusal
 from conf.schema.checks import plain_name
 from conf.schema.ranges import Range, choices, not_empty, within
 
@@ -64,9 +65,9 @@ class NumberFormat:
             )
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> QuantArgs:
         """The same in the words of the table of what engines run."""
-        return Stored(
+        return QuantArgs(
             self.type,
             self.bits,
             self.strategy,
@@ -260,7 +261,7 @@ def check_order(option: str, steps: list[str], rounds: bool) -> None:
         )
 
 
-def check_together(option: str, steps: list[str], weights: Stored, duo_scaling: bool) -> None:
+def check_together(option: str, steps: list[str], weights: QuantArgs, duo_scaling: bool) -> None:
     """Raises where a step cannot make these weights, or would lose what another made."""
     if "autoround" in steps and weights.type == "float":
         raise ValueError(f"{option}: autoround goes with int weights; use rounding or gptq")

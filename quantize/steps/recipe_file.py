@@ -19,7 +19,9 @@ from pydantic import ValidationError
 from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
-from conf.formats.served import DYNAMIC, LOCAL, STATIC, Refusal, Stored, kv_refusal, refusal
+from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
+from conf.formats.refusals import Refusal
+from conf.formats.served import kv_refusal, refusal
 from conf.schema.recipe import (
     ROUNDERS,
     RecipeConfig,
@@ -235,10 +237,10 @@ def _refused(file: YamlFile, at: Keys, found: Refusal, scheme: Any) -> Quantline
     return file.error((*at, part, name), f"{shown}: {found.reason}")
 
 
-def stored(args: QuantizationArgs) -> Stored:
+def stored(args: QuantizationArgs) -> QuantArgs:
     """compressed-tensors' description in the words of the table of what engines run."""
     scales = LOCAL if args.dynamic == "local" else DYNAMIC if args.dynamic else STATIC
-    return Stored(
+    return QuantArgs(
         str(getattr(args.type, "value", args.type)),
         args.num_bits,
         str(getattr(args.strategy, "value", args.strategy)),

@@ -11,6 +11,8 @@ from compressed_tensors.utils import match_named_modules
 from conf.errors import QuantlineError
 from conf.files.json_files import check_regular, read_object
 from conf.files.tensor_files import wrong_total
+from conf.formats.quantization_config import KEY
+from conf.formats.tensors import Role
 from conf.models import CONFIG, read_config
 from conf.schema.recipe import prunes
 from quantize.checkpoint import manifest
@@ -21,14 +23,14 @@ from quantize.checkpoint.verify.architecture import build, differs_from_source, 
 from quantize.checkpoint.verify.codes import (
     check_layer,
     has_signed_scales,
-    is_integer,
+    is_readable,
     negative_share,
     unlike_others,
 )
-from quantize.checkpoint.verify.expected import Expectation, Linear, Role, expect
+from quantize.checkpoint.verify.expected import Expectation, Linear, expect
 from quantize.checkpoint.verify.proof import Proof
 from quantize.checkpoint.verify.recipe import recipe_faults
-from quantize.checkpoint.verify.schemes import Schemes, plain, read_schemes
+from quantize.checkpoint.verify.schemes import Schemes, read_schemes
 from quantize.checkpoint.verify.tokenizer import small_file_faults
 from quantize.models.source_config import check_stated, check_values
 
@@ -138,25 +140,28 @@ class _Check:
 
     def _format(self, layer: Linear) -> str:
         """A layer's format in words, as the files have it."""
-        if layer.scheme is None:
+        if not layer.is_quantized:
             if layer.stored not in self.tensors:
                 return "tied to the embedding" if layer.stored == self.whole.tied else "missing"
             names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
             dtype = self.tensors.header(layer.stored).dtype
             return names.get(dtype, dtype)
-        weights = layer.weights
-        group = f" of {weights.group_size}" if weights.group_size else ""
-        kind = plain(weights.type)
-        return f"{kind}{weights.num_bits}, a scale for each {plain(weights.strategy)}{group}"
+        return layer.format.describe(layer.weights)
 
     def _layers(self, pruned: set[str], recipe: dict[str, Any]) -> None:
         usable = [layer for layer in self.whole.linear if self._is_usable(layer)]
-        shares = [negative_share(self.tensors, layer) for layer in usable if is_integer(layer)]
+        self.faults += [
+            f"{layer.stored}: there is no check for the values of format {layer.format.name}"
+            for layer in usable
+            if not is_readable(layer)
+        ]
+        usable = [layer for layer in usable if is_readable(layer)]
+        shares = [negative_share(self.tensors, layer) for layer in usable if layer.is_integer]
         signed = has_signed_scales(shares)
         if recipe:
             signed = AUTOROUND in recipe["steps"]
         for layer in usable:
-            allowed = signed and is_integer(layer)
+            allowed = signed and layer.is_integer
             report = check_layer(self.tensors, layer, layer.name in pruned, allowed)
             self.faults += report.faults
             self.sizes[layer.stored] = report.usual
@@ -165,7 +170,7 @@ class _Check:
         """Whether a layer is quantized and all of its tensors have the right shapes and types."""
         parts = [name for name in self.whole.tensors if name.startswith(f"{layer.name}.weight")]
         present = {name for name in parts if name in self.tensors}
-        return layer.scheme is not None and not self.unusable & (present | self._required(parts))
+        return layer.is_quantized and not self.unusable & (present | self._required(parts))
 
     def _required(self, names: Iterable[str]) -> set[str]:
         return {name for name in names if self.whole.tensors[name].required}
@@ -195,7 +200,7 @@ class _Check:
 def _field_value_faults(folder: Path, model: Any) -> list[str]:
     """Fields that no model can have, and those that config.json leaves to a default."""
     content = read_object(folder / CONFIG)
-    content.pop("quantization_config", None)
+    content.pop(KEY, None)
     try:
         check_values(content, Path(CONFIG))
         check_stated(content, model.config, Path(CONFIG))

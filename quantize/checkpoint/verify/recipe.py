@@ -3,26 +3,16 @@
 from dataclasses import asdict
 from typing import Any
 
-from compressed_tensors.quantization import QuantizationScheme
-
+from conf.formats.quant_args import QuantArgs, QuantGroup
 from conf.schema.recipe import HEAD_FORMATS
-from quantize.checkpoint.verify.schemes import plain
 
-FIELDS = (
-    ("type", "type"),
-    ("bits", "num_bits"),
-    ("strategy", "strategy"),
-    ("group_size", "group_size"),
-    ("block_structure", "block_structure"),
-    ("symmetric", "symmetric"),
-    ("dynamic", "dynamic"),
-)
+FIELDS = ("type", "bits", "strategy", "group_size", "block_structure", "symmetric", "dynamic")
 
 
 def recipe_faults(
     recipe: dict[str, Any],
     named: set[str],
-    schemes: dict[str, QuantizationScheme],
+    groups: dict[str, QuantGroup],
     has_kv_cache: bool,
 ) -> list[str]:
     """`named`: the modules that the recipe's targets name."""
@@ -33,27 +23,28 @@ def recipe_faults(
     if head:
         asked["lm_head"] = (asdict(HEAD_FORMATS[head]), None)
     faults = []
-    for name in sorted(set(asked) ^ set(schemes)):
+    for name in sorted(set(asked) ^ set(groups)):
         state = "is not" if name in asked else "is, without being asked for,"
         faults.append(f"{name} {state} quantized")
-    for name in sorted(set(asked) & set(schemes)):
-        scheme = schemes[name]
-        faults += _format_faults(name, "weights", asked[name][0], scheme.weights)
-        faults += _format_faults(name, "activations", asked[name][1], scheme.input_activations)
+    for name in sorted(set(asked) & set(groups)):
+        weights, activations = asked[name]
+        faults += _format_faults(name, "weights", weights, groups[name].weights)
+        faults += _format_faults(name, "activations", activations, groups[name].activations)
     if bool(recipe.get("kv_cache")) != has_kv_cache:
         state = "is" if has_kv_cache else "is not"
         faults.append(f"the KV cache {state} quantized, the recipe has {recipe.get('kv_cache')}")
     return faults
 
 
-def _format_faults(name: str, part: str, asked: Any, found: Any) -> list[str]:
-    if (asked is None) != (found is None):
-        return [f"{name}: {part} are {'not ' if found is None else ''}quantized"]
-    if asked is None:
+def _format_faults(
+    name: str, part: str, wanted: dict[str, Any] | None, stored: QuantArgs | None
+) -> list[str]:
+    if wanted is None and stored is None:
         return []
+    if wanted is None or stored is None:
+        return [f"{name}: {part} are {'not ' if stored is None else ''}quantized"]
     return [
-        f"{name}: {part} have {ours} {plain(getattr(found, theirs))}, "
-        f"the recipe asks for {asked[ours]}"
-        for ours, theirs in FIELDS
-        if ours in asked and plain(getattr(found, theirs)) != asked[ours]
+        f"{name}: {part} have {field} {getattr(stored, field)}, the recipe asks for {wanted[field]}"
+        for field in FIELDS
+        if field in wanted and getattr(stored, field) != wanted[field]
     ]
