@@ -1,5 +1,6 @@
 """Whether a checkpoint fits this machine, split as asked: memory, context, heads, groups."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import psutil
 from conf.errors import bad_input, world_fault
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
-from conf.models import CONFIG, kv_head_count, kv_values_per_token, needed, read_config
+from conf.models import CONFIG, head_width, kv_head_count, kv_values_per_token, needed, read_config
 from serve.engine.launch import CPU_KV_CACHE_GIB, PARALLEL, environment
 from serve.tensors import tensors
 
@@ -91,7 +92,7 @@ def _tokens(cache_gib: float, token_bytes: float) -> int:
     return int(cache_gib * GIB / token_bytes) // BLOCK * BLOCK
 
 
-def kv_token_bytes(config: dict[str, Any], options: dict[str, Any]) -> float:
+def kv_token_bytes(config: Mapping[str, object], options: dict[str, Any]) -> float:
     """Bytes of cache for each token of context on each GPU."""
     values = kv_values_per_token(config, int(options.get("tensor_parallel_size", 1)))
     quantization = quantization_of(config)
@@ -120,7 +121,7 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
         )
 
 
-def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
+def _check_heads(folder: Path, config: Mapping[str, object], parts: int) -> None:
     heads = needed(config, "num_attention_heads")
     kv_heads = kv_head_count(config, heads)
     if heads % parts:
@@ -135,13 +136,12 @@ def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
         )
 
 
-def _check_groups(folder: Path, config: dict[str, Any], parts: int) -> None:
+def _check_groups(folder: Path, config: Mapping[str, object], parts: int) -> None:
     """Layers that are split along their inputs must be cut between groups of columns."""
     quantization = quantization_of(config)
     heads = needed(config, "num_attention_heads")
-    width = config.get("head_dim") or needed(config, "hidden_size") // heads
-    inner = needed({"intermediate_size": 0} | config, "intermediate_size")
-    split = {"o_proj": heads * width, "down_proj": inner}
+    inner = needed({"intermediate_size": 0, **config}, "intermediate_size")
+    split = {"o_proj": heads * head_width(config), "down_proj": inner}
     groups = quantization.groups if quantization is not None else []
     sizes = [group.weights.group_size for group in groups if group.weights is not None]
     for size in filter(None, sizes):

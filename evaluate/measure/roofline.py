@@ -4,13 +4,14 @@ Decoding reads all weights and the whole KV cache for every token; a prompt is m
 weights. Each phase takes at least the longer of reading and multiplying.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from conf.formats.quant_args import QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import quantization_of
 from conf.formats.registry import format_of, other_parts, packed_parts
-from conf.models import kv_values_per_token
+from conf.models import head_width, kv_values_per_token, needed
 from conf.schema.load import ScenarioConfig
 from serve.tensors import Tensor
 
@@ -64,7 +65,7 @@ class Limit:
 
 def cost(
     tensors: dict[str, Tensor],
-    config: dict[str, Any],
+    config: Mapping[str, object],
     dtype_bytes: int,
     kv_bytes: int | None = None,
 ) -> Cost | None:
@@ -78,9 +79,7 @@ def cost(
     head = [(name, tensor) for name, tensor in tensors.items() if "lm_head" in name]
     if not head:
         head = [(name, tensor) for name, tensor in tensors.items() if "embed_tokens" in name]
-    heads = config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // heads
-    layers = config["num_hidden_layers"]
+    heads, layers = needed(config, "num_attention_heads"), needed(config, "num_hidden_layers")
     has_kv_scales = quantization is not None and quantization.kv_cache is not None
     kv_width = kv_bytes or (1 if has_kv_scales else dtype_bytes)
     return Cost(
@@ -89,7 +88,7 @@ def cost(
         body_weights=sum(_weights(name, tensor, bits) for name, tensor in body),
         head_weights=sum(_weights(name, tensor, head_bits) for name, tensor in head),
         kv_bytes=float(kv_values_per_token(config) * kv_width),
-        attention_operations=4.0 * layers * heads * width,
+        attention_operations=4.0 * layers * heads * head_width(config),
         product=_product(quantization, dtype_bytes),
         plain_product=_plain(dtype_bytes),
     )

@@ -1,7 +1,7 @@
 """The proof of a checkpoint, step by step."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,11 @@ from quantize.checkpoint.verify.codes import (
 )
 from quantize.checkpoint.verify.expected import Expectation, Linear, expect
 from quantize.checkpoint.verify.proof import Proof
-from quantize.checkpoint.verify.recipe import recipe_faults
+from quantize.checkpoint.verify.recipe import (
+    RequestedRecipe,
+    recipe_faults,
+    requested_recipe,
+)
 from quantize.checkpoint.verify.schemes import Schemes, read_schemes
 from quantize.checkpoint.verify.tokenizer import small_file_faults
 from quantize.models.source_config import check_stated, check_values
@@ -42,7 +46,7 @@ def verify(
     folder: Path,
     sparse: bool | None = None,
     source: Path | None = None,
-    recipe: dict[str, Any] | None = None,
+    recipe: RequestedRecipe | None = None,
     trust_remote_code: bool = False,
 ) -> Proof:
     """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
@@ -50,10 +54,10 @@ def verify(
     untouched; `recipe`: what was asked for, the manifest's where there is one."""
     config = read_config(folder)
     claimed = manifest.find(folder)
-    if recipe is None:
-        recipe = claimed.recipe_config if claimed else {}
+    if recipe is None and claimed:
+        recipe = requested_recipe(claimed.recipe_config)
     if sparse is None:
-        sparse = prunes(recipe.get("steps", []))
+        sparse = recipe is not None and prunes(recipe.steps)
     with CheckpointTensors(folder) as tensors:
         model = build(folder, config, tensors, trust_remote_code)
         check = _Check(model, config, folder, tensors)
@@ -71,7 +75,7 @@ class _Check:
     """One checkpoint's files against the architecture and the config."""
 
     def __init__(
-        self, model: Any, config: dict[str, Any], folder: Path, tensors: CheckpointTensors
+        self, model: Any, config: Mapping[str, Any], folder: Path, tensors: CheckpointTensors
     ) -> None:
         self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
         self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
@@ -82,7 +86,7 @@ class _Check:
         self.sizes: dict[str, float] = {}
         """How large the weights of each linear layer are."""
 
-    def run(self, recipe: dict[str, Any], sparse: bool) -> Proof:
+    def run(self, recipe: RequestedRecipe | None, sparse: bool) -> Proof:
         self._stored()
         pruned = self._pruned(recipe) if sparse else set()
         formats = Counter(self._format(layer) for layer in self.whole.linear)
@@ -90,9 +94,10 @@ class _Check:
         self._others(pruned)
         self.faults += unlike_others(self.sizes)
         self.faults += values.tied_faults(self.tensors, self.whole)
-        asked = self._named(recipe) if recipe else set()
-        has_kv_cache = bool(self.schemes.attention)
-        self.faults += recipe_faults(recipe, asked, self.schemes.linear, has_kv_cache)
+        if recipe is not None:
+            named = self._named(recipe.targets, recipe.ignore)
+            has_kv_cache = bool(self.schemes.attention)
+            self.faults += recipe_faults(recipe, named, self.schemes.linear, has_kv_cache)
         self.faults += small_file_faults(self.folder, self.config.get("vocab_size"))
         total = wrong_total(self.folder, self.tensors.stored)
         self.faults += [total] if total else []
@@ -130,13 +135,14 @@ class _Check:
         for name in sorted(set(self.tensors) - set(self.whole.tensors)):
             self.faults.append(f"{name} belongs to no part of the model")
 
-    def _named(self, recipe: dict[str, Any]) -> set[str]:
-        targets, ignore = recipe["targets"], recipe["ignore"]
+    def _named(self, targets: list[str], ignore: list[str]) -> set[str]:
         return {name for name, _ in match_named_modules(self.model, targets, ignore)}
 
-    def _pruned(self, recipe: dict[str, Any]) -> set[str]:
+    def _pruned(self, recipe: RequestedRecipe | None) -> set[str]:
         """The layers that 2:4 is claimed of."""
-        return self._named({"targets": ["Linear"], "ignore": ["lm_head"]} | recipe)
+        if recipe is None:
+            return self._named(["Linear"], ["lm_head"])
+        return self._named(recipe.targets, recipe.ignore)
 
     def _format(self, layer: Linear) -> str:
         """A layer's format in words, as the files have it."""
@@ -148,7 +154,7 @@ class _Check:
             return names.get(dtype, dtype)
         return layer.format.describe(layer.weights)
 
-    def _layers(self, pruned: set[str], recipe: dict[str, Any]) -> None:
+    def _layers(self, pruned: set[str], recipe: RequestedRecipe | None) -> None:
         usable = [layer for layer in self.whole.linear if self._is_usable(layer)]
         self.faults += [
             f"{layer.stored}: there is no check for the values of format {layer.format.name}"
@@ -158,8 +164,8 @@ class _Check:
         usable = [layer for layer in usable if is_readable(layer)]
         shares = [negative_share(self.tensors, layer) for layer in usable if layer.is_integer]
         signed = has_signed_scales(shares)
-        if recipe:
-            signed = AUTOROUND in recipe["steps"]
+        if recipe is not None:
+            signed = AUTOROUND in recipe.steps
         for layer in usable:
             allowed = signed and layer.is_integer
             report = check_layer(self.tensors, layer, layer.name in pruned, allowed)
