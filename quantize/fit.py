@@ -15,6 +15,7 @@ from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input
 from conf.formats.quant_args import QuantArgs
+from conf.formats.registry import covering
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.terminal import listed
 from quantize.steps.recipe_file import listed as as_list
@@ -23,7 +24,6 @@ from quantize.steps.recipe_file import scheme_targets, stored
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it says how many more
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
-WORD = 32  # bits of the integers that narrow weights are packed into
 MASK_WIDTH = 4  # two zeros in every four weights of a row
 
 
@@ -219,12 +219,17 @@ def _check_widths(part: Part, modules: dict[str, Any]) -> None:
         size = form.weights.group_size or (form.activations.group_size if form.activations else 0)
         if size:
             _divides(reached, size, f"group size {size}", "; group_size=auto picks one that fits")
-        if form.weights.type == "int" and form.activations is None:
+        step = _column_step(form)
+        if step > 1:
             bits = form.weights.bits
-            columns = next(n for n in range(1, WORD + 1) if n * bits % WORD == 0)
-            _divides(reached, columns, f"the packing of {bits}-bit weights into {columns} columns")
+            _divides(reached, step, f"the packing of {bits}-bit weights into {step} columns")
     if part.prunes:
         _divides(modules, MASK_WIDTH, "the width of a 2:4 mask, 4,")
+
+
+def _column_step(form: Format) -> int:
+    stored = covering(form.weights, form.activations)
+    return max((each.column_step(form.weights) for each in stored), default=1)
 
 
 def _divides(modules: dict[str, Any], size: int, what: str, hint: str = "") -> None:

@@ -37,12 +37,12 @@ def check(folder: Path, original: Path, engine: EngineConfig) -> None:
     for key in ("max_position_embeddings", "vocab_size"):
         if key not in config:
             raise bad_input(f"{folder / CONFIG}: there is no {key}")
-    found = tensors(folder)
-    _check_quantization(folder, config, found)
-    _check_layers(folder, found)
+    stored = tensors(folder)
+    _check_quantization(folder, config, stored)
+    _check_layers(folder, stored)
     if folder != original:
         _check_tokenizer(folder, original)
-    _check_kv_scales(folder, engine, found)
+    _check_kv_scales(folder, engine, stored)
     if is_provable(config):
         _check_proof(folder)
 
@@ -54,9 +54,9 @@ def is_provable(config: Mapping[str, object]) -> bool:
 
 
 def _check_quantization(
-    folder: Path, config: Mapping[str, object], found: dict[str, Tensor]
+    folder: Path, config: Mapping[str, object], stored: dict[str, Tensor]
 ) -> None:
-    quantized = [name for name in found if name.endswith(marks())]
+    quantized = [name for name in stored if name.endswith(marks())]
     if quantized and not config.get(KEY):
         raise bad_input(
             f"{folder / CONFIG}: there is no {KEY}, yet {quantized[0]} and "
@@ -64,11 +64,11 @@ def _check_quantization(
         )
 
 
-def _check_layers(folder: Path, found: dict[str, Tensor]) -> None:
+def _check_layers(folder: Path, stored: dict[str, Tensor]) -> None:
     """All layers have the same modules and these the same tensors, but for what a recipe leaves
     alone, and layers that have something of their own instead."""
     layers: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for name in found:
+    for name in stored:
         if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.(\w+)$", name):
             layers[match[2]][f"{match[1]}{{}}.{match[3]}"].add(match[4])
     if len(layers) < 2:
@@ -96,8 +96,7 @@ def _check_tokenizer(folder: Path, original: Path) -> None:
         return
     if not (folder / TOKENIZER).is_file():
         raise bad_input(f"{folder}: there is no {TOKENIZER}")
-    one, other = (_vocabulary(place / TOKENIZER) for place in (original, folder))
-    if one != other:
+    if _vocabulary(original / TOKENIZER) != _vocabulary(folder / TOKENIZER):
         raise bad_input(f"{folder / TOKENIZER}: its vocabulary is not the original's")
 
 
@@ -109,13 +108,13 @@ def _vocabulary(path: Path) -> Any:
         raise bad_input(f"{path}: is no tokenizer ({error!r})") from error
 
 
-def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor]) -> None:
-    asked = str(engine.options.get("kv_cache_dtype", "auto"))
-    if not asked.startswith("fp8") or engine.allow_missing_kv_scales:
+def _check_kv_scales(folder: Path, engine: EngineConfig, stored: dict[str, Tensor]) -> None:
+    cache_dtype = str(engine.options.get("kv_cache_dtype", "auto"))
+    if not cache_dtype.startswith("fp8") or engine.allow_missing_kv_scales:
         return
-    if not any(name.endswith(KV_SCALES) for name in found):
+    if not any(name.endswith(KV_SCALES) for name in stored):
         raise bad_input(
-            f"engine.kv_cache_dtype={asked}: {folder} has no scales for it; quantize with "
+            f"engine.kv_cache_dtype={cache_dtype}: {folder} has no scales for it; quantize with "
             "kv_cache=fp8, or allow scales of 1 with engine.allow_missing_kv_scales=true"
         )
 

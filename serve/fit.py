@@ -47,20 +47,20 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     weights = _weights_gib(folder, options) / (tensor * pipeline)
     token = kv_token_bytes(config, options) / pipeline
     limit = needed(config, "max_position_embeddings")
-    asked_context = int(options.get("max_model_len") or 0)
-    if asked_context > limit and "hf_overrides" not in options:
-        raise bad_input(f"engine.max_model_len={asked_context}: the model was made for {limit:,}")
+    context = int(options.get("max_model_len") or 0)
+    if context > limit and "hf_overrides" not in options:
+        raise bad_input(f"engine.max_model_len={context}: the model was made for {limit:,}")
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token, limit)
     total, free = min(cards, key=lambda card: card[1])
-    asked = options.get("gpu_memory_utilization")
-    if asked and float(asked) * total > free:
+    utilization = float(options.get("gpu_memory_utilization") or 0)
+    if utilization * total > free:
         raise world_fault(
-            f"engine.gpu_memory_utilization={asked}: {float(asked) * total:.1f} GiB are asked for, "
-            f"{free:.1f} of {total:.1f} GiB are free"
+            f"engine.gpu_memory_utilization={utilization:g}: {utilization * total:.1f} GiB are "
+            f"asked for, {free:.1f} of {total:.1f} GiB are free"
         )
-    share = float(asked) if asked else min(SHARE, max(0.0, free / total - SPARE_SHARE))
+    share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token * min(SHORTEST, limit):
         raise world_fault(

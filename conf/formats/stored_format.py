@@ -97,6 +97,10 @@ class StoredFormat(ABC):
         """Bits of a stored weight, without its share of the scales."""
         return weights.bits
 
+    def column_step(self, weights: QuantArgs) -> int:
+        """Columns of a layer are a multiple of this."""
+        return 1
+
     def describe(self, weights: QuantArgs) -> str:
         """A layer's format, for a proof and its manifest."""
         size = f" of {weights.group_size}" if weights.group_size else ""

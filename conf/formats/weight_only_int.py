@@ -1,11 +1,18 @@
 """Int weights of 2 to 8 bits (W4A16, W8A16), widened before they are multiplied."""
 
+import math
 from collections.abc import Mapping
 
 from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
 from conf.formats.refusals import Refusal, of_weights
 from conf.formats.stored_format import HOPPER, KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, integer_tensors
+from conf.formats.tensors import (
+    NAIVE_QUANTIZED,
+    PACK_QUANTIZED,
+    WORD,
+    StoredTensor,
+    integer_tensors,
+)
 
 GROUP_STEP = 16  # the smallest tile of the kernels
 ON_GPU = "Machete on Hopper, Marlin on NVIDIA since Turing"
@@ -54,6 +61,10 @@ class WeightOnlyInt(StoredFormat):
 
     def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
         return integer_tensors(group, rows, columns)
+
+    def column_step(self, weights: QuantArgs) -> int:
+        """A row ends with a whole word."""
+        return WORD // math.gcd(WORD, weights.bits)
 
     def kernels(self, weights: QuantArgs | None) -> str:
         assert weights is not None
