@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return text | content
 
 
-def needed(config: dict[str, Any], key: str) -> int:
+def needed(config: Mapping[str, object], key: str) -> int:
     """A whole number of a config that there is no answer without."""
     value = config.get(key)
     if not isinstance(value, int):
@@ -85,22 +85,30 @@ def needed(config: dict[str, Any], key: str) -> int:
     return value
 
 
-def kv_values_per_token(config: dict[str, Any], split: int = 1) -> int:
+def kv_values_per_token(config: Mapping[str, object], split: int = 1) -> int:
     """Numbers that the KV cache keeps for each token of context, on each of `split` GPUs; a head
     is copied where there are more GPUs than heads. Layers that look back over a window, or keep a
     state instead, do not grow with the context and are left out; latent attention keeps one vector
     for all heads, on every GPU."""
-    kinds = config.get("layer_types") or []
-    layers = kinds.count("full_attention") or needed(config, "num_hidden_layers")
+    kinds = config.get("layer_types")
+    full = kinds.count("full_attention") if isinstance(kinds, list) else 0
+    layers = full or needed(config, "num_hidden_layers")
     if config.get("kv_lora_rank"):
-        return int(layers * (config["kv_lora_rank"] + config.get("qk_rope_head_dim", 0)))
+        rotary = needed({"qk_rope_head_dim": 0, **config}, "qk_rope_head_dim")
+        return layers * (needed(config, "kv_lora_rank") + rotary)
     heads = needed(config, "num_attention_heads")
-    width = needed(config, "head_dim") if config.get("head_dim") else None
-    width = width or needed(config, "hidden_size") // heads
-    return int(2 * layers * max(1, kv_head_count(config, heads) // split) * width)
+    kept = max(1, kv_head_count(config, heads) // split)
+    return 2 * layers * kept * head_width(config)
 
 
-def kv_head_count(config: dict[str, Any], heads: int) -> int:
+def head_width(config: Mapping[str, object]) -> int:
+    """Numbers of one attention head."""
+    if config.get("head_dim"):
+        return needed(config, "head_dim")
+    return needed(config, "hidden_size") // needed(config, "num_attention_heads")
+
+
+def kv_head_count(config: Mapping[str, object], heads: int) -> int:
     """Heads that the KV cache keeps; all of them where the config says nothing else."""
     key = "num_key_value_heads"
     return needed({key: config.get(key) or heads}, key)

@@ -165,9 +165,9 @@ class Sweep(Ledger):
         """A format that vLLM cannot run here is said without starting it."""
         if self.config.engine.kind == "transformers" or self.config.engine.url is not None:
             return
-        found = support_of(folder, GpuConfig())
-        if not found.runs:
-            raise bad_input(f"{found.words}; measure {found.instead} instead")
+        kernel = support_of(folder, GpuConfig())
+        if not kernel.runs:
+            raise bad_input(f"{kernel.summary}; measure {kernel.instead} instead")
 
     def _missing(self, target: Target, folder: Path) -> Plan:
         config = read_config(folder)

@@ -22,6 +22,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from conf.compose import compose, from_mapping
 from conf.entry import answer_flags
 from conf.errors import WORLD_FAULT, QuantlineError, bad_input
+from conf.formats.quantization_config import KEY
 from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
@@ -107,7 +108,7 @@ def _quantized(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
     apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
-    return {"quantization_config": compressor.quantization_config.model_dump(mode="json")}
+    return {KEY: compressor.quantization_config.model_dump(mode="json")}
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from compressed_tensors.utils import match_named_modules, match_targets
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input
-from conf.formats.served import Stored
+from conf.formats.quant_args import QuantArgs
+from conf.formats.registry import covering
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.schema.steps import Kind
 from conf.terminal import listed
@@ -26,7 +27,6 @@ Linears = dict[str, torch.nn.Linear]
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it says how many more
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
-WORD = 32  # bits of the integers that narrow weights are packed into
 MASK_WIDTH = 4  # two zeros in every four weights of a row
 
 
@@ -34,8 +34,8 @@ MASK_WIDTH = 4  # two zeros in every four weights of a row
 class Format:
     """How the modules of one target are stored."""
 
-    weights: Stored
-    activations: Stored | None = None
+    weights: QuantArgs
+    activations: QuantArgs | None = None
 
 
 @dataclass
@@ -222,12 +222,17 @@ def _check_widths(part: Part, modules: Linears) -> None:
         size = form.weights.group_size or (form.activations.group_size if form.activations else 0)
         if size:
             _divides(reached, size, f"group size {size}", "; group_size=auto picks one that fits")
-        if form.weights.type == "int" and form.activations is None:
+        step = _column_step(form)
+        if step > 1:
             bits = form.weights.bits
-            columns = next(n for n in range(1, WORD + 1) if n * bits % WORD == 0)
-            _divides(reached, columns, f"the packing of {bits}-bit weights into {columns} columns")
+            _divides(reached, step, f"the packing of {bits}-bit weights into {step} columns")
     if part.prunes:
         _divides(modules, MASK_WIDTH, "the width of a 2:4 mask, 4,")
+
+
+def _column_step(form: Format) -> int:
+    stored = covering(form.weights, form.activations)
+    return max((each.column_step(form.weights) for each in stored), default=1)
 
 
 def _divides(modules: Linears, size: int, what: str, hint: str = "") -> None:

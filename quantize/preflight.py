@@ -10,7 +10,7 @@ import torch
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input, world_fault
-from conf.formats.kernels import kernels
+from conf.formats.served import kernels
 from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
@@ -49,8 +49,14 @@ class Preflight:
             f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there; about {max(self.minutes, 0.1):.1f} min",
-            *([] if self.recipe.file else [f"vLLM will run it with {kernels(self.recipe)}"]),
+            *([] if self.recipe.file else [f"vLLM will run it with {_kernels(self.recipe)}"]),
         ]
+
+
+def _kernels(recipe: RecipeConfig) -> str:
+    weights = recipe.weights.stored if recipe.weights else None
+    activations = recipe.activations.stored if recipe.activations else None
+    return kernels(weights, activations)
 
 
 def preflight(

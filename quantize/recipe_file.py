@@ -19,7 +19,9 @@ from pydantic import BaseModel, ValidationError
 from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
-from conf.formats.served import DYNAMIC, LOCAL, STATIC, Refusal, Stored, kv_refusal, refusal
+from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
+from conf.formats.refusals import Refusal
+from conf.formats.served import kv_refusal, refusal
 from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
 from conf.schema.steps import Kind
 from quantize.steps.base.file_fields import nested_names
@@ -206,7 +208,7 @@ def _check_rounding(file: YamlFile, chosen: ChosenStep, all_chosen: list[ChosenS
             raise _refused(file, place, refused, config.kv_cache_scheme)
 
 
-def _check_weights(file: YamlFile, weights: Stored, all_chosen: list[ChosenStep]) -> None:
+def _check_weights(file: YamlFile, weights: QuantArgs, all_chosen: list[ChosenStep]) -> None:
     """Every step of the file against the format that one of them rounds to."""
     for chosen in all_chosen:
         options = chosen.step.options_in(chosen.modifier)
@@ -242,10 +244,10 @@ def _theirs(name: str) -> str:
     return THEIRS.get(name, name)
 
 
-def stored(args: QuantizationArgs) -> Stored:
+def stored(args: QuantizationArgs) -> QuantArgs:
     """compressed-tensors' description in the words of the table of what engines run."""
     scales = LOCAL if args.dynamic == "local" else DYNAMIC if args.dynamic else STATIC
-    return Stored(
+    return QuantArgs(
         str(getattr(args.type, "value", args.type)),
         args.num_bits,
         str(getattr(args.strategy, "value", args.strategy)),

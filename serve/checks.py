@@ -7,13 +7,17 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from conf.cache import cache_root
 from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
 from conf.files.json_files import read_object
-from conf.formats.kernels import Support, support
+from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
+from conf.formats.registry import marks
+from conf.formats.served import support
+from conf.formats.stored_format import KernelSupport, Machine
 from conf.hardware import compute_capability
 from conf.models import CONFIG, SHAPES, files_sha256, read_config
 from conf.schema.load import EngineConfig, GpuConfig
@@ -22,7 +26,6 @@ from serve import proven
 from serve.tensors import Tensor, tensors
 
 TOKENIZER = "tokenizer.json"
-QUANTIZED_PARTS = ("weight_scale", "weight_packed", "qweight")
 PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
 KV_SCALES = ("k_scale", "v_scale")
 NO_NUMBER = "NaN or infinite"
@@ -34,31 +37,38 @@ def check(folder: Path, original: Path, engine: EngineConfig) -> None:
     for key in ("max_position_embeddings", "vocab_size"):
         if key not in config:
             raise bad_input(f"{folder / CONFIG}: there is no {key}")
-    found = tensors(folder)
-    _check_quantization(folder, config, found)
-    _check_layers(folder, found)
+    stored = tensors(folder)
+    _check_quantization(folder, config, stored)
+    _check_layers(folder, stored)
     if folder != original:
         _check_tokenizer(folder, original)
-    _check_kv_scales(folder, engine, found)
-    quantization = config.get("quantization_config") or {}
-    if quantization.get("quant_method") == "compressed-tensors":
+    _check_kv_scales(folder, engine, stored)
+    if is_provable(config):
         _check_proof(folder)
 
 
-def _check_quantization(folder: Path, config: dict[str, Any], found: dict[str, Tensor]) -> None:
-    quantized = [name for name in found if name.endswith(QUANTIZED_PARTS)]
-    if quantized and not config.get("quantization_config"):
+def is_provable(config: Mapping[str, object]) -> bool:
+    """Whether quantize can prove a checkpoint of this config."""
+    quantization = quantization_of(config)
+    return quantization is not None and quantization.method == COMPRESSED_TENSORS
+
+
+def _check_quantization(
+    folder: Path, config: Mapping[str, object], stored: dict[str, Tensor]
+) -> None:
+    quantized = [name for name in stored if name.endswith(marks())]
+    if quantized and not config.get(KEY):
         raise bad_input(
-            f"{folder / CONFIG}: there is no quantization_config, yet {quantized[0]} and "
+            f"{folder / CONFIG}: there is no {KEY}, yet {quantized[0]} and "
             f"{len(quantized) - 1} more tensors are quantized"
         )
 
 
-def _check_layers(folder: Path, found: dict[str, Tensor]) -> None:
+def _check_layers(folder: Path, stored: dict[str, Tensor]) -> None:
     """All layers have the same modules and these the same tensors, but for what a recipe leaves
     alone, and layers that have something of their own instead."""
     layers: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for name in found:
+    for name in stored:
         if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.(\w+)$", name):
             layers[match[2]][f"{match[1]}{{}}.{match[3]}"].add(match[4])
     if len(layers) < 2:
@@ -86,8 +96,7 @@ def _check_tokenizer(folder: Path, original: Path) -> None:
         return
     if not (folder / TOKENIZER).is_file():
         raise bad_input(f"{folder}: there is no {TOKENIZER}")
-    one, other = (_vocabulary(place / TOKENIZER) for place in (original, folder))
-    if one != other:
+    if _vocabulary(original / TOKENIZER) != _vocabulary(folder / TOKENIZER):
         raise bad_input(f"{folder / TOKENIZER}: its vocabulary is not the original's")
 
 
@@ -99,21 +108,21 @@ def _vocabulary(path: Path) -> Any:
         raise bad_input(f"{path}: is no tokenizer ({error!r})") from error
 
 
-def _check_kv_scales(folder: Path, engine: EngineConfig, found: dict[str, Tensor]) -> None:
-    asked = str(engine.options.get("kv_cache_dtype", "auto"))
-    if not asked.startswith("fp8") or engine.allow_missing_kv_scales:
+def _check_kv_scales(folder: Path, engine: EngineConfig, stored: dict[str, Tensor]) -> None:
+    cache_dtype = str(engine.options.get("kv_cache_dtype", "auto"))
+    if not cache_dtype.startswith("fp8") or engine.allow_missing_kv_scales:
         return
-    if not any(name.endswith(KV_SCALES) for name in found):
+    if not any(name.endswith(KV_SCALES) for name in stored):
         raise bad_input(
-            f"engine.kv_cache_dtype={asked}: {folder} has no scales for it; quantize with "
+            f"engine.kv_cache_dtype={cache_dtype}: {folder} has no scales for it; quantize with "
             "kv_cache=fp8, or allow scales of 1 with engine.allow_missing_kv_scales=true"
         )
 
 
-def support_of(folder: Path, gpu: GpuConfig) -> Support:
+def support_of(folder: Path, gpu: GpuConfig) -> KernelSupport:
     """Whether vLLM runs its format on that GPU, or on this machine's CPU without one."""
-    quantization = read_config(folder).get("quantization_config") or {}
-    return support(quantization, compute_capability(gpu), os.uname().machine)
+    machine = Machine(compute_capability(gpu), os.uname().machine)
+    return support(quantization_of(read_config(folder)), machine)
 
 
 def _check_proof(folder: Path) -> None:
@@ -163,9 +172,9 @@ def _stamp(path: Path) -> list[str | int]:
     return [str(path.resolve()), stat.st_size, stat.st_dev, stat.st_ino, *times]
 
 
-def quantization_hash(config: dict[str, Any]) -> str:
+def quantization_hash(config: Mapping[str, object]) -> str:
     """A hash of the quantization config; of none for an original."""
-    quantization = config.get("quantization_config")
+    quantization = config.get(KEY)
     if not quantization:
         return ""
     return hashlib.sha256(json.dumps(quantization, sort_keys=True).encode()).hexdigest()

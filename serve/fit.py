@@ -1,5 +1,6 @@
 """Whether a checkpoint fits this machine, split as asked: memory, context, heads, groups."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import psutil
 
 from conf.errors import bad_input, world_fault
+from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
-from conf.models import CONFIG, kv_head_count, kv_values_per_token, needed, read_config
+from conf.models import CONFIG, head_width, kv_head_count, kv_values_per_token, needed, read_config
 from serve.engine.launch import CPU_KV_CACHE_GIB, PARALLEL, environment
 from serve.tensors import tensors
 
@@ -45,20 +47,20 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     weights = _weights_gib(folder, options) / (tensor * pipeline)
     token = kv_token_bytes(config, options) / pipeline
     limit = needed(config, "max_position_embeddings")
-    asked_context = int(options.get("max_model_len") or 0)
-    if asked_context > limit and "hf_overrides" not in options:
-        raise bad_input(f"engine.max_model_len={asked_context}: the model was made for {limit:,}")
+    context = int(options.get("max_model_len") or 0)
+    if context > limit and "hf_overrides" not in options:
+        raise bad_input(f"engine.max_model_len={context}: the model was made for {limit:,}")
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token, limit)
     total, free = min(cards, key=lambda card: card[1])
-    asked = options.get("gpu_memory_utilization")
-    if asked and float(asked) * total > free:
+    utilization = float(options.get("gpu_memory_utilization") or 0)
+    if utilization * total > free:
         raise world_fault(
-            f"engine.gpu_memory_utilization={asked}: {float(asked) * total:.1f} GiB are asked for, "
-            f"{free:.1f} of {total:.1f} GiB are free"
+            f"engine.gpu_memory_utilization={utilization:g}: {utilization * total:.1f} GiB are "
+            f"asked for, {free:.1f} of {total:.1f} GiB are free"
         )
-    share = float(asked) if asked else min(SHARE, max(0.0, free / total - SPARE_SHARE))
+    share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token * min(SHORTEST, limit):
         raise world_fault(
@@ -90,12 +92,13 @@ def _tokens(cache_gib: float, token_bytes: float) -> int:
     return int(cache_gib * GIB / token_bytes) // BLOCK * BLOCK
 
 
-def kv_token_bytes(config: dict[str, Any], options: dict[str, Any]) -> float:
+def kv_token_bytes(config: Mapping[str, object], options: dict[str, Any]) -> float:
     """Bytes of cache for each token of context on each GPU."""
     values = kv_values_per_token(config, int(options.get("tensor_parallel_size", 1)))
-    quantization = config.get("quantization_config") or {}
-    asked = str(options.get("kv_cache_dtype", "auto"))
-    if asked.startswith("fp8") or (asked == "auto" and quantization.get("kv_cache_scheme")):
+    quantization = quantization_of(config)
+    has_scales = quantization is not None and quantization.kv_cache is not None
+    cache_dtype = str(options.get("kv_cache_dtype", "auto"))
+    if cache_dtype.startswith("fp8") or (cache_dtype == "auto" and has_scales):
         return float(values)
     return float(values * (4 if options.get("dtype") == "float32" else 2))
 
@@ -118,7 +121,7 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
         )
 
 
-def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
+def _check_heads(folder: Path, config: Mapping[str, object], parts: int) -> None:
     heads = needed(config, "num_attention_heads")
     kv_heads = kv_head_count(config, heads)
     if heads % parts:
@@ -133,19 +136,17 @@ def _check_heads(folder: Path, config: dict[str, Any], parts: int) -> None:
         )
 
 
-def _check_groups(folder: Path, config: dict[str, Any], parts: int) -> None:
+def _check_groups(folder: Path, config: Mapping[str, object], parts: int) -> None:
     """Layers that are split along their inputs must be cut between groups of columns."""
-    quantization = config.get("quantization_config") or {}
+    quantization = quantization_of(config)
     heads = needed(config, "num_attention_heads")
-    width = config.get("head_dim") or needed(config, "hidden_size") // heads
-    inner = needed({"intermediate_size": 0} | config, "intermediate_size")
-    split = {"o_proj": heads * width, "down_proj": inner}
-    groups = list((quantization.get("config_groups") or {}).values())
-    sizes = [(group.get("weights") or {}).get("group_size") or 0 for group in groups]
-    sizes.append(quantization.get("group_size") or quantization.get("q_group_size") or 0)
-    for size in sizes:
+    inner = needed({"intermediate_size": 0, **config}, "intermediate_size")
+    split = {"o_proj": heads * head_width(config), "down_proj": inner}
+    groups = quantization.groups if quantization is not None else []
+    sizes = [group.weights.group_size for group in groups if group.weights is not None]
+    for size in filter(None, sizes):
         for name, columns in split.items():
-            if size > 0 and columns % (parts * size):
+            if columns % (parts * size):
                 raise bad_input(
                     f"engine.tensor_parallel_size={parts}: {name} has {columns} columns in groups "
                     f"of {size}, which {parts} parts would cut; quantize with a smaller group_size"

@@ -23,7 +23,7 @@ from conf.schema.commands import ServeConfig
 from conf.schema.load import GpuConfig
 from conf.terminal import say
 from serve.canary import Canary, listen
-from serve.checks import check, support_of
+from serve.checks import check, is_provable, support_of
 from serve.engine.client import API_KEY
 from serve.engine.launch import options, server_command, server_environment
 from serve.engine.process import POLL_S, ServerProcess, check_port
@@ -111,13 +111,12 @@ def _check(folder: Path, config: ServeConfig) -> None:
     here, asked = resolve_gpu(GpuConfig()), config.gpu
     if asked.name and asked.name != here.name and not config.dry_run:
         raise bad_input(f"gpu={asked.name}: this machine has {here.name}")
-    found = support_of(folder, asked)
-    if not found.runs:
-        raise bad_input(f"{folder}: {found.words}; serve {found.instead} instead")
-    quantization = read_config(folder).get("quantization_config") or {}
-    is_proven = quantization.get("quant_method") == "compressed-tensors"
-    better = f"; better: {found.instead}" if found.instead else ""
-    say(f"{folder}: {'proven' if is_proven else 'whole'}; {found.words}{better}")
+    kernel = support_of(folder, asked)
+    if not kernel.runs:
+        raise bad_input(f"{folder}: {kernel.summary}; serve {kernel.instead} instead")
+    state = "proven" if is_provable(read_config(folder)) else "whole"
+    better = f"; better: {kernel.instead}" if kernel.instead else ""
+    say(f"{folder}: {state}; {kernel.summary}{better}")
 
 
 @dataclass

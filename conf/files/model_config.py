@@ -3,9 +3,11 @@
 Fields that are not named here are checked by transformers, when the architecture is built.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from conf.formats.quantization_config import QuantizationFields
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Sizes = Size | Annotated[list[Size], Field(min_length=1)]
@@ -15,51 +17,8 @@ Epsilon = Annotated[float, Field(gt=0, le=0.1)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Token = Annotated[int, Field(ge=-1, le=2**31)]
-Bits = Annotated[int, Field(ge=1, le=32)]
 DTYPES = ("float32", "float16", "bfloat16", "float64", "float", "half", "auto")
 ROPE_KEYS = ("rope_parameters", "rope_scaling")
-
-
-class Numbers(BaseModel):
-    """How one kind of tensor is quantized, as compressed-tensors writes it."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    num_bits: Bits | None = None
-    type: str | None = None
-    symmetric: bool | None = None
-    strategy: str | None = None
-    group_size: Annotated[int, Field(ge=-1, le=2**20)] | None = None
-    block_structure: Annotated[list[Size], Field(min_length=2, max_length=2)] | str | None = None
-    dynamic: bool | Literal["local"] | None = None
-
-
-class Group(BaseModel):
-    """Modules that are quantized alike."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    targets: list[str] | None = None
-    weights: Numbers | None = None
-    input_activations: Numbers | None = None
-    output_activations: Numbers | None = None
-    format: str | None = None
-
-
-class Quantization(BaseModel):
-    """`quantization_config`, of compressed-tensors and of others."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    quant_method: str | None = None
-    config_groups: dict[str, Group] | None = None
-    format: str | None = None
-    quantization_status: str | None = None
-    ignore: list[str] | None = None
-    kv_cache_scheme: Numbers | None = None
-    sparsity_config: dict[str, Any] | None = None
-    transform_config: dict[str, Any] | None = None
-    bits: Bits | None = None
-    w_bit: Bits | None = None
-    group_size: Annotated[int, Field(ge=-1, le=2**20)] | None = None
-    q_group_size: Annotated[int, Field(ge=-1, le=2**20)] | None = None
 
 
 class Rope(BaseModel):
@@ -120,7 +79,7 @@ class Fields(BaseModel):
     pad_token_id: Token | None = None
     dtype: str | dict[str, str] | None = None
     torch_dtype: str | dict[str, str] | None = None
-    quantization_config: Quantization | None = None
+    quantization_config: QuantizationFields | None = None
     text_config: dict[str, Any] | None = None
 
     @model_validator(mode="after")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from conf.formats.served import DYNAMIC, STATIC, Stored, refusal
+from conf.formats.quant_args import DYNAMIC, STATIC, QuantArgs
+from conf.formats.served import refusal
 from conf.schema.checks import plain_name
 from conf.schema.ranges import Range, choices, documented, not_empty, within
 from conf.schema.steps import (
@@ -77,9 +78,9 @@ class NumberFormat:
             )
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> QuantArgs:
         """The same in the words of the table of what engines run."""
-        return Stored(
+        return QuantArgs(
             self.type,
             self.bits,
             self.strategy,

@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
-from conf.formats.served import Stored
+from conf.formats.quant_args import QuantArgs
 
 FOLDER = "quantize.steps"
 INSTANCE = "STEP"  # the name that each file of the folder gives its algorithm
@@ -61,7 +61,7 @@ class StepSchema(Generic[Options]):
     def check_options(self, options: Options) -> None:
         """Raises ValueError where options contradict each other."""
 
-    def check_weights(self, option: str, weights: Stored, options: Options) -> None:
+    def check_weights(self, option: str, weights: QuantArgs, options: Options) -> None:
         """Raises ValueError where the step cannot work on weights that are stored like this.
         `option`: what the message begins with."""
 

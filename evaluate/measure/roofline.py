@@ -4,14 +4,17 @@ Decoding reads all weights and the whole KV cache for every token; a prompt is m
 weights. Each phase takes at least the longer of reading and multiplying.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from conf.models import kv_values_per_token
+from conf.formats.quant_args import QuantGroup, QuantizationConfig
+from conf.formats.quantization_config import quantization_of
+from conf.formats.registry import format_of, other_parts, packed_parts
+from conf.models import head_width, kv_values_per_token, needed
 from conf.schema.load import ScenarioConfig
 from serve.tensors import Tensor
 
-PACKED = ("weight_packed", "qweight")
 MOST_OVERLAP = 0.05  # of the answers' tokens, before the last request had its first
 
 
@@ -62,7 +65,7 @@ class Limit:
 
 def cost(
     tensors: dict[str, Tensor],
-    config: dict[str, Any],
+    config: Mapping[str, object],
     dtype_bytes: int,
     kv_bytes: int | None = None,
 ) -> Cost | None:
@@ -70,23 +73,22 @@ def cost(
     for a mixture of experts, of which each token reads a part that the tensors do not tell."""
     if any(".experts." in name for name in tensors):
         return None
-    quantization = config.get("quantization_config") or {}
+    quantization = quantization_of(config)
     bits, head_bits = _weight_bits(quantization)
     body = [(name, tensor) for name, tensor in tensors.items() if ".layers." in name]
     head = [(name, tensor) for name, tensor in tensors.items() if "lm_head" in name]
     if not head:
         head = [(name, tensor) for name, tensor in tensors.items() if "embed_tokens" in name]
-    heads = config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // heads
-    layers = config["num_hidden_layers"]
-    kv_width = kv_bytes or (1 if quantization.get("kv_cache_scheme") else dtype_bytes)
+    heads, layers = needed(config, "num_attention_heads"), needed(config, "num_hidden_layers")
+    has_kv_scales = quantization is not None and quantization.kv_cache is not None
+    kv_width = kv_bytes or (1 if has_kv_scales else dtype_bytes)
     return Cost(
         body_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in body),
         head_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in head),
         body_weights=sum(_weights(name, tensor, bits) for name, tensor in body),
         head_weights=sum(_weights(name, tensor, head_bits) for name, tensor in head),
         kv_bytes=float(kv_values_per_token(config) * kv_width),
-        attention_operations=4.0 * layers * heads * width,
+        attention_operations=4.0 * layers * heads * head_width(config),
         product=_product(quantization, dtype_bytes),
         plain_product=_plain(dtype_bytes),
     )
@@ -147,38 +149,36 @@ def _multiplying(work: Cost, rates: Rates, tokens: float, heads: float, pairs: f
     return body + (2 * work.head_weights * heads + work.attention_operations * pairs) / plain
 
 
-def _weights(name: str, tensor: Tensor, bits: int | None) -> float:
+def _weights(name: str, tensor: Tensor, bits: float | None) -> float:
     """Weights of a matrix, however many of them share an element."""
-    if len(tensor.shape) < 2 or name.endswith(("_scale", "_zero_point", "scales", "qzeros")):
+    if len(tensor.shape) < 2 or name.endswith(other_parts()):
         return 0
-    if name.rsplit(".", 1)[-1] in PACKED and bits:
+    if name.rsplit(".", 1)[-1] in packed_parts() and bits:
         return tensor.bytes * 8 / bits
     return tensor.count
 
 
-def _weight_bits(quantization: dict[str, Any]) -> tuple[int | None, int | None]:
+def _weight_bits(config: QuantizationConfig | None) -> tuple[float | None, float | None]:
     """Bits of a weight in the layers, and in the head where that has a format of its own."""
-    body = quantization.get("bits") or quantization.get("w_bit")
-    head = None
-    for group in (quantization.get("config_groups") or {}).values():
-        bits = (group.get("weights") or {}).get("num_bits")
-        if any("lm_head" in target for target in group.get("targets") or []):
-            head = bits
-        else:
-            body = body or bits
+    groups = [group for group in config.groups if group.weights] if config is not None else []
+    body = next((_bits(group) for group in groups if not group.is_head), None)
+    head = next((_bits(group) for group in groups if group.is_head), None)
     return body, head or body
 
 
-def _product(quantization: dict[str, Any], dtype_bytes: int) -> str:
+def _bits(group: QuantGroup) -> float | None:
+    stored = format_of(group)
+    assert group.weights is not None
+    return (stored.bits(group.weights) if stored else group.weights.bits) or None
+
+
+def _product(config: QuantizationConfig | None, dtype_bytes: int) -> str:
     """The type that tensor cores multiply in: weight-only formats are widened first."""
-    if quantization.get("quant_method") in ("fp8", "fbgemm_fp8"):
-        return "fp8"
-    groups = list((quantization.get("config_groups") or {}).values())
-    found = [group["input_activations"] for group in groups if group.get("input_activations")]
-    activations = found[0] if found else None
-    if not activations:
-        return _plain(dtype_bytes)
-    return "int8" if activations["type"] == "int" else "fp8"
+    for group in config.groups if config is not None else []:
+        stored = format_of(group)
+        if stored is not None and (product := stored.product(group)) is not None:
+            return product
+    return _plain(dtype_bytes)
 
 
 def _plain(dtype_bytes: int) -> str:

@@ -23,7 +23,7 @@ from quantize.calibrate.compress import Outcome
 from quantize.checkpoint import save
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors
 from quantize.checkpoint.reload import closeness, probe_logits
-from quantize.checkpoint.verify import Proof, verify
+from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
 
 # The reloaded checkpoint against the model in memory, mean divergence of the next token: rounding
@@ -60,7 +60,8 @@ def prove(
     the source. `before`: the logits of the model in memory."""
     recipe, trusted = config.recipe, config.model.trust_remote_code
     with gated(recipe.name):
-        proof = verify(unfinished, recipe.is_sparse, source, asdict(recipe), trusted)
+        requested = requested_recipe(asdict(recipe))
+        proof = verify(unfinished, recipe.is_sparse, source, requested, trusted)
         _raise_first(recipe.name, proof.faults)
         reloaded, tokenizer = load(unfinished, config.model)
         save.on_device(reloaded)

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
 from compressed_tensors.utils import match_named_modules
 
 from conf.files.json_files import read_object
+from conf.formats.quantization_config import KEY
 from conf.models import CONFIG
 from quantize.checkpoint.reload import closeness
 from quantize.models.headers import StoredTensors
@@ -94,15 +95,17 @@ def _source_name(name: str, original: StoredTensors, model: Any) -> str | None:
 
 def _schemes(checkpoint: Path, model: Any) -> dict[str, QuantizationScheme]:
     """How config.json says that each module is stored."""
-    config = read_object(checkpoint / CONFIG).get("quantization_config") or {}
-    found: dict[str, QuantizationScheme] = {}
-    for group in config.get("config_groups", {}).values():
-        scheme = QuantizationScheme.model_validate(group)
-        scheme.format = scheme.format or config.get("format")
-        for name, module in match_named_modules(model, scheme.targets, config.get("ignore", [])):
+    content = read_object(checkpoint / CONFIG).get(KEY)
+    if not content:
+        return {}
+    config = QuantizationConfig.model_validate(content)
+    schemes: dict[str, QuantizationScheme] = {}
+    for scheme in config.config_groups.values():
+        scheme.format = scheme.format or config.format
+        for name, module in match_named_modules(model, scheme.targets, config.ignore or []):
             if isinstance(module, torch.nn.Linear) and scheme.weights is not None:
-                found[name] = scheme
-    return found
+                schemes[name] = scheme
+    return schemes
 
 
 def _dequantized(module: str, scheme: QuantizationScheme, stored: StoredTensors) -> torch.Tensor:

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compressed_tensors.quantization import QuantizationConfig
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from conf.errors import bad_input, reading, writing
+from conf.formats import nvfp4
+from conf.formats.quantization_config import KEY, read_quantization
+from conf.formats.registry import format_of
 from conf.hardware import cpu_has_bf16
 from conf.models import CONFIG
 from conf.schema.commands import ModelConfig
@@ -67,8 +71,8 @@ def empty_model(folder: Path, trust_remote_code: bool) -> Any:
     """The architecture without weights and without its quantization: plain linear layers."""
     with reading(folder / CONFIG):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
+        if hasattr(config, KEY):
+            delattr(config, KEY)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
@@ -110,11 +114,17 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
 def _widen(model: PreTrainedModel) -> None:
     """NVFP4 unpacks to bf16 whatever type was asked for: unpacked now, and then widened."""
     quantizer = getattr(model, "hf_quantizer", None)
-    if quantizer is not None and "nvfp4" in str(model.config.quantization_config):
+    if quantizer is not None and _has_nvfp4(quantizer.compressor.quantization_config):
         quantizer.compressor.decompress_model(model)
     for parameter in model.parameters():
         if parameter.dtype in (torch.bfloat16, torch.float16):
             parameter.data = parameter.data.float()
+
+
+def _has_nvfp4(config: QuantizationConfig) -> bool:
+    quantization = read_quantization(config.model_dump(mode="json"), KEY)
+    groups = quantization.groups if quantization is not None else []
+    return any(format_of(group) is nvfp4.FORMAT for group in groups)
 
 
 def answer(model: PreTrainedModel, tokenizer: Any, prompt: str, tokens: int = 32) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from conf.errors import bad_input
 from conf.files.json_files import shown
+from conf.formats.quantization_config import KEY
 
 PARTS = ("text_config", "rope_parameters", "rope_scaling")  # whose fields mean the same as the top
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -99,8 +100,8 @@ def check_values(content: dict[str, Any], file: Path) -> None:
     for redirect in REDIRECTS:
         if content.get(redirect) is not None:
             raise bad_input(f"{file}: {redirect} is not supported; remove it")
-    if content.get("quantization_config") is not None:
-        method = content["quantization_config"]
+    if content.get(KEY) is not None:
+        method = content[KEY]
         method = method.get("quant_method") if isinstance(method, dict) else method
         raise bad_input(
             f"{file}: the model is quantized already (quant_method {shown(method)}); give the "

@@ -10,7 +10,7 @@ from quantize.steps.base.step import Step
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
 
-    from conf.formats.served import Stored
+    from conf.formats.quant_args import QuantArgs
     from conf.schema.recipe import RecipeConfig
     from quantize.steps.base.file_fields import ModifierFields
 
@@ -35,7 +35,7 @@ class AutoRound(Step[AutoRoundOptions]):
     modifier_name = "AutoRoundModifier"
     in_one_pass = True
 
-    def check_weights(self, option: str, weights: "Stored", options: AutoRoundOptions) -> None:
+    def check_weights(self, option: str, weights: "QuantArgs", options: AutoRoundOptions) -> None:
         if weights.type == "float":
             raise ValueError(f"{option}: autoround goes with int weights; use rounding or gptq")
 

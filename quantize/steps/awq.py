@@ -10,7 +10,7 @@ from quantize.steps.base.rescaling import RescalingStep
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
 
-    from conf.formats.served import Stored
+    from conf.formats.quant_args import QuantArgs
     from conf.schema.recipe import RecipeConfig
     from quantize.steps.base.file_fields import ModifierFields
 
@@ -35,7 +35,7 @@ class Awq(RescalingStep[AwqOptions]):
     modifier_name = "AWQModifier"
     skips_other_widths = True
 
-    def check_weights(self, option: str, weights: "Stored", options: AwqOptions) -> None:
+    def check_weights(self, option: str, weights: "QuantArgs", options: AwqOptions) -> None:
         if weights.strategy == "tensor" and options.duo_scaling:
             raise ValueError(
                 f"{option}: awq with duo_scaling needs a scale for each channel or group, and the "

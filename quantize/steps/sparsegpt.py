@@ -12,7 +12,7 @@ from quantize.steps.base.step import Step
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
 
-    from conf.formats.served import Stored
+    from conf.formats.quant_args import QuantArgs
     from conf.schema.recipe import RecipeConfig
     from quantize.steps.base.changes import Changes
     from quantize.steps.base.file_fields import ModifierFields
@@ -49,7 +49,7 @@ class SparseGpt(Step[SparseGptOptions]):
                 "4, the width of a 2:4 mask"
             )
 
-    def check_weights(self, option: str, weights: "Stored", options: SparseGptOptions) -> None:
+    def check_weights(self, option: str, weights: "QuantArgs", options: SparseGptOptions) -> None:
         if not weights.symmetric:
             raise ValueError(f"{option}: 2:4 zeros survive only symmetric rounding; symmetric=true")
         if weights.type == "float":

@@ -10,7 +10,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.formats.kernels import format_of, support
+from conf.formats.quantization_config import read_quantization
+from conf.formats.registry import format_of_config
+from conf.formats.served import support
+from conf.formats.stored_format import KernelSupport, Machine
 from conf.models import kv_values_per_token, read_config
 from conf.schema.load import EngineConfig
 from serve import fit as fitting
@@ -27,14 +30,24 @@ FP8 = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"type"
 W8A16 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}
 W4A16 = {"weights": {"num_bits": 4, "type": "int"}, "input_activations": None}
 FP4 = {"weights": {"num_bits": 4, "type": "float"}, "input_activations": None}
+MXFP4 = {
+    "weights": {"num_bits": 4, "type": "float", "group_size": 32},
+    "format": "mxfp4-pack-quantized",
+}
 QWEN = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 4096,
     "num_hidden_layers": 36, "intermediate_size": 12288, "max_position_embeddings": 40960,
 }  # fmt: skip
 
 
+def support_of(
+    content: dict[str, object], capability: float | None = 9.0, processor: str = "x86_64"
+) -> KernelSupport:
+    return support(read_quantization(content, "config.json"), Machine(capability, processor))
+
+
 @pytest.mark.parametrize(
-    ("group", "capability", "machine", "runs", "words"),
+    ("group", "capability", "processor", "runs", "summary"),
     [
         (INT8, 9.0, "x86_64", True, "CutlassInt8"),
         (INT8, 10.0, "x86_64", False, "no INT8 kernel for compute capability 10"),
@@ -53,34 +66,38 @@ QWEN = {
     ],
 )
 def test_what_runs_where_is_said_in_words(
-    group: dict[str, object], capability: float | None, machine: str, runs: bool, words: str
+    group: dict[str, object], capability: float | None, processor: str, runs: bool, summary: str
 ) -> None:
-    found = support({"config_groups": {"group_0": group}}, capability, machine)
-    assert found.runs is runs
-    assert words in found.words
-    assert runs or found.instead
+    answer = support_of({"config_groups": {"group_0": group}}, capability, processor)
+    assert answer.runs is runs
+    assert summary in answer.summary
+    assert runs or answer.instead
 
 
 def test_stored_sparsity_runs_nowhere() -> None:
-    assert not support({"sparsity_config": {"format": "sparse-24-bitmask"}}, 9.0, "x86_64").runs
+    assert not support_of({"sparsity_config": {"format": "sparse-24-bitmask"}}).runs
+    assert support_of({}).summary == "the 16-bit kernels"
 
 
 @pytest.mark.parametrize(
-    ("quantization", "kind"),
+    ("quantization", "name", "summary"),
     [
-        ({"quant_method": "awq", "bits": 4}, "w4a16"),
-        ({"quant_method": "gptq", "bits": 8}, "w8a16"),
-        ({"quant_method": "fp8"}, "w8a8_fp8"),
-        ({"quant_method": "bitsandbytes"}, ""),
-        ({"config_groups": {"g": INT8 | {"weights": {"num_bits": 4, "type": "int"}}}}, ""),
+        ({"quant_method": "awq", "w_bit": 4}, "weight_only_int", "Machete"),
+        ({"quant_method": "gptq", "bits": 8}, "weight_only_int", "Machete"),
+        ({"quant_method": "gptq", "bits": 3}, "weight_only_int", "(gptq) is not known here"),
+        ({"quant_method": "fp8"}, "fp8", "CutlassFP8ScaledMM"),
+        ({"quant_method": "bitsandbytes"}, None, "(bitsandbytes) is not known here"),
+        ({"config_groups": {"g": INT8 | {"weights": {"num_bits": 4}}}}, "int8", "not known here"),
+        ({"config_groups": {"g": MXFP4}}, "mx", "weight-only Marlin"),
     ],
 )
 def test_formats_of_others_are_known_or_said_to_be_unknown(
-    quantization: dict[str, object], kind: str
+    quantization: dict[str, object], name: str | None, summary: str
 ) -> None:
-    assert format_of(quantization) == kind
-    assert kind or "not known here" in support(quantization, 9.0, "x86_64").words
-    assert not support(quantization, 7.0, "x86_64").runs
+    stored = format_of_config(read_quantization(quantization, "config.json"))
+    assert (stored.name if stored else None) == name
+    assert summary in support_of(quantization).summary
+    assert not support_of(quantization, 7.0).runs
 
 
 def folder_of(tmp_path: Path, config: dict[str, object], gib: float = 0.0) -> Path:

@@ -8,9 +8,10 @@ is mostly zeros, and are so small that FP8 rounds them to zeros.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+
+from conf.formats.quant_args import QuantizationConfig
 
 SEED = 1
 SIGMA = 0.02  # of a trained model's weights, about
@@ -41,12 +42,12 @@ class Spread:
 class Spreads:
     """What a described checkpoint's config says of its weights, for one layer after the other."""
 
-    def __init__(self, quantization: dict[str, Any] | None, made_up: dict[str, Any]) -> None:
-        groups = (quantization or {}).get("config_groups") or {}
-        widths = [(group.get("weights") or {}).get("num_bits") for group in groups.values()]
-        self.bits = next((bits for bits in widths if bits), 16)
-        self.widest = max([bits for bits in widths if bits and bits <= 8], default=8)
-        self.sparse = bool(made_up.get("sparse"))
+    def __init__(self, quantization: QuantizationConfig | None, sparse: bool) -> None:
+        groups = quantization.groups if quantization is not None else []
+        widths = [group.weights.bits for group in groups if group.weights is not None]
+        self.bits = next(iter(widths), 16)
+        self.widest = max([bits for bits in widths if bits <= 8], default=8)
+        self.sparse = sparse
         self.random: dict[torch.device, torch.Generator] = {}
 
     def of(self, tensors: dict[str, torch.Tensor], is_linear: bool) -> Spread:

@@ -16,6 +16,7 @@ from transformers import (
     LogitsProcessor,
 )
 
+from conf.formats.quantization_config import KEY, read_quantization
 from conf.hardware import cpu_has_bf16
 from conf.models import MADE_UP
 from conf.schema.load import ScenarioConfig
@@ -142,16 +143,18 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
     """The model that transformers would load from a checkpoint of this config, with random weights
     in the recipe's format."""
     config = AutoConfig.from_pretrained(folder)
-    format_ = getattr(config, "quantization_config", None)
-    if format_ is not None:
+    quantization = getattr(config, KEY, None)
+    if quantization is not None:
         del config.quantization_config
     with torch.device(device_map):
         model = AutoModelForCausalLM.from_config(
             config, dtype=config.dtype if dtype == "auto" else dtype, **options
         )
-        if format_ is not None:
-            _compress(model, format_)
-    spreads, head = Spreads(format_, getattr(config, MADE_UP, {})), model.get_output_embeddings()
+        if quantization is not None:
+            _compress(model, quantization)
+    is_sparse = bool(getattr(config, MADE_UP, {}).get("sparse"))
+    spreads = Spreads(read_quantization(quantization, KEY), is_sparse)
+    head = model.get_output_embeddings()
     with torch.no_grad():
         for layer in model.modules():
             own = dict(layer.named_parameters(recurse=False))
@@ -160,12 +163,12 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
     return model
 
 
-def _compress(model: Any, format_: dict[str, Any]) -> None:
+def _compress(model: Any, quantization: dict[str, Any]) -> None:
     """What transformers does before it fills a quantized model."""
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import apply_quantization_config
 
-    compressor = ModelCompressor.from_compression_config(CompressedTensorsConfig(**format_))
+    compressor = ModelCompressor.from_compression_config(CompressedTensorsConfig(**quantization))
     apply_quantization_config(model, compressor.quantization_config, run_compressed=False)
     for name, parameter in model.named_parameters():
         if name.endswith("_scale"):

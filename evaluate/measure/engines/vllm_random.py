@@ -9,6 +9,7 @@ from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 
+from conf.formats.quantization_config import KEY, read_quantization
 from conf.models import MADE_UP
 from evaluate.measure.engines.random_weights import Spreads, fill
 from evaluate.measure.engines.vllm_log import SAID_OF_WEIGHTS
@@ -21,8 +22,8 @@ class RandomLoader(DummyModelLoader):  # type: ignore[misc]
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load_weights(self, model: Any, model_config: Any) -> None:
         config = model_config.hf_config
-        quantization = getattr(config, "quantization_config", None)
-        spreads = Spreads(quantization, getattr(config, MADE_UP, {}))
+        quantization = read_quantization(getattr(config, KEY, None), KEY)
+        spreads = Spreads(quantization, bool(getattr(config, MADE_UP, {}).get("sparse")))
         for layer in model.modules():
             info = get_layerwise_info(layer)
             if info.can_load():  # rounded as it is loaded, from vLLM's numbers: scales fit them

@@ -6,5 +6,6 @@ held against the architecture, the config's format, and the manifest where there
 
 from quantize.checkpoint.verify.proof import Proof
 from quantize.checkpoint.verify.prove import verify
+from quantize.checkpoint.verify.recipe import RequestedRecipe, requested_recipe
 
-__all__ = ["Proof", "verify"]
+__all__ = ["Proof", "RequestedRecipe", "requested_recipe", "verify"]

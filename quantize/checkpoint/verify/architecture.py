@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from conf.errors import QuantlineError, bad_input
 from conf.files.json_files import shown
+from conf.formats.quantization_config import KEY
 from conf.models import CONFIG
 from quantize.checkpoint.claims import ABSENT, COSMETIC, differences
 from quantize.models.load import empty_model
@@ -132,7 +133,7 @@ def _shown(value: Any) -> str:
 
 
 def _normalized(content: dict[str, Any]) -> dict[str, Any]:
-    content = {key: value for key, value in content.items() if key != "quantization_config"}
+    content = {key: value for key, value in content.items() if key != KEY}
     kind = content.get("model_type")
     if isinstance(kind, str) and kind in CONFIG_MAPPING:
         try:

@@ -6,11 +6,13 @@ trained or random weights show: the aim is damage, not quality.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from conf.formats.quant_args import GROUPED
+from conf.formats.tensors import EXPONENTS, FP4_PAIRS, NUMBERS, PACKED_INTEGERS
 from quantize.checkpoint.tensors import (
     CheckpointTensors,
     breaks_2_of_4,
@@ -18,7 +20,6 @@ from quantize.checkpoint.tensors import (
     unpack_integers,
 )
 from quantize.checkpoint.verify.expected import Linear
-from quantize.checkpoint.verify.schemes import MXFP4, MXFP8, PACKED, plain
 
 ELEMENTS_AT_ONCE = 1 << 24
 LEAST_USED = 0.55  # of the codes' range, by the median group; sound layers show 0.66 and more
@@ -32,7 +33,7 @@ SEVERAL = 16  # scales or codes, of which at least two should differ
 LARGEST_SCALE, SMALLEST_SCALE = 1e4, 1e-30
 SIGNED = (0.1, 0.9)  # share of negative scales, by layer, where all layers have some
 MX_BIAS, MX_NAN = 127, 255
-FP8_MAX, FP4_MAX = 448.0, 6.0
+SCALE = "weight_scale"
 
 
 @dataclass
@@ -92,7 +93,7 @@ def _sameness_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[
         return [f"{layer.stored} holds {what}"]
     height, width = _block(layer)
     flat = (groups.most == groups.least) & (groups.most != zero)
-    if height * width >= SEVERAL and layer.weights.num_bits > 2 and flat.any():
+    if height * width >= SEVERAL and layer.weights.bits > 2 and flat.any():
         row = int(flat.nonzero()[0][0]) * height
         return [f"{layer.stored} holds one value throughout a group in row {row}"]
     if not (groups.most > groups.least).any():
@@ -108,11 +109,22 @@ def _shape_faults(tensors: CheckpointTensors, layer: Linear) -> list[str]:
 
 def code_range(layer: Linear) -> tuple[float, float]:
     """The smallest and the largest code."""
-    if plain(layer.weights.type) == "int":
-        half = 1 << (layer.weights.num_bits - 1)
-        return -half, half - 1
-    most = FP8_MAX if layer.weights.num_bits == 8 else FP4_MAX
-    return -most, most
+    return layer.format.code_range(layer.weights)
+
+
+# Reads the codes of some rows as numbers, by the encoding that the stored format names.
+READERS: dict[str, Callable[[torch.Tensor, Linear], torch.Tensor]] = {
+    NUMBERS: lambda part, layer: part.float(),
+    PACKED_INTEGERS: lambda part, layer: unpack_integers(
+        part, layer.weights.bits, layer.columns
+    ).float(),
+    FP4_PAIRS: lambda part, layer: unpack_fp4(part)[:, : layer.columns],
+}
+
+
+def is_readable(layer: Linear) -> bool:
+    """Whether the values of the layer's format can be checked."""
+    return SCALE in layer.tensors and layer.tensors[layer.codes_part].encoding in READERS
 
 
 def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
@@ -122,22 +134,20 @@ def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
     rows = max(1, ELEMENTS_AT_ONCE // max(1, layer.columns * height)) * height
     for start in range(0, layer.rows, rows):
         part = stored[start : start + rows]
-        if layer.scheme is not None and layer.scheme.format == PACKED:
-            yield unpack_integers(part, layer.weights.num_bits, layer.columns).float()
-        elif layer.is_packed:
-            yield unpack_fp4(part)[:, : layer.columns]
-        else:
-            yield part.float()
+        yield READERS[layer.tensors[layer.codes_part].encoding](part, layer)
 
 
 def _block(layer: Linear) -> tuple[int, int]:
     """Rows and columns that share a scale."""
-    strategy = plain(layer.weights.strategy)
-    if strategy == "block":
-        height, width = layer.weights.block_structure
+    weights = layer.weights
+    if weights.strategy == "block":
+        assert weights.block_structure is not None
+        height, width = weights.block_structure
         return height, width
-    grouped = strategy in ("group", "tensor_group")
-    return 1, layer.weights.group_size if grouped else layer.columns
+    if weights.strategy in GROUPED:
+        assert weights.group_size is not None
+        return 1, weights.group_size
+    return 1, layer.columns
 
 
 def _groups(tensors: CheckpointTensors, layer: Linear, sparse: bool) -> Groups | None:
@@ -157,7 +167,7 @@ def _groups(tensors: CheckpointTensors, layer: Linear, sparse: bool) -> Groups |
         most.append(torch.nan_to_num(tiles, -math.inf).amax(dim=(1, 3)))
         total.append(torch.nanmean(tiles, dim=(1, 3)))
     low, high, mean = torch.cat(least), torch.cat(most), torch.cat(total)
-    if plain(layer.weights.strategy) == "tensor":
+    if layer.weights.strategy == "tensor":
         low, high, mean = low.amin().reshape(1), high.amax().reshape(1), mean.mean().reshape(1)
     return Groups(
         low,
@@ -180,8 +190,8 @@ def _tiles(chunk: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 def _scales(tensors: CheckpointTensors, layer: Linear) -> torch.Tensor:
     """What a code is multiplied by, in the shape of the scales."""
-    stored = tensors[f"{layer.name}.weight_scale"]
-    if layer.scheme is not None and layer.scheme.format in (MXFP4, MXFP8):
+    stored = tensors[f"{layer.name}.{SCALE}"]
+    if layer.tensors[SCALE].encoding == EXPONENTS:
         exponent = stored.view(torch.uint8).to(torch.float64)
         power = torch.exp2(exponent - MX_BIAS)
         scale = torch.where(exponent == MX_NAN, torch.nan, power)
@@ -192,13 +202,9 @@ def _scales(tensors: CheckpointTensors, layer: Linear) -> torch.Tensor:
     return scale.reshape(layer.scale_shape)
 
 
-def is_integer(layer: Linear) -> bool:
-    return bool(plain(layer.weights.type) == "int")
-
-
 def negative_share(tensors: CheckpointTensors, layer: Linear) -> float:
     """Negative scales among a layer's."""
-    scale = tensors[f"{layer.name}.weight_scale"]
+    scale = tensors[f"{layer.name}.{SCALE}"]
     return float((scale.double() < 0).double().mean()) if scale.numel() else 0.0
 
 
@@ -265,7 +271,7 @@ def _zero_points(tensors: CheckpointTensors, layer: Linear) -> tuple[torch.Tenso
     if layer.weights.symmetric:
         return none, [f"{name} is not zero, the format is symmetric"] if stored.any() else []
     if tensors.header(name).dtype == "I32":
-        stored = unpack_integers(stored.T.contiguous(), layer.weights.num_bits, layer.rows).T
+        stored = unpack_integers(stored.T.contiguous(), layer.weights.bits, layer.rows).T
     zero = stored.double().reshape(layer.scale_shape)
     low, high = code_range(layer)
     outside = bool(((zero < low) | (zero > high)).any())
@@ -276,7 +282,7 @@ def _code_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[str]
     """The codes against their range and their zero points."""
     low, high = code_range(layer)
     if groups.least.min() < low or groups.most.max() > high:
-        bits = layer.weights.num_bits
+        bits = layer.weights.bits
         return [f"{layer.stored} holds codes outside {low} to {high}, the range of {bits} bits"]
     if layer.weights.symmetric:
         used = torch.maximum(groups.most, -groups.least) / high
@@ -284,7 +290,7 @@ def _code_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[str]
         used = (groups.most - groups.least) / (high - low)
     alive = groups.most > groups.least
     faults = []
-    whole = plain(layer.weights.strategy) == "tensor"
+    whole = layer.weights.strategy == "tensor"
     share = float(used[alive].median())
     if share < (LEAST_USED_TENSOR if whole else LEAST_USED):
         faults.append(f"{layer.stored} uses {share:.0%} of the range of its codes")

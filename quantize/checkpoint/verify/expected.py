@@ -1,46 +1,19 @@
 """Every tensor that a checkpoint should hold: its shape, its types, and what it is for."""
 
-import math
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from functools import cached_property
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 
-from quantize.checkpoint.verify.schemes import MXFP4, MXFP8, NVFP4, PACKED, Schemes, plain
+from conf.formats import unquantized
+from conf.formats.quant_args import GROUPED, INT, QuantArgs, QuantGroup
+from conf.formats.registry import format_of
+from conf.formats.stored_format import StoredFormat
+from conf.formats.tensors import FLOATS, SCALAR, Role, Shape, StoredTensor, scale_shape
+from quantize.checkpoint.verify.schemes import Schemes
 
-FLOATS = ("BF16", "F16", "F32")
-WORDS = ("I32",)
-WHOLE = ("I64", "I32")
 ANY_NUMBER = (*FLOATS, "I64", "I32", "U8", "I8", "BOOL", "F64")
-Shape = tuple[int, ...]
-
-
-class Role(Enum):
-    """What a tensor is for, which decides how its values are checked."""
-
-    WEIGHT = auto()
-    EMBEDDING = auto()
-    NORM = auto()
-    BIAS = auto()
-    OTHER = auto()
-    CODES = auto()
-    SCALE = auto()
-    GLOBAL_SCALE = auto()
-    ZERO_POINT = auto()
-    WEIGHT_SHAPE = auto()
-    ACTIVATION_SCALE = auto()
-
-
-@dataclass(frozen=True)
-class Expected:
-    """One tensor of the checkpoint."""
-
-    role: Role
-    shapes: tuple[Shape, ...]
-    dtypes: tuple[str, ...]
-    required: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,40 +23,55 @@ class Linear:
     name: str
     rows: int
     columns: int
-    scheme: QuantizationScheme | None = None
-    """None where it is not quantized."""
+    group: QuantGroup = unquantized.GROUP
+    format: StoredFormat = unquantized.FORMAT
+
+    @cached_property
+    def tensors(self) -> dict[str, StoredTensor]:
+        """What the layer stores, by the last part of the names."""
+        return self.format.tensors(self.group, self.rows, self.columns)
 
     @property
-    def weights(self) -> QuantizationArgs:
-        assert self.scheme is not None
-        return self.scheme.weights
+    def is_quantized(self) -> bool:
+        return self.format is not unquantized.FORMAT
 
     @property
-    def is_packed(self) -> bool:
-        return self.scheme is not None and self.scheme.format in (PACKED, NVFP4, MXFP4)
+    def is_integer(self) -> bool:
+        return self.is_quantized and self.weights.type == INT
+
+    @property
+    def weights(self) -> QuantArgs:
+        assert self.group.weights is not None
+        return self.group.weights
+
+    @cached_property
+    def codes_part(self) -> str:
+        holders = (Role.CODES, Role.WEIGHT)
+        return next(part for part, tensor in self.tensors.items() if tensor.role in holders)
 
     @property
     def stored(self) -> str:
         """The tensor that holds the weights."""
-        return f"{self.name}.{'weight_packed' if self.is_packed else 'weight'}"
+        return f"{self.name}.{self.codes_part}"
 
     @property
     def broken_group(self) -> bool:
         """Whether its groups do not divide its columns; no engine runs that."""
-        if self.scheme is None or plain(self.weights.strategy) not in ("group", "tensor_group"):
+        if not self.is_quantized or self.weights.strategy not in GROUPED:
             return False
+        assert self.weights.group_size is not None
         return bool(self.columns % self.weights.group_size)
 
     @property
     def scale_shape(self) -> Shape:
-        return _scale_shape(self.weights, self.rows, self.columns)
+        return scale_shape(self.weights, self.rows, self.columns)
 
 
 @dataclass
 class Expectation:
     """The whole checkpoint."""
 
-    tensors: dict[str, Expected] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
     linear: list[Linear] = field(default_factory=list)
     tied: str | None = None
     """A head that may be left out, because it is the embedding."""
@@ -95,13 +83,9 @@ def expect(model: Any, schemes: Schemes) -> Expectation:
     whole = Expectation()
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            scheme = schemes.linear.get(name)
-            usable = scheme is not None and scheme.weights is not None
-            layer = Linear(
-                name, module.out_features, module.in_features, scheme if usable else None
-            )
+            layer = _layer(name, module, schemes.linear.get(name))
             whole.linear.append(layer)
-            whole.tensors |= _linear(layer)
+            whole.tensors |= {f"{name}.{part}": tensor for part, tensor in layer.tensors.items()}
     _parameters(whole, model)
     _tie(whole, model)
     for name in schemes.attention:
@@ -109,72 +93,12 @@ def expect(model: Any, schemes: Schemes) -> Expectation:
     return whole
 
 
-def _linear(layer: Linear) -> dict[str, Expected]:
-    if layer.scheme is None:
-        shape = (layer.rows, layer.columns)
-        return {layer.stored: Expected(Role.WEIGHT, (shape,), FLOATS)}
-    weights, name = layer.weights, layer.name
-    found = {layer.stored: _codes(layer)}
-    scales = _shapes(layer.scale_shape)
-    form = layer.scheme.format
-    scale_types = {NVFP4: ("F8_E4M3",), MXFP4: ("U8", "F8_E8M0"), MXFP8: ("U8", "F8_E8M0")}
-    found[f"{name}.weight_scale"] = Expected(Role.SCALE, scales, scale_types.get(form, FLOATS))
-    if form == PACKED:
-        found[f"{name}.weight_shape"] = Expected(Role.WEIGHT_SHAPE, ((2,),), WHOLE)
-    if plain(weights.strategy) == "tensor_group":
-        found[f"{name}.weight_global_scale"] = Expected(Role.GLOBAL_SCALE, ((1,), ()), ("F32",))
-    zero = f"{name}.weight_zero_point"
-    if not weights.symmetric and form == PACKED and plain(weights.strategy) in ("group", "channel"):
-        rows, groups = layer.scale_shape
-        height = math.ceil(rows * weights.num_bits / 32)
-        found[zero] = Expected(Role.ZERO_POINT, ((height, groups),), WORDS)
-    elif plain(weights.type) == "int":
-        # Older exports keep the zeros of symmetric formats.
-        found[zero] = Expected(Role.ZERO_POINT, scales, ("I8",), not weights.symmetric)
-    return found | _inputs(name, layer.scheme.input_activations)
-
-
-def _codes(layer: Linear) -> Expected:
-    weights = layer.weights
-    if layer.scheme is not None and layer.scheme.format == PACKED:
-        width = math.ceil(layer.columns * weights.num_bits / 32)
-        return Expected(Role.CODES, ((layer.rows, width),), WORDS)
-    if layer.is_packed:
-        return Expected(Role.CODES, ((layer.rows, math.ceil(layer.columns / 2)),), ("U8",))
-    kind = "I8" if plain(weights.type) == "int" else "F8_E4M3"
-    return Expected(Role.CODES, ((layer.rows, layer.columns),), (kind,))
-
-
-def _inputs(name: str, inputs: QuantizationArgs | None) -> dict[str, Expected]:
-    """Scales of activations, where they were calibrated."""
-    if inputs is None or inputs.dynamic is True:
-        return {}
-    found = {}
-    if plain(inputs.strategy) == "tensor_group":
-        found[f"{name}.input_global_scale"] = Expected(Role.GLOBAL_SCALE, ((1,), ()), ("F32",))
-    if inputs.dynamic is False:
-        found[f"{name}.input_scale"] = Expected(Role.ACTIVATION_SCALE, ((1,), ()), FLOATS)
-        found[f"{name}.input_zero_point"] = Expected(
-            Role.ZERO_POINT, ((1,), ()), ("I8",), not inputs.symmetric
-        )
-    return found
-
-
-def _scale_shape(weights: QuantizationArgs, rows: int, columns: int) -> Shape:
-    strategy = plain(weights.strategy)
-    if strategy == "channel":
-        return (rows, 1)
-    if strategy in ("group", "tensor_group"):
-        return (rows, math.ceil(columns / weights.group_size))
-    if strategy == "block":
-        height, width = weights.block_structure
-        return (math.ceil(rows / height), math.ceil(columns / width))
-    return (1,)
-
-
-def _shapes(shape: Shape) -> tuple[Shape, ...]:
-    """A single scale may be stored with one dimension, two or none."""
-    return ((1,), (), (1, 1)) if shape == (1,) else (shape,)
+def _layer(name: str, module: torch.nn.Linear, group: QuantGroup | None) -> Linear:
+    rows, columns = module.out_features, module.in_features
+    stored = format_of(group) if group is not None else None
+    if group is None or stored is None:
+        return Linear(name, rows, columns)
+    return Linear(name, rows, columns, group, stored)
 
 
 def _parameters(whole: Expectation, model: Any) -> None:
@@ -188,11 +112,13 @@ def _parameters(whole: Expectation, model: Any) -> None:
             role = _role(module, part, parameter)
             if role is Role.EMBEDDING and whole.embedding is None:
                 whole.embedding = name
-            whole.tensors[name] = Expected(role, (tuple(parameter.shape),), FLOATS)
+            whole.tensors[name] = StoredTensor(role, (tuple(parameter.shape),), FLOATS)
     stored = model.state_dict().keys()
     for name, buffer in model.named_buffers():
         if name in stored:
-            whole.tensors[name] = Expected(Role.OTHER, (tuple(buffer.shape),), ANY_NUMBER, False)
+            whole.tensors[name] = StoredTensor(
+                Role.OTHER, (tuple(buffer.shape),), ANY_NUMBER, False
+            )
 
 
 def _role(module: Any, part: str, parameter: torch.Tensor) -> Role:
@@ -217,12 +143,12 @@ def _tie(whole: Expectation, model: Any) -> None:
 
 
 def _attention(whole: Expectation, name: str, config: Any, heads: bool) -> None:
-    shapes: tuple[Shape, ...] = ((1,), ())
+    shapes = SCALAR
     if heads:
         count = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         shapes = ((count, 1, 1), (count,))
     for part in ("k_scale", "v_scale"):
-        whole.tensors[f"{name}.{part}"] = Expected(Role.ACTIVATION_SCALE, shapes, FLOATS)
-    whole.tensors[f"{name}.q_scale"] = Expected(
-        Role.ACTIVATION_SCALE, ((1,), ()), FLOATS, required=False
+        whole.tensors[f"{name}.{part}"] = StoredTensor(Role.ACTIVATION_SCALE, shapes, FLOATS)
+    whole.tensors[f"{name}.q_scale"] = StoredTensor(
+        Role.ACTIVATION_SCALE, SCALAR, FLOATS, required=False
     )

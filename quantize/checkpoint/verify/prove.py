@@ -1,7 +1,7 @@
 """The proof of a checkpoint, step by step."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from compressed_tensors.utils import match_named_modules
 from conf.errors import QuantlineError
 from conf.files.json_files import check_regular, read_object
 from conf.files.tensor_files import wrong_total
+from conf.formats.quantization_config import KEY
+from conf.formats.tensors import Role
 from conf.models import CONFIG, read_config
 from conf.schema.steps import may_sign_scales, prunes
 from quantize.checkpoint import manifest
@@ -21,14 +23,18 @@ from quantize.checkpoint.verify.architecture import build, differs_from_source, 
 from quantize.checkpoint.verify.codes import (
     check_layer,
     has_signed_scales,
-    is_integer,
+    is_readable,
     negative_share,
     unlike_others,
 )
-from quantize.checkpoint.verify.expected import Expectation, Linear, Role, expect
+from quantize.checkpoint.verify.expected import Expectation, Linear, expect
 from quantize.checkpoint.verify.proof import Proof
-from quantize.checkpoint.verify.recipe import recipe_faults
-from quantize.checkpoint.verify.schemes import Schemes, plain, read_schemes
+from quantize.checkpoint.verify.recipe import (
+    RequestedRecipe,
+    recipe_faults,
+    requested_recipe,
+)
+from quantize.checkpoint.verify.schemes import Schemes, read_schemes
 from quantize.checkpoint.verify.tokenizer import small_file_faults
 from quantize.models.source_config import check_stated, check_values
 
@@ -39,7 +45,7 @@ def verify(
     folder: Path,
     sparse: bool | None = None,
     source: Path | None = None,
-    recipe: dict[str, Any] | None = None,
+    recipe: RequestedRecipe | None = None,
     trust_remote_code: bool = False,
 ) -> Proof:
     """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
@@ -47,10 +53,10 @@ def verify(
     untouched; `recipe`: what was asked for, the manifest's where there is one."""
     config = read_config(folder)
     claimed = manifest.find(folder)
-    if recipe is None:
-        recipe = claimed.recipe_config if claimed else {}
+    if recipe is None and claimed:
+        recipe = requested_recipe(claimed.recipe_config)
     if sparse is None:
-        sparse = prunes(recipe.get("steps", []))
+        sparse = recipe is not None and prunes(recipe.steps)
     with CheckpointTensors(folder) as tensors:
         model = build(folder, config, tensors, trust_remote_code)
         check = _Check(model, config, folder, tensors)
@@ -68,7 +74,7 @@ class _Check:
     """One checkpoint's files against the architecture and the config."""
 
     def __init__(
-        self, model: Any, config: dict[str, Any], folder: Path, tensors: CheckpointTensors
+        self, model: Any, config: Mapping[str, Any], folder: Path, tensors: CheckpointTensors
     ) -> None:
         self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
         self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
@@ -79,7 +85,7 @@ class _Check:
         self.sizes: dict[str, float] = {}
         """How large the weights of each linear layer are."""
 
-    def run(self, recipe: dict[str, Any], sparse: bool) -> Proof:
+    def run(self, recipe: RequestedRecipe | None, sparse: bool) -> Proof:
         self._stored()
         pruned = self._pruned(recipe) if sparse else set()
         formats = Counter(self._format(layer) for layer in self.whole.linear)
@@ -87,9 +93,10 @@ class _Check:
         self._others(pruned)
         self.faults += unlike_others(self.sizes)
         self.faults += values.tied_faults(self.tensors, self.whole)
-        asked = self._named(recipe) if recipe else set()
-        has_kv_cache = bool(self.schemes.attention)
-        self.faults += recipe_faults(recipe, asked, self.schemes.linear, has_kv_cache)
+        if recipe is not None:
+            named = self._named(recipe.targets, recipe.ignore)
+            has_kv_cache = bool(self.schemes.attention)
+            self.faults += recipe_faults(recipe, named, self.schemes.linear, has_kv_cache)
         self.faults += small_file_faults(self.folder, self.config.get("vocab_size"))
         total = wrong_total(self.folder, self.tensors.stored)
         self.faults += [total] if total else []
@@ -127,35 +134,39 @@ class _Check:
         for name in sorted(set(self.tensors) - set(self.whole.tensors)):
             self.faults.append(f"{name} belongs to no part of the model")
 
-    def _named(self, recipe: dict[str, Any]) -> set[str]:
-        targets, ignore = recipe["targets"], recipe["ignore"]
+    def _named(self, targets: list[str], ignore: list[str]) -> set[str]:
         return {name for name, _ in match_named_modules(self.model, targets, ignore)}
 
-    def _pruned(self, recipe: dict[str, Any]) -> set[str]:
+    def _pruned(self, recipe: RequestedRecipe | None) -> set[str]:
         """The layers that 2:4 is claimed of."""
-        return self._named({"targets": ["Linear"], "ignore": ["lm_head"]} | recipe)
+        if recipe is None:
+            return self._named(["Linear"], ["lm_head"])
+        return self._named(recipe.targets, recipe.ignore)
 
     def _format(self, layer: Linear) -> str:
         """A layer's format in words, as the files have it."""
-        if layer.scheme is None:
+        if not layer.is_quantized:
             if layer.stored not in self.tensors:
                 return "tied to the embedding" if layer.stored == self.whole.tied else "missing"
             names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
             dtype = self.tensors.header(layer.stored).dtype
             return names.get(dtype, dtype)
-        weights = layer.weights
-        group = f" of {weights.group_size}" if weights.group_size else ""
-        kind = plain(weights.type)
-        return f"{kind}{weights.num_bits}, a scale for each {plain(weights.strategy)}{group}"
+        return layer.format.describe(layer.weights)
 
-    def _layers(self, pruned: set[str], recipe: dict[str, Any]) -> None:
+    def _layers(self, pruned: set[str], recipe: RequestedRecipe | None) -> None:
         usable = [layer for layer in self.whole.linear if self._is_usable(layer)]
-        shares = [negative_share(self.tensors, layer) for layer in usable if is_integer(layer)]
+        self.faults += [
+            f"{layer.stored}: there is no check for the values of format {layer.format.name}"
+            for layer in usable
+            if not is_readable(layer)
+        ]
+        usable = [layer for layer in usable if is_readable(layer)]
+        shares = [negative_share(self.tensors, layer) for layer in usable if layer.is_integer]
         signed = has_signed_scales(shares)
-        if recipe:
-            signed = may_sign_scales(recipe["steps"])
+        if recipe is not None:
+            signed = may_sign_scales(recipe.steps)
         for layer in usable:
-            allowed = signed and is_integer(layer)
+            allowed = signed and layer.is_integer
             report = check_layer(self.tensors, layer, layer.name in pruned, allowed)
             self.faults += report.faults
             self.sizes[layer.stored] = report.usual
@@ -164,7 +175,7 @@ class _Check:
         """Whether a layer is quantized and all of its tensors have the right shapes and types."""
         parts = [name for name in self.whole.tensors if name.startswith(f"{layer.name}.weight")]
         present = {name for name in parts if name in self.tensors}
-        return layer.scheme is not None and not self.unusable & (present | self._required(parts))
+        return layer.is_quantized and not self.unusable & (present | self._required(parts))
 
     def _required(self, names: Iterable[str]) -> set[str]:
         return {name for name in names if self.whole.tensors[name].required}
@@ -194,7 +205,7 @@ class _Check:
 def _field_value_faults(folder: Path, model: Any) -> list[str]:
     """Fields that no model can have, and those that config.json leaves to a default."""
     content = read_object(folder / CONFIG)
-    content.pop("quantization_config", None)
+    content.pop(KEY, None)
     try:
         check_values(content, Path(CONFIG))
         check_stated(content, model.config, Path(CONFIG))

@@ -1,11 +1,12 @@
 """Which modules a config.json says are quantized, and how."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
+from compressed_tensors import quantization as library
 from compressed_tensors.quantization.lifecycle.initialize import is_cached_attention_module
 from compressed_tensors.transform import TransformConfig
 from compressed_tensors.utils import match_named_modules
@@ -13,25 +14,20 @@ from pydantic import ValidationError
 
 from conf.errors import bad_input
 from conf.files.json_files import mismatch, shown
+from conf.formats.quant_args import DYNAMIC, FLOAT, QuantGroup, QuantizationConfig
+from conf.formats.quantization_config import COMPRESSED_TENSORS, DENSE, KEY, read_quantization
+from conf.formats.registry import format_of, spellings
 from conf.models import CONFIG
 
-METHOD = "compressed-tensors"
 MIXED = "mixed-precision"
-PACKED, NVFP4, MXFP4, MXFP8 = (
-    "pack-quantized",
-    "nvfp4-pack-quantized",
-    "mxfp4-pack-quantized",
-    "mxfp8-quantized",
-)
-INT, FLOAT, NAIVE = "int-quantized", "float-quantized", "naive-quantized"
 FINISHED = ("compressed", "frozen")
 
 
 @dataclass
 class Schemes:
-    """The scheme of every quantized linear layer, and what is wrong with the config."""
+    """The group of every quantized linear layer, and what is wrong with the config."""
 
-    linear: dict[str, QuantizationScheme] = field(default_factory=dict)
+    linear: dict[str, QuantGroup] = field(default_factory=dict)
     attention: list[str] = field(default_factory=list)
     """Modules whose keys and values have stored scales."""
     attention_heads: bool = False
@@ -39,51 +35,55 @@ class Schemes:
     faults: list[str] = field(default_factory=list)
 
 
-def read_schemes(config: dict[str, Any], model: torch.nn.Module, where: str) -> Schemes:
-    """Reads `quantization_config`; none says that nothing is quantized."""
-    content = config.get("quantization_config")
+def read_schemes(config: Mapping[str, Any], model: torch.nn.Module, where: str) -> Schemes:
+    """Reads `quantization_config`; without one, nothing is quantized."""
+    content = config.get(KEY)
     if content is None:
         return Schemes()
-    quantization = _typed(content, f"{where}: quantization_config")
+    quantization = _checked(content, f"{where}: {KEY}")
     schemes = Schemes()
-    if quantization.quantization_status not in FINISHED:
+    if quantization.status not in FINISHED:
         schemes.faults.append(
-            f"{CONFIG}: quantization_status is {plain(quantization.quantization_status)}, "
+            f"{CONFIG}: quantization_status is {quantization.status}, "
             "a finished checkpoint is compressed"
         )
-    for name, scheme in quantization.config_groups.items():
-        group = f"{CONFIG}: config_groups.{name}"
-        own = plain(scheme.format)
-        if own and quantization.format not in (own, MIXED):
+    for group in quantization.groups:
+        place = f"{CONFIG}: config_groups.{group.name}"
+        if group.own_format and quantization.format not in (group.own_format, MIXED):
             schemes.faults.append(
-                f"{group}: format is {own}, the config's is {quantization.format}"
+                f"{place}: format is {group.own_format}, the config's is {quantization.format}"
             )
-        scheme.format = own or quantization.format
-        schemes.faults += [f"{group}: {fault}" for fault in scheme_faults(scheme)]
-        _match(schemes, group, scheme, model, quantization.ignore or [])
+        schemes.faults += [f"{place}: {fault}" for fault in group_faults(group)]
+        _match(schemes, place, group, model, quantization.ignore)
     _match_attention(schemes, quantization, model)
     return schemes
 
 
-def _typed(content: dict[str, Any], where: str) -> QuantizationConfig:
-    if content.get("quant_method") != METHOD:
+def _checked(content: Any, where: str) -> QuantizationConfig:
+    """The config with compressed-tensors' defaults, after its own checks."""
+    stated = read_quantization(content, where)
+    if stated is None or stated.method != COMPRESSED_TENSORS:
+        method = stated.method if stated is not None else None
         raise bad_input(
-            f"{where}: quant_method is {shown(content.get('quant_method'))}; only "
-            f"{METHOD} checkpoints can be proven"
+            f"{where}: quant_method is {shown(method)}; only {COMPRESSED_TENSORS} checkpoints can "
+            "be proven"
         )
-    stored = (content.get("sparsity_config") or {}).get("format", "dense")
-    if stored != "dense":
-        raise bad_input(f"{where}: sparsity_config.format is {shown(stored)}; dense can be proven")
+    if stated.sparsity not in (None, DENSE):
+        raise bad_input(
+            f"{where}: sparsity_config.format is {shown(stated.sparsity)}; dense can be proven"
+        )
     try:
         if content.get("transform_config"):
             TransformConfig.model_validate(content["transform_config"])
-        quantization = QuantizationConfig.model_validate(content)
+        completed = library.QuantizationConfig.model_validate(content).model_dump(mode="json")
     except ValidationError as error:
         raise mismatch(error, content, where) from error
     except Exception as error:  # its validators raise whatever their arithmetic does
         reason = " ".join(str(error).split())[:300]
         raise bad_input(f"{where}: {type(error).__name__}: {reason}") from error
-    if not quantization.config_groups and quantization.kv_cache_scheme is None:
+    quantization = read_quantization(completed, where)
+    assert quantization is not None
+    if not quantization.groups and quantization.kv_cache is None:
         raise bad_input(f"{where}: config_groups is empty")
     for pattern in _patterns(quantization):
         try:
@@ -94,81 +94,52 @@ def _typed(content: dict[str, Any], where: str) -> QuantizationConfig:
 
 
 def _patterns(quantization: QuantizationConfig) -> list[str]:
-    listed = [*(quantization.ignore or [])]
-    for scheme in quantization.config_groups.values():
-        listed += scheme.targets
-    return [entry.removeprefix("re:") for entry in listed if entry.startswith("re:")]
+    targets = [target for group in quantization.groups for target in group.targets]
+    entries = [*quantization.ignore, *targets]
+    return [entry.removeprefix("re:") for entry in entries if entry.startswith("re:")]
 
 
 def _match(
-    schemes: Schemes,
-    group: str,
-    scheme: QuantizationScheme,
-    model: torch.nn.Module,
-    ignore: list[str],
+    schemes: Schemes, place: str, group: QuantGroup, model: torch.nn.Module, ignore: list[str]
 ) -> None:
-    if not scheme.targets:
-        schemes.faults.append(f"{group}: targets is empty")
-    for target in scheme.targets:
+    if not group.targets:
+        schemes.faults.append(f"{place}: targets is empty")
+    for target in group.targets:
         if not any(True for _ in match_named_modules(model, [target])):
-            schemes.faults.append(f"{group}: the target {shown(target)} matches no module")
-    for name, module in match_named_modules(model, scheme.targets, ignore):
+            schemes.faults.append(f"{place}: the target {shown(target)} matches no module")
+    for name, module in match_named_modules(model, group.targets, ignore):
         if isinstance(module, torch.nn.Linear):
-            schemes.linear[name] = scheme
+            schemes.linear[name] = group
 
 
 def _match_attention(
     schemes: Schemes, quantization: QuantizationConfig, model: torch.nn.Module
 ) -> None:
-    numbers = quantization.kv_cache_scheme
-    if numbers is None or numbers.dynamic:
+    cache = quantization.kv_cache
+    if cache is None or cache.scales == DYNAMIC:
         return
-    schemes.attention_heads = plain(numbers.strategy) == "attn_head"
+    schemes.attention_heads = cache.strategy == "attn_head"
     schemes.attention = [
         name for name, module in model.named_modules() if is_cached_attention_module(module)
     ]
-    if plain(numbers.type) != "float" or numbers.num_bits != 8 or not numbers.symmetric:
+    if (cache.type, cache.bits, cache.symmetric) != (FLOAT, 8, True):
         schemes.faults.append(f"{CONFIG}: kv_cache_scheme is no symmetric 8-bit float")
 
 
-def scheme_faults(scheme: QuantizationScheme) -> list[str]:
+def group_faults(group: QuantGroup) -> list[str]:
     """Whether a group's stored format fits the numbers that it is for."""
-    weights, inputs = scheme.weights, scheme.input_activations
+    weights, activations = group.weights, group.activations
     if weights is None:
         return ["there are no weights"]
-    kind = (plain(weights.type), weights.num_bits)
-    form = scheme.format
-    fits = {
-        PACKED: kind[0] == "int" and 1 <= kind[1] <= 8,
-        INT: kind[0] == "int" and 1 <= kind[1] <= 8 and inputs is not None,
-        FLOAT: kind == ("float", 8) and inputs is not None,
-        NAIVE: kind == ("float", 8) or (kind[0] == "int" and 1 <= kind[1] <= 8),
-        NVFP4: kind == ("float", 4) and plain(weights.strategy) == "tensor_group",
-        MXFP4: kind == ("float", 4) and plain(weights.strategy) == "group",
-        MXFP8: kind == ("float", 8) and plain(weights.strategy) == "group",
-    }
-    if form not in fits:
-        return [f"format is {shown(form)}; choose one of {', '.join(fits)}"]
-    faults = []
-    if not fits[form]:
-        faults.append(f"format {form} does not fit {kind[0]}{kind[1]} weights")
+    if group.format not in spellings():
+        return [f"format is {shown(group.format)}; choose one of {', '.join(spellings())}"]
+    stored, faults = format_of(group), []
+    if stored is None or group.format not in stored.spellings or not stored.fits(group):
+        faults.append(f"format {group.format} does not fit {weights.number} weights")
     if weights.dynamic:
         faults.append("weights.dynamic is true; stored weights have stored scales")
-    if kind[0] == "float" and not weights.symmetric:
+    if weights.type == FLOAT and not weights.symmetric:
         faults.append("weights.symmetric is false, floats have no zero point")
-    if inputs is not None:
-        faults += _input_faults(kind, (plain(inputs.type), inputs.num_bits))
+    if stored and activations and not stored.multiplies(weights, activations):
+        faults.append(f"no engine multiplies {weights.number} weights by {activations.number}")
     return faults
-
-
-def _input_faults(weights: tuple[str, int], inputs: tuple[str, int]) -> list[str]:
-    same = weights[0] == inputs[0] and inputs[1] in (4, 8, 16) and inputs[1] >= weights[1]
-    mixed = weights == ("int", 4) and inputs == ("float", 8)
-    if same or mixed:
-        return []
-    return [f"no engine multiplies {weights[0]}{weights[1]} weights by {inputs[0]}{inputs[1]}"]
-
-
-def plain(value: Any) -> Any:
-    """An enum's value; compressed-tensors gives the one or the other."""
-    return getattr(value, "value", value)

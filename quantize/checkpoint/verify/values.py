@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from conf.formats.tensors import Role
 from quantize.checkpoint.tensors import CheckpointTensors, breaks_2_of_4
 from quantize.checkpoint.verify.codes import LARGEST_WEIGHT, positive_faults, size_faults
-from quantize.checkpoint.verify.expected import Expectation, Role
+from quantize.checkpoint.verify.expected import Expectation
 
 LARGEST_VECTOR = 1e5  # norms and biases
 SMALLEST_WEIGHT = 1e-8  # the largest of a matrix; trained ones hold at least a thousandth

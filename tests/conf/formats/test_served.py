@@ -7,7 +7,8 @@ import pytest
 
 from conf.compose import compose, from_mapping
 from conf.errors import QuantlineError
-from conf.formats.served import DYNAMIC, LOCAL, STATIC, Stored, kv_refusal, refusal
+from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
+from conf.formats.served import kv_refusal, refusal
 from conf.schema.recipe import NumberFormat, RecipeConfig, check_pattern
 from quantize.__main__ import COMMAND as QUANTIZE
 
@@ -199,7 +200,7 @@ def test_a_recipe_file_takes_no_options_beside_it() -> None:
 
 
 def test_a_kv_cache_is_fp8_with_static_scales() -> None:
-    good = Stored("float", 8, "tensor")
+    good = QuantArgs("float", 8, "tensor")
     assert kv_refusal(good) is None
     for change in (
         {"type": "int"},

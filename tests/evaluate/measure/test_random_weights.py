@@ -13,6 +13,7 @@ import torch
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
+from conf.formats.quantization_config import read_quantization
 from evaluate.measure.engines import Load, create
 from evaluate.measure.engines.random_weights import MOST_AT_ONCE, SIGMA, Spread, Spreads, fill
 from evaluate.measure.targets import targets
@@ -283,5 +284,6 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
 
 def test_a_mix_of_widths_leaves_bytes_as_wide_as_the_widest() -> None:
     groups = {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}}
-    spread = Spreads({"config_groups": groups}, {}).of({"weight": torch.zeros(1)}, True)
+    quantization = read_quantization({"config_groups": groups}, "config.json")
+    spread = Spreads(quantization, sparse=False).of({"weight": torch.zeros(1)}, True)
     assert (spread.bits, spread.widest) == (4, 8)

@@ -1,0 +1,117 @@
+"""FP8 weights, with static, dynamic or no activation scales, in channels, tensors or blocks."""
+
+from collections.abc import Mapping
+
+from conf.formats.quant_args import DYNAMIC, FLOAT, STATIC, QuantArgs, QuantGroup
+from conf.formats.refusals import (
+    Refusal,
+    of_activations,
+    of_weights,
+    scaled_activations,
+    token_or_tensor,
+    unlike_weights,
+)
+from conf.formats.stored_format import ADA, KernelSupport, Machine, StoredFormat
+from conf.formats.tensors import NAIVE_QUANTIZED, StoredTensor, activation_tensors, codes, scales
+
+LARGEST = 448.0
+BLOCKS = ([32, 32], [64, 64], [128, 128])
+WEIGHT_ONLY_BLOCKS = ([128, 128],)
+FLOAT_QUANTIZED = "float-quantized"
+
+
+class Fp8(StoredFormat):
+    name = "fp8"
+    spellings = (FLOAT_QUANTIZED, NAIVE_QUANTIZED)
+    methods = ("fp8", "fbgemm_fp8")
+    marks = ("weight_scale",)
+
+    def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
+        return weights is not None and weights.type == FLOAT and weights.bits != 4
+
+    def fits(self, group: QuantGroup) -> bool:
+        needs_activations = group.format == FLOAT_QUANTIZED
+        has_8_bits = group.weights is not None and group.weights.bits == 8
+        has_what_it_needs = group.activations is not None or not needs_activations
+        return super().fits(group) and has_8_bits and has_what_it_needs
+
+    def read_other(self, method: str, content: Mapping[str, object]) -> QuantGroup:
+        """Of vLLM and FBGEMM."""
+        block = content.get("weight_block_size")
+        weights = QuantArgs(FLOAT, 8, "tensor")
+        if isinstance(block, list) and len(block) == 2:
+            weights = QuantArgs(FLOAT, 8, "block", block_structure=block)
+        scheme = STATIC if content.get("activation_scheme") == STATIC else DYNAMIC
+        activations = QuantArgs(FLOAT, 8, "tensor", scales=scheme)
+        return QuantGroup(method, weights, activations, format=method)
+
+    def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
+        refused = _weights_refusal(weights, activations is None)
+        if refused is not None or activations is None:
+            return refused
+        refused = unlike_weights(weights, activations) or scaled_activations(activations)
+        if refused is not None:
+            return refused
+        if weights.strategy == "block":
+            return _block_activations(weights, activations)
+        return token_or_tensor(activations)
+
+    def code_range(self, weights: QuantArgs) -> tuple[float, float]:
+        return -LARGEST, LARGEST
+
+    def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
+        assert group.weights is not None
+        return {
+            "weight": codes("F8_E4M3", rows, columns),
+            "weight_scale": scales(group.weights, rows, columns),
+            **activation_tensors(group.activations),
+        }
+
+    def kernels(self, weights: QuantArgs | None) -> str:
+        return "CutlassFP8ScaledMM on NVIDIA since Ada and Hopper, weight-only Marlin on Ampere"
+
+    def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
+        if weights is None or weights.bits != 8:
+            return None
+        instead = "recipe=w8a8_smooth_gptq"
+        if machine.capability is None:
+            summary = "FP8 on a CPU, a hundred times slower than INT8"
+            return KernelSupport(True, summary, instead)
+        if machine.capability >= ADA:
+            return KernelSupport(True, "CutlassFP8ScaledMM")
+        here = f"compute capability {machine.capability:g}"
+        summary = f"weight-only Marlin, since {here} multiplies no FP8 ({ADA:g} does)"
+        return KernelSupport(True, summary, instead)
+
+
+def _weights_refusal(weights: QuantArgs, alone: bool) -> Refusal | None:
+    if weights.scales != STATIC:
+        return of_weights("dynamic", "weights have static scales; use dynamic: false")
+    if not weights.symmetric:
+        return of_weights("symmetric", "float formats have no zero point; use symmetric: true")
+    if weights.bits != 8:
+        return of_weights("bits", "float weights have 8 bits (FP8) or 4 (NVFP4)")
+    if weights.strategy not in ("tensor", "channel", "block"):
+        return of_weights("strategy", "FP8 kernels take a scale for each channel, tensor or block")
+    if weights.scale_type is not None:
+        return of_weights("scale_type", "scales of FP8 weights are in the model's own type")
+    blocks = WEIGHT_ONLY_BLOCKS if alone else BLOCKS
+    if weights.strategy == "block" and weights.block_structure not in blocks:
+        reason = "FP8 block kernels take blocks of 128 x 128"
+        return of_weights("block_structure", reason if alone else f"{reason}, 64 x 64 or 32 x 32")
+    return None
+
+
+def _block_activations(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
+    assert weights.block_structure is not None
+    width = weights.block_structure[1]
+    if activations.strategy != "group":
+        return of_activations("strategy", "weights in blocks go with activations in groups")
+    if activations.scales != DYNAMIC:
+        return of_activations("dynamic", "activations in groups need dynamic: true")
+    if activations.group_size != width:
+        return of_activations("group_size", f"groups are as wide as the weights' blocks, {width}")
+    return None
+
+
+FORMAT = Fp8()

@@ -1,0 +1,69 @@
+"""INT8 weights and activations (W8A8), multiplied as integers."""
+
+from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
+from conf.formats.refusals import (
+    Refusal,
+    of_weights,
+    scaled_activations,
+    token_or_tensor,
+    unlike_weights,
+)
+from conf.formats.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
+from conf.formats.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, integer_tensors
+
+
+class Int8(StoredFormat):
+    """Narrower integers with activations are stored alike; no kernel for them is known here."""
+
+    name = "int8"
+    spellings = ("int-quantized", NAIVE_QUANTIZED, PACK_QUANTIZED)
+    marks = ("weight_scale",)
+
+    def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
+        return weights is not None and weights.type == INT and activations is not None
+
+    def fits(self, group: QuantGroup) -> bool:
+        return super().fits(group) and group.weights is not None and 1 <= group.weights.bits <= 8
+
+    def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
+        assert activations is not None
+        return (
+            _weights_refusal(weights)
+            or unlike_weights(weights, activations)
+            or scaled_activations(activations)
+            or token_or_tensor(activations)
+        )
+
+    def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
+        return integer_tensors(group, rows, columns)
+
+    def kernels(self, weights: QuantArgs | None) -> str:
+        return "CutlassInt8ScaledMM on NVIDIA since Turing, CPUInt8ScaledMM on CPUs"
+
+    def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
+        if weights is None or weights.bits != 8:
+            return None
+        if machine.capability is None:
+            return KernelSupport(True, "CPUInt8ScaledMM")
+        if machine.capability >= BLACKWELL:
+            reason = f"vLLM has no INT8 kernel for compute capability {machine.capability:g}"
+            return KernelSupport(False, reason, "fp8_dynamic")
+        return KernelSupport(True, "CutlassInt8ScaledMM")
+
+
+def _weights_refusal(weights: QuantArgs) -> Refusal | None:
+    if weights.scales != STATIC:
+        return of_weights("dynamic", "weights have static scales; use dynamic: false")
+    if weights.scale_type is not None:
+        return of_weights("scale_type", "scales of int weights are in the model's own type")
+    if weights.bits != 8:
+        reason = "int weights with quantized activations have 8 bits; without activations 2 to 8"
+        return of_weights("bits", reason)
+    if weights.strategy not in ("tensor", "channel"):
+        return of_weights("strategy", "INT8 kernels take a scale for each channel or tensor")
+    if not weights.symmetric:
+        return of_weights("symmetric", "INT8 kernels take symmetric weights")
+    return None
+
+
+FORMAT = Int8()

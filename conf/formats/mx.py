@@ -1,0 +1,69 @@
+"""MXFP4 and MXFP8 of others: floats in groups, with scales that are powers of two.
+
+Their checkpoints can be proven. No recipe makes them, so numbers alone never name them: the
+config has to spell the format out.
+"""
+
+from dataclasses import replace
+
+from conf.formats import fp8, nvfp4
+from conf.formats.quant_args import FLOAT, QuantArgs, QuantGroup
+from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
+from conf.formats.tensors import (
+    EXPONENTS,
+    StoredTensor,
+    activation_tensors,
+    codes,
+    fp4_pairs,
+    scales,
+)
+
+MXFP4, MXFP8 = "mxfp4-pack-quantized", "mxfp8-quantized"
+BITS = {MXFP4: 4, MXFP8: 8}
+
+
+class Mx(StoredFormat):
+    name = "mx"
+    spellings = (MXFP4, MXFP8)
+    packed_parts = ("weight_packed",)
+    marks = ("weight_scale", "weight_packed")
+
+    def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
+        return False
+
+    def fits(self, group: QuantGroup) -> bool:
+        weights = group.weights
+        if weights is None or weights.bits != BITS.get(group.format):
+            return False
+        return weights.type == FLOAT and weights.strategy == "group"
+
+    def code_range(self, weights: QuantArgs) -> tuple[float, float]:
+        return _kin(weights).code_range(weights)
+
+    def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
+        weights = group.weights
+        assert weights is not None
+        tensors = (
+            {"weight_packed": fp4_pairs(rows, columns)}
+            if group.format == MXFP4
+            else {"weight": codes("F8_E4M3", rows, columns)}
+        )
+        exponents = scales(weights, rows, columns)
+        tensors["weight_scale"] = replace(exponents, dtypes=("U8", "F8_E8M0"), encoding=EXPONENTS)
+        return tensors | activation_tensors(group.activations)
+
+    def kernels(self, weights: QuantArgs | None) -> str:
+        assert weights is not None
+        return _kin(weights).kernels(weights)
+
+    def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
+        assert weights is not None
+        return _kin(weights).support(weights, machine)
+
+
+def _kin(weights: QuantArgs) -> StoredFormat:
+    """The format whose kernels and numbers are the same."""
+    return nvfp4.FORMAT if weights.bits == 4 else fp8.FORMAT
+
+
+FORMAT = Mx()

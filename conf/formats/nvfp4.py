@@ -1,0 +1,83 @@
+"""NVFP4: 4-bit floats in groups of 16, FP8 scales, and one scale for the tensor."""
+
+from dataclasses import replace
+
+from conf.formats.quant_args import FLOAT, LOCAL, STATIC, QuantArgs, QuantGroup
+from conf.formats.refusals import Refusal, of_activations, of_weights, unlike_weights
+from conf.formats.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
+from conf.formats.tensors import (
+    StoredTensor,
+    activation_tensors,
+    fp4_pairs,
+    global_scale,
+    scales,
+)
+
+GROUP_SIZE = 16
+LARGEST = 6.0
+
+
+class Nvfp4(StoredFormat):
+    name = "nvfp4"
+    spellings = ("nvfp4-pack-quantized",)
+    packed_parts = ("weight_packed",)
+    marks = ("weight_scale", "weight_packed")
+
+    def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
+        return weights is not None and weights.type == FLOAT and weights.bits == 4
+
+    def fits(self, group: QuantGroup) -> bool:
+        has_groups = group.weights is not None and group.weights.strategy == "tensor_group"
+        return super().fits(group) and has_groups
+
+    def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
+        if weights.scales != STATIC:
+            return of_weights("dynamic", "weights have static scales; use dynamic: false")
+        if not weights.symmetric:
+            return of_weights("symmetric", "float formats have no zero point; use symmetric: true")
+        refused = _group_refusal("weights", weights)
+        if refused is not None or activations is None:
+            return refused
+        return unlike_weights(weights, activations) or _activations_refusal(activations)
+
+    def code_range(self, weights: QuantArgs) -> tuple[float, float]:
+        return -LARGEST, LARGEST
+
+    def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
+        assert group.weights is not None
+        group_scales = replace(scales(group.weights, rows, columns), dtypes=("F8_E4M3",))
+        tensors = {"weight_packed": fp4_pairs(rows, columns), "weight_scale": group_scales}
+        if group.weights.strategy == "tensor_group":
+            tensors["weight_global_scale"] = global_scale()
+        return tensors | activation_tensors(group.activations)
+
+    def kernels(self, weights: QuantArgs | None) -> str:
+        return "weight-only Marlin on NVIDIA since Turing, native on Blackwell"
+
+    def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
+        if machine.capability is None:
+            return machine.lacks_cpu_kernel("fp4")
+        is_native = machine.capability >= BLACKWELL
+        return KernelSupport(True, "native FP4" if is_native else "weight-only Marlin")
+
+
+def _group_refusal(part: str, args: QuantArgs) -> Refusal | None:
+    if args.strategy != "tensor_group":
+        return Refusal(part, "strategy", "4-bit floats are NVFP4, with strategy tensor_group")
+    if args.group_size != GROUP_SIZE:
+        return Refusal(part, "group_size", f"NVFP4 has groups of {GROUP_SIZE}")
+    if args.scale_type != "fp8":
+        return Refusal(part, "scale_type", "NVFP4 has fp8 scales")
+    return None
+
+
+def _activations_refusal(activations: QuantArgs) -> Refusal | None:
+    if not activations.symmetric:
+        return of_activations("symmetric", "float formats have no zero point")
+    if activations.scales != LOCAL:
+        reason = "NVFP4 activations need local scales; scheme NVFP4 of a recipe.file has them"
+        return of_activations("dynamic", reason)
+    return _group_refusal("activations", activations)
+
+
+FORMAT = Nvfp4()

@@ -1,0 +1,73 @@
+"""How weights, activations and the KV cache are quantized, as config.json and recipes say it."""
+
+from dataclasses import dataclass, field
+
+INT, FLOAT = "int", "float"
+STATIC, DYNAMIC, LOCAL = "static", "dynamic", "local"
+GROUPED = ("group", "tensor_group")
+
+
+@dataclass(frozen=True)
+class QuantArgs:
+    """How one kind of tensor is quantized."""
+
+    type: str
+    """int or float; empty where another tool's config does not say it."""
+    bits: int
+    """Bits of a value; 0 where another tool's config does not say it."""
+    strategy: str
+    """What shares a scale: tensor, channel, group, tensor_group, block, token or attn_head."""
+    group_size: int | None = None
+    block_structure: list[int] | None = None
+    symmetric: bool = True
+    scales: str = STATIC
+    """static: stored; dynamic: computed from each token; local: both (NVFP4)."""
+    scale_type: str | None = None
+    """fp8, or another type's name; null for the model's own."""
+
+    @property
+    def dynamic(self) -> bool | str:
+        """The same as `scales`, as compressed-tensors and recipes spell it."""
+        return LOCAL if self.scales == LOCAL else self.scales == DYNAMIC
+
+    @property
+    def number(self) -> str:
+        """The number type and its width, as int8."""
+        return f"{self.type}{self.bits}"
+
+
+@dataclass(frozen=True)
+class QuantGroup:
+    """Modules that are quantized alike."""
+
+    name: str
+    """The key in config_groups; the quant_method where another tool wrote the config."""
+    weights: QuantArgs | None
+    activations: QuantArgs | None = None
+    targets: list[str] = field(default_factory=list)
+    """Module classes or `re:` patterns."""
+    format: str = ""
+    """How the tensors are stored: the group's own spelling, otherwise the config's."""
+    own_format: str = ""
+    """The group's own spelling; empty where only the config has one."""
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the group is the output head."""
+        return any("lm_head" in target for target in self.targets)
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """The `quantization_config` of a config.json, of compressed-tensors or of another tool."""
+
+    method: str | None
+    groups: list[QuantGroup]
+    format: str = ""
+    status: str = ""
+    """compressed in a finished checkpoint."""
+    ignore: list[str] = field(default_factory=list)
+    """Modules or `re:` patterns that no group applies to."""
+    kv_cache: QuantArgs | None = None
+    sparsity: str | None = None
+    """`sparsity_config.format`; null without a sparsity_config."""

@@ -1,0 +1,56 @@
+"""Why no engine runs a format, and the reasons that formats have in common."""
+
+from dataclasses import dataclass
+
+from conf.formats.quant_args import DYNAMIC, FLOAT, STATIC, QuantArgs
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The field that no engine runs, and why."""
+
+    part: str
+    """weights, activations or kv_cache."""
+    field: str
+    reason: str
+
+
+def of_weights(field: str, reason: str) -> Refusal:
+    return Refusal("weights", field, reason)
+
+
+def of_activations(field: str, reason: str) -> Refusal:
+    return Refusal("activations", field, reason)
+
+
+def unlike_weights(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
+    """Activations of another type or width than their weights."""
+    if activations.type != weights.type:
+        reason = f"no kernel multiplies {weights.type} weights with {activations.type} activations"
+        return of_activations("type", reason)
+    if activations.bits != weights.bits:
+        reason = f"activations have as many bits as their weights, {weights.bits}"
+        return of_activations("bits", reason)
+    return None
+
+
+def scaled_activations(activations: QuantArgs) -> Refusal | None:
+    """Scales that no 8-bit kernel takes."""
+    if activations.scale_type is not None:
+        return of_activations("scale_type", "NVFP4 alone has scales of their own type")
+    if activations.type == FLOAT and not activations.symmetric:
+        reason = "float formats have no zero point; use symmetric: true"
+        return of_activations("symmetric", reason)
+    return None
+
+
+def token_or_tensor(activations: QuantArgs) -> Refusal | None:
+    """8-bit kernels take a scale for each token or for the tensor."""
+    allowed = {("token", DYNAMIC), ("tensor", STATIC)}
+    if activations.type == FLOAT:
+        allowed.add(("tensor", DYNAMIC))
+    if (activations.strategy, activations.scales) in allowed:
+        return None
+    reason = "activations go with strategy token and dynamic: true, or tensor and dynamic: false"
+    wrong = "strategy" if activations.strategy not in ("token", "tensor") else "dynamic"
+    return of_activations(wrong, reason)

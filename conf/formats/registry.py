@@ -1,0 +1,68 @@
+"""Finds the stored formats: the modules of this package that hold a `FORMAT`."""
+
+import importlib
+import pkgutil
+from functools import cache
+
+import conf.formats
+from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
+from conf.formats.stored_format import StoredFormat
+
+
+def formats() -> list[StoredFormat]:
+    """Every stored format, by name."""
+    return _formats(tuple(conf.formats.__path__))
+
+
+@cache
+def _formats(folders: tuple[str, ...]) -> list[StoredFormat]:
+    names = sorted(module.name for module in pkgutil.iter_modules(folders))
+    modules = [importlib.import_module(f"{conf.formats.__name__}.{name}") for name in names]
+    return [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
+
+
+def format_of(group: QuantGroup) -> StoredFormat | None:
+    """The format of a group: by its spelling where the numbers fit it, otherwise by its numbers;
+    null where none is known."""
+    if group.weights is None:
+        return None
+    spelled = (f for f in formats() if group.format in f.spellings and f.fits(group))
+    return next(spelled, None) or next(iter(covering(group.weights, group.activations)), None)
+
+
+def covering(weights: QuantArgs | None, activations: QuantArgs | None) -> list[StoredFormat]:
+    """The formats for numbers of this type."""
+    return [stored for stored in formats() if stored.covers(weights, activations)]
+
+
+def format_of_config(config: QuantizationConfig | None) -> StoredFormat | None:
+    """The format of most layers: of the config as a whole, or of its first group."""
+    whole = next((stored for stored in formats() if stored.is_whole_config(config)), None)
+    if whole is not None or config is None or not config.groups:
+        return whole
+    return format_of(config.groups[0])
+
+
+def format_of_method(method: str | None) -> StoredFormat | None:
+    """The format that another tool's quant_method stores."""
+    return next((stored for stored in formats() if method in stored.methods), None)
+
+
+def spellings() -> list[str]:
+    """Every `format` that a compressed-tensors config may have."""
+    return sorted({spelling for stored in formats() for spelling in stored.spellings})
+
+
+def packed_parts() -> set[str]:
+    """Tensors that hold several weights in an element."""
+    return {part for stored in formats() for part in stored.packed_parts}
+
+
+def other_parts() -> tuple[str, ...]:
+    """Endings of tensors that hold no weights."""
+    return tuple(sorted({part for stored in formats() for part in stored.other_parts}))
+
+
+def marks() -> tuple[str, ...]:
+    """Tensors that only a quantized layer has."""
+    return tuple(sorted({part for stored in formats() for part in stored.marks}))

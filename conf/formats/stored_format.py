@@ -1,0 +1,120 @@
+"""What every stored format says of itself. Nothing here needs torch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conf.formats.quant_args import INT, QuantArgs, QuantGroup, QuantizationConfig
+from conf.formats.refusals import Refusal
+from conf.formats.tensors import StoredTensor
+
+TURING, ADA, HOPPER, BLACKWELL = 7.5, 8.9, 9.0, 10.0  # compute capabilities
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides which kernels run."""
+
+    capability: float | None
+    """Compute capability of the GPU; null without a GPU."""
+    processor: str
+    """x86_64, AMD64 or aarch64."""
+
+    @property
+    def is_x86(self) -> bool:
+        return self.processor in ("x86_64", "AMD64")
+
+    def lacks_cpu_kernel(self, numbers: str) -> "KernelSupport":
+        """No kernel of vLLM's for these numbers on this processor."""
+        reason = f"vLLM has no CPU kernel for {numbers} on {self.processor}"
+        return KernelSupport(False, reason, "w8a8_smooth_gptq")
+
+
+@dataclass(frozen=True)
+class KernelSupport:
+    """Whether vLLM runs a stored format on a machine."""
+
+    runs: bool
+    summary: str
+    """The kernel, or why there is none."""
+    instead: str = ""
+    """What to serve where it does not run, or runs badly."""
+
+
+class StoredFormat(ABC):
+    """One way to store the weights of a linear layer."""
+
+    name: str
+    spellings: tuple[str, ...] = ()
+    """`format` in compressed-tensors' config. Formats may share one, if their numbers differ."""
+    methods: tuple[str, ...] = ()
+    """`quant_method` of other tools that store such numbers."""
+    packed_parts: tuple[str, ...] = ()
+    """Tensors that hold several weights in an element."""
+    other_parts: tuple[str, ...] = ("_scale", "_zero_point")
+    """Endings of tensors that hold no weights."""
+    marks: tuple[str, ...] = ()
+    """Tensors that only a quantized layer has."""
+
+    @abstractmethod
+    def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
+        """Whether this is the format for numbers of this type, whatever their details."""
+
+    @abstractmethod
+    def kernels(self, weights: QuantArgs | None) -> str:
+        """vLLM's kernels for it on all hardware."""
+
+    @abstractmethod
+    def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
+        """What vLLM does with it on a machine; null where that is not known here."""
+
+    @abstractmethod
+    def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
+        """The tensors of a linear layer, by the last part of their names."""
+
+    def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
+        """Why no engine runs these numbers in this format; null where one does."""
+        return None
+
+    def is_whole_config(self, config: QuantizationConfig | None) -> bool:
+        """Whether a config as a whole names this format, whatever its groups say."""
+        return False
+
+    def read_other(self, method: str, content: Mapping[str, object]) -> QuantGroup:
+        """What another tool's config describes; `method` is one of `methods`."""
+        raise NotImplementedError(f"{self.name}: no reader for configs of {method}")
+
+    def fits(self, group: QuantGroup) -> bool:
+        """Whether a group's numbers can be stored in this format."""
+        return self.covers(group.weights, group.activations)
+
+    def code_range(self, weights: QuantArgs) -> tuple[float, float]:
+        """The smallest and the largest stored number."""
+        half = 1 << (weights.bits - 1)
+        return -half, half - 1
+
+    def bits(self, weights: QuantArgs) -> float:
+        """Bits of a stored weight, without its share of the scales."""
+        return weights.bits
+
+    def column_step(self, weights: QuantArgs) -> int:
+        """Columns of a layer are a multiple of this."""
+        return 1
+
+    def describe(self, weights: QuantArgs) -> str:
+        """A layer's format, for a proof and its manifest."""
+        size = f" of {weights.group_size}" if weights.group_size else ""
+        return f"{weights.number}, a scale for each {weights.strategy}{size}"
+
+    def product(self, group: QuantGroup) -> str | None:
+        """The number type that matrices are multiplied in; null for the engine's own."""
+        if group.activations is None:
+            return None
+        return "int8" if group.activations.type == INT else "fp8"
+
+    def multiplies(self, weights: QuantArgs, activations: QuantArgs) -> bool:
+        """Whether some engine multiplies these weights with these activations."""
+        if (weights.number, activations.number) == ("int4", "float8"):
+            return True
+        is_wide_enough = activations.bits in (4, 8, 16) and activations.bits >= weights.bits
+        return weights.type == activations.type and is_wide_enough
