@@ -9,7 +9,8 @@ import psutil
 from conf.errors import bad_input, world_fault
 from conf.hardware import gpu_memory_gib
 from conf.models import CONFIG, kv_head_count, kv_values_per_token, needed, read_config
-from serve.engine.launch import CPU_KV_CACHE_GIB, PARALLEL, environment
+from conf.schema.load import PARALLEL
+from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.tensors import tensors
 
 GIB = 2**30
