@@ -33,14 +33,15 @@ class Running(Generic[Event]):
         environment: Mapping[str, str] | None = None,
         folder: str | None = None,
     ) -> None:
-        """The command is given the number of the pipe as its last argument."""
+        """The command is given the number of the pipe as its last argument. A log is added to:
+        two processes may share one."""
         self.kinds, self.called, self.log = (*events, Failure), called, log
         self.kills_before = oom_kills()
         reading, writing = os.pipe()
         held, self.life_line = os.pipe()
         guarded = [sys.executable, "-I", "-S", str(GUARD), str(held), *command, str(writing)]
         try:
-            with log.open("wb") if log else os.fdopen(os.dup(2), "wb") as output:
+            with log.open("ab") if log else os.fdopen(os.dup(2), "wb") as output:
                 self.process = subprocess.Popen(
                     guarded,
                     stdin=subprocess.PIPE,
