@@ -5,87 +5,108 @@ Nothing heavy is imported before a config is accepted; `main` imports what it ne
 
 import os
 import sys
-import traceback
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.utils import get_args_parser
-from hydra.core.hydra_config import HydraConfig
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_automatic_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobReturn
+from hydra.errors import SearchPathException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from hydra.version import setbase
 
 from conf import sources
 from conf.compose import COMPOSING, VERSION_BASE, Command, checked, quiet, register, to_object
-from conf.entry import (
-    CLOSED_PIPE,
-    answer_flags,
-    as_called,
-    drop_unread_output,
-    let_children_find_us,
-)
-from conf.errors import WORLD_FAULT, QuantlineError, bad_input, environment_reason
+from conf.entry import CLOSED_PIPE, answer_flags, drop_unread_output, let_children_find_us
+from conf.errors import QuantlineError, bad_input
 from conf.explain import explain
 from conf.help import help_text
+from conf.job import Job, JobFailure, Outcome
 
-DEBUG = "QUANTLINE_DEBUG"
-INTERNAL_ERROR = 1
 INTERRUPTED = 130
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A job that failed, and which one it was where several ran."""
-
-    job: str
-    error: Exception
-
-
-def run(command: Command, main: Callable[[Any], None]) -> None:
+def run(command: Command, main: Callable[[Any], object]) -> None:
     """Runs `main` on the typed config of the command line, and exits."""
     arguments = sys.argv[1:]
     try:
         if {"--help", "-h", "--version"} & set(arguments):
             answer_flags(arguments, help_text(command))
         let_children_find_us()
-        failures = _run_jobs(command, arguments, main)
+        failures = [outcome.failure for outcome in _run_jobs(command, arguments, main)]
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except COMPOSING as error:
-        failures = [Failure("", _as_bad_input(error))]
+        failures = [JobFailure.of(_as_bad_input(error))]
     except Exception as error:
-        failures = [Failure("", error)]
-    if drop_unread_output() and any(isinstance(f.error, BrokenPipeError) for f in failures):
+        failures = [JobFailure.of(error)]
+    known = [failure for failure in failures if failure is not None]
+    if drop_unread_output() and any(failure.is_closed_pipe for failure in known):
         sys.exit(CLOSED_PIPE)
-    sys.exit(max([report(failure.error, failure.job) for failure in failures], default=0))
+    sys.exit(max([failure.report() for failure in known], default=0))
 
 
-def _run_jobs(command: Command, arguments: list[str], main: Callable[[Any], None]) -> list[Failure]:
+def _run_jobs(
+    command: Command, arguments: list[str], main: Callable[[Any], object]
+) -> list[Outcome]:
+    """What came of each job; of a command that only shows its config there is none."""
     register(command)
     words = _words(arguments)
     flags = [argument for argument in arguments if argument not in words]
     sys.argv[1:] = [*flags, *quiet(), *checked(command, words)]
-    failures: list[Failure] = []
-
-    def job(config: DictConfig) -> None:
-        """Notes a failure instead of raising it, so that the other jobs of a sweep run."""
-        settings = HydraConfig.get()
-        several = settings.mode == RunMode.MULTIRUN
-        name = " ".join(settings.overrides.task) if several else ""
-        try:
-            main(to_object(config))
-        except Exception as error:
-            failures.append(Failure(name, error))
-
+    given = get_args_parser().parse_args()
     # Hydra prints its own errors and exits 1 unless this is set; ours say what is close.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        hydra.main(str(sources.CONF), command.name, VERSION_BASE)(job)()
+        if given.cfg or given.info or given.shell_completion or given.experimental_rerun:
+            hydra.main(str(sources.CONF), command.name, VERSION_BASE)(
+                lambda config: main(to_object(config))
+            )()
+            return []
+        return _launch(command, given, Job(main))
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
-    return failures
+
+
+def _launch(command: Command, given: Namespace, job: Job) -> list[Outcome]:
+    """Runs one job, or those of a sweep, as `hydra.main` does, which keeps their outcomes to
+    itself."""
+    setbase(VERSION_BASE)
+    search_path = create_automatic_config_search_path(None, None, str(sources.CONF))
+    if given.config_dir is not None:
+        folder = Path(given.config_dir).absolute()
+        if not folder.is_dir():
+            raise SearchPathException(f"Additional config directory '{folder}' not found")
+        anchor = SearchPathQuery(provider="schema")
+        search_path.prepend(provider="command-line", path=f"file://{folder}", anchor=anchor)
+    launcher = Hydra.create_main_hydra2(command.name, search_path)
+    name, overrides = given.config_name or command.name, list(given.overrides)
+    try:
+        mode = launcher.get_mode(name, overrides)
+        if given.multirun or mode == RunMode.MULTIRUN:
+            overrides += [] if mode == RunMode.MULTIRUN else ["hydra.mode=MULTIRUN"]
+            return _outcomes(launcher.multirun(name, job, overrides))
+        overrides += [] if mode == RunMode.RUN else ["hydra.mode=RUN"]
+        return _outcomes(launcher.run(name, job, overrides))
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _outcomes(returned: Any) -> list[Outcome]:
+    """The outcomes in what Hydra returns: of one job, or of a sweep in batches. A sweeper that
+    optimizes returns none; it takes each outcome for a number, which raises that job's error."""
+    if isinstance(returned, JobReturn):
+        outcome = returned.return_value
+        return [outcome] if isinstance(outcome, Outcome) else []
+    if isinstance(returned, (list, tuple)):
+        return [outcome for part in returned for outcome in _outcomes(part)]
+    return []
 
 
 def _words(arguments: list[str]) -> list[str]:
@@ -103,24 +124,6 @@ def _as_bad_input(error: Exception) -> QuantlineError:
     return message
 
 
-def report(error: Exception, job: str = "") -> int:
+def report(error: Exception) -> int:
     """Prints one message for the error and returns the exit code that belongs to it."""
-    debugging = os.environ.get(DEBUG) == "1"
-    if debugging:
-        traceback.print_exception(error)
-    message, code = _message_and_code(error)
-    if code == INTERNAL_ERROR and not debugging:
-        message += f" ({DEBUG}=1 shows where)"
-    print(as_called(f"error: {f'{job}: ' if job else ''}{message}"), file=sys.stderr)
-    return code
-
-
-def _message_and_code(error: Exception) -> tuple[str, int]:
-    if isinstance(error, QuantlineError):
-        return str(error), error.exit_code
-    if isinstance(error, OSError):
-        return str(error), WORLD_FAULT
-    reason = environment_reason(error)  # of a library that has its own error for a full disk
-    if reason:
-        return reason, WORLD_FAULT
-    return f"{type(error).__name__}: {error}", INTERNAL_ERROR
+    return JobFailure.of(error).report()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+INTERNAL_ERROR = 1
 BAD_INPUT = 2
 WORLD_FAULT = 3
 GATE_FAILED = 4
@@ -76,6 +77,18 @@ def _refused(error: BaseException) -> str | None:
     ):
         return one_line(error)
     return None
+
+
+def message_and_code(error: Exception) -> tuple[str, int]:
+    """What is said of an error, and the exit code that belongs to it."""
+    if isinstance(error, QuantlineError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError):
+        return str(error), WORLD_FAULT
+    reason = environment_reason(error)  # of a library that has its own error for a full disk
+    if reason:
+        return reason, WORLD_FAULT
+    return f"{type(error).__name__}: {error}", INTERNAL_ERROR
 
 
 def one_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from conf.files.model_config import Fields
 from conf.schema.commands import ModelConfig
 
 CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
 ORIGINAL = "original"
 SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
 READ_AT_ONCE = 1 << 24

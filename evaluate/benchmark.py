@@ -16,7 +16,7 @@ from conf.errors import bad_input
 from conf.models import read_config
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import chatter_to
-from evaluate.__main__ import COMMAND as EVALUATE
+from evaluate.command import COMMAND as EVALUATE
 from evaluate.measure.engines import Load
 from evaluate.measure.metrics import batch_values
 from evaluate.measure.targets import targets

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader
 from conf.app import run
 from conf.schema.commands import QuantizeConfig
 from conf.terminal import chatter_to, say
-from quantize.__main__ import COMMAND as QUANTIZE
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
 from quantize.checkpoint.reload import weights_held
+from quantize.command import COMMAND as QUANTIZE
 from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.modifiers import modifiers

@@ -1,13 +1,12 @@
 """`python -m quantize.describe`: what a recipe would make of a model, without any weights.
 
-Reads {"model": ..., "recipes": [NAME, ...]} from standard input and prints, for each recipe, a
-folder with the config that a checkpoint would have and the shapes of its tensors, or why there can
-be none. An engine that makes up weights runs the recipe's real kernels on it.
+Started by other commands. Makes, for each recipe, a folder with the config that a checkpoint would
+have and the shapes of its tensors, or says why there can be none. An engine that makes up weights
+runs the recipe's real kernels on it.
 """
 
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,19 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from conf.compose import compose, from_mapping
-from conf.entry import answer_flags
-from conf.errors import WORLD_FAULT, QuantlineError, bad_input
+from conf.compose import compose
+from conf.errors import bad_input
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
+from conf.process.inside import Send, fulfil
+from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
-from quantize.__main__ import COMMAND
+from quantize.command import COMMAND
 from quantize.fit import check_fit
 from quantize.models.load import empty_model
 from quantize.models.make import architecture_config
+from quantize.programs import DESCRIBE, Described, DescribeRequest
 from quantize.steps.base.formats import formats
 
 TYPES = {
@@ -111,18 +112,14 @@ def _quantized(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
     return {KEY: compressor.quantization_config.model_dump(mode="json")}
 
 
-def main() -> None:
-    answer_flags(sys.argv[1:], str(__doc__))
-    request = json.load(sys.stdin)
-    model: ModelConfig = from_mapping(ModelConfig, request["model"])
-    for name in request["recipes"]:
+def work(request: DescribeRequest, send: Send[Described]) -> None:
+    for name in request.recipes:
         try:
-            answer = {"recipe": name, "folder": str(describe(model, name))}
+            describe(request.model, name)
+            send(Described(name))
         except Exception as error:  # one that cannot be described stops no other
-            code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
-            answer = {"recipe": name, "error": str(error), "code": str(code)}
-        print(json.dumps(answer))
+            send(Described(name, Failure.of(error)))
 
 
 if __name__ == "__main__":
-    main()
+    fulfil(DESCRIBE, work, str(__doc__))

@@ -1,14 +1,11 @@
 """`python -m quantize.sensitivity`: which layers pay for a recipe's format.
 
-Reads {"model": ..., "recipe": NAME, "accuracy": ...} from standard input. The model is rounded
-without data; then each block, a layer's attention or its feed-forward part, is rounded alone, and
-its answers are compared with the original's on the same text. Prints an event a line: each block as
-it is measured.
+Started by `python -m evaluate accuracy=sensitivity`. The model is rounded without data; then each
+block, a layer's attention or its feed-forward part, is rounded alone, and its answers are compared
+with the original's on the same text.
 """
 
-import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,20 +16,20 @@ from compressed_tensors.quantization import disable_quantization, enable_quantiz
 from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import QuantizationModifier
 
-from conf.app import report
-from conf.compose import compose, from_mapping
-from conf.entry import answer_flags
+from conf.compose import compose
 from conf.errors import bad_input
+from conf.process.inside import Send, fulfil
 from conf.schema.commands import AccuracyConfig, ModelConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
 from conf.text import windows
-from quantize.__main__ import COMMAND
 from quantize.checkpoint.reload import closeness, weights_held
 from quantize.checkpoint.save import on_device
+from quantize.command import COMMAND
 from quantize.fit import check_fit, fitting_group
 from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.models.source import check_source
+from quantize.programs import SENSITIVITY, Block, BlockMeasured, SensitivityRequest
 from quantize.steps.base.formats import formats
 
 BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
@@ -41,7 +38,7 @@ FULL_BITS = 16
 
 def sensitivity(
     model_config: ModelConfig, recipe: RecipeConfig, accuracy: AccuracyConfig
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[BlockMeasured]:
     """Every block's divergence from the original, and the bytes that leaving it alone costs."""
     if recipe.weights is None:
         raise bad_input(f"recipe={recipe.name}: it stores no weights in another format")
@@ -70,13 +67,8 @@ def sensitivity(
         for part in parts:
             disable_quantization(part)
         weights = sum(part.in_features * part.out_features for part in parts)
-        yield {
-            "block": name,
-            "modules": names,
-            "blocks": len(blocks),
-            "divergence": sum(apart) / len(apart),
-            "bytes": weights * (FULL_BITS - bits) / 8,
-        }
+        saved = weights * (FULL_BITS - bits) / 8
+        yield BlockMeasured(Block(name, names, sum(apart) / len(apart), saved), len(blocks))
 
 
 def blocks_of(names: list[str]) -> dict[str, list[str]]:
@@ -105,21 +97,11 @@ def _answers(model: Any, window: list[int]) -> torch.Tensor:
     return logits.float().cpu()
 
 
-def main() -> None:
-    answer_flags(sys.argv[1:], str(__doc__))
-    request = json.load(sys.stdin)
-    try:
-        model: ModelConfig = from_mapping(ModelConfig, request["model"])
-        accuracy: AccuracyConfig = from_mapping(AccuracyConfig, request["accuracy"])
-        recipe: RecipeConfig = compose(COMMAND, [f"recipe={request['recipe']}"]).recipe
-        # Libraries write to standard output; the events have it to themselves.
-        events = sys.stdout
-        sys.stdout = sys.stderr
-        for event in sensitivity(model, recipe, accuracy):
-            print(json.dumps(event), file=events, flush=True)
-    except Exception as error:
-        sys.exit(report(error))
+def work(request: SensitivityRequest, send: Send[BlockMeasured]) -> None:
+    recipe: RecipeConfig = compose(COMMAND, [f"recipe={request.recipe}"]).recipe
+    for measured in sensitivity(request.model, recipe, request.accuracy):
+        send(measured)
 
 
 if __name__ == "__main__":
-    main()
+    fulfil(SENSITIVITY, work, str(__doc__))

@@ -4,31 +4,29 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from conf.cache import cache_root
-from conf.errors import GATE_FAILED, bad_input, gate_failed, last_line, world_fault
-from conf.files.json_files import read_object
+from conf.errors import bad_input, gate_failed
+from conf.files.json_files import read_object, shown_path
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
 from conf.formats.registry import marks
 from conf.formats.served import support
 from conf.formats.stored_format import KernelSupport, Machine
 from conf.hardware import compute_capability
-from conf.models import CONFIG, SHAPES, files_sha256, read_config
+from conf.models import CONFIG, SHAPES, TOKENIZER, files_sha256, read_config
+from conf.process.running import call_one
 from conf.schema.load import EngineConfig, GpuConfig
 from quantize.checkpoint import manifest
+from quantize.programs import VERIFY, VerifyRequest
 from serve import proven
 from serve.tensors import Tensor, tensors
 
-TOKENIZER = "tokenizer.json"
 PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
 KV_SCALES = ("k_scale", "v_scale")
-NO_NUMBER = "NaN or infinite"
 
 
 def check(folder: Path, original: Path, engine: EngineConfig) -> None:
@@ -134,20 +132,13 @@ def _check_proof(folder: Path) -> None:
     passed = proven.mark(folder, checkpoint_hash(folder))
     if passed.is_file():
         return
-    result = subprocess.run(
-        [sys.executable, "-m", "quantize.verify", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode == 0:
-        passed.parent.mkdir(parents=True, exist_ok=True)
-        passed.touch()
-        return
-    words = last_line(result.stderr)
-    if result.returncode == GATE_FAILED:
-        raise (gate_failed if NO_NUMBER in words else bad_input)(words)
-    raise (bad_input if result.returncode == 2 else world_fault)(words)
+    verified = call_one(VERIFY, VerifyRequest(str(folder)))
+    if verified.faults:
+        count, first = len(verified.faults), verified.faults[0]
+        refused = gate_failed if verified.holds_nan else bad_input
+        raise refused(f"{shown_path(folder)}: {count} faults; {first}")
+    passed.parent.mkdir(parents=True, exist_ok=True)
+    passed.touch()
 
 
 def checkpoint_hash(folder: Path) -> str:

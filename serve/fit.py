@@ -11,7 +11,8 @@ from conf.errors import bad_input, world_fault
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
 from conf.models import CONFIG, head_width, kv_head_count, kv_values_per_token, needed, read_config
-from serve.engine.launch import CPU_KV_CACHE_GIB, PARALLEL, environment
+from conf.schema.load import PARALLEL
+from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.tensors import tensors
 
 GIB = 2**30

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-STATE = "QUANTLINE_SERVER_STATE"
+from serve.engine.state import ABORTING, DRAINING, READY, STATE
+
 KEY = "VLLM_API_KEY"
-READY, DRAINING, ABORTING = "ready", "draining", "aborting"
 SECONDS_TO_ABORT = 4  # less than the program that watches waits for an answer
 OPEN = ("/health", "/ready")
 NO_KEY = "the key is missing or wrong: Authorization: Bearer KEY"

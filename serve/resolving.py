@@ -1,19 +1,17 @@
 """What to serve: a folder, a hub id, a published recipe, or what results recommend."""
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conf.errors import QuantlineError, bad_input, unknown
+from conf.errors import bad_input, unknown
 from conf.hardware import cpu_name, resolve_gpu
 from conf.models import ORIGINAL, is_hub_id
+from conf.process.running import call_one
 from conf.schema.commands import ModelConfig, ServeConfig
+from evaluate.report.programs import RECOMMEND, ServeRequest
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import published
-from serve.engine.client import reason_in
 from serve.engine.launch import checkpoint_folder, model_folder
 
 
@@ -64,31 +62,22 @@ def _published(config: ServeConfig, name: str) -> Path:
 
 def _recommended(config: ServeConfig) -> Found:
     """The report decides, in a process of its own."""
-    request = {
-        "results": str(Path(str(config.results)).expanduser()),
-        "targets": asdict(config.targets),
-        "mix": config.mix,
-        "model": config.model.name,
-        "device": resolve_gpu(config.gpu).name,
-        "cpu": cpu_name(),
-    }
-    result = subprocess.run(
-        [sys.executable, "-m", "evaluate.report.answer"],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
+    request = ServeRequest(
+        results=str(Path(str(config.results)).expanduser()),
+        targets=config.targets,
+        mix=config.mix,
+        model=str(config.model.name),
+        device=resolve_gpu(config.gpu).name,
+        cpu=cpu_name(),
     )
-    if result.returncode:
-        raise QuantlineError(reason_in(result.stderr), result.returncode)
-    answer = json.loads(result.stdout)
-    folder = _published(config, answer["checkpoint"])
+    recommended = call_one(RECOMMEND, request)
+    folder = _published(config, recommended.checkpoint)
     if not (folder / "config.json").is_file():
         raise bad_input(f"{folder}: there is no model in that folder")
     return Found(
         folder,
         str(config.model.name),
-        why=f"{answer['candidate']}: {answer['why']}",
-        options=answer["options"],
-        reasons=answer["reasons"],
+        why=f"{recommended.candidate}: {recommended.why}",
+        options=recommended.options,
+        reasons=recommended.reasons,
     )

@@ -35,8 +35,8 @@ os.environ |= {
 
 from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
-from evaluate.__main__ import COMMAND as EVALUATE  # noqa: E402
-from quantize.__main__ import COMMAND as QUANTIZE  # noqa: E402
+from evaluate.command import COMMAND as EVALUATE  # noqa: E402
+from quantize.command import COMMAND as QUANTIZE  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 Result = subprocess.CompletedProcess[str]

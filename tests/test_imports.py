@@ -1,25 +1,71 @@
-"""Who may import whom, and that nothing heavy is imported before a config is accepted."""
+"""Who may import or start whom, and that nothing heavy is imported before a config is accepted."""
 
 import ast
 import subprocess
 import sys
+from functools import cache
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("conf", "quantize", "serve", "evaluate")
-ALLOWED = {
-    "conf": {"conf"},
-    "quantize": {"conf", "quantize"},
-    "serve": {"conf", "quantize.checkpoint.manifest", "serve"},
+MANIFEST, PROGRAMS = "quantize.checkpoint.manifest", "quantize.programs"
+# The parts of the house, and for each the parts that its modules may import. A module belongs to
+# the part with the longest name that begins its own.
+IMPORTS: dict[str, set[str]] = {
+    "conf": set(),
+    # What quantize promises others: the manifest of a checkpoint, and the work of its processes.
+    "quantize.checkpoint.claims": {"conf"},
+    MANIFEST: {"conf", "quantize.checkpoint.claims"},
+    PROGRAMS: {"conf"},
+    "quantize": {"conf", "quantize.checkpoint.claims", MANIFEST, PROGRAMS},
+    "serve.engine": {"conf", MANIFEST, PROGRAMS},
+    "serve": {"conf", MANIFEST, PROGRAMS, "serve.engine", "evaluate.report.programs"},
+    # Results and reports know nothing of engines: they read rows.
+    "evaluate.accuracy.verdicts": set(),
+    "evaluate.results": {"conf", "evaluate.accuracy.verdicts"},
+    "evaluate.measure.text_view": {"conf"},
+    "evaluate.measure.profiles": {"conf", "evaluate.results"},
+    "evaluate.accuracy.divergence": {
+        *("conf", "evaluate.accuracy.verdicts", "evaluate.measure.text_view", "evaluate.results"),
+    },
+    "evaluate.accuracy.judging": {
+        *("conf", "evaluate.accuracy.divergence", "evaluate.measure.text_view", "evaluate.results"),
+    },
+    "evaluate.report.programs": {"conf"},
+    "evaluate.report": {
+        *("conf", "evaluate.results", "evaluate.accuracy.verdicts", "evaluate.accuracy.judging"),
+        *("evaluate.accuracy.divergence", "evaluate.measure.profiles", "evaluate.report.programs"),
+    },
     # Starting an engine and what may be loaded into one are serve's to say.
+    "evaluate.measure": {
+        *("conf", MANIFEST, PROGRAMS, "serve", "serve.engine", "evaluate.results"),
+        *("evaluate.measure.text_view", "evaluate.measure.profiles"),
+    },
+    "evaluate.accuracy": {
+        *("conf", PROGRAMS, "serve", "serve.engine", "evaluate.results", "evaluate.report"),
+        *("evaluate.measure", "evaluate.measure.text_view", "evaluate.accuracy.verdicts"),
+        *("evaluate.accuracy.divergence", "evaluate.accuracy.judging"),
+    },
     "evaluate": {
-        *("conf", "quantize.checkpoint.manifest", "evaluate"),
-        *("serve.engine.launch", "serve.engine.client", "serve.checks", "serve.tensors"),
-        *("serve.engine.process", "serve.engine.endings"),
+        *("conf", MANIFEST, "serve", "serve.engine", "evaluate.results", "evaluate.report"),
+        *("evaluate.measure", "evaluate.measure.text_view", "evaluate.measure.profiles"),
+        *("evaluate.accuracy", "evaluate.accuracy.judging"),
     },
 }
+# The parts whose modules each part may start as processes of their own.
+STARTS: dict[str, set[str]] = {
+    "serve.engine": {"quantize"},
+    "serve": {"quantize", "evaluate.report"},
+    "evaluate.measure": {"quantize", "evaluate.measure"},
+    "evaluate.accuracy": {"quantize", "evaluate.accuracy"},
+    "evaluate": {"evaluate.measure"},
+}
+# Of serve, an evaluation needs no more than these.
+NEEDED_OF_SERVE = {"serve.checks", "serve.tensors", "serve.engine"}
 HEAVY = {
     "torch",
     "transformers",
@@ -29,13 +75,32 @@ HEAVY = {
     "datasets",
     "numpy",
 }
-MODULES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {
+    name_of(path): path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def part_of(module: str) -> str:
+    parts = [part for part in IMPORTS if module == part or module.startswith(f"{part}.")]
+    return max(parts, key=len)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def imported(path: Path) -> set[str]:
-    """Every module that a file names in an import, wherever the import stands."""
+    """Every name that a file imports, wherever the import stands."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -44,25 +109,137 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def is_allowed(module: str, package: str) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in ALLOWED[package])
+def imported_modules(path: Path) -> set[str]:
+    """The modules of ours among them."""
+    found = set()
+    for name in imported(path):
+        while name and name not in MODULES:
+            name = name.rpartition(".")[0]
+        found.add(name)
+    return found - {""}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_package_imports_only_what_the_house_plan_allows(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    ours = {module for module in imported(path) if module.split(".")[0] in OURS}
-    assert {module for module in ours if not is_allowed(module, package)} == set()
+@cache
+def declared_programs() -> dict[str, str]:
+    """Programs by the full names of their contracts, and the module that each of them starts."""
+    found = {}
+    for module, path in MODULES.items():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.Assign):
+                target, value = node.targets[0], node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                target, value = node.target, node.value
+            else:
+                continue
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "Program":
+                (first, *_) = value.args
+                assert isinstance(first, ast.Constant), f"{path}: a program that has no plain name"
+                found[f"{module}.{ast.unparse(target)}"] = str(first.value)
+    return found
 
 
-def test_the_rule_notices_a_wrong_import(tmp_path: Path) -> None:
-    file = tmp_path / "wrong.py"
-    file.write_text("def late():\n    from quantize.pipeline import quantize\n")
-    assert not all(is_allowed(module, "serve") for module in imported(file))
+def named_after_m(path: Path) -> set[str]:
+    """Modules of ours that follow `-m` in a list of words: a command line."""
+    found = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.List):
+            words = [part.value if isinstance(part, ast.Constant) else "" for part in node.elts]
+            after = [str(word) for flag, word in pairwise(words) if flag == "-m"]
+            found |= {word for word in after if word.split(".")[0] in OURS}
+    return found
+
+
+def started(module: str) -> set[str]:
+    """The modules that a module starts: by the programs that it imports, and by command lines. The
+    one that does the work imports the contract, too, and starts nothing by that."""
+    path, programs = MODULES[module], declared_programs()
+    own = {name for name in programs if name.rpartition(".")[0] == module}
+    by_contract = {programs[name] for name in (imported(path) | own) & programs.keys()}
+    if own and "conf.process.running" not in {n.rpartition(".")[0] for n in imported(path)}:
+        by_contract = set()  # it only declares them
+    return (by_contract | named_after_m(path)) - {module, f"{module.removesuffix('.__main__')}"}
+
+
+def misplaced(module: str, names: set[str], allowed: dict[str, set[str]]) -> set[str]:
+    """What a module must not reach."""
+    part = part_of(module)
+    reachable = {part, *allowed.get(part, set())}
+    return {name for name in names if part_of(name) not in reachable}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_the_house_plan_allows(module: str) -> None:
+    assert misplaced(module, imported_modules(MODULES[module]), IMPORTS) == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_starts_only_what_the_house_plan_allows(module: str) -> None:
+    assert misplaced(module, started(module), STARTS) == set()
+
+
+def test_the_house_plan_has_no_circles_of_imports_or_processes() -> None:
+    plan = {part: IMPORTS[part] | STARTS.get(part, set()) - {part} for part in IMPORTS}
+    assert len(list(TopologicalSorter(plan).static_order())) == len(plan)
+
+
+def test_modules_have_no_circles() -> None:
+    graph = {name: imported_modules(path) - {name} for name, path in MODULES.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)
+
+
+def test_an_evaluation_needs_little_of_serve() -> None:
+    for module, path in MODULES.items():
+        if module.split(".")[0] == "evaluate":
+            of_serve = {n for n in imported_modules(path) if n.split(".")[0] == "serve"}
+            wrong = {n for n in of_serve if not n.startswith(tuple(NEEDED_OF_SERVE))}
+            assert wrong == set(), module
+
+
+def test_every_program_is_a_module_that_fulfils_its_contract() -> None:
+    programs = declared_programs()
+    assert len(programs) >= 8
+    for contract, module in programs.items():
+        path = MODULES.get(f"{module}.__main__") or MODULES[module]
+        name = contract.rpartition(".")[2]
+        assert contract in imported(path), f"{module} does not import {contract}"
+        assert f"fulfil({name}, " in path.read_text()
+
+
+def test_our_processes_are_started_in_one_place() -> None:
+    """A process of ours that is started by hand has no life line and loses its errors."""
+    calls = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("subprocess.run", "subprocess.Popen")
+    }
+    foreign = {
+        "serve.engine.process": "vLLM's server, which has a way of its own to end",
+        "quantize.models.make": "pip",
+        "evaluate.measure.environment": "git",
+        "evaluate.accuracy.tasks.harness": "the version of lm-eval in another interpreter",
+    }
+    assert calls - {"conf.process.running"} == foreign.keys()
+
+
+def test_the_rules_notice_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = tmp_path / "late.py"
+    late.write_text(
+        "def late():\n    from quantize.pipeline import quantize\n"
+        "    command = [sys.executable, '-m', 'evaluate.pipeline', 'x']\n"
+    )
+    monkeypatch.setitem(MODULES, "serve.late", late)
+    assert misplaced("serve.late", imported_modules(late), IMPORTS) == {"quantize.pipeline"}
+    assert misplaced("serve.late", started("serve.late"), STARTS) == {"evaluate.pipeline"}
+    later = tmp_path / "later.py"
+    later.write_text("from evaluate.measure.events import WORKER\n")
+    monkeypatch.setitem(MODULES, "serve.late", later)
+    assert misplaced("serve.late", started("serve.late"), STARTS) == {"evaluate.measure.worker"}
 
 
 def test_conf_names_no_heavy_package_but_datasets() -> None:
-    for path in (ROOT / "conf").glob("*.py"):
+    for path in (ROOT / "conf").rglob("*.py"):
         heavy = {module.split(".")[0] for module in imported(path)} & HEAVY
         assert heavy <= {"datasets"}, path
 

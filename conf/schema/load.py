@@ -1,5 +1,6 @@
 """What an evaluation puts on a checkpoint: the load, the engine that takes it, the accelerator."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ from omegaconf import MISSING
 
 from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, choices, within
 
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 ENGINES = ("vllm", "vllm_server", "transformers")
 
 
@@ -79,6 +81,11 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.url is not None and self.kind != "vllm_server":
             raise ValueError(f"engine.url goes with engine=vllm_server, not with {self.kind}")
+
+
+def gpus_of(options: dict[str, Any]) -> int:
+    """How many GPUs an engine with these options takes."""
+    return math.prod(int(options.get(name, 1)) for name in PARALLEL)
 
 
 @dataclass

@@ -5,7 +5,6 @@ and of the tokens it finds most likely. Two views of the same tokens are compare
 what is hard about the text cancels out.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from conf.errors import bad_input
 from evaluate.accuracy import verdicts
+from evaluate.measure.text_view import TextView
 
 BLOCK = 64  # neighbouring tokens share their context: they are drawn together
 DRAWS = 2000
@@ -32,43 +32,12 @@ BROKEN_DIVERGENCE = verdicts.BROKEN_DIVERGENCE
 NEGLIGIBLE = 0.0005  # nats: below what two runs of one engine differ by
 
 
-@dataclass
-class View:
-    """What a model thinks of a text. One row a position."""
-
-    tokens: NDArray[Any]
-    """The token that stands there."""
-    chosen: NDArray[Any]
-    """Its log-probability."""
-    likely: NDArray[Any]
-    """The tokens that the model finds most likely, the first the most."""
-    scores: NDArray[Any]
-    """Their log-probabilities."""
-    continuations: NDArray[Any]
-    """Greedy continuations of some openings; -1 after their end."""
-
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npz")
-        numpy.savez_compressed(partial, **vars(self))
-        partial.replace(path)
-
-    @staticmethod
-    def load(path: Path) -> "View":
-        with numpy.load(path) as arrays:
-            return View(**{name: arrays[name] for name in arrays.files})
-
-    @property
-    def perplexity(self) -> float:
-        return float(numpy.exp(-self.chosen.astype(float).mean()))
-
-
-def own_values(view: View) -> dict[str, Any]:
+def own_values(view: TextView) -> dict[str, Any]:
     """What can be said of one view alone."""
     return {"perplexity": view.perplexity, "tokens": float(len(view.tokens))}
 
 
-def paired_values(original: View, other: View, seed: int = 0) -> dict[str, Any]:
+def paired_values(original: TextView, other: TextView, seed: int = 0) -> dict[str, Any]:
     """The other view against the original's, with intervals, and a verdict."""
     if not numpy.array_equal(original.tokens, other.tokens):
         raise bad_input("accuracy: the two models were judged on different tokens")
@@ -109,7 +78,7 @@ def verdict(values: dict[str, Any], loss_low: float) -> str:
     return SMALL_LOSS if lost or apart > NO_DIVERGENCE else NO_LOSS
 
 
-def divergences(original: View, other: View) -> NDArray[Any]:
+def divergences(original: TextView, other: TextView) -> NDArray[Any]:
     """Kullback-Leibler divergence at every position, over the tokens that both find likely and
     all others as one: never more than the divergence over the whole vocabulary."""
     parts = []
@@ -151,7 +120,7 @@ def agreements(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
     return numpy.where(different.any(axis=1), first, ours.shape[1])
 
 
-def worst_positions(original: View, other: View, tokenizer: Path) -> list[dict[str, Any]]:
+def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> list[dict[str, Any]]:
     """Where the two are furthest apart, in words."""
     from tokenizers import Tokenizer
 

@@ -4,29 +4,24 @@ import math
 from pathlib import Path
 from typing import Any
 
-from conf.cache import cache_root
 from conf.errors import QuantlineError, gate_failed, world_fault
+from conf.models import TOKENIZER
 from conf.schema.commands import AccuracyConfig
-from evaluate.accuracy.divergence import BROKEN, View, own_values, paired_values, worst_positions
+from evaluate.accuracy.divergence import BROKEN, own_values, paired_values, worst_positions
+from evaluate.measure.text_view import TextView
 from evaluate.results.rows import Row
-from serve.checks import TOKENIZER
 
 TOLERANCE = 0.01  # of the logarithm of perplexity, between engines on one checkpoint
 
 
-def view_path(key: str) -> Path:
-    """Where a checkpoint's view of a text is kept; the original's stays, to be compared with."""
-    return cache_root() / "views" / f"{key}.npz"
-
-
 def judged_values(path: Path, original: Path | None, folder: Path, seed: int) -> dict[str, Any]:
     """What a view says: alone for the original, against the original's for the others."""
-    view = View.load(path)
+    view = TextView.load(path)
     if original is None:
         return own_values(view)
     if not original.is_file():
         raise world_fault("the original was not judged, so that there is nothing to compare with")
-    reference = View.load(original)
+    reference = TextView.load(original)
     values = paired_values(reference, view, seed)
     if values["verdict"] != BROKEN and (folder / TOKENIZER).is_file():
         values["worst"] = worst_positions(reference, view, folder / TOKENIZER)

@@ -1,9 +1,6 @@
 """Which layers a recipe's format hurts, and which of them are worth leaving alone."""
 
-import json
 import statistics
-import subprocess
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +11,14 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
+from conf.errors import QuantlineError, bad_input, unknown, world_fault
 from conf.models import ORIGINAL
+from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import progress, say
 from evaluate.measure.environment import environment, key
 from evaluate.results.rows import Row, append, current, kept, misfit, read
+from quantize.programs import SENSITIVITY, SensitivityRequest
 from serve.checks import checkpoint_hash
 from serve.engine.launch import model_folder
 
@@ -32,7 +31,7 @@ SHOWN_VALUES = {
 }
 
 
-def measure_sensitivity(config: EvaluateConfig) -> None:
+def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     """One row for each recipe: every block's divergence, and what to ignore."""
     if not config.recipes:
         raise bad_input("accuracy=sensitivity: name the recipes, as 'recipes=[w4a16_gptq]'")
@@ -48,6 +47,7 @@ def measure_sensitivity(config: EvaluateConfig) -> None:
     for fault in faults:
         say(f"{fault}; the line is left alone")
     before = {row.key: row for row in current(rows) if row.kind == "sensitivity"}
+    measured = []
     for name in names:
         stated = key(facts, (name, config.accuracy.kind), weights, config.accuracy)
         row = before.get(stated)
@@ -70,44 +70,24 @@ def measure_sensitivity(config: EvaluateConfig) -> None:
                 raise world_fault(f"{name}: what was measured cannot be kept: {wrong}")
             append(path, row)
         _show(row)
+        measured.append(row)
+    return measured
 
 
 def _measured(config: EvaluateConfig, recipe: str) -> dict[str, Any]:
     """Has quantize measure the blocks in a process of its own."""
-    request = {
-        "model": asdict(config.model),
-        "recipe": recipe,
-        "accuracy": asdict(config.accuracy),
-    }
+    request = SensitivityRequest(config.model, recipe, config.accuracy)
     log = log_file(f"sensitivity-{recipe}")
     say(f"{recipe}: rounding one block after the other (log in {log})")
     blocks: list[dict[str, Any]] = []
-    with log.open("wb") as chatter, progress() as bars:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "quantize.sensitivity"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=chatter,
-            text=True,
-        )
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        try:
-            worker.stdin.write(json.dumps(request))
-            worker.stdin.close()
+    try:
+        with progress() as bars:
             task = bars.add_task(recipe, total=None)
-            for line in worker.stdout:
-                event = json.loads(line)
-                total = event.pop("blocks")
-                blocks.append(event)
-                bars.update(task, completed=len(blocks), total=total)
-            worker.wait()
-        finally:
-            worker.kill()
-            worker.wait()
-    if worker.returncode:
-        words = last_line(log.read_text(errors="replace"))
-        raise QuantlineError(f"{recipe}: {words} (see {log})", worker.returncode)
+            for measured in stream(SENSITIVITY, request, log):
+                blocks.append(asdict(measured.block))
+                bars.update(task, completed=len(blocks), total=measured.blocks)
+    except QuantlineError as error:
+        raise QuantlineError(f"{recipe}: {error}", error.exit_code) from error
     return summary(blocks)
 
 

@@ -9,14 +9,12 @@ something.
 """
 
 import itertools
-import math
 import statistics
 from dataclasses import dataclass
 
 from conf.errors import world_fault
 from conf.schema.load import ScenarioConfig
-
-PERCENT_99 = 0.99
+from evaluate.results.summary import PERCENT_99, percentile
 
 
 @dataclass
@@ -95,11 +93,11 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> dict[st
     return {
         "latency_s": duration,
         "request_latency_median_s": statistics.median(latencies),
-        "request_latency_p99_s": quantile(latencies, PERCENT_99),
+        "request_latency_p99_s": percentile(latencies, PERCENT_99),
         "ttft_first_s": min(waits),
         "ttft_last_s": max(waits),
         "ttft_median_s": statistics.median(waits),
-        "ttft_p99_s": quantile(waits, PERCENT_99),
+        "ttft_p99_s": percentile(waits, PERCENT_99),
         **_token_times(answered),
         "input_tokens": float(sum(request.input_tokens for request in answered)),
         "output_tokens": float(sum(request.output_tokens for request in answered)),
@@ -137,16 +135,7 @@ def _token_times(requests: list[Request]) -> dict[str, float]:
     gaps = [gap for request in requests for gap in request.gaps]
     return {
         "tpot_median_s": statistics.median(paces),
-        "tpot_p99_s": quantile(paces, PERCENT_99),
+        "tpot_p99_s": percentile(paces, PERCENT_99),
         "gap_median_s": statistics.median(gaps),
-        "gap_p99_s": quantile(gaps, PERCENT_99),
+        "gap_p99_s": percentile(gaps, PERCENT_99),
     }
-
-
-def quantile(values: list[float], share: float) -> float:
-    """The value below which that share lies, between neighbours in proportion."""
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,25 +1,27 @@
 """What is running now, how long it will take, and the table so far; lines where no one watches."""
 
 import time
+from collections.abc import Callable
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from conf.terminal import say
 from evaluate.measure.workload import PROFILE, WARM_UP
-from evaluate.report.show.terminal_tables import speed_table
 from evaluate.results.rows import Row
 
 UNTIMED = {WARM_UP: "warming up", PROFILE: "profiling"}
 LINES_EVERY = 8
 
 
-class View:
+class ProgressDisplay:
     """Shows an evaluation as it goes."""
 
-    def __init__(self, runs: int, starts: int, max_spread: float) -> None:
-        self.runs, self.starts, self.max_spread = runs, starts, max_spread
+    def __init__(
+        self, runs: int, starts: int, table: Callable[[list[Row]], RenderableType]
+    ) -> None:
+        self.runs, self.starts, self.table = runs, starts, table
         self.rows: list[Row] = []
         self.done = 0
         self.start = time.monotonic()
@@ -29,7 +31,7 @@ class View:
         console = Console(stderr=True)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def __enter__(self) -> "View":
+    def __enter__(self) -> "ProgressDisplay":
         if self.live:
             self.live.start()
         return self
@@ -90,5 +92,5 @@ class View:
 
     def _draw(self) -> None:
         assert self.live is not None
-        parts = [speed_table(self.rows, self.max_spread)] if self.rows else []
+        parts = [self.table(self.rows)] if self.rows else []
         self.live.update(Group(Text(self.status), *parts), refresh=True)

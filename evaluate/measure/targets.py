@@ -1,18 +1,17 @@
 """What is measured: the original first, then checkpoints, or recipes on made-up weights."""
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from conf import sources
-from conf.errors import QuantlineError, bad_input, last_line, unknown, world_fault
+from conf.errors import QuantlineError, bad_input, unknown
 from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
+from conf.process.running import call
 from conf.schema.commands import EvaluateConfig, ModelConfig
 from conf.terminal import say
 from evaluate.measure.engines import NO_LASTING
 from quantize.checkpoint.manifest import published
+from quantize.programs import DESCRIBE, DescribeRequest
 from serve.engine.launch import model_folder
 
 SERVER = "server"
@@ -114,19 +113,9 @@ def _described(model: ModelConfig, names: list[str]) -> dict[str, QuantlineError
     """Has quantize describe what is missing, in a process of its own; what cannot be."""
     if not names:
         return {}
-    result = subprocess.run(
-        [sys.executable, "-m", "quantize.describe"],
-        input=json.dumps({"model": asdict(model), "recipes": names}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode:
-        reason = last_line(result.stderr)
-        raise world_fault(f"model={model.name}: its recipes could not be described: {reason}")
-    answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    return {
-        answer["recipe"]: QuantlineError(answer["error"], int(answer["code"]))
-        for answer in answers
-        if "error" in answer
-    }
+    try:
+        answers = call(DESCRIBE, DescribeRequest(model, names))
+    except QuantlineError as error:
+        message = f"model={model.name}: its recipes could not be described: {error}"
+        raise QuantlineError(message, error.exit_code) from error
+    return {answer.recipe: answer.failure.error for answer in answers if answer.failure}

@@ -1,112 +1,46 @@
 """Measures one checkpoint in a process of its own, and sends each run up a pipe as it is done."""
 
 import gc
-import json
-import os
-import signal
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy
 
-from conf.compose import from_mapping
-from conf.entry import answer_flags
-from conf.errors import WORLD_FAULT, QuantlineError
-from conf.schema.commands import AccuracyConfig
-from conf.schema.load import EngineConfig, ScenarioConfig
+from conf.process.inside import Send, fulfil, wait_for_turn
+from conf.process.messages import Failure
+from conf.schema.load import ScenarioConfig
 from conf.text import windows
-from evaluate.accuracy.divergence import View
 from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Engine, Load, create
 from evaluate.measure.engines.vllm_log import LateCompiling
+from evaluate.measure.events import (
+    WORKER,
+    EngineLoaded,
+    Event,
+    Job,
+    MeasureFailed,
+    ProfileWritten,
+    RunMeasured,
+    RunStarted,
+    TextRead,
+    WindowStarted,
+)
 from evaluate.measure.gpu_watch import GpuWatch, Watched
 from evaluate.measure.metrics import Request, batch_values, serving_values
+from evaluate.measure.text_view import TextView
 from evaluate.measure.validity import Observed, constant_output, reasons
 from evaluate.measure.workload import PROFILE, WARM_UP, prompts, warm_up
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
-ERROR_LENGTH = 300
-
-
-@dataclass
-class Job:
-    """What one worker measures."""
-
-    folder: str
-    engine: EngineConfig
-    scenarios: dict[str, ScenarioConfig]
-    repeats: dict[str, list[int]]
-    """The runs of each scenario that are still missing."""
-    accuracy: AccuracyConfig
-    context: int
-    vocabulary: int
-    dummy: bool
-    gpus: int
-    log: str
-    traces: str | None
-    view: str
-    """Where its view of the text goes."""
-    others: int = 0
-    """Processes on the GPU that are not ours, counted before any engine was started."""
-    neighbours: int = 0
-    """Engines that stand loaded beside this one and are not measured while it is."""
-
-
-Send = Callable[[str, dict[str, Any]], None]
-Described = TypeVar("Described")
-
-
-def end_with(life_line: int, pipe: int) -> None:
-    """Leaves a process behind that waits for the other end of the life line to close, which is
-    when the one that started us is gone, and then ends our whole group, engines and servers
-    included. Processes that an engine forks must not hold the pipe: its end is our end."""
-    if os.fork():
-        os.close(life_line)
-        os.set_inheritable(pipe, False)
-        held = [pipe]
-
-        def drop() -> None:
-            # Once in each line of descent: later the number may belong to another file.
-            while held:
-                os.close(held.pop())
-
-        os.register_at_fork(after_in_child=drop)
-        return
-    os.close(pipe)
-    while os.read(life_line, 1):
-        pass
-    os.killpg(0, signal.SIGKILL)
-
-
-def main() -> None:
-    work(Job, lambda job, send: _Measurement(job, send).run())
-
-
-def work(schema: type[Described], measure: Callable[[Described, Send], None]) -> None:
-    """A worker's life: its job comes on standard input, its events go up the pipe."""
-    answer_flags(sys.argv[1:], str(work.__doc__))
-    pipe, life_line = (int(argument) for argument in sys.argv[1:3])
-    end_with(life_line, pipe)
-    job = from_mapping(schema, json.loads(sys.stdin.readline()))
-
-    def send(event: str, content: dict[str, Any]) -> None:
-        os.write(pipe, (json.dumps({"event": event, **content}) + "\n").encode())
-
-    try:
-        measure(job, send)
-    except QuantlineError as error:
-        send("refused", {"error": str(error), "code": error.exit_code})
-        sys.exit(error.exit_code)
 
 
 class _Measurement:
     """One loaded checkpoint and everything that is measured on it."""
 
-    def __init__(self, job: Job, send: Send) -> None:
+    def __init__(self, job: Job, send: Send[Event]) -> None:
         self.job, self.send = job, send
         # A server that runs elsewhere says nothing of the GPU here.
         self.watch = GpuWatch(job.gpus if job.engine.url is None else 0)
@@ -134,10 +68,9 @@ class _Measurement:
         try:
             faults = [] if self.job.dummy else self._canary()
             loaded = self.engine.loaded
-            if self.job.neighbours:
-                loaded.startup = {}  # they shared the CPU
-            self.send("loaded", asdict(loaded) | {"faults": faults})
-            sys.stdin.read()  # its end is our turn
+            startup = {} if self.job.neighbours else loaded.startup  # they shared the CPU
+            self.send(EngineLoaded(startup, loaded.memory, loaded.kernels, faults))
+            wait_for_turn()
             self.ours = self.watch.processes()
             for name, scenario in self.job.scenarios.items():
                 self._guarded(name, partial(self._scenario, name, scenario))
@@ -151,7 +84,7 @@ class _Measurement:
         try:
             work()
         except Exception as error:
-            self.send("failed", {"measure": name, **described(self.engine.death() or error)})
+            self.send(MeasureFailed(name, Failure.of(self.engine.death() or error)))
 
     def _canary(self) -> list[str]:
         """Whether it says anything at all, on a few lines of text."""
@@ -161,14 +94,14 @@ class _Measurement:
     def _scenario(self, name: str, scenario: ScenarioConfig) -> None:
         repeats = self.job.repeats[name]
         if repeats or self.job.traces:
-            self.send("running", {"measure": name, "repeat": WARM_UP})
+            self.send(RunStarted(name, WARM_UP))
             shorter = warm_up(scenario)
             with self.watch.watching() as watched:
                 tokens = prompts(shorter, name, WARM_UP, self.job.vocabulary)
                 self.engine.take(tokens, shorter)
             self._clock_share(name, watched)
         for repeat in repeats:
-            self.send("running", {"measure": name, "repeat": repeat})
+            self.send(RunStarted(name, repeat))
             tokens = prompts(scenario, name, repeat, self.job.vocabulary)
             self._timed(name, scenario, repeat, tokens)
         if self.job.traces and not scenario.lasts:
@@ -193,16 +126,15 @@ class _Measurement:
         )
         values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
         self.send(
-            "run",
-            {
-                "measure": name,
-                "repeat": repeat,
-                "values": values | _energy(watched, values) | {"prefix_hits": seen.prefix_hits},
-                "requests": _compact(requests),
+            RunMeasured(
+                measure=name,
+                repeat=repeat,
+                values=values | _energy(watched, values) | {"prefix_hits": seen.prefix_hits},
+                requests=_compact(requests),
                 # All that is held on the GPU: of several engines it is nobody's own.
-                "peak_memory_gib": None if self.job.neighbours else watched.peak_memory_gib,
-                "invalid": reasons(requests, scenario, seen),
-            },
+                peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
+                invalid=reasons(requests, scenario, seen),
+            )
         )
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
@@ -215,9 +147,9 @@ class _Measurement:
     def _profile(self, name: str, scenario: ScenarioConfig) -> None:
         tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)
         steps = min(PROFILED_TOKENS, scenario.output_tokens)
-        self.send("running", {"measure": name, "repeat": PROFILE})
+        self.send(RunStarted(name, PROFILE))
         trace = self.engine.profile(tokens, replace(scenario, output_tokens=steps))
-        self.send("profile", {"measure": name, "trace": str(trace), "steps": steps})
+        self.send(ProfileWritten(name, str(trace), steps))
 
     def _judge(self) -> None:
         """The model's view of the evaluation text, in windows that do not overlap, and its
@@ -226,12 +158,12 @@ class _Measurement:
         text = windows(accuracy, self.engine.tokens_of)
         found = []
         for number, window in enumerate(text):
-            self.send("judging", {"measure": "quick", "window": number, "windows": len(text)})
+            self.send(WindowStarted(number, len(text)))
             found.append(self.engine.judged(window, accuracy.likely))
         openings = [window[: len(window) // 2] for window in text[: accuracy.continuations]]
         answers = self.engine.continued(openings, accuracy.continued_tokens)
         width = accuracy.continued_tokens
-        view = View(
+        view = TextView(
             tokens=numpy.array([token for window in text for token in window[1:]], "int32"),
             chosen=numpy.array([score for part in found for score in part.chosen], "float32"),
             likely=numpy.array([row for part in found for row in part.likely], "int32"),
@@ -241,15 +173,7 @@ class _Measurement:
             ).reshape(-1, width),
         )
         view.save(Path(self.job.view))
-        self.send("judged", {"measure": "quick"})
-
-
-def described(error: Exception) -> dict[str, Any]:
-    """An error as the process above reads it."""
-    if isinstance(error, QuantlineError):
-        return {"error": str(error), "code": error.exit_code}
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
-    return {"error": words, "code": WORLD_FAULT}
+        self.send(TextRead())
 
 
 def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:
@@ -279,5 +203,10 @@ def _compact(requests: list[Request]) -> dict[str, Any]:
     }
 
 
+def work(job: Job, send: Send[Event]) -> None:
+    """Measures one checkpoint in an engine, for `python -m evaluate`."""
+    _Measurement(job, send).run()
+
+
 if __name__ == "__main__":
-    main()
+    fulfil(WORKER, work, str(work.__doc__))

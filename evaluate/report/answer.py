@@ -1,28 +1,25 @@
-"""The report's answer for another program: a request on standard input, JSON on standard output."""
+"""`python -m evaluate.report.answer`: what to serve, for a server that asks for it."""
 
-import json
-import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
-from conf.app import report as complain
-from conf.compose import from_mapping
-from conf.entry import answer_flags
 from conf.errors import bad_input
+from conf.process.inside import Send, fulfil
 from conf.schema.report import ReportConfig
 from evaluate.report.decide.comparable import Entry, Ground
 from evaluate.report.decide.gather import Answer, make_report
+from evaluate.report.programs import RECOMMEND, Recommended, ServeRequest
 
 VLLM = ("vllm", "vllm_server")
 # Set for a measurement, or by the machine; a server chooses its own.
 NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def recommend(request: ServeRequest) -> Recommended:
     """What to serve of a model on a device, with the options that it was measured with."""
-    asked = {"results": [request["results"]], "targets": request["targets"], "mix": request["mix"]}
-    found = make_report(from_mapping(ReportConfig, asked))
+    found = make_report(
+        ReportConfig(results=[request.results], targets=request.targets, mix=request.mix)
+    )
     if found.faults:
         raise bad_input(
             f"{len(found.faults)} lines cannot be read, the first: {found.faults[0]}; "
@@ -32,42 +29,41 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if not fitting:
         known = "; ".join(ground.title for ground in found.grounds) or "no speed"
         raise bad_input(
-            f"results={request['results']}: nothing of {request['model']} in vLLM on this "
-            f"machine ({request['device']}); measured are: {known}"
+            f"results={request.results}: nothing of {request.model} in vLLM on this "
+            f"machine ({request.device}); measured are: {known}"
         )
     chosen = fitting[0]
     if chosen.whole.candidate is None:
-        raise bad_input(f"results={request['results']}: {chosen.ground.title}: {chosen.whole.why}")
+        raise bad_input(f"results={request.results}: {chosen.ground.title}: {chosen.whole.why}")
     entries = _entries(chosen)
-    name = Path(request["results"]).name
+    name = Path(request.results).name
     options = {
         key: value
         for key, value in entries[0].row.environment.get("engine_options", {}).items()
         if key not in NOT_HANDED_ON
     }
     reasons = dict.fromkeys(options, f"it was fastest with it, in {name}")
-    most = _most_at_once(entries, request["targets"].get("tpot_ms"))
+    most = _most_at_once(entries, request.targets.tpot_ms)
     if most is not None:
         options["max_num_seqs"] = most
-        words = (
-            f"the most at once that kept {request['targets']['tpot_ms']:g} ms a token, in {name}"
+        reasons["max_num_seqs"] = (
+            f"the most at once that kept {request.targets.tpot_ms:g} ms a token, in {name}"
         )
-        reasons["max_num_seqs"] = words
-    return {
-        "checkpoint": entries[0].checkpoint,
-        "candidate": chosen.whole.candidate,
-        "why": chosen.whole.why,
-        "options": options,
-        "reasons": reasons,
-    }
+    return Recommended(
+        checkpoint=entries[0].checkpoint,
+        candidate=chosen.whole.candidate,
+        why=chosen.whole.why,
+        options=options,
+        reasons=reasons,
+    )
 
 
-def _fits(ground: Ground, request: dict[str, Any]) -> bool:
+def _fits(ground: Ground, request: ServeRequest) -> bool:
     facts = ground.rows[0].environment
-    same_device = facts.get("device") == request["device"]
-    if same_device and "cpu" in facts and request["device"] == "cpu":
-        same_device = facts["cpu"] == request["cpu"]
-    return ground.model == request["model"] and ground.engine in VLLM and same_device
+    same_device = facts.get("device") == request.device
+    if same_device and "cpu" in facts and request.device == "cpu":
+        same_device = facts["cpu"] == request.cpu
+    return ground.model == request.model and ground.engine in VLLM and same_device
 
 
 def _entries(chosen: Answer) -> list[Entry]:
@@ -90,13 +86,9 @@ def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:
     return max(kept) if kept and max(kept) < max(slowest) else None
 
 
-def main() -> None:
-    answer_flags(sys.argv[1:], str(__doc__))
-    try:
-        print(json.dumps(answer(json.load(sys.stdin))))
-    except Exception as error:
-        sys.exit(complain(error))
+def work(request: ServeRequest, send: Send[Recommended]) -> None:
+    send(recommend(request))
 
 
 if __name__ == "__main__":
-    main()
+    fulfil(RECOMMEND, work, str(__doc__))

@@ -5,7 +5,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluate.measure.gpu_watch import CARD
 from evaluate.results.rows import Row
 from evaluate.results.significance import Sample, Start
 from evaluate.results.summary import Summary, outliers, summarize
@@ -142,7 +141,7 @@ class Cell:
 
 def _start_of(row: Row) -> tuple[Any, ...]:
     """The same for runs of one start of an engine."""
-    return row.start, row.startup.get("start_s"), row.environment.get(CARD)
+    return row.start, row.startup.get("start_s"), row.environment.get("card")
 
 
 def _mean(name: str, rows: list[Row]) -> float:

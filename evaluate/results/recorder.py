@@ -1,4 +1,4 @@
-"""The results of one run: what stood in the file before it, what it adds, and what failed."""
+"""The results of one evaluation: what stood in the file before, what it adds, and what failed."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,25 +7,24 @@ from typing import Any
 from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, unknown, world_fault
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import say
-from evaluate.measure.environment import environment
 from evaluate.results.rows import Row, append, current, kept, misfit, read
 
 NARROWEST_TABLE = 140  # columns; names cut short would all look alike
 
 
-class Ledger:
-    """The file of results and what is known of the machine. One failure does not stop a run."""
+class Recorder:
+    """Writes rows and failures to the file of results. One failure does not stop an evaluation."""
 
-    def __init__(self, config: EvaluateConfig) -> None:
-        self.config = config
+    def __init__(self, config: EvaluateConfig, environment: dict[str, Any]) -> None:
+        self.config, self.environment = config, environment
         self.path = Path(config.results).expanduser()
-        self.facts: dict[str, Any] = environment(config.gpu, config.engine)
         self.before, faults = read(self.path)
         for fault in faults:
             say(f"{fault}; the line is left alone")
         self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []
+        """What the tables at the end show: rows that stood there already, and new ones."""
         self.failures: list[QuantlineError] = []
 
     def _check_mix(self) -> None:
@@ -36,51 +35,56 @@ class Ledger:
             if name.partition(" ")[0] not in known:
                 raise unknown(f"mix.{name}", name, known)
 
-    def _row(self, checkpoint: str, measure: str, cell: str, kind: str, reason: str = "") -> Row:
-        return Row(
-            kind=kind,
-            model=str(self.config.model.name),
-            checkpoint=checkpoint,
-            measure=measure,
-            repeat=0,
-            key=cell,
-            reason=reason,
-            environment=self.facts,
-            generation=self._generation(cell),
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    def _generation(self, cell: str) -> int:
-        if self.config.force:
-            return self.generations.get(cell, -1) + 1
-        return self.generations.get(cell, 0)
-
-    def _keep(self, row: Row) -> None:
-        """In the file, and in the tables at the end. A row that could not be read again is a
-        failure of its own: it would be measured again and again."""
-        wrong = misfit(kept(row))
-        if wrong:
-            error = world_fault(f"the run cannot be kept: {wrong}")
-            self._fail(row.checkpoint, row.measure, row.key, error)
-            return
+    def record(
+        self, kind: str, checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> Row | None:
+        """Writes a row, which the tables at the end show as well. A row that could not be read
+        again is a failure of its own: it would be measured again and again."""
+        row = self._row(kind, checkpoint, measure, key, **fields)
+        fault = misfit(kept(row))
+        if fault:
+            self.fail(checkpoint, measure, key, world_fault(f"the run cannot be kept: {fault}"))
+            return None
         append(self.path, row)
         self.rows.append(row)
+        return row
 
-    def _fail(self, checkpoint: str, measure: str, cell: str, error: Exception) -> None:
+    def _row(self, kind: str, checkpoint: str, measure: str, key: str, **fields: Any) -> Row:
+        content: dict[str, Any] = {
+            "model": str(self.config.model.name),
+            "checkpoint": checkpoint,
+            "measure": measure,
+            "repeat": 0,
+            "key": key,
+            "environment": self.environment,
+            "generation": self._generation(key),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return Row(kind=kind, **(content | fields))
+
+    def _generation(self, key: str) -> int:
+        if self.config.force:
+            return self.generations.get(key, -1) + 1
+        return self.generations.get(key, 0)
+
+    def note_row(self, kind: str, checkpoint: str, measure: str, key: str, **fields: Any) -> None:
+        """Writes why there is no run; no table shows it."""
+        append(self.path, self._row(kind, checkpoint, measure, key, **fields))
+
+    def fail(self, checkpoint: str, measure: str, key: str, error: Exception) -> None:
         """Notes a failure, in the results too, and goes on."""
-        failure = self._note(checkpoint, measure, error)
-        row = self._row(checkpoint, measure, cell, "failed", reason=str(error))
-        if failure.exit_code == GATE_FAILED:
-            row.invalid = [str(error)]
-        append(self.path, row)
+        failure = self.note(checkpoint, measure, error)
+        invalid = [str(error)] if failure.exit_code == GATE_FAILED else []
+        self.note_row("failed", checkpoint, measure, key, reason=str(error), invalid=invalid)
 
-    def _note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
+    def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
+        """Notes a failure that the results hold already."""
         where = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
         code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
         self.failures.append(QuantlineError(where + str(error), code))
         return self.failures[-1]
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Says how much there is, and raises what failed."""
         say(f"{self.path}: {len(self.rows)} runs")
         if self.failures:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from conf.models import MADE_UP
-from evaluate.measure.gpu_watch import CARD
+from conf.schema.load import gpus_of
 from evaluate.results.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.results.rows import Row
 from evaluate.results.significance import (
@@ -22,7 +22,6 @@ from evaluate.results.significance import (
     drift,
     pooled,
 )
-from serve.engine.launch import gpus_of
 
 FEW = 3  # workloads; below, there is no telling what is usual
 FORMAT = "quantization_sha256"
@@ -137,7 +136,7 @@ def machine_of(row: Row) -> str:
     in it. Empty where neither is known."""
     bandwidth = bandwidth_of(row)
     measured = "" if bandwidth is None else f"{bandwidth:.5g} GB/s"
-    return str(row.environment.get(CARD) or measured or UNKNOWN)
+    return str(row.environment.get("card") or measured or UNKNOWN)
 
 
 def are_apart(one: Cell, other: Cell) -> bool:

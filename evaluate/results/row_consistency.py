@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evaluate.accuracy.verdicts import BROKEN, BROKEN_DIVERGENCE, BROKEN_RECOVERY
-from evaluate.measure.metrics import PERCENT_99, quantile
+from evaluate.results.summary import PERCENT_99, percentile
 
 ROUNDING = 1e-5  # rows keep seven digits
 CLOCK_S = 3e-6  # times of requests are kept to the microsecond
@@ -177,8 +177,8 @@ def _times(values: Values, settings: Values, requests: Values) -> Iterator[str]:
         paces = [
             (last - one) / (tokens - 1) for _, one, last, count in times for _ in range(int(count))
         ]
-        expected["tpot_median_s"] = quantile(paces, 0.5)
-        expected["tpot_p99_s"] = quantile(paces, PERCENT_99)
+        expected["tpot_median_s"] = percentile(paces, 0.5)
+        expected["tpot_p99_s"] = percentile(paces, PERCENT_99)
     for name, found in expected.items():
         clock = CLOCK_S + DIGITS * end
         yield from _same(f"values.{name}", values.get(name), "requests.times_s", found, 0, clock)

@@ -10,11 +10,11 @@ from transformers import PreTrainedModel
 
 from conf.models import read_config
 from quantize.models.headers import read_headers
+from quantize.models.source import TORCH_DTYPES
 from quantize.models.source_config import stated_dtype
 from quantize.recipe_file import make_readable
 
 SHARD_SIZE = "4GB"
-TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:

@@ -1,8 +1,6 @@
 """From a model's config to a folder of safetensors: made here, taken as it is, or from the hub."""
 
-import json
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +9,14 @@ from typing import Any
 
 from filelock import FileLock
 
-from conf.errors import bad_input, reading, world_fault, writing
+from conf.errors import QuantlineError, bad_input, message_and_code, reading, world_fault, writing
 from conf.files.json_files import read_object, shown
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
+from conf.process.inside import Send, fulfil
 from conf.schema.commands import ModelConfig
 from conf.terminal import say
 from quantize.models.headers import read_headers
+from quantize.programs import FETCH, Fetched
 
 # What makes a folder the listed model; old files leave the second kind to transformers' defaults.
 ALWAYS_STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
@@ -173,18 +173,14 @@ def _check_architecture(config: dict[str, Any], file: Path, model: ModelConfig) 
             raise bad_input(f"{file}: {key} is {found}, but model={model.name} has {listed}")
 
 
-def main() -> None:
-    """Reads a model's config as JSON, prints its folder: how other commands have a model made."""
-    from conf.app import report
-    from conf.compose import from_mapping
-    from conf.entry import answer_flags
-
-    answer_flags(sys.argv[1:], str(main.__doc__))
+def work(model: ModelConfig, send: Send[Fetched]) -> None:
+    """Fetches or makes a model for another command, and answers with its folder."""
     try:
-        print(fetch(from_mapping(ModelConfig, json.load(sys.stdin))))
+        send(Fetched(str(fetch(model))))
     except Exception as error:
-        sys.exit(report(error))
+        # The user sees our standard error: what went wrong is said once, by the caller.
+        raise QuantlineError(*message_and_code(error)) from error
 
 
 if __name__ == "__main__":
-    main()
+    fulfil(FETCH, work, str(work.__doc__))

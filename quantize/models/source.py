@@ -19,12 +19,12 @@ from conf.files.json_files import read_object
 from conf.files.tensor_files import Tensor
 from conf.models import CONFIG
 from conf.schema.commands import ModelConfig
-from quantize.checkpoint.save import TORCH_DTYPES
 from quantize.models.headers import Headers, read_headers
 from quantize.models.load import empty_model, refuse_misfits
 from quantize.models.source_config import check_stated, check_token_ids, check_values, stated_dtype
 
 GENERATION = "generation_config.json"
+TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def check_source(folder: Path, model: ModelConfig) -> None:

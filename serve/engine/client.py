@@ -1,17 +1,13 @@
-"""Talking to a server on this machine or another: addresses, keys, requests, and its last words."""
+"""Talking to a server on this machine or another: addresses, keys, requests."""
 
 import json
 import os
-import re
 import urllib.request
 from typing import Any
 
-from conf.errors import last_line, world_fault
+from conf.errors import world_fault
 
 API_KEY = "VLLM_API_KEY"
-ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
-HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d ")  # as vLLM marks its lines
-SAYS_NOTHING = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
 
 
 def no_proxy() -> urllib.request.OpenerDirector:
@@ -45,11 +41,3 @@ def served_name(url: str) -> str:
         # A ValueError may be about the key, and would show it.
         words = error if isinstance(error, OSError) else type(error).__name__
         raise world_fault(f"engine.url={url}: no server answers there ({words})") from error
-
-
-def reason_in(log: str) -> str:
-    """The last line of a log that names an error of its own, or else the last one."""
-    lines = [line for line in log.splitlines() if not HARMLESS.search(line)]
-    named = [line for line in lines if ERROR.search(line)]
-    telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
-    return (telling or named or [last_line(log)])[-1].strip().removeprefix("error: ")

@@ -3,29 +3,27 @@
 import ast
 import importlib.util
 import json
-import math
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conf.errors import QuantlineError, bad_input, unknown, world_fault
+from conf.errors import bad_input, unknown, world_fault
 from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
+from conf.process.running import call_one
 from conf.schema.commands import ModelConfig
 from conf.schema.load import EngineConfig
 from quantize.checkpoint.manifest import published
+from quantize.programs import FETCH
 from serve.engine.client import API_KEY
 from serve.engine.process import ServerProcess, free_port
 
 CPU_KV_CACHE_GIB = "4"
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 MIDDLEWARE = "serve.middleware.Door"
 OPTION_FILES = {
     "engine/arg_utils.py": ("EngineArgs",),
@@ -48,11 +46,6 @@ OURS = {
 }
 
 
-def gpus_of(settings: dict[str, Any]) -> int:
-    """How many GPUs an engine with these options takes."""
-    return math.prod(int(settings.get(name, 1)) for name in PARALLEL)
-
-
 @cache
 def on_cpu() -> bool:
     return not gpu_names()
@@ -63,14 +56,7 @@ def model_folder(model: ModelConfig) -> Path:
     the engine's process never holds what making a model takes."""
     if is_made_here(model) and cached_folder(model).is_dir():
         return cached_folder(model)
-    command = [sys.executable, "-m", "quantize.models.fetch"]
-    description = json.dumps(asdict(model))
-    result = subprocess.run(
-        command, input=description, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if result.returncode:
-        raise QuantlineError(f"model={model.name}: could not be prepared", result.returncode)
-    return Path(result.stdout.strip().splitlines()[-1])
+    return Path(call_one(FETCH, model, shows_output=True).folder)
 
 
 def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> Path:

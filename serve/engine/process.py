@@ -23,9 +23,10 @@ import psutil
 
 from conf.cache import cache_root
 from conf.errors import QuantlineError, world_fault
+from conf.process.endings import ending, oom_kills
 from serve.engine.client import no_proxy
-from serve.engine.endings import ENGINE_DIED, ending, engine_ending, oom_kills
-from serve.middleware import ABORTING, DRAINING, READY, STATE
+from serve.engine.endings import ENGINE_DIED, engine_ending
+from serve.engine.state import ABORTING, DRAINING, READY, STATE
 
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30

@@ -1,5 +1,6 @@
 """The door: names, options, errors, exit codes, help."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import pytest
 from conf.app import report
 from conf.errors import gate_failed, world_fault
 from conf.help import help_text, options
-from evaluate.__main__ import COMMAND as EVALUATE
+from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
-from evaluate.report.__main__ import COMMAND as REPORT
-from quantize.__main__ import COMMAND as QUANTIZE
-from serve.__main__ import COMMAND as SERVE
+from evaluate.report.command import COMMAND as REPORT
+from quantize.command import COMMAND as QUANTIZE
+from serve.command import COMMAND as SERVE
 from tests.conftest import Run
 
 COMMANDS = {
@@ -126,6 +127,62 @@ def test_a_sweep_goes_on_and_lists_what_failed(run_command: Run, tmp_path: Path)
     for path in missing:
         assert re.search(f"error: .*model.path={path}.*there is no folder", result.stderr)
     assert list(tmp_path.iterdir()) == []
+
+
+# A launcher as joblib, submitit and Ray have them: it pickles the job, runs it in another process,
+# and unpickles what it returns.
+LAUNCHER = """
+import subprocess, sys
+from dataclasses import dataclass
+import cloudpickle
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.config_store import ConfigStore
+from hydra.core.singleton import Singleton
+from hydra.core.utils import run_job
+from hydra.types import HydraContext
+
+@dataclass
+class ApartConf:
+    _target_: str = "hydra_plugins.apart.Apart"
+
+ConfigStore.instance().store(group="hydra/launcher", name="apart", node=ApartConf)
+
+def work(task, config, state):
+    Singleton.set_state(state)
+    context = HydraContext(config_loader=None, callbacks=Callbacks())
+    return run_job(task, config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
+
+class Apart(BasicLauncher):
+    def launch(self, job_overrides, initial_job_idx):
+        returns = []
+        for overrides in job_overrides:
+            config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+            state = Singleton.get_state()
+            sent = cloudpickle.dumps((work, (self.task_function, config, state)))
+            script = (
+                "import sys, cloudpickle; f, a = cloudpickle.load(sys.stdin.buffer);"
+                "sys.stdout.buffer.write(cloudpickle.dumps(f(*a)))"
+            )
+            command = [sys.executable, "-c", script]
+            apart = subprocess.run(command, input=sent, stdout=subprocess.PIPE, check=True)
+            returns.append(cloudpickle.loads(apart.stdout))
+        return returns
+"""
+
+
+def test_jobs_in_other_processes_report_their_failures(run_command: Run, tmp_path: Path) -> None:
+    (tmp_path / "plugins" / "hydra_plugins").mkdir(parents=True)
+    (tmp_path / "plugins" / "hydra_plugins" / "apart.py").write_text(LAUNCHER)
+    places = [str(tmp_path / "plugins"), os.environ.get("PYTHONPATH", "")]
+    missing = "/nowhere/a", "/nowhere/b"
+    result = run_command(
+        *("quantize", "-m", "hydra/launcher=apart", f"model.path={','.join(missing)}"),
+        PYTHONPATH=os.pathsep.join(places),
+    )
+    assert result.returncode == 2, result.stderr
+    for path in missing:
+        assert re.search(f"error: .*model.path={path}.*there is no folder", result.stderr)
 
 
 def test_a_run_leaves_no_hydra_folders(run_command: Run, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from conf import sources
 from conf.architecture import Architecture
 from conf.compose import compose
-from quantize.__main__ import COMMAND as QUANTIZE
+from quantize.command import COMMAND as QUANTIZE
 
 # Parameters as the checkpoints on the hub hold them, a tied head counted once.
 KNOWN = {

@@ -16,6 +16,7 @@ SLOW = ("quantize.verify", "quantize.benchmark", "evaluate.benchmark")  # import
 STARTED_BY_OTHERS = (
     *("quantize.models.fetch", "quantize.describe", "quantize.sensitivity"),
     *("evaluate.measure.worker", "evaluate.accuracy.tasks.worker", "evaluate.report.answer"),
+    *("quantize.checkpoint.verify", "evaluate.measure.rates.measuring"),
 )
 
 

@@ -9,9 +9,9 @@ from conf import sources
 from conf.compose import compose
 from conf.errors import QuantlineError
 from conf.help import summary
-from evaluate.__main__ import COMMAND as EVALUATE
-from quantize.__main__ import COMMAND as QUANTIZE
-from serve.__main__ import COMMAND as SERVE
+from evaluate.command import COMMAND as EVALUATE
+from quantize.command import COMMAND as QUANTIZE
+from serve.command import COMMAND as SERVE
 from tests.conftest import Run
 
 NEEDED = {"custom": ["model.path=/x"], "file": ["calibration.path=x.txt"]}

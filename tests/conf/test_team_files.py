@@ -7,7 +7,7 @@ import pytest
 from conf import sources
 from conf.compose import compose
 from conf.errors import QuantlineError
-from quantize.__main__ import COMMAND as QUANTIZE
+from quantize.command import COMMAND as QUANTIZE
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n"

@@ -49,7 +49,7 @@ def test_a_whole_one_passes_and_is_remembered(
 ) -> None:
     check(tiny_checkpoint, tiny[1], EngineConfig())
     check(tiny[1], tiny[1], EngineConfig())
-    monkeypatch.setattr("serve.checks.subprocess.run", None)  # not called a second time
+    monkeypatch.setattr("serve.checks.call_one", None)  # not called a second time
     check(tiny_checkpoint, tiny[1], EngineConfig())
 
 

@@ -180,37 +180,6 @@ def test_what_a_killed_run_had_finished_stays(tiny: object, tmp_path: Path) -> N
     assert sorted(row.repeat for row in rows(path) if row.kind == "speed") == [0, 1, 2]
 
 
-def test_nothing_outlives_the_one_that_started_it(tmp_path: Path) -> None:
-    """The worker's group ends when the life line closes, with all that it forked."""
-    script = (
-        "import os, sys, time\n"
-        "from evaluate.measure.worker import end_with\n"
-        "pipe, line = map(int, sys.argv[1:])\n"
-        "end_with(line, pipe)\n"
-        "child = os.fork() or time.sleep(600)\n"
-        "os.write(pipe, str(child).encode())\n"
-        "os.close(pipe)\n"
-        "time.sleep(600)\n"
-    )
-    reading, writing = os.pipe()
-    held, life_line = os.pipe()
-    worker = subprocess.Popen(
-        [sys.executable, "-c", script, str(writing), str(held)],
-        pass_fds=[writing, held],
-        start_new_session=True,
-    )
-    os.close(writing)
-    os.close(held)
-    with os.fdopen(reading) as events:
-        forked = psutil.Process(int(events.read()))  # ends although the fork lives: it has no pipe
-    os.close(life_line)
-    assert worker.wait(timeout=10) == -signal.SIGKILL
-    deadline = time.monotonic() + 10
-    while forked.is_running() and forked.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
 def test_an_engine_that_cannot_run_a_recipe_says_so(run_command: Run, tmp_path: Path) -> None:
     """vLLM's CPU build has no kernel for 8-bit weights alone."""

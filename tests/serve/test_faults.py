@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from conf.errors import QuantlineError
+from conf.process.endings import reason_in
 from conf.schema.commands import ServeConfig
 from serve import server
-from serve.engine.client import reason_in
 from serve.engine.process import ServerProcess, check_port, free_port
 from serve.option_reasons import Choices
 from serve.resolving import Found

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from serve.middleware import ABORTING, DRAINING, READY, STATE, Door
+from serve.engine.state import ABORTING, DRAINING, READY, STATE
+from serve.middleware import Door
 
 KEY = "sesame"
 

@@ -1,15 +1,12 @@
 """The harness's process: its interpreter, the tasks it is asked for, and talking to it."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -17,8 +14,17 @@ from conf import ROOT
 from conf.entry import IS_WHEEL
 from conf.errors import bad_input, world_fault
 from conf.models import files_sha256
+from conf.process.running import Running
+from evaluate.accuracy.tasks.events import (
+    HARNESS_EVENTS,
+    AskFailed,
+    AskTask,
+    LoadTasks,
+    SamplesWritten,
+    Task,
+    TasksLoaded,
+)
 from serve.engine.client import API_KEY
-from serve.engine.endings import ending, oom_kills
 
 INTERPRETER = "QUANTLINE_LM_EVAL"
 OWN_INTERPRETER = ROOT / ".venv-lm-eval" / "bin" / "python"
@@ -32,8 +38,7 @@ NOWHERE = "/"  # datasets takes a folder of the right name for the set that it l
 PROGRESS = re.compile(rb"Requesting API:.*?(\d+)/(\d+) \[")
 FILE_NAME = re.compile(r"[\w./-]+\.\w+")
 VERSION = "import importlib.metadata; print(importlib.metadata.version('lm_eval'))"
-LINES_KEPT = 200
-SECONDS_TO_STOP = 10
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def interpreter() -> tuple[Path, str]:
@@ -50,17 +55,6 @@ def interpreter() -> tuple[Path, str]:
     if found.returncode:
         raise bad_input(f"accuracy=lm_eval: {path} has no lm-eval; {HOW_TO_GET_IT}")
     return path, found.stdout.strip()
-
-
-@dataclass
-class Task:
-    """One task or group that was asked for."""
-
-    name: str
-    folder: str = ""
-    """Where its file lies; empty for one that comes with the harness."""
-    sha256: str = ""
-    """Of its file and of what lies beside it and may be part of it."""
 
 
 def tasks(entries: list[str]) -> list[Task]:
@@ -119,75 +113,57 @@ class Harness:
     """The harness, started once for all servers that it asks."""
 
     def __init__(self, path: Path, log: Path, progress: Callable[[int, int], None]) -> None:
-        self.log, self.progress = log, progress
-        self.lines: list[str] = []
-        self.kills_before = oom_kills()
-        self.process = subprocess.Popen(
-            [str(path), "-P", str(SCRIPT)],
-            cwd=NOWHERE,
-            env=_variables(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        self.log = log
+        self.process = Running(
+            [str(path), "-P", str(SCRIPT)], HARNESS_EVENTS, "lm-eval", log, _variables(), NOWHERE
         )
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
+        self.events = self.process.events()
+        self.bars = _BarReader(log, progress)
 
     def load(self, wanted: list[Task]) -> dict[str, str]:
         """Has it load the tasks, before anything is asked; what is wrong with which."""
-        answer = self._exchange(
-            {
-                "tasks": [{"name": task.name, "folder": task.folder} for task in wanted],
-                "defaults": any(not task.folder for task in wanted),
-            }
-        )
-        if answer["unknown"]:
-            name, close = next(iter(answer["unknown"].items()))
+        loaded = self._exchange(LoadTasks(wanted, any(not task.folder for task in wanted)))
+        assert isinstance(loaded, TasksLoaded)
+        if loaded.unknown:
+            name, close = next(iter(loaded.unknown.items()))
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
             raise bad_input(f"accuracy.tasks: the harness has no task '{name}'.{hint}")
-        return dict(answer["problems"])
+        return loaded.problems
 
-    def ask(self, request: dict[str, Any]) -> None:
+    def ask(self, request: AskTask) -> None:
         """Asks a server one task; the samples are in the request's folder afterwards."""
         self._exchange(request)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(SECONDS_TO_STOP)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.bars.close()
+        self.process.close()
 
-    def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write((json.dumps(request) + "\n").encode())
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            code = self.process.wait()
-            self.listener.join(SECONDS_TO_STOP)
-            words = ending(code, "\n".join(self.lines), self.kills_before)
-            raise world_fault(f"lm-eval {words} (see {self.log})")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise world_fault(f"lm-eval: {answer['error']} (see {self.log})")
-        return answer
+    def _exchange(self, request: LoadTasks | AskTask) -> TasksLoaded | SamplesWritten:
+        self.process.send(request)
+        event = next(self.events, None)
+        if event is None:
+            raise self.process.crash()
+        if isinstance(event, AskFailed):
+            raise world_fault(f"lm-eval: {event.message} (see {self.log})")
+        return event
 
-    def _listen(self) -> None:
-        """Its chatter goes to the log; from its bars we read how far it is."""
-        assert self.process.stderr is not None
-        with self.log.open("ab") as log:
-            while chunk := os.read(self.process.stderr.fileno(), 1 << 16):
-                log.write(chunk)
-                log.flush()
-                shown = PROGRESS.findall(chunk)
+
+class _BarReader:
+    """Reads how far the harness is from the bars in its log."""
+
+    def __init__(self, log: Path, progress: Callable[[int, int], None]) -> None:
+        self.log, self.progress = log, progress
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def _read(self) -> None:
+        with self.log.open("rb") as log:
+            while not self.ended.wait(SECONDS_BETWEEN_LOOKS):
+                shown = PROGRESS.findall(log.read())
                 if shown:
                     self.progress(int(shown[-1][0]), int(shown[-1][1]))
-                lines = re.split(r"[\r\n]+", chunk.decode(errors="replace"))
-                self.lines = [*self.lines, *filter(str.strip, lines)][-LINES_KEPT:]

@@ -2,7 +2,8 @@
 
 The first line on standard input names the tasks. They are loaded, so that a wrong name or a hub out
 of reach is known before a server is started. Each further line asks one task of one server; the
-answers' samples go to a folder, and a line on standard output says that they are there.
+answers' samples go to a folder, and an event says that they are there. Requests and events are
+those of events.py, one line of JSON each; events go to the pipe that the last argument numbers.
 """
 
 import difflib
@@ -19,28 +20,25 @@ ERROR_LENGTH = 300
 
 
 def main() -> None:
-    # Libraries print to standard output, too; it is kept for the answers.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    pipe = int(sys.argv[-1])
+    os.set_inheritable(pipe, False)
 
-    def reply(content: dict[str, Any]) -> None:
-        replies.write(json.dumps(content) + "\n")
-        replies.flush()
+    def send(kind: str, **content: Any) -> None:
+        os.write(pipe, (json.dumps({"type": kind, "content": content}) + "\n").encode())
 
-    asked = json.loads(sys.stdin.readline())
+    wanted = json.loads(sys.stdin.readline())["content"]
     try:
-        manager, loaded = _loaded(asked)
+        manager, unknown, problems = _loaded(wanted)
     except Exception as error:
-        reply({"error": _words(error)})
+        send("AskFailed", message=_words(error))
         return
-    reply(loaded)
+    send("TasksLoaded", unknown=unknown, problems=problems)
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            _ask(request, manager)
-            reply({})
+            _ask(json.loads(line)["content"], manager)
+            send("SamplesWritten")
         except Exception as error:
-            reply({"error": _words(error)})
+            send("AskFailed", message=_words(error))
 
 
 def _words(error: Exception) -> str:
@@ -49,15 +47,15 @@ def _words(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
 
 
-def _loaded(asked: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The harness's tasks, and those asked for that do not exist or cannot be loaded."""
+def _loaded(wanted: dict[str, Any]) -> tuple[Any, dict[str, list[str]], dict[str, str]]:
+    """The harness's tasks, and those wanted that do not exist or cannot be loaded."""
     from lm_eval.tasks import TaskManager
 
     # Reading the thousands of tasks that come with it takes seconds, and a local one needs none.
-    folders = {task["name"]: task["folder"] for task in asked["tasks"]}
+    folders = {task["name"]: task["folder"] for task in wanted["tasks"]}
     manager = TaskManager(
         include_path=sorted(set(filter(None, folders.values()))),
-        include_defaults=asked["defaults"],
+        include_defaults=wanted["defaults"],
     )
     unknown, problems = {}, {}
     for name in folders:
@@ -69,7 +67,7 @@ def _loaded(asked: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             manager.load([name])
         except Exception as error:
             problems[name] = _words(error)
-    return manager, {"unknown": unknown, "problems": problems}
+    return manager, unknown, problems
 
 
 def _beside(folder: str) -> None:

@@ -2,53 +2,39 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from conf.errors import gate_failed, world_fault
 from conf.models import ORIGINAL
-from conf.schema.commands import AccuracyConfig
-from conf.schema.load import EngineConfig
-from evaluate.accuracy.tasks.harness import Harness, Task
+from conf.process.inside import Send, fulfil
+from conf.process.messages import Failure
+from evaluate.accuracy.tasks.events import (
+    TASKS_WORKER,
+    AskTask,
+    CheckpointJob,
+    Event,
+    ServerReady,
+    ServerStarting,
+    TaskAnswered,
+    TaskFailed,
+    TaskProgress,
+    TasksJob,
+)
+from evaluate.accuracy.tasks.harness import Harness
 from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Load
 from evaluate.measure.engines.vllm_server import ServerEngine
 from evaluate.measure.validity import constant_output
-from evaluate.measure.worker import Send, described, work
 
 AT_ONCE = 32  # requests that the server holds
 SECONDS_FOR_A_REQUEST = 3600
 SECONDS_BETWEEN_EVENTS = 0.5
 
 
-@dataclass
-class Sitting:
-    """One checkpoint and what it is asked."""
+class _Questioning:
+    """The harness, and the servers that it asks one after the other."""
 
-    name: str
-    folder: str
-    context: int
-    samples: dict[str, str]
-    """For each task, the folder that its samples go to."""
-    log: str
-
-
-@dataclass
-class TasksJob:
-    """Everything that is asked in one run."""
-
-    interpreter: str
-    engine: EngineConfig
-    accuracy: AccuracyConfig
-    tasks: list[Task]
-    sittings: list[Sitting]
-    log: str
-
-
-class _Round:
-    """The harness, and the servers it asks."""
-
-    def __init__(self, job: TasksJob, send: Send) -> None:
+    def __init__(self, job: TasksJob, send: Send[Event]) -> None:
         self.job, self.send = job, send
         self.where = ("", "")
         self.due = 0.0
@@ -61,59 +47,58 @@ class _Round:
             for name, words in self.harness.load(self.job.tasks).items():
                 self._failed("", name, world_fault(f"{words} (see {self.job.log})"))
                 self.given_up.add(name)
-            for sitting in self.job.sittings:
-                left = [task for task in sitting.samples if task not in self.given_up]
+            for checkpoint in self.job.checkpoints:
+                left = [task for task in checkpoint.samples if task not in self.given_up]
                 if left:
-                    self._sit(sitting, left)
+                    self._ask_all(checkpoint, left)
 
-    def _sit(self, sitting: Sitting, tasks: list[str]) -> None:
-        self.send("loading", {"checkpoint": sitting.name, "log": sitting.log})
+    def _ask_all(self, checkpoint: CheckpointJob, tasks: list[str]) -> None:
+        self.send(ServerStarting(checkpoint.name, checkpoint.log))
         try:
-            log = Path(sitting.log)
-            load = Load(Path(sitting.folder), self.job.engine, sitting.context, False, log)
+            log = Path(checkpoint.log)
+            load = Load(Path(checkpoint.folder), self.job.engine, checkpoint.context, False, log)
             with closing(ServerEngine(load)) as engine:
                 wrong = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if wrong:
                     raise gate_failed(f"the output is broken: {wrong}")
-                loaded = {"checkpoint": sitting.name, **asdict(engine.loaded)}
-                self.send("loaded", loaded)
+                self.send(ServerReady(checkpoint.name, **asdict(engine.loaded)))
                 for task in tasks:
-                    self._ask(sitting, task, engine)
+                    self._ask(checkpoint, task, engine)
         except Exception as error:
-            self._failed(sitting.name, "", error)
-            self._give_up(sitting, tasks)
+            self._failed(checkpoint.name, "", error)
+            self._give_up(checkpoint, tasks)
 
-    def _ask(self, sitting: Sitting, task: str, engine: ServerEngine) -> None:
-        self.where = (sitting.name, task)
+    def _ask(self, checkpoint: CheckpointJob, task: str, engine: ServerEngine) -> None:
+        self.where = (checkpoint.name, task)
         try:
-            self.harness.ask(self._request(sitting, task, engine))
+            self.harness.ask(self._request(checkpoint, task, engine))
         except Exception as error:
-            self._failed(sitting.name, task, engine.death() or error)
-            self._give_up(sitting, [task])
+            self._failed(checkpoint.name, task, engine.death() or error)
+            self._give_up(checkpoint, [task])
             return
-        self.send("answered", {"checkpoint": sitting.name, "task": task})
+        self.send(TaskAnswered(checkpoint.name, task))
 
-    def _give_up(self, sitting: Sitting, tasks: list[str]) -> None:
+    def _give_up(self, checkpoint: CheckpointJob, tasks: list[str]) -> None:
         """What the original did not answer is asked of no checkpoint: it would prove nothing."""
-        if sitting.name == ORIGINAL:
+        if checkpoint.name == ORIGINAL:
             self.given_up |= set(tasks)
 
-    def _request(self, sitting: Sitting, task: str, engine: ServerEngine) -> dict[str, Any]:
+    def _request(self, checkpoint: CheckpointJob, task: str, engine: ServerEngine) -> AskTask:
         accuracy = self.job.accuracy
-        return {
-            "task": task,
-            "beside": self.folders[task],
-            "folder": sitting.samples[task],
-            "fewshot": accuracy.fewshot,
-            "limit": accuracy.limit,
-            "seed": accuracy.seed,
-            "chat_template": accuracy.chat_template,
-            "model": {
+        return AskTask(
+            task=task,
+            beside=self.folders[task],
+            folder=checkpoint.samples[task],
+            fewshot=accuracy.fewshot,
+            limit=accuracy.limit,
+            seed=accuracy.seed,
+            chat_template=accuracy.chat_template,
+            model={
                 "model": engine.name,
                 "base_url": f"{engine.url}/v1/completions",
-                "tokenizer": sitting.folder,
+                "tokenizer": checkpoint.folder,
                 "tokenizer_backend": "huggingface",
-                "max_length": sitting.context,
+                "max_length": checkpoint.context,
                 "num_concurrent": AT_ONCE,
                 "timeout": SECONDS_FOR_A_REQUEST,
                 "seed": accuracy.seed,
@@ -121,19 +106,23 @@ class _Round:
                 # the model was trained with one.
                 "add_bos_token": not accuracy.chat_template,
             },
-        }
+        )
 
     def _progress(self, done: int, total: int) -> None:
         if time.monotonic() < self.due and done < total:
             return
         self.due = time.monotonic() + SECONDS_BETWEEN_EVENTS
         checkpoint, task = self.where
-        content = {"checkpoint": checkpoint, "task": task, "done": done, "total": total}
-        self.send("asking", content)
+        self.send(TaskProgress(checkpoint, task, done, total))
 
     def _failed(self, checkpoint: str, task: str, error: Exception) -> None:
-        self.send("failed", {"checkpoint": checkpoint, "task": task, **described(error)})
+        self.send(TaskFailed(checkpoint, task, Failure.of(error)))
+
+
+def work(job: TasksJob, send: Send[Event]) -> None:
+    """Has the harness ask checkpoints its tasks, for `python -m evaluate accuracy=lm_eval`."""
+    _Questioning(job, send).run()
 
 
 if __name__ == "__main__":
-    work(TasksJob, lambda job, send: _Round(job, send).run())
+    fulfil(TASKS_WORKER, work, str(work.__doc__))

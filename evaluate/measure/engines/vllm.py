@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError, world_fault
+from conf.process.endings import ending, oom_kills
 from conf.schema.load import ScenarioConfig
 from evaluate.measure.engines import Engine, Load, Positions
 from evaluate.measure.engines.vllm_log import loaded
 from evaluate.measure.metrics import Request
 from evaluate.measure.workload import schedule
-from serve.engine.endings import ending, oom_kills
 from serve.engine.launch import environment, options
 
 RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"

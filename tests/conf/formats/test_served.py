@@ -10,7 +10,7 @@ from conf.errors import QuantlineError
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
 from conf.formats.served import kv_refusal, refusal
 from conf.schema.recipe import NumberFormat, RecipeConfig, check_pattern
-from quantize.__main__ import COMMAND as QUANTIZE
+from quantize.command import COMMAND as QUANTIZE
 
 INT8 = {"type": "int", "bits": 8, "strategy": "channel"}
 FP8 = {"type": "float", "bits": 8, "strategy": "channel"}

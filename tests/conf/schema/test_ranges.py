@@ -13,11 +13,11 @@ from conf.errors import QuantlineError
 from conf.explain import without_none
 from conf.help import help_text, options
 from conf.schema.ranges import RANGE, Range, check_value, check_values
-from evaluate.__main__ import COMMAND as EVALUATE
+from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
-from evaluate.report.__main__ import COMMAND as REPORT
-from quantize.__main__ import COMMAND as QUANTIZE
-from serve.__main__ import COMMAND as SERVE
+from evaluate.report.command import COMMAND as REPORT
+from quantize.command import COMMAND as QUANTIZE
+from serve.command import COMMAND as SERVE
 
 COMMANDS = (QUANTIZE, EVALUATE, COMPARE, REPORT, SERVE)
 

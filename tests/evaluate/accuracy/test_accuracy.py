@@ -13,13 +13,13 @@ from evaluate.accuracy.divergence import (
     LOSS,
     NO_LOSS,
     SMALL_LOSS,
-    View,
     agreements,
     divergences,
     interval,
     paired_values,
 )
 from evaluate.accuracy.judging import engine_findings, judged_values
+from evaluate.measure.text_view import TextView
 from evaluate.results.rows import Row, read
 from quantize.checkpoint import manifest
 from tests.conftest import Run
@@ -27,7 +27,7 @@ from tests.conftest import Run
 POSITIONS, LIKELY, VOCABULARY = 2048, 16, 64
 
 
-def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> View:
+def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> TextView:
     """A made-up model: random logits, and noise or a constant loss on top."""
     chance = numpy.random.default_rng(0)
     logits = chance.normal(0, 2, (POSITIONS, VOCABULARY))
@@ -37,7 +37,7 @@ def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> View:
     scores = logits - numpy.log(numpy.exp(logits).sum(1, keepdims=True))
     order = numpy.argsort(-scores, axis=1)[:, :LIKELY]
     rows = numpy.arange(POSITIONS)
-    return View(
+    return TextView(
         tokens=tokens,
         chosen=scores[rows, tokens] - shift,
         likely=order,
@@ -71,14 +71,14 @@ def test_an_engines_own_noise_is_no_alarm(seed: int) -> None:
         (view(1, shift=float("nan")), BROKEN),
     ],
 )
-def test_verdicts(other: View, verdict: str) -> None:
+def test_verdicts(other: TextView, verdict: str) -> None:
     assert paired_values(view(0), other)["verdict"] == verdict
 
 
 def test_divergence_of_two_coins() -> None:
     """0.9 and 0.1 against 0.5 and 0.5, the rest of the vocabulary impossible."""
     one, other = (
-        View(
+        TextView(
             tokens=numpy.array([3]),
             chosen=numpy.log([p]),
             likely=numpy.array([[3, 4]]),
@@ -89,15 +89,22 @@ def test_divergence_of_two_coins() -> None:
     )
     exact = 0.9 * numpy.log(0.9 / 0.5) + 0.1 * numpy.log(0.1 / 0.5)
     assert divergences(one, other)[0] == pytest.approx(exact, rel=1e-6)
-    swapped = View(other.tokens, other.chosen, other.likely[:, ::-1], other.scores, numpy.zeros(0))
+    reordered = other.likely[:, ::-1]
+    swapped = TextView(other.tokens, other.chosen, reordered, other.scores, numpy.zeros(0))
     assert divergences(one, swapped)[0] == pytest.approx(exact, rel=1e-6)
 
 
 def test_tokens_that_only_one_finds_likely_count_as_the_rest() -> None:
-    one = View(numpy.array([0]), numpy.log([0.5]), numpy.array([[0, 1]]), numpy.log([[0.5, 0.3]]),
-               numpy.zeros(0))  # fmt: skip
-    other = View(numpy.array([0]), numpy.log([0.5]), numpy.array([[0, 2]]), numpy.log([[0.4, 0.3]]),
-                 numpy.zeros(0))  # fmt: skip
+    one, other = (
+        TextView(
+            numpy.array([0]),
+            numpy.log([0.5]),
+            numpy.array([likely]),
+            numpy.log([scores]),
+            numpy.zeros(0),
+        )
+        for likely, scores in (([0, 1], [0.5, 0.3]), ([0, 2], [0.4, 0.3]))
+    )
     exact = 0.5 * numpy.log(0.5 / 0.4) + 0.5 * numpy.log(0.5 / 0.6)
     assert divergences(one, other)[0] == pytest.approx(exact)
 
@@ -119,7 +126,7 @@ def test_continuations_agree_until_they_differ() -> None:
 
 def test_a_view_comes_back_from_its_file(tmp_path: Path) -> None:
     view(0).save(tmp_path / "deep" / "view.npz")
-    back = View.load(tmp_path / "deep" / "view.npz")
+    back = TextView.load(tmp_path / "deep" / "view.npz")
     assert paired_values(view(0), back)["recovery"] == 1
 
 

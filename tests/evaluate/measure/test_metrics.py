@@ -4,7 +4,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.metrics import Request, batch_values, quantile, serving_values
+from evaluate.measure.metrics import Request, batch_values, serving_values
 
 EARLY = Request(input_tokens=100, token_times=[1.0, 2.0, 3.0])
 LATE = Request(input_tokens=300, token_times=[2.0, 2.5, 6.0])
@@ -95,8 +95,3 @@ def test_goodput_counts_requests_within_both_targets() -> None:
     assert values["output_tokens_per_s"] == 9 / 5
     assert values["overall_tokens_per_s"] == 39 / 5
     assert values["failed_requests"] == 1
-
-
-@pytest.mark.parametrize(("share", "value"), [(0, 1.0), (0.5, 2.5), (1, 4.0), (0.99, 3.97)])
-def test_quantiles_lie_between_neighbours(share: float, value: float) -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], share) == pytest.approx(value)

@@ -7,7 +7,10 @@ import pytest
 from rich.console import Console
 
 from evaluate.measure import progress as live
+from evaluate.report.show.terminal_tables import speed_table
 from evaluate.results.rows import Row
+
+TABLE = partial(speed_table, max_spread=0.1)
 
 
 def row(repeat: int) -> Row:
@@ -18,7 +21,7 @@ def test_a_terminal_gets_a_table_that_fills(monkeypatch: pytest.MonkeyPatch) -> 
     screen = io.StringIO()
     terminal = partial(Console, file=screen, force_terminal=True, width=150)
     monkeypatch.setattr(live, "Console", lambda stderr: terminal())
-    with live.View(runs=4, starts=1, max_spread=0.1) as view:
+    with live.ProgressDisplay(runs=4, starts=1, table=TABLE) as view:
         view.running("original", "base", -1)
         assert "original: base, warming up (4 runs in all)" in screen.getvalue()
         view.row(row(0))
@@ -31,7 +34,7 @@ def test_a_terminal_gets_a_table_that_fills(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_log_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with live.View(runs=2, starts=1, max_spread=0.1) as view:
+    with live.ProgressDisplay(runs=2, starts=1, table=TABLE) as view:
         view.running("original", "base", 0)
         view.row(row(0))
         view.judging("original", 0, 32)
@@ -50,7 +53,7 @@ def test_the_time_left_counts_starts_of_engines_apart(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(live.time, "monotonic", lambda: now)
-    with live.View(runs=20, starts=2, max_spread=0.1) as view:
+    with live.ProgressDisplay(runs=20, starts=2, table=TABLE) as view:
         view.loading("original: loading")
         now = 60.0
         view.running("original", "base", 0)

@@ -1,27 +1,9 @@
-"""Engines that stand loaded together: who goes with whom, and whose turn it is."""
-
-import os
-from contextlib import closing
-from pathlib import Path
+"""Engines that stand loaded together: who goes with whom."""
 
 import pytest
 
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.process import Worker
 from evaluate.measure.side_by_side import cache_tokens, engine_options, groups, variables
-
-WAITING = """import sys
-from dataclasses import dataclass
-from evaluate.measure.worker import work
-@dataclass
-class Job:
-    name: str
-def measure(job, send):
-    send("loaded", {})
-    sys.stdin.read()
-    send("run", {"name": job.name})
-work(Job, measure)
-"""
 
 
 @pytest.mark.parametrize(
@@ -66,19 +48,3 @@ def test_each_place_has_a_cache_of_compiled_code(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("VLLM_CACHE_ROOT")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert variables(2) == {"VLLM_CACHE_ROOT": "/caches/vllm/beside-2"}
-
-
-def test_a_loaded_worker_waits_for_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "waiting.py").write_text(WAITING)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    names = ("first", "second")
-    started = [Worker("waiting", {"name": name}, tmp_path / name) for name in names]
-    with closing(started[0]) as first, closing(started[1]) as second:
-        for worker in started:
-            worker.wait_until("loaded")
-        assert [event.get("name") for event in first.measure()] == [None, "first"]
-        assert second.process.poll() is None
-        assert [event.get("name") for event in second.measure()] == [None, "second"]
-    assert [worker.process.returncode for worker in started] == [0, 0]

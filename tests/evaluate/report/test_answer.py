@@ -1,20 +1,23 @@
 """What the report tells a server to serve, and with which options."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.report.answer import answer
+from conf.schema.report import TargetsConfig
+from evaluate.report.answer import recommend
+from evaluate.report.programs import Recommended, ServeRequest
 from tests.evaluate.report.made import H200, Cell, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
 
 
-def asked(results: Path, **changes: Any) -> dict[str, Any]:
-    request = {"results": str(results), "targets": {}, "mix": {}, "model": "qwen3-8b"}
-    return answer(request | {"device": H200, "cpu": ""} | changes)
+def recommended(results: Path, **changes: Any) -> Recommended:
+    request = ServeRequest(str(results), TargetsConfig(), {}, "qwen3-8b", H200, "")
+    return recommend(replace(request, **changes))
 
 
 @pytest.fixture
@@ -31,24 +34,24 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_kernel_that_won_is_handed_on_and_what_a_measurement_sets_is_not(results: Path) -> None:
-    found = asked(results)
-    assert found["checkpoint"] == "w4a16"
-    assert found["options"] == {"linear_backend": "marlin"}
-    assert "results.jsonl" in found["reasons"]["linear_backend"]
+    found = recommended(results)
+    assert found.checkpoint == "w4a16"
+    assert found.options == {"linear_backend": "marlin"}
+    assert "results.jsonl" in found.reasons["linear_backend"]
 
 
 def test_a_target_for_each_token_limits_how_many_run_at_once(results: Path) -> None:
-    found = asked(results, targets={"tpot_ms": 20.0}, mix={"batch_1": 1.0})
-    assert found["options"]["max_num_seqs"] == 8
-    assert "20 ms a token" in found["reasons"]["max_num_seqs"]
+    found = recommended(results, targets=TargetsConfig(tpot_ms=20.0), mix={"batch_1": 1.0})
+    assert found.options["max_num_seqs"] == 8
+    assert "20 ms a token" in found.reasons["max_num_seqs"]
 
 
 def test_other_machines_and_models_are_no_answer(results: Path) -> None:
     for changes in ({"device": "NVIDIA A100"}, {"model": "llama"}):
         with pytest.raises(QuantlineError, match="measured are: qwen3-8b on NVIDIA H200"):
-            asked(results, **changes)
+            recommended(results, **changes)
 
 
 def test_no_candidate_within_the_targets_is_no_answer(results: Path) -> None:
     with pytest.raises(QuantlineError, match="no candidate"):
-        asked(results, targets={"tpot_ms": 0.01})
+        recommended(results, targets=TargetsConfig(tpot_ms=0.01))

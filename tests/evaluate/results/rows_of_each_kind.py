@@ -10,6 +10,7 @@ import numpy
 from evaluate.accuracy import divergence as accuracy
 from evaluate.accuracy.sensitivity import summary
 from evaluate.accuracy.tasks import questions
+from evaluate.measure.text_view import TextView
 from evaluate.results.rows import Row, kept
 from tests.conftest import ROOT
 
@@ -85,7 +86,7 @@ def _quick_values() -> dict[str, Any]:
     scores = numpy.sort(chance.normal(-3, 1, (512, 8)))[:, ::-1]
     continued = chance.integers(0, 100, (4, 16))
     original, other = (
-        accuracy.View(tokens, scores[:, 0] - noise, likely, scores - noise, continued)
+        TextView(tokens, scores[:, 0] - noise, likely, scores - noise, continued)
         for noise in (0.0, 0.001)
     )
     worst = {

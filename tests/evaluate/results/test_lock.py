@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate import __main__ as command
+from evaluate import command
 from evaluate.results.lock import only_writer
 from evaluate.results.rows import append, read
 from tests.conftest import Run, evaluate_config
@@ -30,9 +30,12 @@ EVALUATE = """
 import sys
 from pathlib import Path
 from conf.app import run
-from evaluate import __main__ as command
-from evaluate.measure.process import run_worker
-command._measure = lambda config: list(run_worker('waiting_worker', {}, Path('log')))
+from conf.process.program import Program
+from conf.process.running import stream
+from evaluate import command
+from evaluate.measure.events import RunStarted
+waiting = Program('waiting_worker', RunStarted, ())
+command._measure = lambda config: list(stream(waiting, RunStarted('', 0), Path('log')))
 run(command.COMMAND, command.main)
 """
 

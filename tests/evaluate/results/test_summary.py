@@ -7,7 +7,7 @@ import pytest
 from evaluate.results.cells import cells
 from evaluate.results.restart_noise import Noise, ratio_of
 from evaluate.results.rows import Row
-from evaluate.results.summary import outliers, summarize
+from evaluate.results.summary import outliers, percentile, summarize
 
 
 def test_middle_deviation_and_interval() -> None:
@@ -106,3 +106,8 @@ def test_the_interval_of_several_starts_is_that_of_their_means() -> None:
 def test_a_start_that_was_cut_short_is_left_out_beside_whole_ones() -> None:
     (cell,) = cells([*started(0, [1.0] * 5), *started(1, [1.1]), *started(2, [1.0] * 3)])
     assert [len(start) for start in cell.starts("latency_s")] == [5, 3]
+
+
+@pytest.mark.parametrize(("share", "value"), [(0, 1.0), (0.5, 2.5), (1, 4.0), (0.99, 3.97)])
+def test_percentiles_lie_between_neighbours(share: float, value: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], share) == pytest.approx(value)

@@ -1,35 +1,9 @@
-"""Why a process ended, by its exit status, its log and the kernel's count of kills."""
-
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+"""Why an engine is gone whose server lives on to tell."""
 
 import pytest
 
-from conf.errors import QuantlineError
-from evaluate.measure.process import run_worker
 from serve.engine import endings
-from serve.engine.client import reason_in
-from serve.engine.endings import ending, engine_ending, oom_kills
-
-LOG = "INFO loading\nValueError: an old one that was handled\nINFO decoding\nINFO 3 requests\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (-9, "was ended by SIGKILL; the system may have been out of memory; its log ends with"),
-        (137, "was ended by SIGKILL; the system may have been out of memory; its log ends with"),
-        (-11, "was ended by SIGSEGV; its log ends with: INFO decoding / INFO 3 requests"),
-        (1, "stopped with 1: ValueError: an old one"),
-        (3, "stopped with 3: ValueError: an old one"),
-    ],
-)
-def test_a_signal_is_told_from_an_error(code: int, words: str) -> None:
-    assert ending(code, LOG, oom_kills()).startswith(words)
-
+from serve.engine.endings import engine_ending
 
 SERVER_LOG = """\
 (APIServer pid=7) WARNING 11-16 04:23:05 [utils.py:255] errors like `OSError: [Errno 24] Too many`
@@ -50,67 +24,3 @@ def test_an_engine_that_was_killed_is_told_from_one_that_failed(
     )
     assert "killed or crashed: the system was out of memory;" in engine_ending(SERVER_LOG, 0)
     assert engine_ending(f"{FATAL}\n{SERVER_LOG}", 0) == f"the engine failed: {FATAL}"
-
-
-def test_a_warning_is_no_reason() -> None:
-    assert reason_in(SERVER_LOG.splitlines()[0] + "\nValueError: it broke\nend\n") == (
-        "ValueError: it broke"
-    )
-    assert reason_in(SERVER_LOG).endswith("EngineDeadError: See root cause above")
-
-
-def test_an_empty_log_is_said() -> None:
-    assert ending(-15, "\n", 0) == "was ended by SIGTERM; its log is empty"
-
-
-@pytest.mark.parametrize(
-    ("groups", "file", "content"),
-    [
-        ("0::/app\n", "app/memory.events", "low 0\noom 3\noom_kill 2\n"),
-        ("0::/\n", "memory.events", "oom_kill 2\n"),
-        ("4:memory:/app\n3:cpu:/\n", "memory/app/memory.oom_control", "under_oom 0\noom_kill 2\n"),
-    ],
-)
-def test_kills_for_lack_of_memory_are_counted(
-    groups: str, file: str, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cgroup").write_text(groups)
-    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / file).write_text(content)
-    monkeypatch.setattr(endings, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(endings, "MOUNT", tmp_path)
-    assert oom_kills() == 2
-    assert "SIGKILL: the system was out of memory; its log" in ending(-9, LOG, 1)
-    assert "may have been" in ending(-9, LOG, 2)
-
-
-def test_nothing_is_counted_where_the_kernel_tells_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endings, "CGROUPS", tmp_path / "none")
-    assert oom_kills() == 0
-
-
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        ("os.kill(os.getpid(), 9)", "the engine was ended by SIGKILL; the system may have been"),
-        ("sys.exit('ValueError: no kernel')", "the engine stopped with 1: ValueError: no kernel"),
-    ],
-)
-def test_a_worker_that_dies_says_how(
-    end: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dying.py").write_text(f"import os, sys\nprint('last words', flush=True)\n{end}\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    with pytest.raises(QuantlineError, match=words) as caught:
-        list(run_worker("dying", {}, tmp_path / "log"))
-    assert caught.value.exit_code == 3
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_child_that_a_shell_started_is_known_by_its_code() -> None:
-    code = subprocess.run(["sh", "-c", f"{sys.executable} -c 'import os; os.abort()'"]).returncode
-    number = -code if code < 0 else code - 128
-    assert number == signal.SIGABRT
-    assert ending(code, "", 0).startswith("was ended by SIGABRT")

@@ -1,0 +1,85 @@
+"""One job of a command, as a launcher of Hydra runs it, here or in another process.
+
+Launchers such as joblib, submitit and Ray pickle the job and what it returns. So a failure is part
+of what it returns, and holds nothing but text.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from conf.compose import to_object
+from conf.entry import as_called
+from conf.errors import INTERNAL_ERROR, QuantlineError, message_and_code
+
+DEBUG = "QUANTLINE_DEBUG"
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """Why a job failed."""
+
+    message: str
+    exit_code: int
+    traceback: str
+    is_closed_pipe: bool
+    """Whether nobody reads its output any more."""
+    job: str = ""
+    """Which job it was, by its overrides, where several ran."""
+
+    @staticmethod
+    def of(error: Exception, job: str = "") -> "JobFailure":
+        message, code = message_and_code(error)
+        lines = "".join(traceback.format_exception(error))
+        return JobFailure(message, code, lines, isinstance(error, BrokenPipeError), job)
+
+    def report(self) -> int:
+        """Prints one message and returns the exit code that belongs to it."""
+        debugging = os.environ.get(DEBUG) == "1"
+        if debugging:
+            print(self.traceback, end="", file=sys.stderr)
+        hint = f" ({DEBUG}=1 shows where)" if self.exit_code == INTERNAL_ERROR else ""
+        which = f"{self.job}: " if self.job else ""
+        shown = f"error: {which}{self.message}{'' if debugging else hint}"
+        print(as_called(shown), file=sys.stderr)
+        return self.exit_code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job: what it returned, or why it failed."""
+
+    value: object = None
+    failure: JobFailure | None = None
+
+    def __float__(self) -> float:
+        """For sweepers that optimize: the number that the job's value stands for."""
+        if self.failure is not None:
+            raise QuantlineError(self.failure.message, self.failure.exit_code)
+        if not isinstance(self.value, SupportsFloat):
+            raise TypeError("the command returns no number that could be optimized")
+        return float(self.value)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command's `main`, on the typed object of a composed config."""
+
+    main: Callable[[Any], object]
+
+    def __call__(self, config: DictConfig) -> Outcome:
+        """Returns a failure instead of raising it, so that the other jobs of a sweep run."""
+        settings = HydraConfig.get()
+        several = settings.mode == RunMode.MULTIRUN
+        name = " ".join(settings.overrides.task) if several else ""
+        try:
+            return Outcome(self.main(to_object(config)))
+        except Exception as error:
+            return Outcome(failure=JobFailure.of(error, name))

@@ -1,0 +1,74 @@
+"""Why a process ended: its exit status, whether memory ran out, and the end of its log."""
+
+import re
+import signal
+from pathlib import Path
+
+from conf.errors import last_line
+
+CGROUPS = Path("/proc/self/cgroup")
+MOUNT = Path("/sys/fs/cgroup")
+OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
+HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d ")  # as vLLM marks its lines
+SAYS_NOTHING = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
+BY_SHELL = 128  # a shell or a container adds it to the number of the signal
+LAST_LINES = 2
+LONGEST_LINE = 160
+
+
+def oom_kills() -> int:
+    """How often the kernel has ended a process of this container, or of its group, for lack of
+    memory; 0 where it does not tell."""
+    try:
+        entries = [line.split(":", 2) for line in CGROUPS.read_text().splitlines()]
+    except OSError:
+        return 0
+    found = 0
+    for _, controllers, path in entries:
+        inside = path.lstrip("/")
+        for file in (
+            MOUNT / inside / "memory.events",
+            MOUNT / "memory.events",
+            MOUNT / "memory" / inside / "memory.oom_control",
+            MOUNT / "memory" / "memory.oom_control",
+        ):
+            if controllers in ("", "memory"):
+                found = max(found, _count(file))
+    return found
+
+
+def _count(file: Path) -> int:
+    try:
+        match = OOM_KILL.search(file.read_text())
+    except OSError:
+        return 0
+    return int(match[1]) if match else 0
+
+
+def ending(code: int, log: str, kills_before: int) -> str:
+    """How a process ended, in one line: by a signal with the last lines of its log, or with an exit
+    code and the error that its log names."""
+    number = -code if code < 0 else code - BY_SHELL
+    if number not in list(signal.Signals):
+        return f"stopped with {code}: {reason_in(log)}"
+    hint = ""
+    if number == signal.SIGKILL:
+        hint = "; the system may have been out of memory"
+        if oom_kills() > kills_before:
+            hint = ": the system was out of memory"
+    return f"was ended by {signal.Signals(number).name}{hint}; {last_lines(log)}"
+
+
+def last_lines(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()][-LAST_LINES:]
+    shown = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines]
+    return f"its log ends with: {' / '.join(shown)}" if shown else "its log is empty"
+
+
+def reason_in(log: str) -> str:
+    """The last line of a log that names an error of its own, or else the last one."""
+    lines = [line for line in log.splitlines() if not HARMLESS.search(line)]
+    named = [line for line in lines if ERROR.search(line)]
+    telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
+    return (telling or named or [last_line(log)])[-1].strip().removeprefix("error: ")

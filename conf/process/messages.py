@@ -1,0 +1,53 @@
+"""What our processes send each other: one dataclass a line, as JSON with the name of its type."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from conf.errors import WORLD_FAULT, QuantlineError
+
+LONGEST_MESSAGE = 300
+READERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the work, or a part of it, failed. Sent alone it is the failure of the whole process."""
+
+    message: str
+    exit_code: int
+
+    @staticmethod
+    def of(error: Exception) -> "Failure":
+        """An error that is not ours counts as a failure of the environment."""
+        if isinstance(error, QuantlineError):
+            return Failure(str(error), error.exit_code)
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return Failure(message[:LONGEST_MESSAGE], WORLD_FAULT)
+
+    @property
+    def error(self) -> QuantlineError:
+        return QuantlineError(self.message, self.exit_code)
+
+
+def encode(message: Any) -> bytes:
+    """A dataclass as one line. NaN stays NaN: a measured value may be one."""
+    content = {"type": type(message).__name__, "content": asdict(message)}
+    return (json.dumps(content, default=str) + "\n").encode()
+
+
+def decode(line: str | bytes, kinds: Iterable[type[Any]]) -> Any:
+    """The dataclass in a line, which is one of these."""
+    content = json.loads(line)
+    by_name = {kind.__name__: kind for kind in kinds}
+    return _reader(by_name[content["type"]]).validate_python(content["content"])
+
+
+def _reader(kind: type[Any]) -> TypeAdapter[Any]:
+    """The reader of a type, made once: a worker sends hundreds of events."""
+    if kind not in READERS:
+        READERS[kind] = TypeAdapter(kind)
+    return READERS[kind]

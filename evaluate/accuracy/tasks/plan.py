@@ -1,0 +1,119 @@
+"""What has to be asked: of each checkpoint, the tasks whose samples are not there yet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conf.errors import bad_input
+from conf.models import ORIGINAL, has_chat_template, read_config
+from conf.schema.commands import LM_EVAL, AccuracyConfig, EvaluateConfig
+from evaluate.accuracy.tasks.events import Task
+from evaluate.measure.environment import key as cell_key
+from evaluate.measure.targets import Target
+from serve.checks import check, checkpoint_hash
+
+LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What answers depend on, beside the checkpoint and the machine."""
+
+    task: str
+    task_sha256: str
+    fewshot: int | None
+    limit: int | None
+    seed: int
+    chat_template: bool
+    original_sha256: str = ""
+    """Of the weights that a checkpoint is compared with."""
+
+
+def settings_of(task: Task, accuracy: AccuracyConfig) -> Settings:
+    return Settings(
+        task.name,
+        task.sha256,
+        accuracy.fewshot,
+        accuracy.limit,
+        accuracy.seed,
+        accuracy.chat_template,
+    )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that answers the tasks."""
+
+    name: str
+    folder: Path
+    sha256: str
+    context: int
+    environment: dict[str, Any]
+    """Of its rows."""
+    samples: dict[str, Path]
+    """For each task, where its samples are kept."""
+
+
+def checkpoint_of(
+    target: Target,
+    original: Path,
+    tasks: list[Task],
+    config: EvaluateConfig,
+    environment: dict[str, Any],
+    root: Path,
+) -> Checkpoint:
+    """A target that can answer, after its folder was checked; its samples lie below the root."""
+    if target.problem is not None:
+        raise target.problem
+    assert target.folder is not None
+    check(target.folder, original, config.engine)
+    if config.accuracy.chat_template and not has_chat_template(target.folder):
+        raise bad_input(f"accuracy.chat_template=true: {target.folder} has no chat template")
+    longest = int(read_config(target.folder)["max_position_embeddings"])
+    context = config.engine.max_model_len or min(longest, LONGEST_CONTEXT)
+    sha256 = checkpoint_hash(target.folder)
+    options = {"max_model_len": context} | environment["engine_options"]
+    facts = environment | {"checkpoint_sha256": sha256, "engine_options": options}
+    kept = {}
+    for task in tasks:
+        settings = settings_of(task, config.accuracy)
+        key = cell_key(facts, (target.name, LM_EVAL), sha256, settings)
+        kept[task.name] = root / target.name / f"{task.name.replace('/', '_')}-{key}"
+    return Checkpoint(target.name, target.folder, sha256, context, facts, kept)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Tasks that one checkpoint has still to answer."""
+
+    checkpoint: Checkpoint
+    tasks: list[str]
+
+
+def missing_of(
+    checkpoints: dict[str, Checkpoint], is_answered: Callable[[Path], bool]
+) -> list[Missing]:
+    """What is still to be asked; nothing of a checkpoint without an original beside it."""
+    if ORIGINAL not in checkpoints:
+        return []
+    parts = [
+        Missing(checkpoint, [n for n, kept in checkpoint.samples.items() if not is_answered(kept)])
+        for checkpoint in checkpoints.values()
+    ]
+    return [part for part in parts if part.tasks]
+
+
+def answered_of(
+    checkpoints: dict[str, Checkpoint], tasks: list[Task], missing: list[Missing]
+) -> list[tuple[Checkpoint, Task]]:
+    """What can be judged at once: both the checkpoint's samples and the original's are there."""
+    if ORIGINAL not in checkpoints:
+        return []
+    asked = {(part.checkpoint.name, name) for part in missing for name in part.tasks}
+    return [
+        (checkpoint, task)
+        for checkpoint in checkpoints.values()
+        for task in tasks
+        if asked.isdisjoint({(checkpoint.name, task.name), (ORIGINAL, task.name)})
+    ]

@@ -1,0 +1,99 @@
+"""The command `evaluate`: measure, write the report, and say what failed."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.compose import Command
+from conf.errors import GATE_FAILED, QuantlineError
+from conf.schema.commands import LM_EVAL, EvaluateConfig
+from conf.terminal import say
+
+if TYPE_CHECKING:
+    from evaluate.measured import Measured
+
+TERMINATED = 128 + signal.SIGTERM
+
+COMMAND = Command(
+    "evaluate",
+    EvaluateConfig,
+    (
+        "python -m evaluate scenario=high_concurrency",
+        "python -m evaluate 'scenario=[interactive,base]' accuracy=quick",
+        "python -m evaluate model=tiny checkpoints=[/models/mine] results=mine.jsonl",
+    ),
+)
+
+
+class Terminated(BaseException):
+    """SIGTERM came. No Exception, so that nobody takes it for a failure of what is measured."""
+
+
+def main(config: EvaluateConfig) -> "Measured":
+    """What was measured: as a number, a sweeper can minimize it."""
+    from evaluate.results.lock import only_writer
+
+    with _ended_by_sigterm(config.results), only_writer(Path(config.results)):
+        return _measure_and_report(config)
+
+
+@contextmanager
+def _ended_by_sigterm(results: str) -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: processes that it started are ended, too."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Terminated:
+        say(f"ended by SIGTERM; {results} keeps what was measured, the same command goes on")
+        sys.exit(TERMINATED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure_and_report(config: EvaluateConfig) -> "Measured":
+    from evaluate.report.at_end import report_at_end
+    from evaluate.report.show.cpu_note import explain_slower_on_cpu
+
+    before = _size(config)
+    failure: QuantlineError | None = None
+    measured = None
+    try:
+        measured = _measure(config)
+    except QuantlineError as error:
+        if error.exit_code != GATE_FAILED and _size(config) == before:
+            raise  # nothing was measured
+        failure = error
+    no_report = report_at_end(config)
+    explain_slower_on_cpu(config)
+    if failure is not None and no_report is not None:
+        say(str(no_report))
+    if failure is not None or no_report is not None:
+        raise failure or no_report  # type: ignore[misc]
+    assert measured is not None
+    return measured
+
+
+def _size(config: EvaluateConfig) -> int:
+    results = Path(config.results).expanduser()
+    return results.stat().st_size if results.is_file() else 0
+
+
+def _measure(config: EvaluateConfig) -> "Measured":
+    from evaluate.accuracy.sensitivity import measure_sensitivity
+    from evaluate.accuracy.tasks.pipeline import measure_tasks
+    from evaluate.measured import measured_by
+    from evaluate.pipeline import evaluate
+
+    if config.accuracy.kind == "sensitivity":
+        return measured_by(measure_sensitivity(config))
+    if config.accuracy.kind == LM_EVAL:
+        return measured_by(measure_tasks(config))
+    return measured_by(evaluate(config))

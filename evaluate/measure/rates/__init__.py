@@ -1,0 +1,1 @@
+"""What this machine reads and multiplies in a second."""

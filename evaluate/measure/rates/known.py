@@ -1,0 +1,74 @@
+"""The rates of this machine: measured once and kept, or from the maker's datasheet."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.cache import cache_root
+from conf.errors import QuantlineError
+from conf.files.json_files import read_object
+from conf.hardware import cpu_name, gpu_cards, gpu_names
+from conf.process.program import Program
+from conf.process.running import call
+from conf.schema.load import GpuConfig
+from conf.terminal import say
+from evaluate.measure.roofline import Rates
+
+FORMAT = 2
+GIGA, TERA = 1e9, 1e12
+
+
+@dataclass(frozen=True)
+class RatesRequest:
+    """Measure this machine."""
+
+    path: str
+    """The file that the rates go to."""
+
+
+@dataclass(frozen=True)
+class RatesWritten:
+    """The rates are in the file that was asked for."""
+
+    path: str
+
+
+MEASURE_RATES = Program("evaluate.measure.rates.measuring", RatesRequest, (RatesWritten,))
+
+
+def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
+    """The measured rates of this machine, for that many of its GPUs; a datasheet's where measuring
+    fails; none without."""
+    single = _rates_of_one(gpu)
+    if single is None or count == 1:
+        return single
+    together = {kind: rate * count for kind, rate in single.products.items()}
+    return Rates(single.bandwidth * count, together, single.source)
+
+
+def _rates_of_one(gpu: GpuConfig) -> Rates | None:
+    name = (gpu_names() or [f"{cpu_name()}, {os.cpu_count()} cores"])[0]
+    parts = "-".join([*re.split("[ /]", name), *gpu_cards()[:1], str(FORMAT)])
+    path = cache_root() / "limits" / f"{parts}.json"
+    if not path.is_file():
+        say(f"{name}: measuring bandwidth and matrix rates, once")
+        try:
+            call(MEASURE_RATES, RatesRequest(str(path)))
+        except QuantlineError as error:
+            say(f"{name}: its rates could not be measured ({error})")
+            return _datasheet(gpu)
+    return _kept(path)
+
+
+def _kept(path: Path) -> Rates:
+    content = read_object(path)
+    return Rates(float(content["bandwidth"]), content["products"], "measured")
+
+
+def _datasheet(gpu: GpuConfig) -> Rates | None:
+    if not gpu.bandwidth_gb_s or not gpu.bf16_tflops:
+        return None
+    products = {"bf16": gpu.bf16_tflops, "fp8": gpu.fp8_tflops, "int8": gpu.int8_tops}
+    known = {kind: rate * TERA for kind, rate in products.items() if rate}
+    return Rates(gpu.bandwidth_gb_s * GIGA, known, "datasheet")

@@ -1,0 +1,42 @@
+"""What an evaluation measured, in one object: for a program that calls it, or a sweeper."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from evaluate.results.cells import cells
+from evaluate.results.rows import Row
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median of one value over the runs of a checkpoint in a scenario."""
+
+    checkpoint: str
+    scenario: str
+    value: str
+    median: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The median latencies of all that was measured; of an open loop, those of a request. As a
+    number it is their geometric mean in seconds: smaller is faster, and no scenario outweighs
+    another by its length. NaN where nothing was timed."""
+
+    medians: list[Median]
+
+    def __float__(self) -> float:
+        if not self.medians:
+            return math.nan
+        return statistics.geometric_mean(entry.median for entry in self.medians)
+
+
+def measured_by(rows: list[Row]) -> Measured:
+    """The medians of the timed runs that count."""
+    medians = []
+    for cell in cells(rows):
+        summary = cell.summary(cell.ranked_by)
+        if summary is not None:
+            medians.append(Median(cell.label, cell.measure, cell.ranked_by, summary.median))
+    return Measured(medians)

@@ -1,0 +1,257 @@
+"""What an evaluation has to measure: of each target, what its results do not hold yet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conf.models import MADE_UP, ORIGINAL, kv_values_per_token, read_config
+from conf.schema.commands import AccuracyConfig, EvaluateConfig
+from conf.schema.load import ScenarioConfig, gpus_of
+from evaluate.measure.environment import key as cell_key
+from evaluate.measure.roofline import Cost, cost
+from evaluate.measure.side_by_side import (
+    AT_ONCE,
+    CACHE,
+    MOST_AT_ONCE,
+    WORKING_GIB,
+    cache_tokens,
+    engine_options,
+)
+from evaluate.measure.targets import Target
+from evaluate.measure.text_view import view_path
+from evaluate.results.rows import Row, current
+from quantize.checkpoint.manifest import is_pruned
+from serve.checks import checkpoint_hash, quantization_hash
+from serve.tensors import Tensor, tensors
+
+SHORTEST_CONTEXT = 64
+REPLICAS = "data_parallel_size"
+DTYPE_BYTES = {"float32": 4, "float": 4}
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A target that can be loaded, as its files describe it."""
+
+    target: Target
+    folder: Path
+    config: dict[str, Any]
+    """Its config.json."""
+    sha256: str
+    is_pruned: bool | None
+    """None where nothing tells."""
+    tensors: dict[str, Tensor]
+
+
+def inspect(target: Target, folder: Path) -> Inspected:
+    """Reads what planning needs to know of a target."""
+    config = read_config(folder)
+    pruned = config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder)
+    return Inspected(target, folder, config, checkpoint_hash(folder), pruned, tensors(folder))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is still to be measured on one target."""
+
+    target: Target
+    folder: Path
+    vocabulary: int
+    work: Cost | None
+    """What it makes the hardware do; unknown for a mixture of experts."""
+    scenarios: dict[str, ScenarioConfig]
+    """Those that the model's context holds."""
+    skipped: dict[str, str]
+    """The others, and why."""
+    repeats: list[dict[str, list[int]]]
+    """The repeats that are missing, by start and scenario."""
+    accuracy: AccuracyConfig
+    keys: dict[str, str]
+    """The key of each scenario's rows, and of the accuracy's."""
+    environment: dict[str, Any]
+    """Of its rows."""
+    view: Path
+    """Where its view of the accuracy's text goes."""
+    has_view: bool
+    """Whether an earlier evaluation left that view."""
+    known: list[Row]
+    """The runs that the results hold already."""
+    judged: Row | None
+    """Its accuracy, where it is one of them."""
+    context: int
+    """Longest context that the engine is started with."""
+    options: dict[str, Any]
+    """The engine's options, as asked for and as side_by_side needs them."""
+    held_gib: float
+    """What it holds of each GPU, about, where engines stand side by side."""
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    @property
+    def judges(self) -> bool:
+        """Whether an engine has to read the text; the original's view serves others, too."""
+        wanted = self.judged is None or self.name == ORIGINAL
+        return self.accuracy.kind != "none" and wanted and not self.has_view
+
+    def timed_runs(self, start: int) -> int:
+        return sum(len(missing) for missing in self.repeats[start].values())
+
+    @property
+    def runs(self) -> int:
+        timed = sum(self.timed_runs(start) for start in range(len(self.repeats)))
+        return timed + int(self.judges)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans each target by the same options, environment and results. Nothing is started, written
+    or said here."""
+
+    config: EvaluateConfig
+    environment: dict[str, Any]
+    before: list[Row]
+    """All rows of the file of results."""
+    is_kept: Callable[[Path], bool] = Path.is_file
+    """Whether a view of a text is there."""
+
+    def plan(self, inspected: Inspected) -> Plan:
+        config, target = inspected.config, inspected.target
+        longest = min(
+            config["max_position_embeddings"],
+            self.config.engine.max_model_len or config["max_position_embeddings"],
+        )
+        context = self._context(longest)
+        options = self._options(config, context)
+        environment = self._environment(inspected)
+        timed = self._timed_environment(environment, context, options)
+        keys = self._keys(inspected, environment, timed)
+        known = self._known(keys, target.name)
+        skipped = {
+            name: f"{scenario.tokens} tokens are more than the model's {longest}"
+            for name, scenario in self.config.scenario.items()
+            if scenario.tokens > longest
+        }
+        scenarios = {n: case for n, case in self.config.scenario.items() if n not in skipped}
+        view = view_path(keys.get(self.config.accuracy.kind, ""))
+        accuracies = [row for row in known if row.measure == self.config.accuracy.kind]
+        cache = str(self.environment["engine_options"].get("kv_cache_dtype", "auto"))
+        return Plan(
+            target=target,
+            folder=inspected.folder,
+            vocabulary=config["vocab_size"],
+            work=cost(
+                inspected.tensors, config, self._width, 1 if cache.startswith("fp8") else None
+            ),
+            scenarios=scenarios,
+            skipped=skipped,
+            repeats=[
+                {name: self._missing(name, start, known) for name in scenarios}
+                for start in range(self.config.starts)
+            ],
+            accuracy=self.config.accuracy,
+            keys=keys,
+            environment=timed,
+            view=view,
+            has_view=self.is_kept(view),
+            known=known,
+            judged=accuracies[-1] if accuracies else None,
+            context=context,
+            options=options,
+            held_gib=self._held_gib(inspected.tensors, options),
+        )
+
+    def _missing(self, scenario: str, start: int, known: list[Row]) -> list[int]:
+        """The repeats of one start that no row stands for."""
+        done = {(row.start, row.repeat) for row in known if row.measure == scenario}
+        return [number for number in range(self.config.repeats) if (start, number) not in done]
+
+    def _known(self, keys: dict[str, str], checkpoint: str) -> list[Row]:
+        """The runs that count already, the last of each start and repeat."""
+        if self.config.force:
+            return []
+        names = {value: name for name, value in keys.items()}
+        last: dict[tuple[str, int, int], Row] = {}
+        for row in current(self.before):
+            same = names.get(row.key) == row.measure and row.checkpoint == checkpoint
+            wanted = row.repeat < self.config.repeats and row.start < self.config.starts
+            counts = row.kind == "accuracy" or wanted
+            if row.kind in ("speed", "accuracy") and same and counts and not row.invalid:
+                last[row.measure, row.start, row.repeat] = row
+        return list(last.values())
+
+    def _keys(
+        self, inspected: Inspected, environment: dict[str, Any], timed: dict[str, Any]
+    ) -> dict[str, str]:
+        def key_of(name: str, facts: dict[str, Any], settings: Any) -> str:
+            return cell_key(facts, (inspected.target.name, name), inspected.sha256, settings)
+
+        keys = {name: key_of(name, timed, case) for name, case in self.config.scenario.items()}
+        accuracy = self.config.accuracy
+        if accuracy.kind != "none":
+            # How much is enough changes nothing of what is measured.
+            settings = replace(accuracy, min_recovery=None)
+            keys[accuracy.kind] = key_of(accuracy.kind, environment, settings)
+        return keys
+
+    def _environment(self, inspected: Inspected) -> dict[str, Any]:
+        facts = self.environment | {
+            "checkpoint_sha256": inspected.sha256,
+            "quantization_sha256": quantization_hash(inspected.config),
+            "weights": "random" if inspected.target.dummy else "trained",
+            "pruned": inspected.is_pruned,
+        }
+        if inspected.target.dummy:
+            facts[MADE_UP] = inspected.config[MADE_UP]["format"]
+        return facts
+
+    def _timed_environment(
+        self, environment: dict[str, Any], context: int, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """With the options that only the speed depends on."""
+        if self.config.engine.kind == "transformers":  # whose cache grows as it goes
+            return environment
+        stated = {"max_model_len": context} | environment["engine_options"]
+        if self.config.side_by_side > 1:
+            stated |= options
+        return environment | {"engine_options": stated}
+
+    def _options(self, config: dict[str, Any], context: int) -> dict[str, Any]:
+        given = self.config.engine.options
+        if self.config.engine.kind == "transformers" or self.config.side_by_side == 1:
+            return given
+        return engine_options(given, self._cache_bytes(config, context))
+
+    def _cache_bytes(self, config: dict[str, Any], context: int) -> int:
+        """What the loads need of the KV cache on each GPU, at full width for every checkpoint, so
+        that all have the same options."""
+        at_once = int(self.config.engine.options.get(AT_ONCE, MOST_AT_ONCE))
+        fitting = [case for case in self.config.scenario.values() if case.tokens <= context]
+        tokens = cache_tokens(fitting, context, at_once)
+        return -(-tokens * kv_values_per_token(config) * self._width // self._shards)
+
+    def _held_gib(self, stored: dict[str, Tensor], options: dict[str, Any]) -> float:
+        held = sum(tensor.held_bytes(self._width) for tensor in stored.values()) / self._shards
+        reserved = options.get(CACHE, 0)
+        held += reserved if isinstance(reserved, int) else 0
+        return held / 2**30 + WORKING_GIB
+
+    def _context(self, longest: int) -> int:
+        """The context that the engine is started with: what the longest fitting load needs."""
+        lengths = [case.tokens for case in self.config.scenario.values() if case.tokens <= longest]
+        accuracy = self.config.accuracy
+        if accuracy.kind != "none":
+            lengths.append(accuracy.window + accuracy.continued_tokens)
+        return max([SHORTEST_CONTEXT, *lengths])
+
+    @property
+    def _width(self) -> int:
+        """Bytes of a number that is not quantized."""
+        return DTYPE_BYTES.get(str(self.environment["engine_options"].get("dtype", "auto")), 2)
+
+    @property
+    def _shards(self) -> int:
+        """GPUs that share the weights of one engine."""
+        return gpus_of({n: v for n, v in self.config.engine.options.items() if n != REPLICAS})

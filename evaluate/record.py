@@ -1,0 +1,167 @@
+"""Records what workers send: each event becomes a row, a failure, or a line on the screen."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conf.errors import gate_failed, world_fault
+from conf.models import ORIGINAL
+from evaluate.accuracy.judging import gate, judged_values
+from evaluate.measure.events import (
+    EngineLoaded,
+    Event,
+    MeasureFailed,
+    ProfileWritten,
+    RunMeasured,
+    RunStarted,
+    TextRead,
+    WindowStarted,
+)
+from evaluate.measure.profiles import profile_values
+from evaluate.measure.progress import ProgressDisplay
+from evaluate.measure.roofline import Rates, reached
+from evaluate.plan import Plan
+from evaluate.results.recorder import Recorder
+from evaluate.results.rows import Row
+from evaluate.run import Turn
+
+NOT_LOADED = EngineLoaded()
+
+
+@dataclass
+class EventRecorder:
+    """Where events go: the results, and the screen."""
+
+    recorder: Recorder
+    display: ProgressDisplay
+    rates: Rates | None
+    """Of this machine; none for a server elsewhere."""
+    original_view: Path | None
+    """The original's view of the text, with which others are compared."""
+
+    @contextmanager
+    def guarded(self, plan: Plan) -> Iterator[None]:
+        """A target that fails is noted, and does not stop the others."""
+        try:
+            yield
+        except Exception as error:
+            self.recorder.fail(plan.name, "", "", error)
+
+    def take(self, turn: Turn, events: Iterator[Event]) -> None:
+        """Records all that one worker sends."""
+        plan, loaded = turn.plan, NOT_LOADED
+        for event in events:
+            match event:
+                case EngineLoaded():
+                    loaded = event
+                    for fault in event.faults:
+                        self.recorder.fail(plan.name, "", "", gate_failed(fault))
+                case RunStarted():
+                    self.display.running(plan.name, event.measure, event.repeat)
+                case RunMeasured():
+                    self._show(self.speed_row(turn, loaded, event))
+                case WindowStarted():
+                    self.display.judging(plan.name, event.window, event.windows)
+                case TextRead():
+                    self.judge(plan, loaded)
+                case ProfileWritten():
+                    self._profile(plan, event)
+                case MeasureFailed():
+                    key = plan.keys[event.measure]
+                    self.recorder.fail(plan.name, event.measure, key, event.failure.error)
+                    reason = event.failure.message
+                    self.display.note(f"{plan.name}: {event.measure} failed: {reason}")
+
+    def speed_row(self, turn: Turn, loaded: EngineLoaded, event: RunMeasured) -> Row | None:
+        """The row of one run: what the worker sent, what the plan knows, and the limit."""
+        plan, scenario = turn.plan, turn.plan.scenarios[event.measure]
+        values, strange = finite(event.values)
+        memory = dict(loaded.memory)
+        if event.peak_memory_gib:
+            memory["peak_gib"] = event.peak_memory_gib
+        if plan.work is not None:
+            memory["weights_read_gib"] = plan.work.weight_gib
+            memory["kv_token_bytes"] = plan.work.kv_bytes
+        if "kv_cache_tokens" in memory:
+            memory["kv_cache_requests"] = memory["kv_cache_tokens"] / scenario.tokens
+        limit: dict[str, Any] = {}
+        if not scenario.lasts and self.rates is not None and plan.work is not None:
+            limit = reached(plan.work, scenario, self.rates, values)
+        return self.recorder.record(
+            "speed",
+            plan.name,
+            event.measure,
+            plan.keys[event.measure],
+            start=turn.start,
+            repeat=event.repeat,
+            values=values,
+            requests=event.requests,
+            settings={k: value for k, value in asdict(scenario).items() if value is not None},
+            startup=loaded.startup,
+            memory=memory,
+            kernels=loaded.kernels,
+            limit=limit,
+            invalid=[*event.invalid, *loaded.faults, *strange],
+            environment=plan.environment,
+        )
+
+    def judge(self, plan: Plan, loaded: EngineLoaded = NOT_LOADED) -> None:
+        """The row of an accuracy, from the view that was written or stood there already."""
+        if plan.judged is not None:
+            return
+        original = None if plan.name == ORIGINAL else self.original_view or Path()
+        measured = judged_values(plan.view, original, plan.folder, plan.accuracy.seed)
+        values, strange = finite(measured)
+        key = plan.keys[plan.accuracy.kind]
+        row = self.recorder.record(
+            "accuracy",
+            plan.name,
+            plan.accuracy.kind,
+            key,
+            values=values,
+            settings=asdict(plan.accuracy),
+            startup=loaded.startup,
+            memory=dict(loaded.memory),
+            kernels=loaded.kernels,
+            invalid=[*loaded.faults, *strange],
+            environment=plan.environment,
+        )
+        self._show(row)
+        failed = gate(measured, plan.accuracy)
+        if failed is not None:
+            self.recorder.fail(plan.name, plan.accuracy.kind, key, failed)
+
+    def hold_to_gate(self, plan: Plan) -> None:
+        """An accuracy that stood there already is held to today's gate, too."""
+        failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
+        if failed is not None:
+            self.recorder.note(plan.name, plan.accuracy.kind, failed)
+
+    def _profile(self, plan: Plan, event: ProfileWritten) -> None:
+        key = plan.keys[event.measure]
+        try:
+            values = profile_values(Path(event.trace), event.steps)
+        except (OSError, ValueError, KeyError) as error:
+            fault = world_fault(f"{event.trace}: no trace ({error})")
+            self.recorder.fail(plan.name, event.measure, key, fault)
+            return
+        environment = plan.environment
+        self.recorder.record(
+            "profile", plan.name, event.measure, key, values=values, environment=environment
+        )
+
+    def _show(self, row: Row | None) -> None:
+        if row is not None:
+            self.display.row(row)
+
+
+def finite(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values that are numbers, and a complaint about those that are none."""
+    strange = [
+        n for n, value in values.items() if isinstance(value, float) and not math.isfinite(value)
+    ]
+    kept = {name: value for name, value in values.items() if name not in strange}
+    return kept, [f"{name} is no number" for name in strange]

@@ -1,0 +1,112 @@
+"""Runs what is planned: starts the workers of a group, and hands on what each of them sends."""
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conf.cache import log_file
+from conf.process.running import Running, start
+from conf.schema.commands import AccuracyConfig, EvaluateConfig
+from conf.schema.load import gpus_of
+from conf.terminal import say
+from evaluate.measure.events import WORKER, EngineLoaded, Event, Job
+from evaluate.measure.gpu_watch import GpuWatch
+from evaluate.measure.side_by_side import groups, room_gib, variables
+from evaluate.plan import Plan
+from serve.engine.launch import environment
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One start of an engine, to measure what its plan lacks of that start."""
+
+    plan: Plan
+    start: int
+
+
+def turns_of(config: EvaluateConfig, plans: list[Plan]) -> list[list[Turn]]:
+    """The starts that have something to measure, grouped by which engines are loaded together."""
+    turns = [
+        Turn(plan, number)
+        for number in range(config.starts)
+        for plan in plans
+        if _has_work(config, plan, number)
+    ]
+    together = groups(turns, config.side_by_side, lambda turn: turn.plan.held_gib, room_gib())
+    most = max(map(len, together), default=0)
+    if 0 < most < min(config.side_by_side, len(turns)):
+        fitting = "engines fit on the GPU at once" if most > 1 else "engine fits on the GPU"
+        say(f"side_by_side={config.side_by_side}: {most} {fitting}")
+    return together
+
+
+def _has_work(config: EvaluateConfig, plan: Plan, number: int) -> bool:
+    """Accuracy and profiles belong to the first start."""
+    first = number == 0 and (plan.judges or config.profile)
+    return bool(plan.timed_runs(number) or first)
+
+
+class Group:
+    """Engines that are loaded together and measured one at a time."""
+
+    def __init__(self, config: EvaluateConfig, turns: list[Turn], results: Path) -> None:
+        self.config, self.turns, self.results = config, turns, results
+        self.workers: dict[int, Running[Event]] = {}
+        self.stack = ExitStack()
+        self.others = 0
+        if config.engine.url is None:
+            self.others = GpuWatch(gpus_of(config.engine.options)).processes_once_calm()
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def load(self, place: int, loading: Callable[[str], None]) -> None:
+        """Starts the engine at a place of the group."""
+        turn = self.turns[place]
+        job = self._job(turn)
+        which = f", start {turn.start + 1} of {self.config.starts}"
+        which = which if self.config.starts > 1 else ""
+        loading(f"{turn.plan.name}: loading in {job.engine.kind}{which} (log in {job.log})")
+        worker = start(WORKER, job, Path(job.log), environment() | variables(place))
+        self.workers[place] = self.stack.enter_context(closing(worker))
+
+    def wait_until_loaded(self) -> None:
+        """Nothing is measured while a neighbour is still being loaded."""
+        if len(self.turns) > 1:
+            for worker in self.workers.values():
+                worker.wait_until(EngineLoaded)
+
+    def measure(self, place: int) -> Generator[Event, None, None]:
+        """Lets the engine at a place measure, and yields its events; raises where it failed."""
+        with closing(self.workers[place]) as worker:
+            worker.begin()
+            yield from worker.events()
+
+    def _job(self, turn: Turn) -> Job:
+        plan, is_first = turn.plan, turn.start == 0
+        traces = self.results.with_name(f"{self.results.stem}-traces") / plan.name
+        profiled = self.config.profile and is_first
+        if profiled:
+            traces.mkdir(parents=True, exist_ok=True)
+        which = "" if is_first else f"-start-{turn.start + 1}"
+        return Job(
+            folder=str(plan.folder),
+            engine=replace(self.config.engine, options=plan.options),
+            scenarios=plan.scenarios,
+            repeats=plan.repeats[turn.start],
+            accuracy=plan.accuracy if plan.judges and is_first else AccuracyConfig(kind="none"),
+            context=plan.context,
+            vocabulary=plan.vocabulary,
+            dummy=plan.target.dummy,
+            gpus=gpus_of(self.config.engine.options),
+            log=str(log_file(f"evaluate-{plan.name}{which}-{os.getpid()}")),
+            view=str(plan.view),
+            traces=str(traces.absolute()) if profiled else None,
+            others=self.others,
+            neighbours=len(self.turns) - 1,
+        )

@@ -1,0 +1,21 @@
+"""`python -m quantize.checkpoint.verify`: verifies a checkpoint for another command.
+
+The command for people is `python -m quantize.verify PATH`.
+"""
+
+from pathlib import Path
+
+from conf.process.inside import Send, fulfil
+from quantize.checkpoint.verify.prove import verify
+from quantize.programs import VERIFY, Verified, VerifyRequest
+
+NOT_FINITE = "NaN or infinite"
+
+
+def work(request: VerifyRequest, send: Send[Verified]) -> None:
+    faults = verify(Path(request.folder)).faults
+    send(Verified(faults, bool(faults) and NOT_FINITE in faults[0]))
+
+
+if __name__ == "__main__":
+    fulfil(VERIFY, work, str(__doc__))

@@ -1,0 +1,29 @@
+"""The command `serve`: serves a checkpoint, or asks it one thing with prompt=TEXT."""
+
+from conf.compose import Command
+from conf.schema.commands import ServeConfig
+
+COMMAND = Command(
+    "serve",
+    ServeConfig,
+    (
+        "python -m serve model=smollm2-135m",
+        "python -m serve checkpoint=checkpoints/smollm2-135m/w8a8_smooth_gptq port=8080",
+        "python -m serve results=results.jsonl targets.tpot_ms=20",
+    ),
+    plain=(("recipe", "recipe_name"),),
+)
+
+
+def main(config: ServeConfig) -> None:
+    from conf.errors import bad_input
+    from serve.ask import ask
+    from serve.resolving import find
+    from serve.server import serve
+
+    if config.engine.kind == "transformers":
+        raise bad_input("engine=transformers: what serves is vLLM; leave engine= out")
+    if config.prompt is not None:
+        print(ask(find(config).folder, config.prompt, config.engine))
+    else:
+        serve(config)

@@ -1,0 +1,120 @@
+"""Processes of ours: typed both ways, failures that come back, and nothing left behind."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conf import cache
+from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError
+from conf.process.messages import Failure
+from conf.process.program import Program
+from conf.process.running import call, call_one, start, stream
+from tests.conf.process.example_program import EXAMPLE, Done, Order, Ready
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from conf.process.program import Program
+from conf.process.running import start
+from tests.conf.process.example_program import EXAMPLE, Order
+running = start(EXAMPLE, Order('sleep'), Path(sys.argv[1]))
+(event,) = [next(running.events())]
+print(running.process.pid, event.process, event.child, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_is_sent_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.CACHE, str(tmp_path))
+    done = call_one(EXAMPLE, Order("echo", {"a": 1.5, "b": math.inf, "c": math.nan}))
+    assert isinstance(done, Done)
+    assert (done.action, done.sizes["a"], done.sizes["b"]) == ("echo", 1.5, math.inf)
+    assert math.isnan(done.sizes["c"])
+    assert done.failure == Failure("ValueError: a part", WORLD_FAULT)
+    assert list((tmp_path / "logs").iterdir()) == [], "a log stays only where something failed"
+
+
+@pytest.mark.parametrize(
+    ("action", "words", "code"),
+    [
+        ("refuse", "^it is not good enough$", GATE_FAILED),
+        ("crash", r"^the example stopped with 1: KeyError: 'no such thing' \(see .*\)$", 3),
+        ("die", "^the example was ended by SIGKILL; the system may have been out", WORLD_FAULT),
+    ],
+)
+def test_failures_come_back_as_errors_with_their_codes(
+    action: str, words: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cache.CACHE, str(tmp_path))
+    with pytest.raises(QuantlineError, match=words) as caught:
+        call(EXAMPLE, Order(action))
+    assert caught.value.exit_code == code
+    (log,) = (tmp_path / "logs").iterdir()
+    assert "some words of a library" in log.read_text()
+
+
+def test_a_module_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    missing = Program("tests.nowhere", Order, (Done,))
+    with pytest.raises(QuantlineError, match=r"No module named tests\.nowhere"):
+        list(stream(missing, Order("echo"), tmp_path / "log"))
+
+
+def test_a_loaded_worker_waits_for_its_turn(tmp_path: Path) -> None:
+    started = [start(EXAMPLE, Order("wait"), tmp_path / name) for name in ("first", "second")]
+    with closing(started[0]) as first, closing(started[1]) as second:
+        for running in started:
+            running.wait_until(Ready)
+        first.begin()
+        assert [type(event) for event in first.events()] == [Ready, Done]
+        assert second.process.poll() is None
+        second.begin()
+        assert [type(event) for event in second.events()] == [Ready, Done]
+    assert [running.process.returncode for running in started] == [0, 0]
+
+
+def test_a_fork_that_lives_on_does_not_hold_the_pipe(tmp_path: Path) -> None:
+    (done,) = stream(EXAMPLE, Order("fork"), tmp_path / "log")
+    assert isinstance(done, Done)
+
+
+def test_nothing_outlives_a_starter_that_is_killed(tmp_path: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout is not None
+    family = [psutil.Process(int(number)) for number in starter.stdout.readline().split()]
+    assert len(family) == 3
+    os.kill(starter.pid, signal.SIGKILL)
+    starter.wait()
+    wait_until_gone(family)
+
+
+def test_closing_ends_all_that_it_started(tmp_path: Path) -> None:
+    with closing(start(EXAMPLE, Order("sleep"), tmp_path / "log")) as running:
+        ready = next(running.events())
+        assert isinstance(ready, Ready)
+        family = [psutil.Process(number) for number in (ready.process, ready.child)]
+    assert running.process.returncode == -signal.SIGKILL
+    wait_until_gone(family)
+
+
+def wait_until_gone(family: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + 10
+    while any(is_alive(process) for process in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
