@@ -144,10 +144,10 @@ def _check_proof(folder: Path) -> None:
         passed.parent.mkdir(parents=True, exist_ok=True)
         passed.touch()
         return
-    words = last_line(result.stderr)
+    reason = last_line(result.stderr)
     if result.returncode == GATE_FAILED:
-        raise (gate_failed if NO_NUMBER in words else bad_input)(words)
-    raise (bad_input if result.returncode == 2 else world_fault)(words)
+        raise (gate_failed if NO_NUMBER in reason else bad_input)(reason)
+    raise (bad_input if result.returncode == 2 else world_fault)(reason)
 
 
 def checkpoint_hash(folder: Path) -> str:
