@@ -12,6 +12,7 @@ from conf.cache import cache_root
 from conf.errors import bad_input
 from conf.files.json_files import read_object, shown, validated
 from conf.files.model_config import Fields
+from conf.formats.quantization_config import QuantizationFields
 from conf.schema.commands import ModelConfig
 
 CONFIG = "config.json"
@@ -67,14 +68,20 @@ def shapes_folder(model: ModelConfig, recipe: str) -> Path:
     return cache_root() / "shapes" / f"{model.name}-{recipe}-{digest}"
 
 
+class _ConfigFields(Fields):
+    """With the part of config.json that says what is quantized."""
+
+    quantization_config: QuantizationFields | None = None
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """A model folder's config.json, with the fields of its text part at the top level; complains
     by file and key about what is missing, of the wrong type or out of range."""
     path = folder / CONFIG
     content = read_object(path)
-    validated(Fields, content, str(path))
+    validated(_ConfigFields, content, str(path))
     text = content.get("text_config") or {}
-    validated(Fields, text, f"{path}: text_config")
+    validated(_ConfigFields, text, f"{path}: text_config")
     return text | content
 
 

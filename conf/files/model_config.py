@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from conf.formats.quantization_config import QuantizationFields
-
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Sizes = Size | Annotated[list[Size], Field(min_length=1)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
@@ -79,7 +77,6 @@ class Fields(BaseModel):
     pad_token_id: Token | None = None
     dtype: str | dict[str, str] | None = None
     torch_dtype: str | dict[str, str] | None = None
-    quantization_config: QuantizationFields | None = None
     text_config: dict[str, Any] | None = None
 
     @model_validator(mode="after")

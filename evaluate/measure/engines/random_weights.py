@@ -27,7 +27,7 @@ PAIRS = [(1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 1, 0), (0, 1, 0, 1), (
 
 
 @dataclass
-class Spread:
+class WeightSpread:
     """How the weights of a layer are to be."""
 
     random: torch.Generator
@@ -39,7 +39,7 @@ class Spread:
     """Bits of a whole number that is a weight by itself."""
 
 
-class Spreads:
+class WeightSpreads:
     """What a described checkpoint's config says of its weights, for one layer after the other."""
 
     def __init__(self, quantization: QuantizationConfig | None, sparse: bool) -> None:
@@ -50,15 +50,15 @@ class Spreads:
         self.sparse = sparse
         self.random: dict[torch.device, torch.Generator] = {}
 
-    def of(self, tensors: dict[str, torch.Tensor], is_linear: bool) -> Spread:
+    def of(self, tensors: dict[str, torch.Tensor], is_linear: bool) -> WeightSpread:
         """For a layer; its tensors lie on one device."""
         device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         if device not in self.random:
             self.random[device] = torch.Generator(device).manual_seed(SEED)
-        return Spread(self.random[device], self.bits, self.sparse and is_linear, self.widest)
+        return WeightSpread(self.random[device], self.bits, self.sparse and is_linear, self.widest)
 
 
-def fill(tensors: dict[str, torch.Tensor], spread: Spread) -> None:
+def fill(tensors: dict[str, torch.Tensor], spread: WeightSpread) -> None:
     """Fills the tensors of one layer, by their names and types. Whole numbers that are no weights
     (indices, shapes) and the cache's scales stay as they are."""
     for name, tensor in tensors.items():
@@ -82,11 +82,11 @@ def fill(tensors: dict[str, torch.Tensor], spread: Spread) -> None:
 
 
 def _scale_of(name: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    found = (tensors.get(name.removesuffix("_packed") + suffix) for suffix in SCALES)
-    return next((scale for scale in found if scale is not None), None)
+    scales = (tensors.get(name.removesuffix("_packed") + suffix) for suffix in SCALES)
+    return next((scale for scale in scales if scale is not None), None)
 
 
-def _fill_plain(tensor: torch.Tensor, spread: Spread) -> None:
+def _fill_plain(tensor: torch.Tensor, spread: WeightSpread) -> None:
     """A layer that a recipe leaves alone is not pruned either."""
     for part in _parts(tensor):
         part.normal_(0.0, SIGMA, generator=spread.random)
@@ -94,7 +94,7 @@ def _fill_plain(tensor: torch.Tensor, spread: Spread) -> None:
             _prune(part, spread.random)
 
 
-def _fill_codes(tensor: torch.Tensor, scale: torch.Tensor, spread: Spread) -> float:
+def _fill_codes(tensor: torch.Tensor, scale: torch.Tensor, spread: WeightSpread) -> float:
     """Quantized weights, as many steps wide as those that share a scale are; that width."""
     if tensor.dtype == torch.uint8:  # two FP4 numbers in each
         tensor.random_(0, 256, generator=spread.random)
@@ -125,7 +125,7 @@ def _fill_scale(scale: torch.Tensor, whole: torch.Tensor | None, width: float) -
         scale.fill_(BIAS + round(math.log2(SIGMA / width)))
 
 
-def _fill_zero_points(tensor: torch.Tensor, spread: Spread) -> None:
+def _fill_zero_points(tensor: torch.Tensor, spread: WeightSpread) -> None:
     """Near the middle where they are packed; those of activations are zero."""
     packed = _packed(tensor, spread.bits)
     if packed == 1:

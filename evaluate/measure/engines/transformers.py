@@ -21,7 +21,7 @@ from conf.hardware import cpu_has_bf16
 from conf.models import MADE_UP
 from conf.schema.load import ScenarioConfig
 from evaluate.measure.engines import Engine, Load, Loaded, Positions
-from evaluate.measure.engines.random_weights import Spreads, fill
+from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
 
 ANY_SCALE = 0.01  # until weights are made up
@@ -153,7 +153,7 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
         if quantization is not None:
             _compress(model, quantization)
     is_sparse = bool(getattr(config, MADE_UP, {}).get("sparse"))
-    spreads = Spreads(read_quantization(quantization, KEY), is_sparse)
+    spreads = WeightSpreads(read_quantization(quantization, KEY), is_sparse)
     head = model.get_output_embeddings()
     with torch.no_grad():
         for layer in model.modules():

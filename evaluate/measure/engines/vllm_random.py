@@ -11,7 +11,7 @@ from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.models import MADE_UP
-from evaluate.measure.engines.random_weights import Spreads, fill
+from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.engines.vllm_log import SAID_OF_WEIGHTS
 
 
@@ -23,7 +23,7 @@ class RandomLoader(DummyModelLoader):  # type: ignore[misc]
     def load_weights(self, model: Any, model_config: Any) -> None:
         config = model_config.hf_config
         quantization = read_quantization(getattr(config, KEY, None), KEY)
-        spreads = Spreads(quantization, bool(getattr(config, MADE_UP, {}).get("sparse")))
+        spreads = WeightSpreads(quantization, bool(getattr(config, MADE_UP, {}).get("sparse")))
         for layer in model.modules():
             info = get_layerwise_info(layer)
             if info.can_load():  # rounded as it is loaded, from vLLM's numbers: scales fit them

@@ -122,15 +122,15 @@ class _Check:
                 if expected.required and name != self.whole.tied:
                     self.faults.append(f"{name} is missing")
                 continue
-            found = self.tensors.header(name)
-            if found.shape not in expected.shapes:
+            header = self.tensors.header(name)
+            if header.shape not in expected.shapes:
                 self.unusable.add(name)
                 shape = expected.shapes[0]
-                self.faults.append(f"{name} has the shape {found.shape}, {shape} is expected")
-            if found.dtype not in expected.dtypes:
+                self.faults.append(f"{name} has the shape {header.shape}, {shape} is expected")
+            if header.dtype not in expected.dtypes:
                 self.unusable.add(name)
                 types = " or ".join(expected.dtypes)
-                self.faults.append(f"{name} is stored as {found.dtype}, {types} is expected")
+                self.faults.append(f"{name} is stored as {header.dtype}, {types} is expected")
         for name in sorted(set(self.tensors) - set(self.whole.tensors)):
             self.faults.append(f"{name} belongs to no part of the model")
 

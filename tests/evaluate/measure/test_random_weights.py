@@ -15,7 +15,13 @@ from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_in
 
 from conf.formats.quantization_config import read_quantization
 from evaluate.measure.engines import Load, create
-from evaluate.measure.engines.random_weights import MOST_AT_ONCE, SIGMA, Spread, Spreads, fill
+from evaluate.measure.engines.random_weights import (
+    MOST_AT_ONCE,
+    SIGMA,
+    WeightSpread,
+    WeightSpreads,
+    fill,
+)
 from evaluate.measure.targets import targets
 from tests.conftest import evaluate_config
 
@@ -66,7 +72,7 @@ def words(kind: type[torch.Tensor], *shape: int) -> torch.Tensor:
 def filled(
     sparse: bool = False, bits: int = 16, **tensors: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    fill(tensors, Spread(torch.Generator().manual_seed(7), bits, sparse, min(8, bits)))
+    fill(tensors, WeightSpread(torch.Generator().manual_seed(7), bits, sparse, min(8, bits)))
     return {name: tensor.as_subclass(torch.Tensor) for name, tensor in tensors.items()}
 
 
@@ -285,5 +291,5 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
 def test_a_mix_of_widths_leaves_bytes_as_wide_as_the_widest() -> None:
     groups = {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}}
     quantization = read_quantization({"config_groups": groups}, "config.json")
-    spread = Spreads(quantization, sparse=False).of({"weight": torch.zeros(1)}, True)
+    spread = WeightSpreads(quantization, sparse=False).of({"weight": torch.zeros(1)}, True)
     assert (spread.bits, spread.widest) == (4, 8)
