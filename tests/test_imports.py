@@ -21,7 +21,8 @@ IMPORTS: dict[str, set[str]] = {
     "quantize.checkpoint.claims": {"conf"},
     MANIFEST: {"conf", "quantize.checkpoint.claims"},
     PROGRAMS: {"conf"},
-    "quantize": {"conf", "quantize.checkpoint.claims", MANIFEST, PROGRAMS},
+    "quantize.models": {"conf", PROGRAMS},
+    "quantize": {"conf", "quantize.checkpoint.claims", MANIFEST, PROGRAMS, "quantize.models"},
     "serve.engine": {"conf", MANIFEST, PROGRAMS},
     "serve": {"conf", MANIFEST, PROGRAMS, "serve.engine", "evaluate.report.programs"},
     # Results and reports know nothing of engines: they read rows.
@@ -58,7 +59,7 @@ IMPORTS: dict[str, set[str]] = {
 }
 # The parts whose modules each part may start as processes of their own.
 STARTS: dict[str, set[str]] = {
-    "serve.engine": {"quantize"},
+    "serve.engine": {"quantize.models"},
     "serve": {"quantize", "evaluate.report"},
     "evaluate.measure": {"quantize", "evaluate.measure"},
     "evaluate.accuracy": {"quantize", "evaluate.accuracy"},
