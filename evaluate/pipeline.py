@@ -1,6 +1,5 @@
 """The story of an evaluation: what to measure, what is missing, each in a process of its own."""
 
-import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
@@ -20,7 +19,7 @@ from conf.schema.load import GpuConfig, ScenarioConfig
 from conf.terminal import say
 from evaluate import limits
 from evaluate.accuracy.judging import engine_findings, gate, judged_values, view_path
-from evaluate.measure.environment import key
+from evaluate.measure.environment import cell_key
 from evaluate.measure.gpu_watch import GpuWatch
 from evaluate.measure.process import Worker
 from evaluate.measure.profiles import profile_values
@@ -45,8 +44,18 @@ from evaluate.report.show.terminal_tables import (
     speed_table,
     worst_table,
 )
-from evaluate.results.recorder import NARROWEST_TABLE, Ledger
-from evaluate.results.rows import Row, append, current
+from evaluate.results.recorder import NARROWEST_TABLE, Recorder
+from evaluate.results.row_types import Environment, Limit, Memory
+from evaluate.results.row_values import SpeedValues
+from evaluate.results.rows import (
+    AccuracyRow,
+    ProfileRow,
+    QuickAccuracyRow,
+    Row,
+    SkippedRow,
+    SpeedRow,
+    current,
+)
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import check, checkpoint_hash, quantization_hash, support_of
 from serve.engine.launch import gpus_of
@@ -72,10 +81,10 @@ class Plan:
     """The repeats that are missing, by start and scenario."""
     accuracy: AccuracyConfig
     keys: dict[str, str]
-    facts: dict[str, Any]
+    environment: Environment
     view: Path
     """Where its view of the accuracy's text goes."""
-    judged: Row | None
+    judged: AccuracyRow | None
     """Its accuracy, where the results hold it already."""
     context: int
     """Longest context that the engine is started with."""
@@ -104,7 +113,7 @@ def evaluate(config: EvaluateConfig) -> None:
     Sweep(config).run()
 
 
-class Sweep(Ledger):
+class Sweep(Recorder):
     """One evaluation, by what is missing of it."""
 
     def __init__(self, config: EvaluateConfig) -> None:
@@ -158,7 +167,7 @@ class Sweep(Ledger):
             self._check_kernel(target.folder)
             return self._missing(target, target.folder)
         except Exception as error:
-            self._fail(target.name, "", "", error)
+            self.fail(target.name, "", "", error)
             return None
 
     def _check_kernel(self, folder: Path) -> None:
@@ -172,14 +181,14 @@ class Sweep(Ledger):
     def _missing(self, target: Target, folder: Path) -> Plan:
         config = read_config(folder)
         checkpoint = checkpoint_hash(folder)
-        facts = self.facts | {
-            "checkpoint_sha256": checkpoint,
-            "quantization_sha256": quantization_hash(config),
-            "weights": "random" if target.dummy else "trained",
-            "pruned": config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder),
-        }
+        environment = self.environment.with_fields(
+            checkpoint_sha256=checkpoint,
+            quantization_sha256=quantization_hash(config),
+            weights="random" if target.dummy else "trained",
+            pruned=config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder),
+        )
         if target.dummy:
-            facts[MADE_UP] = config[MADE_UP]["format"]
+            environment.made_up = config[MADE_UP]["format"]
         asked: dict[str, Any] = dict(self.config.scenario)
         if self.config.accuracy.kind != "none":
             # How much is enough changes nothing of what is measured.
@@ -190,17 +199,17 @@ class Sweep(Ledger):
         )
         accuracy = self.config.accuracy
         context = self._context(longest)
-        width = DTYPE_BYTES.get(str(facts["engine_options"].get("dtype", "auto")), 2)
-        timed, options = facts, self.config.engine.options
+        width = DTYPE_BYTES.get(str(environment.engine_options.get("dtype", "auto")), 2)
+        timed, options = environment, self.config.engine.options
         if self.config.engine.kind != "transformers":  # whose cache grows as it goes
-            stated = {"max_model_len": context} | facts["engine_options"]
+            stated = {"max_model_len": context} | environment.engine_options
             if self.config.side_by_side > 1:
                 options = engine_options(options, self._cache_bytes(config, context, width))
                 stated |= options
-            timed = facts | {"engine_options": stated}
+            timed = environment.with_fields(engine_options=stated)
         keys = {
-            name: key(
-                timed if name in self.config.scenario else facts,
+            name: cell_key(
+                timed if name in self.config.scenario else environment,
                 (target.name, name),
                 checkpoint,
                 settings,
@@ -210,7 +219,7 @@ class Sweep(Ledger):
         done = self._done(keys, target.name)
         scenarios = self._fitting(target, longest, keys)
         repeats = [self._repeats(done, scenarios, start) for start in range(self.config.starts)]
-        cache = str(self.facts["engine_options"].get("kv_cache_dtype", "auto"))
+        cache = str(self.environment.engine_options.get("kv_cache_dtype", "auto"))
         stored = tensors(folder)
         work = cost(stored, config, width, 1 if cache.startswith("fp8") else None)
         held = sum(tensor.held_bytes(width) for tensor in stored.values()) / self._shards
@@ -218,7 +227,8 @@ class Sweep(Ledger):
         held += reserved if isinstance(reserved, int) else 0
         held_gib = held / 2**30 + WORKING_GIB
         view = view_path(keys.get(accuracy.kind, ""))
-        judged = done.get(accuracy.kind, {}).get((0, 0))
+        standing = done.get(accuracy.kind, {}).get((0, 0))
+        judged = standing if isinstance(standing, AccuracyRow) else None
         return Plan(
             target,
             config,
@@ -284,8 +294,8 @@ class Sweep(Ledger):
         for row in current(self.before):
             same = names.get(row.key) == row.measure and row.checkpoint == checkpoint
             wanted = row.repeat < self.config.repeats and row.start < self.config.starts
-            counts = row.kind == "accuracy" or wanted
-            if row.kind in ("speed", "accuracy") and same and counts and not row.invalid:
+            counts = isinstance(row, AccuracyRow) or (isinstance(row, SpeedRow) and wanted)
+            if same and counts and not row.invalid:
                 found.setdefault(names[row.key], {})[row.start, row.repeat] = row
         self.rows += [row for rows in found.values() for row in rows.values()]
         return found
@@ -301,10 +311,9 @@ class Sweep(Ledger):
                 continue
             reason = f"{scenario.tokens} tokens are more than the model's {limit_tokens}"
             say(f"{target.name}: scenario={name} is skipped, {reason}")
-            known = any(r.kind == "skipped" and r.key == keys[name] for r in self.before)
+            known = any(isinstance(r, SkippedRow) and r.key == keys[name] for r in self.before)
             if not known:
-                row = self._row(target.name, name, keys[name], "skipped", reason=reason)
-                append(self.path, row)
+                self.note_row(SkippedRow, target.name, name, keys[name], reason=reason)
         return fitting
 
     def _has_work(self, plan: Plan, start: int) -> bool:
@@ -317,13 +326,13 @@ class Sweep(Ledger):
         try:
             work()
         except Exception as error:
-            self._fail(plan.target.name, "", "", error)
+            self.fail(plan.target.name, "", "", error)
 
     def _gated(self, plan: Plan) -> None:
         """An accuracy that stood there already is held to today's gate, too."""
         failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
         if failed is not None:
-            self._note(plan.target.name, plan.accuracy.kind, failed)
+            self.note(plan.target.name, plan.accuracy.kind, failed)
 
     def _measure_together(self, turns: list[tuple[int, Plan]], view: View) -> None:
         """Starts the engines of these turns at once, and measures one at a time when all are
@@ -362,14 +371,26 @@ class Sweep(Ledger):
             return
         assert plan.target.folder is not None
         others = None if plan.target.name == ORIGINAL else self.original_view
-        values = judged_values(plan.view, others, plan.target.folder, plan.accuracy.seed)
-        event = {"measure": plan.accuracy.kind, "repeat": 0, "values": values}
-        row = self._measured(plan, loaded, event)
-        self._keep(row)
-        view.row(row)
-        failed = gate(values, plan.accuracy)
+        judgement = judged_values(plan.view, others, plan.target.folder, plan.accuracy.seed)
+        name, measure = plan.target.name, plan.accuracy.kind
+        row = self.record(
+            QuickAccuracyRow,
+            name,
+            measure,
+            plan.keys[measure],
+            values=judgement.values,
+            settings=asdict(plan.accuracy),
+            invalid=[*loaded["faults"], *judgement.invalid],
+            startup=loaded["startup"],
+            memory=loaded["memory"],
+            kernels=loaded["kernels"],
+            environment=plan.environment,
+        )
+        if row is not None:
+            view.row(row)
+        failed = gate(judgement.values, plan.accuracy)
         if failed is not None:
-            self._fail(plan.target.name, plan.accuracy.kind, row.key, failed)
+            self.fail(name, measure, plan.keys[measure], failed)
 
     def _measure(self, plan: Plan, start: int, worker: Worker, view: View) -> None:
         name = plan.target.name
@@ -379,7 +400,7 @@ class Sweep(Ledger):
             if kind == "loaded":
                 loaded = event
                 for fault in event["faults"]:
-                    self._fail(name, "", "", gate_failed(fault))
+                    self.fail(name, "", "", gate_failed(fault))
             elif kind == "running":
                 view.running(name, event["measure"], event["repeat"])
             elif kind == "judging":
@@ -388,26 +409,22 @@ class Sweep(Ledger):
                 self._judged(plan, loaded, view)
             elif kind == "failed":
                 error = QuantlineError(event["error"], event["code"])
-                self._fail(name, event["measure"], plan.keys[event["measure"]], error)
+                self.fail(name, event["measure"], plan.keys[event["measure"]], error)
                 view.note(f"{name}: {event['measure']} failed: {event['error']}")
             elif kind == "profile":
                 self._profiled(plan, event)
             else:
-                row = self._measured(plan, loaded, event)
-                row.start = start
-                self._keep(row)
-                view.row(row)
+                self._timed(plan, start, loaded, event, view)
 
     def _profiled(self, plan: Plan, event: dict[str, Any]) -> None:
         name, measure = plan.target.name, event["measure"]
-        row = self._row(name, measure, plan.keys[measure], "profile")
-        row.environment = plan.facts
+        key = plan.keys[measure]
         try:
-            row.values = profile_values(Path(event["trace"]), event["steps"])
+            values = profile_values(Path(event["trace"]), event["steps"])
         except (OSError, ValueError, KeyError) as error:
-            self._fail(name, measure, row.key, world_fault(f"{event['trace']}: no trace ({error})"))
+            self.fail(name, measure, key, world_fault(f"{event['trace']}: no trace ({error})"))
             return
-        self._keep(row)
+        self.record(ProfileRow, name, measure, key, values=values, environment=plan.environment)
 
     def _job(self, plan: Plan, start: int, others: int, neighbours: int) -> Job:
         assert plan.target.folder is not None
@@ -433,51 +450,52 @@ class Sweep(Ledger):
             neighbours=neighbours,
         )
 
-    def _measured(self, plan: Plan, loaded: dict[str, Any], event: dict[str, Any]) -> Row:
-        """The row of one run: what the worker sent, what the plan knows, and the limit."""
+    def _timed(
+        self, plan: Plan, start: int, loaded: dict[str, Any], event: dict[str, Any], view: View
+    ) -> None:
+        """Records one run: what the worker sent, what the plan knows, and the limit."""
         measure = event["measure"]
-        kind = "speed" if measure in plan.scenarios else "accuracy"
-        row = self._row(plan.target.name, measure, plan.keys[measure], kind)
-        row.repeat = event["repeat"]
-        row.values, strange = _finite(event["values"])
-        row.requests = event.get("requests", {})
-        row.invalid = [*event.get("invalid", []), *loaded["faults"], *strange]
-        row.startup, row.kernels = loaded["startup"], loaded["kernels"]
-        row.memory = dict(loaded["memory"])
-        row.environment = plan.facts
-        if event.get("peak_memory_gib"):
-            row.memory["peak_gib"] = event["peak_memory_gib"]
-        if kind == "accuracy":
-            row.settings = asdict(plan.accuracy)
-            return row
         scenario = plan.scenarios[measure]
-        row.settings = {k: value for k, value in asdict(scenario).items() if value is not None}
+        memory = Memory(**loaded["memory"])
+        if event["peak_memory_gib"]:
+            memory.peak_gib = event["peak_memory_gib"]
         if plan.work is not None:
-            row.memory["weights_read_gib"] = plan.work.weight_gib
-            row.memory["kv_token_bytes"] = plan.work.kv_bytes
-        if "kv_cache_tokens" in row.memory:
-            row.memory["kv_cache_requests"] = row.memory["kv_cache_tokens"] / scenario.tokens
+            memory.weights_read_gib = plan.work.weight_gib
+            memory.kv_token_bytes = plan.work.kv_bytes
+        if memory.kv_cache_tokens is not None:
+            memory.kv_cache_requests = memory.kv_cache_tokens / scenario.tokens
+        limit = Limit()
         if not scenario.lasts and self.rates is not None and plan.work is not None:
-            row.limit = reached(plan.work, scenario, self.rates, row.values)
-        return row
+            values = SpeedValues.model_construct(**event["values"])
+            limit = reached(plan.work, scenario, self.rates, values)
+        row = self.record(
+            SpeedRow,
+            plan.target.name,
+            measure,
+            plan.keys[measure],
+            repeat=event["repeat"],
+            values=event["values"],
+            requests=event["requests"],
+            settings={k: value for k, value in asdict(scenario).items() if value is not None},
+            startup=loaded["startup"],
+            memory=memory,
+            kernels=loaded["kernels"],
+            limit=limit,
+            invalid=[*event["invalid"], *loaded["faults"]],
+            environment=plan.environment,
+            start=start,
+        )
+        if row is not None:
+            view.row(row)
 
     def _finish(self) -> None:
         screen = Console()
         screen.width = max(screen.width, NARROWEST_TABLE)
         judged = [accuracy_table(self.rows), worst_table(self.rows)]
-        if any(row.kind == "speed" for row in self.rows):
+        if any(isinstance(row, SpeedRow) for row in self.rows):
             screen.print(speed_table(self.rows, self.config.max_spread))
         for finding in engine_findings([*current(self.before), *self.rows]):
             say(f"finding: {finding}")
         for table in [*profile_tables(self.rows), *filter(None, judged)]:
             screen.print(table)
-        self._close()
-
-
-def _finite(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values that are numbers, and a complaint about those that are none."""
-    strange = [
-        n for n, value in values.items() if isinstance(value, float) and not math.isfinite(value)
-    ]
-    kept = {name: value for name, value in values.items() if name not in strange}
-    return kept, [f"{name} is no number" for name in strange]
+        self.close()

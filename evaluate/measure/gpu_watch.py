@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from conf.hardware import gpu_cards, gpu_handles
 
 PAUSE_S = 0.02
-CARD = "card"
 SECONDS_TO_CALM = 10
 POWER_CAP = 0x4  # as a reason for a lower clock, normal under full load
 # Reasons that make a run incomparable.
@@ -67,7 +66,7 @@ class GpuWatch:
         limit = self._asked(nvml.nvmlDeviceGetEnforcedPowerLimit, first)
         memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, first)
         return {
-            CARD: next(iter(gpu_cards()), ""),
+            "card": next(iter(gpu_cards()), ""),
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": limit / 1e3 if limit else None,
             "max_sm_clock_mhz": self._asked(

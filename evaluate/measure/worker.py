@@ -7,7 +7,7 @@ import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,8 @@ from evaluate.measure.gpu_watch import GpuWatch, Watched
 from evaluate.measure.metrics import Request, batch_values, serving_values
 from evaluate.measure.validity import Observed, constant_output, reasons
 from evaluate.measure.workload import PROFILE, WARM_UP, prompts, warm_up
+from evaluate.results.row_types import Startup
+from evaluate.results.row_values import SpeedValues
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
 ERROR_LENGTH = 300
@@ -135,8 +137,8 @@ class _Measurement:
             faults = [] if self.job.dummy else self._canary()
             loaded = self.engine.loaded
             if self.job.neighbours:
-                loaded.startup = {}  # they shared the CPU
-            self.send("loaded", asdict(loaded) | {"faults": faults})
+                loaded.startup = Startup()  # they shared the CPU
+            self.send("loaded", loaded.content() | {"faults": faults})
             sys.stdin.read()  # its end is our turn
             self.ours = self.watch.processes()
             for name, scenario in self.job.scenarios.items():
@@ -192,12 +194,14 @@ class _Measurement:
             other_processes=self.job.others + max(0, self.watch.processes() - self.ours),
         )
         values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
+        _add_energy(values, watched)
+        values.prefix_hits = float(seen.prefix_hits)
         self.send(
             "run",
             {
                 "measure": name,
                 "repeat": repeat,
-                "values": values | _energy(watched, values) | {"prefix_hits": seen.prefix_hits},
+                "values": values.content(),
                 "requests": _compact(requests),
                 # All that is held on the GPU: of several engines it is nobody's own.
                 "peak_memory_gib": None if self.job.neighbours else watched.peak_memory_gib,
@@ -252,16 +256,14 @@ def described(error: Exception) -> dict[str, Any]:
     return {"error": words, "code": WORLD_FAULT}
 
 
-def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:
-    found = {}
-    if watched.energy_j:
-        found["energy_j"] = watched.energy_j
-        found["joules_per_output_token"] = watched.energy_j / values["output_tokens"]
+def _add_energy(values: SpeedValues, watched: Watched) -> None:
+    if watched.energy_j and values.output_tokens:
+        values.energy_j = watched.energy_j
+        values.joules_per_output_token = watched.energy_j / values.output_tokens
     if watched.sm_clock_mhz:
-        found["sm_clock_mhz"] = watched.sm_clock_mhz
+        values.sm_clock_mhz = watched.sm_clock_mhz
     if watched.power_capped is not None:
-        found["power_capped_share"] = watched.power_capped
-    return found
+        values.power_capped_share = watched.power_capped
 
 
 def _compact(requests: list[Request]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     name = Path(request["results"]).name
     options = {
         key: value
-        for key, value in entries[0].row.environment.get("engine_options", {}).items()
+        for key, value in entries[0].row.environment.engine_options.items()
         if key not in NOT_HANDED_ON
     }
     reasons = dict.fromkeys(options, f"it was fastest with it, in {name}")
@@ -63,10 +63,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fits(ground: Ground, request: dict[str, Any]) -> bool:
-    facts = ground.rows[0].environment
-    same_device = facts.get("device") == request["device"]
-    if same_device and "cpu" in facts and request["device"] == "cpu":
-        same_device = facts["cpu"] == request["cpu"]
+    environment = ground.rows[0].environment
+    same_device = environment.device == request["device"]
+    if same_device and environment.cpu is not None and request["device"] == "cpu":
+        same_device = environment.cpu == request["cpu"]
     return ground.model == request["model"] and ground.engine in VLLM and same_device
 
 
@@ -83,8 +83,8 @@ def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:
     slowest: dict[int, float] = defaultdict(float)
     for entry in entries:
         time = entry.median("tpot_median_s")
-        if entry.row.settings.get("batch") and time is not None:
-            batch = int(entry.row.settings["batch"])
+        batch = entry.row.settings.batch
+        if batch is not None and time is not None:
             slowest[batch] = max(slowest[batch], time * 1e3)
     kept = [batch for batch, time in slowest.items() if time <= tpot_ms]
     return max(kept) if kept and max(kept) < max(slowest) else None

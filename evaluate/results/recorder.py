@@ -2,24 +2,29 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, unknown, world_fault
+from pydantic import ValidationError
+
+from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, world_fault
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import say
 from evaluate.measure.environment import environment
-from evaluate.results.rows import Row, append, current, kept, misfit, read
+from evaluate.results.mix_check import check_mix, scenario_of
+from evaluate.results.results_file import append, first_fault, read, row_of
+from evaluate.results.rows import FailedRow, Row, current, line_content
 
 NARROWEST_TABLE = 140  # columns; names cut short would all look alike
+RowType = TypeVar("RowType", bound=Row)
 
 
-class Ledger:
+class Recorder:
     """The file of results and what is known of the machine. One failure does not stop a run."""
 
     def __init__(self, config: EvaluateConfig) -> None:
         self.config = config
         self.path = Path(config.results).expanduser()
-        self.facts: dict[str, Any] = environment(config.gpu, config.engine)
+        self.environment = environment(config.gpu, config.engine)
         self.before, faults = read(self.path)
         for fault in faults:
             say(f"{fault}; the line is left alone")
@@ -29,58 +34,66 @@ class Ledger:
         self.failures: list[QuantlineError] = []
 
     def _check_mix(self) -> None:
-        """Before anything is measured: a report comes last, and would only then refuse it. One
-        scenario with several lengths has names that begin with its own."""
+        """Before anything is measured: a report comes last, and would only then refuse it."""
+        mix = self.config.mix
         known = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
-        for name in self.config.mix:
-            if name.partition(" ")[0] not in known:
-                raise unknown(f"mix.{name}", name, known)
+        check_mix(mix, known | {name for name in mix if scenario_of(name) in known})
 
-    def _row(self, checkpoint: str, measure: str, cell: str, kind: str, reason: str = "") -> Row:
-        return Row(
-            kind=kind,
-            model=str(self.config.model.name),
-            checkpoint=checkpoint,
-            measure=measure,
-            repeat=0,
-            key=cell,
-            reason=reason,
-            environment=self.facts,
-            generation=self._generation(cell),
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    def _generation(self, cell: str) -> int:
-        if self.config.force:
-            return self.generations.get(cell, -1) + 1
-        return self.generations.get(cell, 0)
-
-    def _keep(self, row: Row) -> None:
-        """In the file, and in the tables at the end. A row that could not be read again is a
-        failure of its own: it would be measured again and again."""
-        wrong = misfit(kept(row))
-        if wrong:
-            error = world_fault(f"the run cannot be kept: {wrong}")
-            self._fail(row.checkpoint, row.measure, row.key, error)
-            return
+    def record(
+        self, row_type: type[RowType], checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> RowType | None:
+        """Writes a row, which the tables at the end show as well. A row that could not be read
+        again is a failure of its own: it would be measured again and again."""
+        try:
+            row = self._row(row_type, checkpoint, measure, key, **fields)
+            row_of(line_content(row))
+        except ValueError as error:
+            fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
+            self.fail(checkpoint, measure, key, world_fault(f"the run cannot be kept: {fault}"))
+            return None
         append(self.path, row)
         self.rows.append(row)
+        return row
 
-    def _fail(self, checkpoint: str, measure: str, cell: str, error: Exception) -> None:
+    def _row(
+        self, row_type: type[RowType], checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> RowType:
+        content = {
+            "model": str(self.config.model.name),
+            "checkpoint": checkpoint,
+            "measure": measure,
+            "repeat": 0,
+            "key": key,
+            "environment": self.environment,
+            "generation": self._generation(key),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return row_type.model_validate(content | fields)
+
+    def _generation(self, key: str) -> int:
+        if self.config.force:
+            return self.generations.get(key, -1) + 1
+        return self.generations.get(key, 0)
+
+    def note_row(
+        self, row_type: type[Row], checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> None:
+        """Writes why there is no run; no table shows it."""
+        append(self.path, self._row(row_type, checkpoint, measure, key, **fields))
+
+    def fail(self, checkpoint: str, measure: str, key: str, error: Exception) -> None:
         """Notes a failure, in the results too, and goes on."""
-        failure = self._note(checkpoint, measure, error)
-        row = self._row(checkpoint, measure, cell, "failed", reason=str(error))
-        if failure.exit_code == GATE_FAILED:
-            row.invalid = [str(error)]
-        append(self.path, row)
+        failure = self.note(checkpoint, measure, error)
+        invalid = [str(error)] if failure.exit_code == GATE_FAILED else []
+        self.note_row(FailedRow, checkpoint, measure, key, reason=str(error), invalid=invalid)
 
-    def _note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
+    def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
         where = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
         code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
         self.failures.append(QuantlineError(where + str(error), code))
         return self.failures[-1]
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Says how much there is, and raises what failed."""
         say(f"{self.path}: {len(self.rows)} runs")
         if self.failures:

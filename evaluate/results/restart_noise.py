@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from conf.models import MADE_UP
-from evaluate.measure.gpu_watch import CARD
 from evaluate.results.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.results.rows import Row
 from evaluate.results.significance import (
@@ -25,12 +23,6 @@ from evaluate.results.significance import (
 from serve.engine.launch import gpus_of
 
 FEW = 3  # workloads; below, there is no telling what is usual
-FORMAT = "quantization_sha256"
-STATED = (
-    *("device", "driver", "power_limit_w", "cpu", "cores", "engine", "versions"),
-    *(FORMAT, "weights", MADE_UP, "pruned"),
-)
-BANDWIDTH = "bandwidth_gb_s"
 UNKNOWN = ""
 
 Logarithms = dict[str, dict[str, list[float]]]
@@ -127,9 +119,9 @@ def ratio_of(one: Cell, other: Cell, noise: Noise, load: str, value: str = "") -
 
 def bandwidth_of(row: Row) -> float | None:
     """What was measured of one GPU, or of the machine without one, in GB/s."""
-    if row.limit.get("rates") != "measured":
+    if row.limit.rates != "measured" or row.limit.bandwidth_gb_s is None:
         return None
-    return float(row.limit[BANDWIDTH]) / gpus_of(row.environment.get("engine_options", {}))
+    return row.limit.bandwidth_gb_s / gpus_of(row.environment.engine_options)
 
 
 def machine_of(row: Row) -> str:
@@ -137,7 +129,7 @@ def machine_of(row: Row) -> str:
     in it. Empty where neither is known."""
     bandwidth = bandwidth_of(row)
     measured = "" if bandwidth is None else f"{bandwidth:.5g} GB/s"
-    return str(row.environment.get(CARD) or measured or UNKNOWN)
+    return row.environment.card or measured or UNKNOWN
 
 
 def are_apart(one: Cell, other: Cell) -> bool:
@@ -185,14 +177,13 @@ def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[floa
     """The mean logarithm of each start, by what is the same to the engine and by machine."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for place, cell in enumerate(members):
-        known = FORMAT in cell.row.environment
+        known = cell.row.environment.quantization_sha256 is not None
         kind = _as_the_engine_sees_it(cell) if known else str(place)
         sample = cell.sample(value or cell.ranked_by)
         if sample is None or sample.runs < LEAST_RUNS:
             continue
-        rows = cell.starts(value or cell.ranked_by)
-        for start, runs in zip(sample.starts, rows, strict=True):
-            found[kind][machine_of(runs[0])].append(start.mean)
+        for start, runs in zip(sample.starts, cell.starts(value or cell.ranked_by), strict=True):
+            found[kind][machine_of(runs[0].row)].append(start.mean)
     for twins in found.values():
         machines = [machine for machine in twins if machine != UNKNOWN]
         if len(machines) == 1:  # no reason to think of another one
@@ -203,8 +194,9 @@ def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[floa
 def _as_the_engine_sees_it(cell: Cell) -> str:
     """The same for cells whose engines, formats, sizes, options and kernels are the same, pruned
     or not: zeros run faster."""
-    row = cell.row
-    stated = [row.environment.get(name) for name in STATED]
-    size = row.memory.get("weights_read_gib")
+    row, where = cell.row, cell.row.environment
+    machine = [where.device, where.driver, where.power_limit_w, where.cpu, where.cores]
+    weights = [where.quantization_sha256, where.weights, where.made_up, where.pruned]
+    size = row.memory.weights_read_gib
     chosen = [sorted(facts.items()) for facts in (chosen_options(row), row.kernels)]
-    return str([row.model, *stated, size, *chosen])
+    return str([row.model, *machine, where.engine, where.versions, *weights, size, *chosen])

@@ -8,6 +8,7 @@ from evaluate.results.significance import variance
 from evaluate.results.student import quantile
 
 LEVEL = 0.95
+PERCENT_99 = 0.99
 
 OUTLIER = 3.5  # modified z-score, by Iglewicz and Hoaglin
 MAD_TO_SIGMA = 0.6745
@@ -63,3 +64,12 @@ def outliers(values: list[float]) -> list[int]:
     limit = max(OUTLIER * typical / MAD_TO_SIGMA, CLOSE * abs(middle))
     found = [place for place, deviation in enumerate(deviations) if deviation > limit]
     return found if len(found) <= len(values) // 3 else []
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which that share lies, between neighbours in proportion."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

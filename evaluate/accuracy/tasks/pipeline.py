@@ -17,14 +17,16 @@ from conf.terminal import progress, say
 from evaluate.accuracy.judging import gate
 from evaluate.accuracy.tasks import samples
 from evaluate.accuracy.tasks.harness import Task, interpreter, tasks
-from evaluate.accuracy.tasks.questions import own_values, paired_values, pooled
+from evaluate.accuracy.tasks.questions import joined, own_values, paired_values
 from evaluate.accuracy.tasks.worker import Sitting, TasksJob
-from evaluate.measure.environment import key
+from evaluate.measure.environment import cell_key
 from evaluate.measure.process import run_worker
 from evaluate.measure.targets import Target, targets
 from evaluate.report.show.terminal_tables import lost_table, questions_table
-from evaluate.results.recorder import NARROWEST_TABLE, Ledger
-from evaluate.results.rows import Row, current
+from evaluate.results.recorder import NARROWEST_TABLE, Recorder
+from evaluate.results.row_types import Environment
+from evaluate.results.row_values import TaskAccuracy
+from evaluate.results.rows import TASK, TaskAccuracyRow, current
 from serve.checks import check, checkpoint_hash
 
 LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
@@ -52,7 +54,7 @@ class Checkpoint:
     folder: Path
     sha256: str
     context: int
-    facts: dict[str, Any]
+    environment: Environment
     samples: dict[str, Path]
     """For each task, where its samples are kept."""
     loaded: dict[str, Any]
@@ -68,18 +70,18 @@ class Compared:
     before: list[samples.Asked]
     """Empty for the original itself."""
 
-    def values(self, seed: int) -> dict[str, Any]:
-        cut = {"cut_questions": sum(asked.cut for asked in self.asked)}
+    def values(self, seed: int) -> TaskAccuracy:
+        cut = sum(asked.cut for asked in self.asked)
         if not self.before:
-            return own_values(pooled([samples.answers(asked) for asked in self.asked]), seed) | cut
+            return own_values(joined([samples.answers(asked) for asked in self.asked]), seed, cut)
         originals = [samples.answers(asked) for asked in self.before]
         metrics = [answers.metric for answers in originals]
         others = [samples.answers(a, m) for a, m in zip(self.asked, metrics, strict=True)]
-        values = paired_values(pooled(originals), pooled(others), seed)
+        values = paired_values(joined(originals), joined(others), seed, cut)
         if len(metrics) == 1:
             lost = samples.lost_questions(self.before[0], self.asked[0], metrics[0])
-            values["lost_questions"] = lost
-        return values | cut
+            values.lost_questions = lost
+        return values
 
 
 def measure_tasks(config: EvaluateConfig) -> None:
@@ -87,16 +89,19 @@ def measure_tasks(config: EvaluateConfig) -> None:
     Survey(replace(config, engine=replace(config.engine, kind="vllm_server"))).run()
 
 
-class Survey(Ledger):
+class Survey(Recorder):
     """One run of the harness's tasks."""
 
     def __init__(self, config: EvaluateConfig) -> None:
         self.interpreter, version = interpreter()
         self.tasks = tasks(config.accuracy.tasks)
         super().__init__(config)
-        self.facts["versions"] = self.facts["versions"] | {"lm-eval": version}
+        self.environment.versions = self.environment.versions | {"lm-eval": version}
         self.root = self.path.with_name(f"{self.path.stem}-samples").absolute()
-        self.standing = {row.key: row for row in current(self.before) if row.kind == "accuracy"}
+        self.standing = {
+            row.key: row for row in current(self.before) if isinstance(row, TaskAccuracyRow)
+        }
+        self.recorded: list[TaskAccuracyRow] = []
         self.checkpoints: dict[str, Checkpoint] = {}
 
     def run(self) -> None:
@@ -106,7 +111,7 @@ class Survey(Ledger):
             try:
                 self.checkpoints[target.name] = self._checkpoint(target, original)
             except Exception as error:
-                self._fail(target.name, "", "", error)
+                self.fail(target.name, "", "", error)
         missing = self._missing()
         self._take_what_stands(missing)
         if missing:
@@ -123,13 +128,13 @@ class Survey(Ledger):
         longest = int(read_config(target.folder)["max_position_embeddings"])
         context = self.config.engine.max_model_len or min(longest, LONGEST_CONTEXT)
         sha256 = checkpoint_hash(target.folder)
-        options = {"max_model_len": context} | self.facts["engine_options"]
-        facts = self.facts | {"checkpoint_sha256": sha256, "engine_options": options}
+        options = {"max_model_len": context} | self.environment.engine_options
+        environment = self.environment.with_fields(checkpoint_sha256=sha256, engine_options=options)
         kept = {}
         for task in self.tasks:
-            cell = key(facts, (target.name, LM_EVAL), sha256, self._settings(task))
+            cell = cell_key(environment, (target.name, LM_EVAL), sha256, self._settings(task))
             kept[task.name] = self.root / target.name / f"{task.name.replace('/', '_')}-{cell}"
-        return Checkpoint(target.name, target.folder, sha256, context, facts, kept, {})
+        return Checkpoint(target.name, target.folder, sha256, context, environment, kept, {})
 
     def _settings(self, task: Task) -> Settings:
         asked = self.config.accuracy
@@ -213,7 +218,7 @@ class Survey(Ledger):
             bars.update(shown[place], completed=event["done"], total=event["total"])
         elif kind == "failed":
             error = QuantlineError(event["error"], event["code"])
-            self._fail(name or LM_EVAL, event["task"], "", error)
+            self.fail(name or LM_EVAL, event["task"], "", error)
         else:
             task = next(task for task in self.tasks if task.name == event["task"])
             _publish(self.checkpoints[name].samples[task.name])
@@ -225,19 +230,21 @@ class Survey(Ledger):
         try:
             compared = self._compared(checkpoint, task)
         except Exception as error:
-            self._fail(checkpoint.name, task.name, "", error)
+            self.fail(checkpoint.name, task.name, "", error)
             return
         for part in compared:
-            measure = f"{LM_EVAL}:{part.name}"
+            measure = f"{TASK}{part.name}"
             try:
                 row, stood = self._task_row(checkpoint, task, part, measure)
+                if row is None:
+                    continue
                 failed = self._gate(row) if part is compared[-1] else None
                 if failed is not None and stood:
-                    self._note(checkpoint.name, measure, failed)
+                    self.note(checkpoint.name, measure, failed)
                 elif failed is not None:
-                    self._fail(checkpoint.name, measure, row.key, failed)
+                    self.fail(checkpoint.name, measure, row.key, failed)
             except Exception as error:
-                self._fail(checkpoint.name, measure, "", error)
+                self.fail(checkpoint.name, measure, "", error)
 
     def _compared(self, checkpoint: Checkpoint, task: Task) -> list[Compared]:
         original = self.checkpoints[ORIGINAL].samples[task.name]
@@ -256,31 +263,40 @@ class Survey(Ledger):
 
     def _task_row(
         self, checkpoint: Checkpoint, task: Task, part: Compared, measure: str
-    ) -> tuple[Row, bool]:
+    ) -> tuple[TaskAccuracyRow | None, bool]:
         """The row, and whether it stood there already."""
         compared = self.checkpoints[ORIGINAL].sha256 if part.before else ""
         settings = replace(self._settings(task), original_sha256=compared)
-        cell = key(checkpoint.facts, (checkpoint.name, measure), checkpoint.sha256, settings)
+        cell = cell_key(
+            checkpoint.environment, (checkpoint.name, measure), checkpoint.sha256, settings
+        )
         standing = self.standing.get(cell)
         if standing is not None and standing.measure == measure and not self.config.force:
             self.rows.append(standing)
+            self.recorded.append(standing)
             return standing, True
-        row = self._row(checkpoint.name, measure, cell, "accuracy")
-        row.values = part.values(settings.seed)
         kept = checkpoint.samples[task.name].relative_to(self.root.parent)
-        row.settings = asdict(settings) | {"samples": str(kept)}
+        stated = asdict(settings) | {"samples": str(kept)}
         if len(part.asked) == 1:
             (asked,) = part.asked
-            row.settings |= {"fewshot": asked.fewshot, "version": asked.version}
-        row.environment = checkpoint.facts
-        for name, content in checkpoint.loaded.items():
-            setattr(row, name, content)
-        self._keep(row)
+            stated |= {"fewshot": asked.fewshot, "version": asked.version}
+        row = self.record(
+            TaskAccuracyRow,
+            checkpoint.name,
+            measure,
+            cell,
+            values=part.values(settings.seed),
+            settings=stated,
+            environment=checkpoint.environment,
+            **checkpoint.loaded,
+        )
+        if row is not None:
+            self.recorded.append(row)
         return row, False
 
-    def _gate(self, row: Row) -> QuantlineError | None:
+    def _gate(self, row: TaskAccuracyRow) -> QuantlineError | None:
         accuracy = self.config.accuracy
-        unknown = "verdict" in row.values and "recovery" not in row.values
+        unknown = row.values.verdict is not None and row.values.recovery is None
         if unknown and accuracy.min_recovery is not None:
             return gate_failed(
                 "accuracy: the original answers no question right, so that nothing can be said of "
@@ -291,27 +307,27 @@ class Survey(Ledger):
     def _finish(self) -> None:
         screen = Console()
         screen.width = max(screen.width, NARROWEST_TABLE)
-        for table in filter(None, [questions_table(self.rows), lost_table(self.rows)]):
+        for table in filter(None, [questions_table(self.recorded), lost_table(self.recorded)]):
             screen.print(table)
-        for row in self.rows:
+        for row in self.recorded:
             for remark in _remarks(row):
-                say(f"{row.checkpoint}: {row.measure.partition(':')[2]}: {remark}")
+                say(f"{row.checkpoint}: {row.task}: {remark}")
         if self.rows:
             say(f"{self.root}: every question with its answers")
-        self._close()
+        self.close()
 
 
-def _remarks(row: Row) -> list[str]:
+def _remarks(row: TaskAccuracyRow) -> list[str]:
     """What makes a score worth less than it looks, which is the same for all checkpoints."""
     if row.checkpoint != ORIGINAL:
         return []
     values, found = row.values, []
-    if values["cut_questions"]:
+    if values.cut_questions:
         found.append(
-            f"{values['cut_questions']} questions were longer than the context and lost their "
+            f"{values.cut_questions} questions were longer than the context and lost their "
             "beginning; engine.max_model_len raises it"
         )
-    if values["score_low"] <= values.get("chance_score", 0.0):
+    if values.score_low <= (values.chance_score or 0.0):
         found.append("the original may as well be guessing: a loss would not show")
     return found
 

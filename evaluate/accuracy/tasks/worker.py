@@ -2,7 +2,7 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class _Round:
                 wrong = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if wrong:
                     raise gate_failed(f"the output is broken: {wrong}")
-                loaded = {"checkpoint": sitting.name, **asdict(engine.loaded)}
+                loaded = {"checkpoint": sitting.name, **engine.loaded.content()}
                 self.send("loaded", loaded)
                 for task in tasks:
                     self._ask(sitting, task, engine)

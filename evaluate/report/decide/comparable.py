@@ -7,13 +7,13 @@ load a scenario with its lengths. Nothing is compared across grounds.
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options
 from evaluate.results.restart_noise import Noise
-from evaluate.results.rows import Row
+from evaluate.results.row_types import Environment, WorkloadSettings
+from evaluate.results.rows import Row, SpeedRow
 from evaluate.results.significance import Ratio
 
 ENGINE_PACKAGES = {
@@ -43,7 +43,7 @@ class Entry:
     tied: bool = False
 
     @property
-    def row(self) -> Row:
+    def row(self) -> SpeedRow:
         return self.cell.row
 
     @property
@@ -57,7 +57,7 @@ class Entry:
     @property
     def clock_share(self) -> float | None:
         """Of the GPU's highest clock: what the power limit left of it."""
-        clock, most = self.median("sm_clock_mhz"), self.row.environment.get("max_sm_clock_mhz")
+        clock, most = self.median("sm_clock_mhz"), self.row.environment.max_sm_clock_mhz
         return clock / most if clock and most else None
 
 
@@ -69,7 +69,7 @@ class Load:
     """The scenario's name."""
     name: str
     """The same, with its lengths where the scenario was run with several."""
-    settings: dict[str, Any]
+    settings: WorkloadSettings
     entries: list[Entry] = field(default_factory=list)
 
     def of(self, candidate: str) -> Entry | None:
@@ -115,7 +115,7 @@ class Ground:
 
 def grounds(rows: list[Row]) -> list[Ground]:
     """The speed rows by ground, the one with the most runs first, each with its loads."""
-    found = setups([row for row in rows if row.kind == "speed"])
+    found = setups([row for row in rows if isinstance(row, SpeedRow)])
     for ground in found:
         ground.loads = _loads(ground.rows)
     return found
@@ -129,8 +129,8 @@ def setups(rows: list[Row]) -> list[Ground]:
     found = []
     for members in sorted(parts.values(), key=len, reverse=True):
         first = members[0].environment
-        engine = str(first.get("engine", ""))
-        found.append(Ground(members[0].model, _device(first), engine, first["versions"], members))
+        engine = first.engine or ""
+        found.append(Ground(members[0].model, _device(first), engine, first.versions, members))
     _title_apart(found)
     return found
 
@@ -148,16 +148,16 @@ def _title_apart(found: list[Ground]) -> None:
 
 def _identity(row: Row) -> tuple[str, ...]:
     environment = row.environment
-    versions = environment.setdefault("versions", {})
-    parts = (row.model, _device(environment), str(environment.get("engine", "")))
+    versions = environment.versions
+    parts = (row.model, _device(environment), environment.engine or "")
     return (*parts, *(f"{name} {versions[name]}" for name in sorted(versions)))
 
 
-def _device(environment: dict[str, Any]) -> str:
-    device = str(environment.get("device", "unknown device"))
+def _device(environment: Environment) -> str:
+    device = environment.device or "unknown device"
     if device != CPU:
         return device
-    return f"{environment.get('cpu', 'CPU')}, {environment.get('cores', '?')} cores"
+    return f"{environment.cpu or 'CPU'}, {environment.cores or '?'} cores"
 
 
 def _loads(rows: list[Row]) -> list[Load]:
@@ -167,8 +167,8 @@ def _loads(rows: list[Row]) -> list[Load]:
         weights[row.checkpoint].add(_sha256(row))
     found: dict[str, Load] = {}
     for cell in cells(rows):
-        place = cell.measure + str(sorted(cell.load.items()))
-        load = found.setdefault(place, Load(cell.measure, cell.measure, cell.load))
+        place = cell.measure + cell.settings_name
+        load = found.setdefault(place, Load(cell.measure, cell.measure, cell.settings))
         row = cell.row
         options = chosen_options(row)
         own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
@@ -184,7 +184,7 @@ def _loads(rows: list[Row]) -> list[Load]:
 
 
 def _sha256(row: Row) -> str:
-    return str(row.environment.get("checkpoint_sha256", ""))
+    return row.environment.checkpoint_sha256 or ""
 
 
 def _number(load: Load) -> None:
@@ -201,7 +201,7 @@ def _number(load: Load) -> None:
 
 
 def _context(entry: Entry) -> str:
-    return str(entry.row.environment.get("engine_options", {}).get(CONTEXT_OPTION, ""))
+    return str(entry.row.environment.engine_options.get(CONTEXT_OPTION, ""))
 
 
 def _usual(options: list[dict[str, str]]) -> dict[str, str]:
@@ -220,8 +220,11 @@ def _name_apart(loads: list[Load]) -> None:
     for load in loads:
         alike[load.name].append(load)
     for group in alike.values():
-        names = dict.fromkeys(key for load in group for key in load.settings)
-        apart = [key for key in names if len({str(load.settings.get(key)) for load in group}) > 1]
-        for load in group if len(group) > 1 else []:
-            keys = [key for key in dict.fromkeys((*LENGTHS, *apart)) if key in load.settings]
-            load.name += f" ({', '.join(f'{key} {load.settings[key]}' for key in keys)})"
+        if len(group) == 1:
+            continue
+        settings = [load.settings.content() for load in group]
+        names = dict.fromkeys(name for known in settings for name in known)
+        apart = [name for name in names if len({str(known.get(name)) for known in settings}) > 1]
+        for load, known in zip(group, settings, strict=True):
+            shown = [name for name in dict.fromkeys((*LENGTHS, *apart)) if name in known]
+            load.name += f" ({', '.join(f'{name} {known[name]}' for name in shown)})"

@@ -30,14 +30,16 @@ def curves(ground: Ground, axis: str) -> list[Curve]:
     """Every candidate with three points or more along an axis."""
     found: dict[tuple[object, ...], Curve] = {}
     for load in ground.loads:
-        lengths = {name: load.settings.get(name) for name in (BATCH, CONTEXT, "output_tokens")}
-        if None in lengths.values():
+        batch, inputs = load.settings.batch, load.settings.input_tokens
+        outputs = load.settings.output_tokens
+        if batch is None or inputs is None or outputs is None:
             continue
-        place = lengths.pop(axis)
+        lengths = {BATCH: batch, CONTEXT: inputs, "output_tokens": outputs}
+        size = lengths.pop(axis)
         for entry in load.entries:
             name = (entry.candidate, *sorted(lengths.items()))
-            curve = found.setdefault(name, Curve(entry.candidate, axis, dict(lengths)))  # type: ignore[arg-type]
-            curve.points.append((int(place or 0), entry))
+            curve = found.setdefault(name, Curve(entry.candidate, axis, dict(lengths)))
+            curve.points.append((size, entry))
     long = [curve for curve in found.values() if _sizes(curve) >= LEAST_POINTS]
     for curve in long:
         curve.points = sorted(dict(reversed(curve.points)).items())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conf.errors import bad_input, unknown
+from conf.errors import bad_input
 from conf.schema.report import ReportConfig, asked
 from evaluate.report.decide.comparable import Ground, grounds
 from evaluate.report.decide.mix import choose_mix
@@ -15,7 +15,8 @@ from evaluate.report.show.charts.drawing import Chart, Names
 from evaluate.report.show.notes import findings, left_out, notes
 from evaluate.report.show.sets import Sets, make_sets
 from evaluate.report.show.setting import Setting, settings
-from evaluate.results.merging import pooled
+from evaluate.results.merging import merged_rows
+from evaluate.results.mix_check import check_mix
 from evaluate.results.rows import Row
 
 
@@ -53,13 +54,15 @@ class Report:
 
 def make_report(config: ReportConfig) -> Report:
     """Reads the files and decides; nothing is written."""
-    rows, faults, seen = pooled([Path(name).expanduser() for name in config.results])
+    rows, faults, seen = merged_rows([Path(name).expanduser() for name in config.results])
     if not rows:
         raise bad_input(_nothing(config, faults))
     found = grounds(rows)
     rank_all(found, config.max_spread)
     judged = qualities(rows)
-    _check_mix(config, found)
+    workloads = [load for ground in found for load in ground.loads]
+    if found:
+        check_mix(config.mix, {name for load in workloads for name in (load.name, load.measure)})
     answers = [
         Answer(
             ground,
@@ -93,15 +96,6 @@ def make_report(config: ReportConfig) -> Report:
 def _asked_note(config: ReportConfig) -> list[str]:
     words = asked(config)
     return [f"asked for: {', '.join(words)}"] if words else []
-
-
-def _check_mix(config: ReportConfig, found: list[Ground]) -> None:
-    known = {
-        name for ground in found for load in ground.loads for name in (load.name, load.measure)
-    }
-    for name in config.mix if found else []:
-        if name not in known:
-            raise unknown(f"mix.{name}", name, known)
 
 
 def _nothing(config: ReportConfig, faults: list[str]) -> str:

@@ -61,7 +61,7 @@ def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list
     """The targets that an entry misses, or was not measured for, each in words."""
     found = []
     ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
-    has_tpot = entry.row.settings.get("output_tokens") != 1
+    has_tpot = entry.row.settings.output_tokens != 1
     for value, most, name in (
         (ttft, targets.ttft_ms, "TTFT"),
         (entry.median(TPOT), targets.tpot_ms if has_tpot else None, "TPOT"),
@@ -148,7 +148,7 @@ def may_be_headline(
     without it: half of the weights are gone, which is not taken on trust."""
     if quality is not None or targets.allow_unjudged:
         return True
-    return not some_judged and not entry.row.environment.get("pruned")
+    return not some_judged and not entry.row.environment.pruned
 
 
 def no_headline(fastest: str) -> str:

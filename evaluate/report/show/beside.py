@@ -59,7 +59,7 @@ def engine_records(found: list[Ground]) -> list[Record]:
             for entry in load.entries:
                 if not entry.cell.valid:
                     continue
-                lengths = str(sorted(load.settings.items()))
+                lengths = entry.cell.settings_name
                 place = (ground.model, ground.device, load.measure, lengths, entry.checkpoint)
                 records.setdefault(place, []).append(
                     {

@@ -2,7 +2,8 @@
 
 from evaluate.report.decide.recommend import UNJUDGED, Choice
 from evaluate.report.show.tables import NONE
-from evaluate.results.rows import Row
+from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
+from evaluate.results.rows import AccuracyRow, Row
 
 CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "next", "would change it")
 
@@ -44,22 +45,29 @@ def choice_table(choices: list[Choice]) -> tuple[list[str], list[list[str]]]:
 
 def accuracy_lines(rows: list[Row]) -> tuple[list[str], list[list[str]]] | None:
     """Every judgement as a line, with the titles."""
-    judged = [row for row in rows if row.kind == "accuracy"]
+    judged = [row for row in rows if isinstance(row, AccuracyRow)]
     if not judged:
         return None
     titles = ["model", "checkpoint", "measure", "engine", "perplexity or score", "quality left"]
     titles.append("verdict")
     lines = []
     for row in judged:
-        values = row.values
-        score = values.get("perplexity", values.get("score"))
-        left = NONE
-        if values.get("recovery") is not None:
-            low, high = values.get("recovery_low"), values.get("recovery_high")
-            left = f"{values['recovery']:.2%}"
-            left += f" ({low:.2%} to {high:.2%})" if low is not None and high is not None else ""
-        shown = NONE if score is None else f"{score:.4g}"
-        engine, verdict = row.environment.get("engine", ""), values.get("verdict", NONE)
-        where = [row.model, row.checkpoint, row.measure, str(engine)]
-        lines.append([*where, shown, left, str(verdict)])
+        where = [row.model, row.checkpoint, row.measure, row.environment.engine or ""]
+        figures = [_score(row.values), _quality_left(row.values), row.values.verdict or NONE]
+        lines.append([*where, *figures])
     return titles, lines
+
+
+def _score(values: QuickAccuracy | TaskAccuracy) -> str:
+    score = values.score
+    if isinstance(values, QuickAccuracy) and values.perplexity is not None:
+        score = values.perplexity
+    return NONE if score is None else f"{score:.4g}"
+
+
+def _quality_left(values: QuickAccuracy | TaskAccuracy) -> str:
+    if values.recovery is None:
+        return NONE
+    low, high = values.recovery_low, values.recovery_high
+    between = f" ({low:.2%} to {high:.2%})" if low is not None and high is not None else ""
+    return f"{values.recovery:.2%}{between}"

@@ -1,13 +1,13 @@
 """What a report says in sentences: what to know first, what stands out, what is in no average."""
 
-from conf.models import MADE_UP, ORIGINAL
+from conf.models import ORIGINAL
 from conf.terminal import listed
 from evaluate.accuracy.judging import engine_findings
 from evaluate.report.decide.comparable import Entry, Ground, Load
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.results.restart_noise import are_apart, bandwidth_of
-from evaluate.results.rows import Row
+from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
 
 MOST_LISTED = 200
@@ -46,7 +46,7 @@ def _second_start_notes(ground: Ground, results: list[str]) -> list[str]:
     scenarios = ",".join(undecided)
     checkpoints = list(dict.fromkeys(name for names in undecided.values() for name in names))
     what = f"model={ground.model} engine={ground.engine} 'scenario=[{scenarios}]'"
-    if ground.rows[0].environment.get("weights") == "random":
+    if ground.rows[0].environment.has_random_weights:
         what += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
     ties = [f"{name} in {load}" for load, names in undecided.items() for name in names]
     return [
@@ -56,10 +56,10 @@ def _second_start_notes(ground: Ground, results: list[str]) -> list[str]:
 
 
 def _weights_notes(ground: Ground) -> list[str]:
-    made_up = [row for row in ground.rows if row.environment.get("weights") == "random"]
+    made_up = [row for row in ground.rows if row.environment.has_random_weights]
     if not made_up:
         return []
-    if ground.engine != "transformers" and any(MADE_UP not in row.environment for row in made_up):
+    if ground.engine != "transformers" and any(row.environment.made_up is None for row in made_up):
         return [
             f"{ground.title}: random weights that vLLM made up, mostly zeros where they are "
             "quantized. They take less power, which flatters long prompts and large batches; "
@@ -148,9 +148,9 @@ def left_out(rows: list[Row], found: list[Ground]) -> list[str]:
     said = []
     for row in rows:
         where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
-        if row.kind in ("speed", "accuracy") and row.invalid:
+        if isinstance(row, SpeedRow | AccuracyRow) and row.invalid:
             said.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
-        elif row.kind in ("failed", "skipped"):
+        elif isinstance(row, FailedRow | SkippedRow):
             said.append(f"{where}: {row.kind}, {row.reason}")
     for ground in found:
         for load in ground.loads:

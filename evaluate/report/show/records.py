@@ -8,7 +8,8 @@ from evaluate.report.decide.comparable import Entry, Ground
 from evaluate.report.decide.curves import BATCH, CONTEXT, curves, families
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities
-from evaluate.results.rows import Row
+from evaluate.results.cells import differing
+from evaluate.results.rows import ProfileRow, Row, SensitivityRow
 from evaluate.results.summary import Summary
 
 Record = dict[str, Any]
@@ -51,16 +52,16 @@ def _record(ground: Ground, entry: Entry, qualities: Qualities) -> Record:
         "runs": len(cell.valid),
         "invalid": len(cell.invalid),
         "kernel": ", ".join(sorted(set(row.kernels.values()))),
-        "weights_gib": row.memory.get("weights_gib"),
+        "weights_gib": row.memory.weights_gib,
         "need_gib": need_gib(entry),
-        "kv_tokens": row.memory.get("kv_cache_tokens"),
-        "kv_requests": row.memory.get("kv_cache_requests"),
+        "kv_tokens": row.memory.kv_cache_tokens,
+        "kv_requests": row.memory.kv_cache_requests,
         "clock_share": entry.clock_share,
-        "prefill_share": cell.share("prefill"),
-        "decode_share": cell.share("decode"),
-        "batch": row.settings.get("batch"),
-        "input_tokens": row.settings.get("input_tokens"),
-        "output_tokens": row.settings.get("output_tokens"),
+        "prefill_share": cell.prefill_share,
+        "decode_share": cell.decode_share,
+        "batch": row.settings.batch,
+        "input_tokens": row.settings.input_tokens,
+        "output_tokens": row.settings.output_tokens,
         "latencies": _runs(cell.values(cell.ranked_by)),
     }
     for name, (value, scale) in SUMMARIES.items():
@@ -151,15 +152,15 @@ def capacity_records(ground: Ground) -> list[Record]:
     for load in ground.loads:
         for entry in load.entries:
             memory = entry.row.memory
-            if "weights_gib" in memory:
+            if memory.weights_gib is not None:
                 found.setdefault(
                     entry.candidate,
                     {
                         "ground": ground.title,
                         "candidate": entry.candidate,
-                        "weights_gib": memory["weights_gib"],
-                        "kv_tokens": memory.get("kv_cache_tokens"),
-                        "start_s": entry.row.startup.get("start_s"),
+                        "weights_gib": memory.weights_gib,
+                        "kv_tokens": memory.kv_cache_tokens,
+                        "start_s": entry.row.startup.start_s,
                     },
                 )
     return list(found.values())
@@ -177,8 +178,11 @@ def limit_records(ground: Ground) -> list[Record]:
         }
         for load in ground.loads
         for entry in load.entries
-        for phase in ("prefill", "decode")
-        if (share := entry.cell.share(phase)) is not None
+        for phase, share in (
+            ("prefill", entry.cell.prefill_share),
+            ("decode", entry.cell.decode_share),
+        )
+        if share is not None
     ]
 
 
@@ -187,44 +191,46 @@ def profile_records(rows: list[Row]) -> list[Record]:
     trace tells them."""
     found = []
     for row, title in _profile_names(rows):
-        for phase, steps, window, kinds in phases(row.values):
-            name = f"{title}, a {phase} step of {window / steps * MILLI:.3g} ms" if phase else title
-            whole = max(window, sum(kinds.values()))  # more where kernels run side by side
+        for phase in phases(row.values):
+            step = f", a {phase.name} step of {phase.window_s / phase.steps * MILLI:.3g} ms"
+            # More than the window where kernels run side by side.
+            whole = max(phase.window_s, sum(phase.kinds_s.values()))
             found += [
                 {
                     "model": row.model,
                     "candidate": row.checkpoint,
                     "scenario": row.measure,
-                    "engine": row.environment.get("engine", ""),
-                    "phase": phase,
-                    "profile": name,
+                    "engine": row.environment.engine or "",
+                    "phase": phase.name,
+                    "profile": title + (step if phase.name else ""),
                     "kind": kind,
-                    "ms": seconds / steps * MILLI,
+                    "ms": seconds / phase.steps * MILLI,
                     "share": seconds / whole,
                 }
-                for kind, seconds in kinds.items()
+                for kind, seconds in phase.kinds_s.items()
             ]
     return found
 
 
-def _profile_names(rows: list[Row]) -> list[tuple[Row, str]]:
+def _profile_names(rows: list[Row]) -> list[tuple[ProfileRow, str]]:
     """Each profile with its checkpoint and whatever else sets it apart from the others."""
-    profiles = [row for row in rows if row.kind == "profile"]
-    facts = [_profile_facts(row) for row in profiles]
-    shared = set.intersection(*(set(fact.items()) for fact in facts)) if facts else set()
+    profiles = [row for row in rows if isinstance(row, ProfileRow)]
+    own = differing([_profile_facts(row) for row in profiles])
     return [
-        (row, ", ".join([row.checkpoint, *(v for n, v in fact.items() if (n, v) not in shared)]))
-        for row, fact in zip(profiles, facts, strict=True)
+        (row, ", ".join([row.checkpoint, *facts.values()]))
+        for row, facts in zip(profiles, own, strict=True)
     ]
 
 
 def _profile_facts(row: Row) -> dict[str, str]:
     """What a profile depends on beside its checkpoint, in words."""
-    environment = row.environment
-    found = {"model": row.model, "measure": row.measure}
-    found |= {name: str(environment.get(name, "")) for name in ("engine", "device")}
-    options = environment.get("engine_options", {})
-    return found | {name: f"{name}={value}" for name, value in options.items()}
+    options = row.environment.facts("engine_options")
+    return {
+        "model": row.model,
+        "measure": row.measure,
+        **row.environment.facts("engine", "device"),
+        **{name: f"{name}={value}" for name, value in options.items()},
+    }
 
 
 def operator_records(rows: list[Row]) -> list[Record]:
@@ -234,15 +240,15 @@ def operator_records(rows: list[Row]) -> list[Record]:
             "model": row.model,
             "candidate": row.checkpoint,
             "scenario": row.measure,
-            "engine": row.environment.get("engine", ""),
+            "engine": row.environment.engine or "",
             "profile": title,
-            "name": readable(operator["name"])[:NAME_LENGTH],
-            "self_cpu_ms": operator["self_cpu_s"] * MILLI,
-            "self_cuda_ms": operator["self_cuda_s"] * MILLI,
-            "calls": operator["calls"],
+            "name": readable(operator.name)[:NAME_LENGTH],
+            "self_cpu_ms": operator.self_cpu_s * MILLI,
+            "self_cuda_ms": operator.self_cuda_s * MILLI,
+            "calls": operator.calls,
         }
         for row, title in _profile_names(rows)
-        for operator in row.values.get("operators", [])[:OPERATORS]
+        for operator in row.values.operators[:OPERATORS]
     ]
 
 
@@ -253,14 +259,14 @@ def sensitivity_records(rows: list[Row]) -> list[Record]:
             "model": row.model,
             "candidate": row.checkpoint,
             "panel": f"{row.model}, {row.checkpoint}",
-            "block": block["block"],
-            "divergence": block["divergence"],
-            "mib": block["bytes"] / 2**20,
+            "block": block.block,
+            "divergence": block.divergence,
+            "mib": block.bytes / 2**20,
             "advice": "worth leaving out"
-            if block["block"] in row.values["worth_ignoring"]
+            if block.block in row.values.worth_ignoring
             else "quantize",
         }
         for row in rows
-        if row.kind == "sensitivity"
-        for block in row.values["blocks"]
+        if isinstance(row, SensitivityRow)
+        for block in row.values.blocks
     ]

@@ -30,7 +30,7 @@ class Setting:
 
 def settings(rows: list[Row]) -> list[Setting]:
     found = []
-    for ground in setups([row for row in rows if row.environment]):
+    for ground in setups([row for row in rows if row.environment.names]):
         values: dict[str, list[str]] = defaultdict(list)
         for environment in _different(ground.rows):
             for name, value in environment.items():
@@ -50,7 +50,8 @@ def _different(rows: list[Row]) -> list[dict[str, Any]]:
     """Each environment once, without what belongs to a single checkpoint."""
     found = {}
     for row in rows:
-        shared = {name: v for name, v in row.environment.items() if name not in OF_ONE}
+        known = row.environment.content()
+        shared = {name: value for name, value in known.items() if name not in OF_ONE}
         found[json.dumps(shared, sort_keys=True)] = shared
     return list(found.values())
 

@@ -16,7 +16,7 @@ def made_up(checkpoint: str, factor: float = 1.0, sparse: bool = False) -> list[
     latencies = [factor * latency for latency in STEADY]
     rows = runs(Cell(checkpoint, latencies, weights="random", format="w8a8"))
     for row in rows:
-        row.environment |= {"made_up": 1, "pruned": sparse}
+        row.environment = row.environment.with_fields(made_up=1, pruned=sparse)
     return rows
 
 
@@ -47,16 +47,16 @@ def test_pruned_weights_are_no_twins_of_dense_ones() -> None:
 def test_the_clock_that_power_left_is_said() -> None:
     rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY, "long_context"))
     for row in rows:
-        row.environment["max_sm_clock_mhz"] = 1980.0
-        row.values["sm_clock_mhz"] = 1584.0 if row.checkpoint == "w8a8" else 1980.0
+        row.environment.max_sm_clock_mhz = 1980.0
+        row.values.sm_clock_mhz = 1584.0 if row.checkpoint == "w8a8" else 1980.0
     where = "most under w8a8 in long_context: to 80%"
     assert findings([ground_of(rows)], rows) == [f"the clock is lowered, {where}"]
     for share, said in ((0.4, [f"the power limit lowers the clock, {where}"]), (0.0, [])):
         for row in rows:
-            row.values["power_capped_share"] = share
+            row.values.power_capped_share = share
         assert findings([ground_of(rows)], rows) == said
     for row in rows:
-        row.values |= {"sm_clock_mhz": 1950.0, "power_capped_share": 0.4}
+        row.values = row.values.with_fields(sm_clock_mhz=1950.0, power_capped_share=0.4)
     assert findings([ground_of(rows)], rows) == []
 
 
@@ -74,7 +74,7 @@ def test_who_ran_on_another_machine_than_the_original_is_named() -> None:
     rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY), Cell("w4a16", STEADY))
     for row in rows:
         read = 4428.0 if row.checkpoint == "w4a16" else 4250.0
-        row.limit |= {"rates": "measured", "bandwidth_gb_s": read}
+        row.limit = row.limit.with_fields(rates="measured", bandwidth_gb_s=read)
     (said,) = [note for note in notes([ground_of(rows)], ["r.jsonl"]) if "another machine" in note]
     assert "4,250, 4,428 GB/s" in said
     assert said.endswith("all: w4a16; intervals allow for 3.5% between machines")

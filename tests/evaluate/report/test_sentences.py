@@ -14,6 +14,7 @@ from evaluate.report.show.sentences import sentence_lists
 from evaluate.report.show.tables import measured
 from evaluate.report.show.terminal_tables import PLUS_MINUS, plus_minus, speed_table
 from evaluate.report.story import write_report
+from evaluate.results.row_types import WorkloadSettings
 from evaluate.results.summary import summarize
 from tests.evaluate.report.made import Cell, runs, write
 
@@ -33,12 +34,12 @@ SPREAD = [1.0, 1.02, 0.98, 1.01]
             "16,384 tokens in, TTFT target 500 ms",
         ),
         ({"rate": 2.5, "shared_prefix": 12}, "2.5 requests/s arriving, shared prefix 12"),
-        ({"batch": None, "input_tokens": "many"}, "input tokens many"),
+        ({"input_tokens": 8, "prefix": None, "shape": "many"}, "8 tokens in, shape many"),
         ({}, ""),
     ],
 )
 def test_a_load_in_words(settings: dict[str, Any], words: str) -> None:
-    assert load_words(settings) == words
+    assert load_words(WorkloadSettings(**settings)) == words
 
 
 def test_plus_minus_is_one_quantity_in_the_terminal_in_markdown_and_on_the_page(

@@ -8,8 +8,9 @@ import pytest
 
 from evaluate.results.cells import Cell
 from evaluate.results.restart_noise import Noise, Spread, are_apart, learned, noise_of, ratio_of
-from evaluate.results.rows import Row
+from evaluate.results.row_types import Limit, Startup
 from evaluate.results.significance import STATED_START, Sample, Start, compare
+from tests.evaluate.made_rows import speed_row, without
 
 LOADS = [f"load_{number}" for number in range(7)]
 WITHOUT_TWINS = "load_7"
@@ -77,14 +78,12 @@ def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_too_little
 
 def cell(checkpoint: str, latencies: list[float], **facts: Any) -> Cell:
     """The same to the engine as any other, but for the facts that are given."""
-    found = Cell("base", checkpoint, checkpoint)
+    found = Cell("base", checkpoint)
     for repeat, latency in enumerate(latencies):
-        environment = {"quantization_sha256": "w8a8"} | facts.get("environment", {})
-        row = Row("speed", facts.get("model", "tiny"), checkpoint, "base", repeat, checkpoint)
-        row.environment, row.kernels = environment, facts.get("kernels", {})
-        row.memory, row.limit = facts.get("memory", {}), facts.get("limit", {})
-        row.values = {"latency_s": latency, "ttft_last_s": latency**2}
-        found.valid.append(row)
+        given = {"checkpoint": checkpoint, "repeat": repeat} | facts
+        given["environment"] = {"quantization_sha256": "w8a8"} | facts.get("environment", {})
+        given["values"] = {"latency_s": latency, "ttft_last_s": latency**2}
+        found.valid.append(speed_row(**given))
     return found
 
 
@@ -121,7 +120,7 @@ def test_twins_have_two_runs_and_a_known_format_and_stand_in_one_part() -> None:
     assert noise_of([{"base": [one, cell("ptq", [1.1])]}]).starts.members == 0
     for member in (one, other):
         for row in member.valid:
-            del row.environment["quantization_sha256"]
+            row.environment = without(row.environment, "quantization_sha256")
     assert noise_of([{"base": [one, other]}]).starts.members == 0
 
 
@@ -192,11 +191,11 @@ def test_a_cell_that_was_measured_in_two_starts_is_its_own_twin() -> None:
     one = cell("fp8", [1.0, 1.001, 1.03, 1.031, 1.2])
     assert noise_of([{"base": [one]}]).starts.members == 0
     for row, start in zip(one.valid, (100.0, 100.0, 47.5, 47.5, 60.0), strict=True):
-        row.startup = {"start_s": start}
+        row.startup = Startup(start_s=start)
     noise = noise_of([{"base": [one]}])
     assert (noise.starts.members, noise.starts.kinds) == (2, 1)
     assert noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), rel=0.02)
     for row, bandwidth in zip(one.valid, (4250.0, 4250.0, 4428.0, 4428.0, 4428.0), strict=True):
-        row.limit = on(bandwidth)["limit"]
+        row.limit = Limit(**on(bandwidth)["limit"])
     resumed = noise_of([{"base": [one]}])
     assert (resumed.starts.members, resumed.machines.members) == (0, 2)
