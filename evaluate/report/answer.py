@@ -11,8 +11,9 @@ from conf.compose import from_mapping
 from conf.entry import answer_flags
 from conf.errors import bad_input
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.comparable import Entry, Ground
-from evaluate.report.decide.gather import Answer, make_report
+from evaluate.report.contents import make_report
+from evaluate.report.decide.comparison import ComparisonGroup, Entry
+from evaluate.report.decide.decision import Answer
 
 VLLM = ("vllm", "vllm_server")
 # Set for a measurement, or by the machine; a server chooses its own.
@@ -28,16 +29,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             f"{len(found.faults)} lines cannot be read, the first: {found.faults[0]}; "
             "mend or remove them, or name what to serve with checkpoint= or recipe="
         )
-    fitting = [one for one in found.answers if _fits(one.ground, request)]
+    fitting = [one for one in found.answers if _fits(one.group, request)]
     if not fitting:
-        known = "; ".join(ground.title for ground in found.grounds) or "no speed"
+        known = "; ".join(group.title for group in found.groups) or "no speed"
         raise bad_input(
             f"results={request['results']}: nothing of {request['model']} in vLLM on this "
             f"machine ({request['device']}); measured are: {known}"
         )
     chosen = fitting[0]
     if chosen.whole.candidate is None:
-        raise bad_input(f"results={request['results']}: {chosen.ground.title}: {chosen.whole.why}")
+        raise bad_input(f"results={request['results']}: {chosen.group.title}: {chosen.whole.why}")
     entries = _entries(chosen)
     name = Path(request["results"]).name
     options = {
@@ -62,17 +63,17 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fits(ground: Ground, request: dict[str, Any]) -> bool:
-    environment = ground.rows[0].environment
+def _fits(group: ComparisonGroup, request: dict[str, Any]) -> bool:
+    environment = group.rows[0].environment
     same_device = environment.device == request["device"]
     if same_device and environment.cpu is not None and request["device"] == "cpu":
         same_device = environment.cpu == request["cpu"]
-    return ground.model == request["model"] and ground.engine in VLLM and same_device
+    return group.model == request["model"] and group.engine in VLLM and same_device
 
 
 def _entries(chosen: Answer) -> list[Entry]:
     candidate = chosen.whole.candidate or ""
-    found = [load.of(candidate) for load in chosen.ground.loads]
+    found = [workload.of(candidate) for workload in chosen.group.workloads]
     return [entry for entry in found if entry is not None]
 
 

@@ -1,11 +1,11 @@
-"""What a candidate needs on the card: its weights, its graphs, and the cache of the load itself."""
+"""The GPU memory that a candidate needs: weights, graphs, and the KV cache of the workload."""
 
-from evaluate.report.decide.comparable import Entry
+from evaluate.report.decide.comparison import Entry
 from evaluate.results.row_types import Memory
 
 
 def need_gib(entry: Entry) -> float | None:
-    """Not what the engine took, which is all there is, but what this load makes it use. For an
+    """Not what the engine took, which is all there is, but what this workload makes it use. For an
     engine that takes as it goes, the peak."""
     memory, settings = entry.row.memory, entry.row.settings
     weights, cached = memory.weights_gib, memory.kv_cache_tokens

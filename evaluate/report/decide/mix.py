@@ -1,4 +1,4 @@
-"""Which candidate serves a whole mix of loads in the least time, under targets."""
+"""Which candidate serves a whole mix of workloads in the least time, under targets."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
 from conf.terminal import MOST_NAMED, listed
-from evaluate.report.decide.comparable import Entry, Ground, Load
+from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.report.decide.ranking import ratio_of, unbeaten
 from evaluate.report.decide.recommend import (
@@ -40,7 +40,7 @@ class Standing:
 
     candidate: str
     entries: Entries
-    """By load."""
+    """By workload."""
     quality: Quality | None
     reasons: list[str]
     """Targets that it misses."""
@@ -51,16 +51,16 @@ class Standing:
 
 
 def choose_mix(
-    ground: Ground, mix: dict[str, float], targets: TargetsConfig, qualities: Qualities
+    group: ComparisonGroup, mix: dict[str, float], targets: TargetsConfig, qualities: Qualities
 ) -> Choice:
     """The candidate that serves the whole mix in the least time, of those that meet the targets
-    in every load of it. A share is one of the time that the original spends."""
+    in every workload of it. A share is one of the time that the original spends."""
     title = "the mix" if mix else "all scenarios alike"
-    shares, missing = shares_of(ground, mix)
+    shares, missing = shares_of(group, mix)
     if missing:
         return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
-    noise = ground.noise
-    standing, refused = _standing(ground, shares, targets, qualities)
+    noise = group.noise
+    standing, refused = _standing(group, shares, targets, qualities)
     served = [one for one in standing if not one.reasons]
     if not served:
         words = "no candidate can be ranked in all of it"
@@ -69,7 +69,7 @@ def choose_mix(
         return Choice(title, None, why=words, refused=refused)
     originals = [one for one in standing if one.some.checkpoint == ORIGINAL]
     if not originals:
-        return Choice(title, None, why=_without_original(ground, shares), refused=refused)
+        return Choice(title, None, why=_without_original(group, shares), refused=refused)
     reference = min(originals, key=lambda one: _left(one, originals[0], shares))
     some_judged = any(one.quality for one in standing if one.some.checkpoint != ORIGINAL)
     pool = [one for one in served if may_be_headline(one.some, one.quality, some_judged, targets)]
@@ -91,7 +91,7 @@ def choose_mix(
     ]
     words = reasons_for(best.some, [one.some for one in level], best.quality, ratio)
     return Choice(
-        load=title,
+        workload=title,
         candidate=best.candidate,
         ratio=ratio,
         quality=best.quality,
@@ -108,16 +108,16 @@ def choose_mix(
 
 
 def _standing(
-    ground: Ground, shares: dict[str, float], targets: TargetsConfig, qualities: Qualities
+    group: ComparisonGroup, shares: dict[str, float], targets: TargetsConfig, qualities: Qualities
 ) -> tuple[list[Standing], list[Refusal]]:
     """Who ran and can be ranked in all of it; and who may not be served, with the reasons."""
-    loads = {load.name: load for load in ground.loads if load.name in shares}
+    workloads = {workload.name: workload for workload in group.workloads if workload.name in shares}
     found, refused = [], []
-    for candidate in ground.candidates:
+    for candidate in group.candidates:
         entries: Entries = {}
         gaps: dict[str, list[str]] = defaultdict(list)
-        for name, load in loads.items():
-            entry = load.of(candidate)
+        for name, workload in workloads.items():
+            entry = workload.of(candidate)
             if entry is None or entry.rank is None:
                 gaps["not measured" if entry is None else "cannot be ranked"].append(name)
             else:
@@ -135,12 +135,12 @@ def _standing(
     return found, refused
 
 
-def _without_original(ground: Ground, shares: dict[str, float]) -> str:
+def _without_original(group: ComparisonGroup, shares: dict[str, float]) -> str:
     """In which workloads of the mix the original is missing or unranked, and why."""
     missing: dict[str, list[str]] = defaultdict(list)
-    for load in ground.loads:
-        if load.name in shares and (words := no_original(load)):
-            missing[words].append(load.name)
+    for workload in group.workloads:
+        if workload.name in shares and (words := no_original(workload)):
+            missing[words].append(workload.name)
     said = [f"{words}: {listed(names)}" for words, names in missing.items()]
     return "; ".join(said) or f"in parts of the mix, {NO_ORIGINAL}"
 
@@ -164,7 +164,7 @@ def _differs(one: Standing, other: Standing, shares: dict[str, float], noise: No
 def mixed(
     entries: Entries, reference: Entries, shares: dict[str, float], noise: Noise
 ) -> Ratio | None:
-    """Times as fast over a mix: the time that is left of each share, added up. All loads of a
+    """Times as fast over a mix: the time that is left of each share, added up. All workloads of a
     candidate come from one start of the engine, so that their errors may well point the same way:
     they are added up, too."""
     left = half = 0.0
@@ -177,23 +177,23 @@ def mixed(
     return Ratio(1 / left, 1 / (left + half), 1 / max(left - half, SMALLEST))
 
 
-def shares_of(ground: Ground, mix: dict[str, float]) -> tuple[dict[str, float], list[str]]:
-    """The mix asked for, or every standard scenario alike, or all there is, by load; they add up
-    to 1. A scenario that was run with several lengths shares its part among them. Beside it, what
-    was asked for and not measured here."""
-    loads: dict[str, list[Load]] = defaultdict(list)
-    for load in ground.loads:
-        loads[load.measure].append(load)
-        if load.name != load.measure:
-            loads[load.name].append(load)
-    wanted = dict(mix) or {name: 1.0 for name in STANDARD if name in loads}
-    wanted = wanted or {load.name: 1.0 for load in ground.loads}
-    missing = [name for name in wanted if name not in loads]
+def shares_of(group: ComparisonGroup, mix: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+    """The shares of a mix by workload, which add up to 1; and what was asked for and not measured
+    here. Without a mix, every standard scenario counts alike, or else every workload. A scenario
+    that was run with several lengths shares its part among them."""
+    workloads: dict[str, list[Workload]] = defaultdict(list)
+    for workload in group.workloads:
+        workloads[workload.measure].append(workload)
+        if workload.name != workload.measure:
+            workloads[workload.name].append(workload)
+    wanted = dict(mix) or {name: 1.0 for name in STANDARD if name in workloads}
+    wanted = wanted or {workload.name: 1.0 for workload in group.workloads}
+    missing = [name for name in wanted if name not in workloads]
     total = sum(wanted.values())
     shares: dict[str, float] = defaultdict(float)
     for name, share in wanted.items():
-        for load in loads.get(name, []):
-            shares[load.name] += share / total / len(loads[name])
+        for workload in workloads.get(name, []):
+            shares[workload.name] += share / total / len(workloads[name])
     return dict(shares), missing
 
 

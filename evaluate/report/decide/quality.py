@@ -1,11 +1,12 @@
 """What is left of the original's quality, from the rows that judged it."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conf.models import ORIGINAL
 from evaluate.accuracy.divergence import BROKEN, VERDICTS
-from evaluate.report.decide.comparable import Entry
+from evaluate.report.decide.comparison import Entry
 from evaluate.results.rows import AccuracyRow, Row
 
 
@@ -43,7 +44,7 @@ class Qualities:
         return _worst(found) if found else None
 
 
-def qualities(rows: list[Row]) -> Qualities:
+def qualities(rows: Sequence[Row]) -> Qualities:
     weights: dict[tuple[str, str, str], list[AccuracyRow]] = defaultdict(list)
     names: dict[tuple[str, str], list[AccuracyRow]] = defaultdict(list)
     for row in rows:

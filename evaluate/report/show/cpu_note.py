@@ -12,7 +12,7 @@ from evaluate.results.results_file import read
 from evaluate.results.rows import Row, SpeedRow, current
 
 SLOWER = 1.1  # times the original's latency; below, it may be noise
-# results/h200-qwen3-8b: w8a8_smooth_gptq under the loads of README's table, slowest and fastest.
+# results/h200-qwen3-8b: w8a8_smooth_gptq in README's table, slowest and fastest workload.
 ON_H200 = ("1.29", "1.34")
 
 
@@ -42,7 +42,7 @@ def notes(rows: list[Row]) -> list[str]:
 
 
 def _times_slower(rows: list[Row]) -> dict[str, float]:
-    """How many times as long as the original each INT8 checkpoint takes, the median over loads."""
+    """How many times as long as the original each INT8 checkpoint takes, as the median."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         if not isinstance(row, SpeedRow) or row.environment.device != CPU:

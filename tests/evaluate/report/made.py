@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluate.report.decide.comparable import Ground, grounds
+from evaluate.report.decide.comparison import ComparisonGroup, comparison_groups
 from evaluate.report.decide.ranking import rank_all
 from evaluate.results.row_types import Environment, Limit, Memory, WorkloadSettings
 from evaluate.results.row_values import QuickAccuracy, SpeedValues
@@ -104,8 +104,8 @@ def write(path: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
-def ranked(rows: Sequence[Row], max_spread: float = 0.1) -> list[Ground]:
-    """The grounds of rows, with ratios and ranks."""
-    found = grounds(rows)
+def ranked(rows: Sequence[Row], max_spread: float = 0.1) -> list[ComparisonGroup]:
+    """The comparison groups of rows, with ratios and ranks."""
+    found = comparison_groups(rows)
     rank_all(found, max_spread)
     return found

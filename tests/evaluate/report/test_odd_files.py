@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.gather import Report, make_report
+from evaluate.report.contents import Report, make_report
 from evaluate.report.show.markdown import escape
-from evaluate.report.story import write_report
+from evaluate.report.writing import write_report
 from evaluate.results.results_file import read
 from evaluate.results.rows import Row, line_content
 from tests.evaluate.made_rows import failed_row, skipped_row, without
@@ -44,7 +44,7 @@ def test_rows_that_were_measured_again_do_not_come_back_with_another_file(tmp_pa
     for row in new:
         row.generation, row.time = 1, "2026-02-01T00:00:00+00:00"
     report = report_of(tmp_path, old, [*old, *new])
-    (entry,) = report.grounds[0].loads[0].entries
+    (entry,) = report.groups[0].workloads[0].entries
     assert entry.cell.values("latency_s") == [2.0, 2.0, 2.0]
     assert any("no longer count" in note for note in report.notes)
 
@@ -54,9 +54,9 @@ def test_two_sessions_are_two_lines_and_show_how_much_starts_differ(tmp_path: Pa
     for row in other:
         row.time = "2026-02-01T00:00:00+00:00"
     report = report_of(tmp_path, one, other)
-    (ground,) = report.grounds
-    assert [entry.candidate for entry in ground.loads[0].entries] == ["w4a16", "w4a16 #2"]
-    assert ground.noise.starts.usual == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.001)
+    (group,) = report.groups
+    assert [entry.candidate for entry in group.workloads[0].entries] == ["w4a16", "w4a16 #2"]
+    assert group.noise.starts.usual == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.001)
     assert any("more than one session" in note for note in report.notes)
 
 
@@ -67,14 +67,14 @@ def test_a_run_that_was_taken_again_because_it_was_invalid_is_no_other_session(
     again = runs(Cell("w4a16", [2 * t for t in STEADY]))[0]
     rows[0].invalid, again.time = ["the GPU was throttled"], "2026-02-01T00:00:00+00:00"
     report = report_of(tmp_path, [*rows, again])
-    (entry,) = report.grounds[0].loads[0].entries
+    (entry,) = report.groups[0].workloads[0].entries
     assert entry.cell.values("latency_s") == [*STEADY[1:], 2 * STEADY[0]]
     assert not any("session" in note for note in report.notes)
 
 
 def sessions_of(report: Report) -> dict[str, list[float]]:
-    (load,) = report.grounds[0].loads
-    return {entry.candidate: entry.cell.values("latency_s") for entry in load.entries}
+    (workload,) = report.groups[0].workloads
+    return {entry.candidate: entry.cell.values("latency_s") for entry in workload.entries}
 
 
 def test_another_file_is_another_session_as_a_whole(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_loads_that_differ_in_any_setting_have_names_of_their_own(tmp_path: Path
             row.key += str(most)
             row.settings.requests = most
     report = report_of(tmp_path, [*one, *other])
-    names = [load.name for load in report.grounds[0].loads]
+    names = [workload.name for workload in report.groups[0].workloads]
     assert [name.rpartition(", ")[2] for name in names] == ["requests 100)", "requests 200)"]
 
 
@@ -120,7 +120,7 @@ def test_a_time_in_one_run_only_ranks_nothing(tmp_path: Path) -> None:
     report = report_of(
         tmp_path, [*bad, *runs(Cell("fast", STEADY), Cell("slow", [2.0, 2.0, 2.01]))]
     )
-    ranks = {entry.candidate: entry.rank for entry in report.grounds[0].loads[0].entries}
+    ranks = {entry.candidate: entry.rank for entry in report.groups[0].workloads[0].entries}
     assert ranks == {"bad": None, "fast": 1, "slow": 2}
 
 
@@ -141,7 +141,7 @@ def test_other_weights_of_the_same_name_stay_apart_in_every_load(tmp_path: Path)
     )  # fmt: skip
     for row in rows[-3:]:
         row.environment.checkpoint_sha256 = "0123456789"
-    candidates = report_of(tmp_path, rows).grounds[0].candidates
+    candidates = report_of(tmp_path, rows).groups[0].candidates
     assert set(candidates) == {"w4a16 (weights w4a16)", "w4a16 (weights 01234567)"}
 
 
@@ -201,5 +201,5 @@ def test_a_run_that_stands_out_is_in_no_figure(tmp_path: Path) -> None:
     rows = runs(Cell("original", [1.0, 1.0, 1.0, 1.0, 9.0]))
     for number, row in enumerate(rows):
         row.values.joules_per_output_token = 100.0 if number == 4 else 1.0
-    entry = report_of(tmp_path, rows).grounds[0].loads[0].entries[0]
+    entry = report_of(tmp_path, rows).groups[0].workloads[0].entries[0]
     assert entry.cell.summary("joules_per_output_token").mean == 1.0  # type: ignore[union-attr]

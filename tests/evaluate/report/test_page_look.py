@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page
 
 from conf.schema.report import ReportConfig
 from evaluate.report.show.terminal_tables import PLUS_MINUS
-from evaluate.report.story import write_report
+from evaluate.report.writing import write_report
 from evaluate.results.row_types import Limit, Memory
 from evaluate.results.row_values import SpeedValues
 from tests.evaluate.report.browser import CHROMIUM, STEADY, opened, shown, wait_for_charts

@@ -6,8 +6,8 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.report import ReportConfig, TargetsConfig
-from evaluate.report.decide.comparable import grounds
-from evaluate.report.decide.gather import make_report
+from evaluate.report.contents import make_report
+from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.mix import choose_mix
 from evaluate.report.decide.quality import qualities
@@ -27,7 +27,7 @@ def timed(checkpoint: str, seconds: float, measure: str = "interactive") -> Cell
 
 def chosen(rows: list[Row], targets: TargetsConfig | None = None) -> Choice:
     found = ranked(rows)
-    return choose(found[0].loads[0], targets or TargetsConfig(), qualities(rows), Noise())
+    return choose(found[0].workloads[0], targets or TargetsConfig(), qualities(rows), Noise())
 
 
 def mixed(rows: list[Row], mix: dict[str, float], targets: TargetsConfig | None = None) -> Choice:
@@ -187,8 +187,8 @@ def test_without_a_ranked_original_nothing_is_recommended(latencies: list[float]
     rows += runs(Cell("original", latencies), timed("w4a16", 0.5))
     found = ranked(rows)[0]
     choices = {
-        load.name: choose(load, TargetsConfig(), qualities(rows), found.noise)
-        for load in found.loads
+        workload.name: choose(workload, TargetsConfig(), qualities(rows), found.noise)
+        for workload in found.workloads
     }
     assert choices["base"].candidate == "w4a16"
     assert choices["interactive"].candidate is None
@@ -278,7 +278,7 @@ def test_equal_quality_on_both_sides_of_all_of_it_leaves_the_choice_to_memory() 
 
 def test_memory_is_never_more_than_the_cache_that_there_was() -> None:
     rows = runs(Cell("original", STEADY, batch=1000, inputs=1000))
-    found = grounds(rows)[0].loads[0].entries[0]
+    found = comparison_groups(rows)[0].workloads[0].entries[0]
     assert need_gib(found) == pytest.approx(15 + 1000 / 1024)
 
 

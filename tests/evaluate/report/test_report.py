@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.gather import make_report
-from evaluate.report.story import write_report
+from evaluate.report.contents import make_report
+from evaluate.report.writing import write_report
 from evaluate.results.rows import ProfileRow, Row, SensitivityRow, line_content
 from tests.conftest import Run
 from tests.evaluate.made_rows import failed_row, row_with, skipped_row
@@ -73,7 +73,7 @@ def test_duplicates_count_once_and_are_said(tmp_path: Path) -> None:
     one, other = (write(tmp_path / f"{name}.jsonl", SPEED) for name in "ab")
     report = make_report(ReportConfig(results=[str(one), str(other)]))
     assert "10 rows stand there more than once and count once" in report.notes
-    assert {len(e.cell.valid) for g in report.grounds for e in g.loads[0].entries} == {5}
+    assert {len(e.cell.valid) for g in report.groups for e in g.workloads[0].entries} == {5}
 
 
 def test_other_gpus_versions_and_no_original_are_shown_apart(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from conf.errors import QuantlineError
 from conf.schema.report import CompareConfig, ReportConfig
 from evaluate import compare
+from evaluate.report import contents
 from evaluate.report.answer import answer
-from evaluate.report.decide import gather
 from evaluate.report.show.markdown import write_markdown
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import append, misfit, read, row_of
@@ -277,7 +277,7 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any damage is either named, or leaves a row that everything can read."""
-    monkeypatch.setattr(gather, "charts", lambda *_: [])  # drawing takes a second each time
+    monkeypatch.setattr(contents, "charts", lambda *_: [])  # drawing takes a second each time
     chance = random.Random(17)
     rows = all_kinds()
     path, whole = tmp_path / "results.jsonl", tmp_path / "whole.jsonl"
@@ -287,7 +287,7 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
         "model": "qwen3-8b", "device": "NVIDIA H200", "cpu": "",
     }  # fmt: skip
     readers: list[Callable[[], object]] = [
-        lambda: write_markdown(gather.make_report(ReportConfig(results=[str(path)])), tmp_path),
+        lambda: write_markdown(contents.make_report(ReportConfig(results=[str(path)])), tmp_path),
         lambda: compare.main(CompareConfig(results=[str(path), str(whole)])),
         lambda: answer(request),
     ]

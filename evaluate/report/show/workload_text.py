@@ -19,8 +19,8 @@ WORDS = {
 }
 
 
-def load_words(workload: WorkloadSettings) -> str:
-    """A load's settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
+def workload_text(workload: WorkloadSettings) -> str:
+    """Its settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
     settings = workload.content()
     names = [
         *(name for name in WORDS if name in settings),

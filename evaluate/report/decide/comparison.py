@@ -1,10 +1,11 @@
-"""What may stand side by side: one model on one device in one version of one engine.
+"""Which rows may be compared: those of one model on one device in one version of one engine.
 
-Within such a ground every candidate is a checkpoint with the options it was run with, and every
-load a scenario with its lengths. Nothing is compared across grounds.
+Within such a comparison group every candidate is a checkpoint with the options it was run with,
+and every workload a scenario with its lengths. Nothing is compared across groups.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,9 +27,9 @@ LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 @dataclass
 class Entry:
-    """A candidate under a load, and what the report makes of it."""
+    """A candidate under a workload, and what the report makes of it."""
 
-    load: "Load"
+    workload: "Workload"
     cell: Cell
     candidate: str
     """The checkpoint and the options that set it apart."""
@@ -62,7 +63,7 @@ class Entry:
 
 
 @dataclass
-class Load:
+class Workload:
     """A scenario as it was asked for, and the candidates that ran it, fastest first."""
 
     measure: str
@@ -77,7 +78,7 @@ class Load:
 
 
 @dataclass
-class Ground:
+class ComparisonGroup:
     """Everything that was measured of one model on one device in one version of one engine."""
 
     model: str
@@ -85,9 +86,9 @@ class Ground:
     engine: str
     versions: dict[str, str]
     rows: list[Row]
-    loads: list[Load] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
-    """Versions that set it apart from another ground that would have the same title."""
+    """Versions that set it apart from another comparison group that would have the same title."""
     noise: Noise = field(default_factory=Noise)
     """Between starts of the engine, and between machines."""
 
@@ -109,19 +110,19 @@ class Ground:
     @property
     def candidates(self) -> list[str]:
         """Originals first, then in the order in which they were measured."""
-        seen = {e.candidate: e.checkpoint for load in self.loads for e in load.entries}
+        seen = {e.candidate: e.checkpoint for workload in self.workloads for e in workload.entries}
         return sorted(seen, key=lambda candidate: seen[candidate] != ORIGINAL)
 
 
-def grounds(rows: list[Row]) -> list[Ground]:
-    """The speed rows by ground, the one with the most runs first, each with its loads."""
-    found = setups([row for row in rows if isinstance(row, SpeedRow)])
-    for ground in found:
-        ground.loads = _loads(ground.rows)
-    return found
+def comparison_groups(rows: Sequence[Row]) -> list[ComparisonGroup]:
+    """The speed rows by group, the one with the most runs first, each with its workloads."""
+    groups = grouped([row for row in rows if isinstance(row, SpeedRow)])
+    for group in groups:
+        group.workloads = _workloads(group.rows)
+    return groups
 
 
-def setups(rows: list[Row]) -> list[Ground]:
+def grouped(rows: Sequence[Row]) -> list[ComparisonGroup]:
     """Rows of any kind by model, device, engine and versions."""
     parts: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -130,20 +131,22 @@ def setups(rows: list[Row]) -> list[Ground]:
     for members in sorted(parts.values(), key=len, reverse=True):
         first = members[0].environment
         engine = first.engine or ""
-        found.append(Ground(members[0].model, _device(first), engine, first.versions, members))
+        found.append(
+            ComparisonGroup(members[0].model, _device(first), engine, first.versions, members)
+        )
     _title_apart(found)
     return found
 
 
-def _title_apart(found: list[Ground]) -> None:
-    alike: dict[str, list[Ground]] = defaultdict(list)
-    for ground in found:
-        alike[ground.title].append(ground)
-    for group in alike.values():
-        shared = set.intersection(*(set(ground.versions.items()) for ground in group))
-        for ground in group:
-            del ground.title  # it is made anew, with what sets it apart
-            ground.apart = [f"{n} {v}" for n, v in ground.versions.items() if (n, v) not in shared]
+def _title_apart(found: list[ComparisonGroup]) -> None:
+    alike: dict[str, list[ComparisonGroup]] = defaultdict(list)
+    for group in found:
+        alike[group.title].append(group)
+    for same_name in alike.values():
+        shared = set.intersection(*(set(group.versions.items()) for group in same_name))
+        for group in same_name:
+            del group.title  # it is made anew, with what sets it apart
+            group.apart = [f"{n} {v}" for n, v in group.versions.items() if (n, v) not in shared]
 
 
 def _identity(row: Row) -> tuple[str, ...]:
@@ -160,15 +163,15 @@ def _device(environment: Environment) -> str:
     return f"{environment.cpu or 'CPU'}, {environment.cores or '?'} cores"
 
 
-def _loads(rows: list[Row]) -> list[Load]:
+def _workloads(rows: list[Row]) -> list[Workload]:
     usual = _usual([chosen_options(row) for row in rows])
     weights: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         weights[row.checkpoint].add(_sha256(row))
-    found: dict[str, Load] = {}
+    found: dict[str, Workload] = {}
     for cell in cells(rows):
         place = cell.measure + cell.settings_name
-        load = found.setdefault(place, Load(cell.measure, cell.measure, cell.settings))
+        workload = found.setdefault(place, Workload(cell.measure, cell.measure, cell.settings))
         row = cell.row
         options = chosen_options(row)
         own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
@@ -176,9 +179,9 @@ def _loads(rows: list[Row]) -> list[Load]:
         if len(weights[cell.checkpoint]) > 1:
             own.append(f"weights {_sha256(row)[:8]}")
         label = cell.checkpoint + (f" ({', '.join(own)})" if own else "")
-        load.entries.append(Entry(load, cell, label, options))
-    for load in found.values():
-        _number(load)
+        workload.entries.append(Entry(workload, cell, label, options))
+    for workload in found.values():
+        _number(workload)
     _name_apart(list(found.values()))
     return list(found.values())
 
@@ -187,10 +190,10 @@ def _sha256(row: Row) -> str:
     return row.environment.checkpoint_sha256 or ""
 
 
-def _number(load: Load) -> None:
+def _number(workload: Workload) -> None:
     """Another context, or another start of the same candidate, keeps its own line."""
-    for entry in load.entries:
-        alike = [other for other in load.entries if other.candidate == entry.candidate]
+    for entry in workload.entries:
+        alike = [other for other in workload.entries if other.candidate == entry.candidate]
         contexts = {_context(other) for other in alike}
         if len(alike) > 1 and len(contexts) == len(alike):
             for other in alike:
@@ -214,17 +217,17 @@ def _usual(options: list[dict[str, str]]) -> dict[str, str]:
     return usual
 
 
-def _name_apart(loads: list[Load]) -> None:
-    """One name with two settings is two loads; their names say so."""
-    alike: dict[str, list[Load]] = defaultdict(list)
-    for load in loads:
-        alike[load.name].append(load)
-    for group in alike.values():
-        if len(group) == 1:
+def _name_apart(workloads: list[Workload]) -> None:
+    """One name with two settings is two workloads; their names say so."""
+    alike: dict[str, list[Workload]] = defaultdict(list)
+    for workload in workloads:
+        alike[workload.name].append(workload)
+    for same_name in alike.values():
+        if len(same_name) == 1:
             continue
-        settings = [load.settings.content() for load in group]
+        settings = [workload.settings.content() for workload in same_name]
         names = dict.fromkeys(name for known in settings for name in known)
         apart = [name for name in names if len({str(known.get(name)) for known in settings}) > 1]
-        for load, known in zip(group, settings, strict=True):
+        for workload, known in zip(same_name, settings, strict=True):
             shown = [name for name in dict.fromkeys((*LENGTHS, *apart)) if name in known]
-            load.name += f" ({', '.join(f'{name} {known[name]}' for name in shown)})"
+            workload.name += f" ({', '.join(f'{name} {known[name]}' for name in shown)})"
