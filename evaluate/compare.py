@@ -17,7 +17,7 @@ from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
 from evaluate.results.cells import Cell, by_workload, cells
 from evaluate.results.merging import merged_rows
-from evaluate.results.restart_noise import Noise, are_apart, machine_of, noise_of, ratio_of
+from evaluate.results.restart_noise import Noise, are_apart, cell_ratio, machine_of, noise_of
 from evaluate.results.rows import Row
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
@@ -161,7 +161,7 @@ def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[C
 def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
     figures = [cell.summary(config.value) for cell in (one, other)]
     shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
-    ratio = ratio_of(other, one, noise, one.workload_name, config.value)
+    ratio = cell_ratio(other, one, noise, one.workload_name, config.value)
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,

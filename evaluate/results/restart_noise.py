@@ -12,13 +12,13 @@ from evaluate.results.rows import Row
 from evaluate.results.significance import (
     STATED_DRIFT,
     STATED_START,
-    LoadNoise,
     Measured,
     Ratio,
     Sample,
+    WorkloadNoise,
     compare,
     drift,
-    pooled,
+    pooled_variance,
 )
 from serve.engine.launch import gpus_of
 
@@ -30,7 +30,7 @@ Logarithms = dict[str, dict[str, list[float]]]
 
 
 @dataclass
-class Spread:
+class NoiseEstimate:
     """What the same setup differs by from one start, or machine, to the next."""
 
     measured: dict[str, Measured] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Spread:
 
     def words(self, between: str, members: str) -> str:
         """By how much, and how that is known."""
-        loads = len(self.measured)
-        where = f"the middle of {loads} workloads" if loads > 1 else "one workload"
+        workloads = len(self.measured)
+        where = f"the middle of {workloads} workloads" if workloads > 1 else "one workload"
         known = f"standard deviation, {where}, {self.members} {members}"
         return f"{self.usual:.1%} {between} ({known})"
 
@@ -58,10 +58,10 @@ class Spread:
         degree of freedom more than one of them."""
         return self.members - self.kinds + int(len(self.measured) >= FEW)
 
-    def beside(self, load: str) -> Measured | None:
+    def usual_noise(self, workload: str) -> Measured | None:
         """What is usual under the other workloads. For a workload that was never started twice,
         their mean: it may be a noisy one."""
-        if load in self.measured:
+        if workload in self.measured:
             enough = len(self.measured) >= FEW
             return Measured(self.usual**2, self._degrees) if enough else None
         if not self.measured:
@@ -74,9 +74,9 @@ class Spread:
 class Noise:
     """What the same setup differs by from one start of an engine to the next."""
 
-    starts: Spread = field(default_factory=Spread)
+    starts: NoiseEstimate = field(default_factory=NoiseEstimate)
     """On one machine."""
-    machines: Spread = field(default_factory=Spread)
+    machines: NoiseEstimate = field(default_factory=NoiseEstimate)
     """On two that go by the same name."""
     drifts: dict[str, float] = field(default_factory=dict)
     """By workload: the most that times may creep from run to run."""
@@ -97,24 +97,26 @@ class Noise:
             )
         return f"the same setup differs by {', and by '.join(said)}; intervals include that"
 
-    def of(self, load: str) -> LoadNoise:
+    def of(self, workload: str) -> WorkloadNoise:
         """All that is known of the noise under one workload."""
-        machines = self.machines.measured.get(load) or self.machines.beside(load)
-        return LoadNoise(
-            starts=self.starts.measured.get(load),
-            usual=self.starts.beside(load),
+        machines = self.machines.measured.get(workload) or self.machines.usual_noise(workload)
+        return WorkloadNoise(
+            starts=self.starts.measured.get(workload),
+            usual=self.starts.usual_noise(workload),
             machines=machines,
-            drift=self.drifts.get(load, STATED_DRIFT),
-            comparisons=self.pairs.get(load, 1),
+            drift=self.drifts.get(workload, STATED_DRIFT),
+            comparisons=self.pairs.get(workload, 1),
         )
 
 
-def ratio_of(one: Cell, other: Cell, noise: Noise, load: str, value: str = "") -> Ratio | None:
+def cell_ratio(
+    one: Cell, other: Cell, noise: Noise, workload: str, value: str = ""
+) -> Ratio | None:
     """How many times as fast `one` is as `other`, by the time that ranks them or another value."""
     samples = [cell.sample(value or cell.ranked_by) for cell in (one, other)]
     if samples[0] is None or samples[1] is None:
         return None
-    return compare(samples[0], samples[1], noise.of(load), are_apart(one, other))
+    return compare(samples[0], samples[1], noise.of(workload), are_apart(one, other))
 
 
 def bandwidth_of(row: Row) -> float | None:
@@ -138,17 +140,17 @@ def are_apart(one: Cell, other: Cell) -> bool:
     return all(both) and both[0] != both[1]
 
 
-def learned(logarithms: Logarithms) -> Spread:
+def noise_estimate(logarithms: Logarithms) -> NoiseEstimate:
     measured: dict[str, Measured] = {}
     sizes: dict[str, int] = {}
-    for load, groups in logarithms.items():
-        found = pooled(list(groups.values()))
+    for workload, groups in logarithms.items():
+        found = pooled_variance(list(groups.values()))
         if found is not None:
-            measured[load] = found
+            measured[workload] = found
         for kind, members in groups.items():
             if len(members) > 1:
                 sizes[kind] = max(sizes.get(kind, 0), len(members))
-    return Spread(measured, members=sum(sizes.values()), kinds=len(sizes))
+    return NoiseEstimate(measured, members=sum(sizes.values()), kinds=len(sizes))
 
 
 def noise_of(parts: list[dict[str, list[Cell]]], value: str = "") -> Noise:
@@ -159,18 +161,18 @@ def noise_of(parts: list[dict[str, list[Cell]]], value: str = "") -> Noise:
     found: dict[str, list[Sample]] = defaultdict(list)
     pairs: dict[str, int] = defaultdict(int)
     for number, part in enumerate(parts):
-        for load, members in part.items():
+        for workload, members in part.items():
             for kind, twins in _twins(members, value).items():
                 for machine, means in twins.items():
-                    starts[load][f"{number} {machine} {kind}"] += means
+                    starts[workload][f"{number} {machine} {kind}"] += means
                     if machine != UNKNOWN:
-                        machines[load][f"{number} {kind}"].append(statistics.fmean(means))
+                        machines[workload][f"{number} {kind}"].append(statistics.fmean(means))
             timed = [cell.sample(value or cell.ranked_by) for cell in members]
             samples = [sample for sample in timed if sample is not None]
-            found[load] += samples
-            pairs[load] = max(pairs[load], math.comb(len(samples), 2))
-    drifts = {load: drift(samples) for load, samples in found.items()}
-    return Noise(learned(starts), learned(machines), drifts, dict(pairs))
+            found[workload] += samples
+            pairs[workload] = max(pairs[workload], math.comb(len(samples), 2))
+    drifts = {workload: drift(samples) for workload, samples in found.items()}
+    return Noise(noise_estimate(starts), noise_estimate(machines), drifts, dict(pairs))
 
 
 def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[float]]]:

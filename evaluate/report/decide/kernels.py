@@ -6,7 +6,7 @@ from itertools import combinations
 
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.curves import BATCH, Curve, curves, families, turns
-from evaluate.report.decide.ranking import ratio_of
+from evaluate.report.decide.ranking import speed_ratio
 from evaluate.results.restart_noise import Noise
 
 SUFFIX = "LinearKernel"
@@ -62,7 +62,7 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
         for size, entry in both
         if entry.rank is not None
         and others[size].rank is not None
-        and (ratio := ratio_of(entry, others[size], noise)) is not None
+        and (ratio := speed_ratio(entry, others[size], noise)) is not None
         and ratio.differs
     }
     changes = turns(told, [size for size, _ in both])

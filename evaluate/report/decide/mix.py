@@ -8,7 +8,7 @@ from conf.schema.report import TargetsConfig
 from conf.terminal import MOST_NAMED, listed
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.quality import Qualities, Quality
-from evaluate.report.decide.ranking import ratio_of, unbeaten
+from evaluate.report.decide.ranking import speed_ratio, unbeaten
 from evaluate.report.decide.recommend import (
     NO_ORIGINAL,
     UNJUDGED,
@@ -169,7 +169,7 @@ def mixed(
     they are added up, too."""
     left = half = 0.0
     for name, share in shares.items():
-        ratio = ratio_of(entries[name], reference[name], noise)
+        ratio = speed_ratio(entries[name], reference[name], noise)
         if ratio is None:
             return None
         left += share / ratio.ratio
@@ -205,7 +205,7 @@ def _other_winners(best: Standing, served: list[Standing], noise: Noise) -> list
     for name, mine in best.entries.items():
         by = mine.cell.ranked_by
         first = min(served, key=lambda one: one.entries[name].median(by) or 0.0)
-        ratio = ratio_of(first.entries[name], mine, noise)
+        ratio = speed_ratio(first.entries[name], mine, noise)
         if first is not best and ratio is not None and ratio.differs:
             winners[first.candidate].append(name)
     found = sorted(winners.items(), key=lambda item: -len(item[1]))

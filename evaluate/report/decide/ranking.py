@@ -5,9 +5,8 @@ from typing import TypeVar
 
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
-from evaluate.results import restart_noise as start_noise
 from evaluate.results.cells import LEAST_RUNS
-from evaluate.results.restart_noise import Noise, noise_of
+from evaluate.results.restart_noise import Noise, cell_ratio, noise_of
 from evaluate.results.significance import Ratio
 
 Item = TypeVar("Item")
@@ -61,7 +60,7 @@ def unbeaten(ranked: list[Item], are_level: Callable[[Item, Item], bool]) -> lis
 
 
 def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:
-    ratio = ratio_of(entry, other, noise)
+    ratio = speed_ratio(entry, other, noise)
     return ratio is None or not ratio.differs
 
 
@@ -69,9 +68,9 @@ def _ranked_by(workload: Workload) -> str:
     return workload.entries[0].cell.ranked_by
 
 
-def ratio_of(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
+def speed_ratio(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
     """How many times as fast as the other it is."""
-    return start_noise.ratio_of(one.cell, other.cell, noise, one.workload.name)
+    return cell_ratio(one.cell, other.cell, noise, one.workload.name)
 
 
 def _compare_with_original(workload: Workload, noise: Noise) -> None:
@@ -82,7 +81,7 @@ def _compare_with_original(workload: Workload, noise: Noise) -> None:
         if not others or entry in originals:
             continue
         nearest = min(others, key=lambda original: _differences(entry, original))
-        entry.ratio, entry.baseline = ratio_of(entry, nearest, noise), nearest.candidate
+        entry.ratio, entry.baseline = speed_ratio(entry, nearest, noise), nearest.candidate
 
 
 def _differences(one: Entry, other: Entry) -> int:

@@ -9,7 +9,7 @@ from evaluate.accuracy.divergence import BROKEN, LOSS
 from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
-from evaluate.report.decide.ranking import ratio_of, tied_with, unbeaten
+from evaluate.report.decide.ranking import speed_ratio, tied_with, unbeaten
 from evaluate.results.restart_noise import Noise
 from evaluate.results.significance import Ratio
 
@@ -121,7 +121,7 @@ def choose(
         (refusal, ratio)
         for refusal in [*refused, *unjudged]
         for other in [workload.of(refusal.candidate)]
-        if other is not None and (ratio := ratio_of(other, best, noise)) is not None
+        if other is not None and (ratio := speed_ratio(other, best, noise)) is not None
     ]
     quality = judged[best.candidate]
     return Choice(

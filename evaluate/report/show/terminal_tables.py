@@ -6,7 +6,7 @@ from rich.table import Table
 from conf.models import ORIGINAL
 from evaluate.measure.profiles import ProfiledPhase, phases, readable
 from evaluate.results.cells import Cell, by_workload, cells
-from evaluate.results.restart_noise import Noise, noise_of, ratio_of
+from evaluate.results.restart_noise import Noise, cell_ratio, noise_of
 from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
 from evaluate.results.rows import ProfileRow, QuickAccuracyRow, Row, TaskAccuracyRow
 from evaluate.results.significance import Ratio
@@ -50,7 +50,7 @@ def _against_original(cell: Cell, found: list[Cell], noise: Noise) -> Ratio | No
     for other in found:
         same = other.workload_name == cell.workload_name and other.setting == cell.setting
         if same and other.checkpoint == ORIGINAL and other is not cell:
-            return ratio_of(cell, other, noise, cell.workload_name)
+            return cell_ratio(cell, other, noise, cell.workload_name)
     return None
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from evaluate.results.cells import cells
-from evaluate.results.restart_noise import Noise, ratio_of
+from evaluate.results.restart_noise import Noise, cell_ratio
 from evaluate.results.rows import SpeedRow
 from evaluate.results.summary import outliers, percentile, summarize
 from tests.evaluate.made_rows import speed_row
@@ -69,7 +69,7 @@ def test_an_open_loop_is_ranked_by_its_requests() -> None:
         for repeat in range(3)
     ]
     found = cells(rows)
-    ratio = ratio_of(found[1], found[0], Noise(), "rate_1")
+    ratio = cell_ratio(found[1], found[0], Noise(), "rate_1")
     assert ratio is not None
     assert ratio.ratio == pytest.approx(2.0, rel=0.01)
 
