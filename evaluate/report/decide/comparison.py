@@ -7,11 +7,10 @@ and every workload a scenario with its lengths. Nothing is compared across group
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from conf.hardware import CPU
 from conf.models import ORIGINAL
-from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options
+from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options, differing
 from evaluate.results.restart_noise import Noise
 from evaluate.results.row_types import Environment, WorkloadSettings
 from evaluate.results.rows import Row, SpeedRow
@@ -88,7 +87,7 @@ class ComparisonGroup:
     rows: list[Row]
     workloads: list[Workload] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
-    """Versions that set it apart from another comparison group that would have the same title."""
+    """Versions that set it apart from a group that would have the same title."""
     noise: Noise = field(default_factory=Noise)
     """Between starts of the engine, and between machines."""
 
@@ -103,7 +102,7 @@ class ComparisonGroup:
     def engine_title(self) -> str:
         return ", ".join([self.engine_version, *self.apart])
 
-    @cached_property
+    @property
     def title(self) -> str:
         return f"{self.model} on {self.device}, {self.engine_title}"
 
@@ -127,26 +126,26 @@ def grouped(rows: Sequence[Row]) -> list[ComparisonGroup]:
     parts: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         parts[_identity(row)].append(row)
-    found = []
+    groups = []
     for members in sorted(parts.values(), key=len, reverse=True):
         first = members[0].environment
         engine = first.engine or ""
-        found.append(
+        groups.append(
             ComparisonGroup(members[0].model, _device(first), engine, first.versions, members)
         )
-    _title_apart(found)
-    return found
+    _name_what_differs(groups)
+    return groups
 
 
-def _title_apart(found: list[ComparisonGroup]) -> None:
-    alike: dict[str, list[ComparisonGroup]] = defaultdict(list)
-    for group in found:
-        alike[group.title].append(group)
-    for same_name in alike.values():
-        shared = set.intersection(*(set(group.versions.items()) for group in same_name))
-        for group in same_name:
-            del group.title  # it is made anew, with what sets it apart
-            group.apart = [f"{n} {v}" for n, v in group.versions.items() if (n, v) not in shared]
+def _name_what_differs(groups: list[ComparisonGroup]) -> None:
+    """Groups that would have the same title name the versions that differ."""
+    by_title: dict[str, list[ComparisonGroup]] = defaultdict(list)
+    for group in groups:
+        by_title[group.title].append(group)
+    for same_title in by_title.values():
+        own = differing([group.versions for group in same_title])
+        for group, versions in zip(same_title, own, strict=True):
+            group.apart = [f"{name} {version}" for name, version in versions.items()]
 
 
 def _identity(row: Row) -> tuple[str, ...]:
@@ -168,10 +167,10 @@ def _workloads(rows: list[Row]) -> list[Workload]:
     weights: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         weights[row.checkpoint].add(_sha256(row))
-    found: dict[str, Workload] = {}
+    workloads: dict[tuple[str, str], Workload] = {}
     for cell in cells(rows):
-        place = cell.measure + cell.settings_name
-        workload = found.setdefault(place, Workload(cell.measure, cell.measure, cell.settings))
+        place = (cell.measure, cell.settings_name)
+        workload = workloads.setdefault(place, Workload(cell.measure, cell.measure, cell.settings))
         row = cell.row
         options = chosen_options(row)
         own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
@@ -180,10 +179,10 @@ def _workloads(rows: list[Row]) -> list[Workload]:
             own.append(f"weights {_sha256(row)[:8]}")
         label = cell.checkpoint + (f" ({', '.join(own)})" if own else "")
         workload.entries.append(Entry(workload, cell, label, options))
-    for workload in found.values():
+    for workload in workloads.values():
         _number(workload)
-    _name_apart(list(found.values()))
-    return list(found.values())
+    _name_apart(list(workloads.values()))
+    return list(workloads.values())
 
 
 def _sha256(row: Row) -> str:
@@ -210,8 +209,8 @@ def _context(entry: Entry) -> str:
 def _usual(options: list[dict[str, str]]) -> dict[str, str]:
     """The value that most runs have of each option; what most leave out is not in it."""
     usual = {}
-    for name in dict.fromkeys(name for found in options for name in found):
-        value, _ = Counter(found.get(name) for found in options).most_common(1)[0]
+    for name in dict.fromkeys(name for chosen in options for name in chosen):
+        value, _ = Counter(chosen.get(name) for chosen in options).most_common(1)[0]
         if value is not None:
             usual[name] = value
     return usual
@@ -219,10 +218,10 @@ def _usual(options: list[dict[str, str]]) -> dict[str, str]:
 
 def _name_apart(workloads: list[Workload]) -> None:
     """One name with two settings is two workloads; their names say so."""
-    alike: dict[str, list[Workload]] = defaultdict(list)
+    by_name: dict[str, list[Workload]] = defaultdict(list)
     for workload in workloads:
-        alike[workload.name].append(workload)
-    for same_name in alike.values():
+        by_name[workload.name].append(workload)
+    for same_name in by_name.values():
         if len(same_name) == 1:
             continue
         settings = [workload.settings.content() for workload in same_name]

@@ -60,46 +60,58 @@ def choose_mix(
     if missing:
         return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
     noise = group.noise
-    standing, refused = _standing(group, shares, targets, qualities)
-    served = [one for one in standing if not one.reasons]
+    standings, refused = _standings(group, shares, targets, qualities)
+    served = [standing for standing in standings if not standing.reasons]
     if not served:
-        words = "no candidate can be ranked in all of it"
-        if standing:
-            words = "no candidate meets the targets in all of it"
-        return Choice(title, None, why=words, refused=refused)
-    originals = [one for one in standing if one.some.checkpoint == ORIGINAL]
+        why = "no candidate can be ranked in all of it"
+        if standings:
+            why = "no candidate meets the targets in all of it"
+        return Choice(title, None, why=why, refused=refused)
+    originals = [standing for standing in standings if standing.some.checkpoint == ORIGINAL]
     if not originals:
         return Choice(title, None, why=_without_original(group, shares), refused=refused)
-    reference = min(originals, key=lambda one: _left(one, originals[0], shares))
-    some_judged = any(one.quality for one in standing if one.some.checkpoint != ORIGINAL)
-    pool = [one for one in served if may_be_headline(one.some, one.quality, some_judged, targets)]
-    served.sort(key=lambda one: _left(one, reference, shares))
+    reference = min(originals, key=lambda standing: _time_left(standing, originals[0], shares))
+    some_judged = any(
+        standing.quality for standing in standings if standing.some.checkpoint != ORIGINAL
+    )
+    pool = [
+        standing
+        for standing in served
+        if may_be_headline(standing.some, standing.quality, some_judged, targets)
+    ]
+    served.sort(key=lambda standing: _time_left(standing, reference, shares))
     if not pool:
         return Choice(title, None, why=no_headline(served[0].candidate), refused=refused)
-    pool.sort(key=lambda one: _left(one, reference, shares))
-    level = unbeaten(pool, lambda one, faster: not _differs(one, faster, shares, noise))
-    best = min(level, key=lambda one: preference(one.some, one.quality))
+    pool.sort(key=lambda standing: _time_left(standing, reference, shares))
+    level = unbeaten(pool, lambda standing, faster: not _differs(standing, faster, shares, noise))
+    best = min(level, key=lambda standing: preference(standing.some, standing.quality))
     ratio = None
     if best is not reference:
         ratio = mixed(best.entries, reference.entries, shares, noise)
-    barred = [Refusal(one.candidate, one.reasons) for one in standing if one.reasons]
-    barred += [Refusal(one.candidate, [UNJUDGED]) for one in served if one not in pool]
-    by_name = {one.candidate: one for one in standing}
+    barred = [
+        Refusal(standing.candidate, standing.reasons) for standing in standings if standing.reasons
+    ]
+    barred += [
+        Refusal(standing.candidate, [UNJUDGED]) for standing in served if standing not in pool
+    ]
+    by_name = {standing.candidate: standing for standing in standings}
     faster = [
         (refusal, mixed(by_name[refusal.candidate].entries, best.entries, shares, noise))
         for refusal in barred
     ]
-    words = reasons_for(best.some, [one.some for one in level], best.quality, ratio)
+    why = reasons_for(best.some, [standing.some for standing in level], best.quality, ratio)
     return Choice(
         workload=title,
         candidate=best.candidate,
         ratio=ratio,
         quality=best.quality,
-        why=words.replace("the original (", "the original over the whole mix (", 1),
-        tied=[one.candidate for one in level if one is not best],
-        second=next((one.candidate for one in pool if one not in level), ""),
+        why=why.replace("the original (", "the original over the whole mix (", 1),
+        tied=[standing.candidate for standing in level if standing is not best],
+        second=next((standing.candidate for standing in pool if standing not in level), ""),
         changes=[
-            *changes(best.some, [(r, found) for r, found in faster if found], best.quality),
+            *changes(
+                best.some, [(refusal, ratio) for refusal, ratio in faster if ratio], best.quality
+            ),
             *_other_winners(best, pool, noise),
         ],
         refused=refused,
@@ -107,12 +119,12 @@ def choose_mix(
     )
 
 
-def _standing(
+def _standings(
     group: ComparisonGroup, shares: dict[str, float], targets: TargetsConfig, qualities: Qualities
 ) -> tuple[list[Standing], list[Refusal]]:
     """Who ran and can be ranked in all of it; and who may not be served, with the reasons."""
     workloads = {workload.name: workload for workload in group.workloads if workload.name in shares}
-    found, refused = [], []
+    standings, refused = [], []
     for candidate in group.candidates:
         entries: Entries = {}
         gaps: dict[str, list[str]] = defaultdict(list)
@@ -123,41 +135,41 @@ def _standing(
             else:
                 entries[name] = entry
         if gaps:
-            reasons = [f"{words} in {listed(names)}" for words, names in gaps.items()]
+            reasons = [f"{why} in {listed(names)}" for why, names in gaps.items()]
             refused.append(Refusal(candidate, reasons))
             continue
         quality = qualities.of(next(iter(entries.values())))
-        reasons = [words for entry in entries.values() for words in unmet(entry, quality, targets)]
+        reasons = [why for entry in entries.values() for why in unmet(entry, quality, targets)]
         reasons = list(dict.fromkeys(reasons))
-        found.append(Standing(candidate, entries, quality, reasons))
+        standings.append(Standing(candidate, entries, quality, reasons))
         if reasons:
             refused.append(Refusal(candidate, reasons))
-    return found, refused
+    return standings, refused
 
 
 def _without_original(group: ComparisonGroup, shares: dict[str, float]) -> str:
     """In which workloads of the mix the original is missing or unranked, and why."""
     missing: dict[str, list[str]] = defaultdict(list)
     for workload in group.workloads:
-        if workload.name in shares and (words := no_original(workload)):
-            missing[words].append(workload.name)
-    said = [f"{words}: {listed(names)}" for words, names in missing.items()]
+        if workload.name in shares and (why := no_original(workload)):
+            missing[why].append(workload.name)
+    said = [f"{why}: {listed(names)}" for why, names in missing.items()]
     return "; ".join(said) or f"in parts of the mix, {NO_ORIGINAL}"
 
 
-def _left(one: Standing, reference: Standing, shares: dict[str, float]) -> float:
+def _time_left(standing: Standing, reference: Standing, shares: dict[str, float]) -> float:
     """What is left of the reference's time."""
-    by = {name: entry.cell.ranked_by for name, entry in one.entries.items()}
+    by = {name: entry.cell.ranked_by for name, entry in standing.entries.items()}
     return sum(
         share
-        * (one.entries[name].median(by[name]) or 0.0)
+        * (standing.entries[name].median(by[name]) or 0.0)
         / (reference.entries[name].median(by[name]) or SMALLEST)
         for name, share in shares.items()
     )
 
 
-def _differs(one: Standing, other: Standing, shares: dict[str, float], noise: Noise) -> bool:
-    ratio = mixed(one.entries, other.entries, shares, noise)
+def _differs(standing: Standing, other: Standing, shares: dict[str, float], noise: Noise) -> bool:
+    ratio = mixed(standing.entries, other.entries, shares, noise)
     return ratio is not None and ratio.differs
 
 
@@ -204,12 +216,12 @@ def _other_winners(best: Standing, served: list[Standing], noise: Noise) -> list
     winners: dict[str, list[str]] = defaultdict(list)
     for name, mine in best.entries.items():
         by = mine.cell.ranked_by
-        first = min(served, key=lambda one: one.entries[name].median(by) or 0.0)
+        first = min(served, key=lambda standing: standing.entries[name].median(by) or 0.0)
         ratio = speed_ratio(first.entries[name], mine, noise)
         if first is not best and ratio is not None and ratio.differs:
             winners[first.candidate].append(name)
-    found = sorted(winners.items(), key=lambda item: -len(item[1]))
+    ordered = sorted(winners.items(), key=lambda item: -len(item[1]))
     return [
         f"alone, {listed(names)} would be served faster by {winner}"
-        for winner, names in found[:MOST_NAMED]
+        for winner, names in ordered[:MOST_NAMED]
     ]

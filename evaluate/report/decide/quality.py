@@ -37,11 +37,11 @@ class Qualities:
         if entry.checkpoint == ORIGINAL:
             return Quality(1.0, 1.0, 1.0, "the original")
         if row.environment.has_random_weights:
-            found = self.by_name.get((row.model, row.checkpoint), [])
+            rows = self.by_name.get((row.model, row.checkpoint), [])
         else:
             weights = row.environment.checkpoint_sha256 or ""
-            found = self.by_weights.get((row.model, row.checkpoint, weights), [])
-        return _worst(found) if found else None
+            rows = self.by_weights.get((row.model, row.checkpoint, weights), [])
+        return _worst(rows) if rows else None
 
 
 def qualities(rows: Sequence[Row]) -> Qualities:

@@ -12,9 +12,9 @@ from evaluate.results.significance import Ratio
 Item = TypeVar("Item")
 
 
-def rank_all(found: list[ComparisonGroup], max_spread: float) -> None:
+def rank_all(groups: list[ComparisonGroup], max_spread: float) -> None:
     """Fills in ratios and ranks of every entry."""
-    for group in found:
+    for group in groups:
         cells = {
             workload.name: [entry.cell for entry in workload.entries]
             for workload in group.workloads
@@ -51,11 +51,11 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
 
 
 def unbeaten(ranked: list[Item], are_level: Callable[[Item, Item], bool]) -> list[Item]:
-    """Those, of a list that begins with the fastest, that nobody before them is told to beat."""
+    """The entries, fastest first, that no faster one beats significantly."""
     return [
-        one
-        for place, one in enumerate(ranked)
-        if all(are_level(one, faster) for faster in ranked[:place])
+        entry
+        for place, entry in enumerate(ranked)
+        if all(are_level(entry, faster) for faster in ranked[:place])
     ]
 
 
@@ -68,9 +68,9 @@ def _ranked_by(workload: Workload) -> str:
     return workload.entries[0].cell.ranked_by
 
 
-def speed_ratio(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
+def speed_ratio(entry: Entry, other: Entry, noise: Noise) -> Ratio | None:
     """How many times as fast as the other it is."""
-    return cell_ratio(one.cell, other.cell, noise, one.workload.name)
+    return cell_ratio(entry.cell, other.cell, noise, entry.workload.name)
 
 
 def _compare_with_original(workload: Workload, noise: Noise) -> None:
@@ -84,5 +84,5 @@ def _compare_with_original(workload: Workload, noise: Noise) -> None:
         entry.ratio, entry.baseline = speed_ratio(entry, nearest, noise), nearest.candidate
 
 
-def _differences(one: Entry, other: Entry) -> int:
-    return len(set(one.options.items()) ^ set(other.options.items()))
+def _differences(entry: Entry, other: Entry) -> int:
+    return len(set(entry.options.items()) ^ set(other.options.items()))

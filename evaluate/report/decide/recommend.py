@@ -60,7 +60,7 @@ class Choice:
 
 def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
     """The targets that an entry misses, or was not measured for, each in words."""
-    found = []
+    missed = []
     ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
     has_tpot = entry.row.settings.output_tokens != 1
     for value, most, name in (
@@ -68,17 +68,17 @@ def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list
         (entry.median(TPOT), targets.tpot_ms if has_tpot else None, "TPOT"),
     ):
         if most is not None and value is None:
-            found.append(f"its {name} in {entry.workload.name} was not measured")
+            missed.append(f"its {name} in {entry.workload.name} was not measured")
         elif most is not None and value is not None and value * 1e3 > most:
-            found.append(
+            missed.append(
                 f"{name} {value * 1e3:.3g} ms in {entry.workload.name} is over {most:g} ms"
             )
     need, most = need_gib(entry), targets.max_memory_gib
     if most is not None and need is None:
-        found.append(f"the memory of {entry.workload.name} is not known")
+        missed.append(f"the memory of {entry.workload.name} is not known")
     elif most is not None and need is not None and need > most:
-        found.append(f"it needs {need:.1f} GiB, over {most:g} GiB")
-    return found + _quality_unmet(quality, targets)
+        missed.append(f"it needs {need:.1f} GiB, over {most:g} GiB")
+    return missed + _quality_unmet(quality, targets)
 
 
 def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]:
@@ -206,12 +206,12 @@ def changes(
     best: Entry, refused: list[tuple[Refusal, Ratio]], quality: Quality | None
 ) -> list[str]:
     """Faster ones that only a target keeps out, and what was not measured."""
-    found = [
+    sentences = [
         f"{refusal.candidate} is {ratio.ratio:.2f} times as fast as this, but "
         + " and ".join(refusal.reasons)
         for refusal, ratio in refused
         if ratio.ratio > 1 and ratio.differs
     ]
     if quality is None and best.checkpoint != ORIGINAL:
-        found.append(UNJUDGED)
-    return found
+        sentences.append(UNJUDGED)
+    return sentences
