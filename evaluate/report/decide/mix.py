@@ -88,17 +88,8 @@ def choose_mix(
     ratio = None
     if best is not reference:
         ratio = mixed(best.entries, reference.entries, shares, noise)
-    barred = [
-        Refusal(standing.candidate, standing.reasons) for standing in standings if standing.reasons
-    ]
-    barred += [
-        Refusal(standing.candidate, [UNJUDGED]) for standing in served if standing not in pool
-    ]
-    by_name = {standing.candidate: standing for standing in standings}
-    faster = [
-        (refusal, mixed(by_name[refusal.candidate].entries, best.entries, shares, noise))
-        for refusal in barred
-    ]
+    barred = [(standing, standing.reasons) for standing in standings if standing.reasons]
+    barred += [(standing, [UNJUDGED]) for standing in served if standing not in pool]
     why = reasons_for(best.some, [standing.some for standing in level], best.quality, ratio)
     return Choice(
         workload=title,
@@ -109,14 +100,27 @@ def choose_mix(
         tied=[standing.candidate for standing in level if standing is not best],
         second=next((standing.candidate for standing in pool if standing not in level), ""),
         changes=[
-            *changes(
-                best.some, [(refusal, ratio) for refusal, ratio in faster if ratio], best.quality
-            ),
+            *changes(best.some, _ratios_to(best, barred, shares, noise), best.quality),
             *_other_winners(best, pool, noise),
         ],
         refused=refused,
         unjudged=best.quality is None,
     )
+
+
+def _ratios_to(
+    best: Standing,
+    barred: list[tuple[Standing, list[str]]],
+    shares: dict[str, float],
+    noise: Noise,
+) -> list[tuple[Refusal, Ratio]]:
+    """How many times as fast as the best each candidate is that may not be served, and why not."""
+    ratios = []
+    for standing, reasons in barred:
+        ratio = mixed(standing.entries, best.entries, shares, noise)
+        if ratio is not None:
+            ratios.append((Refusal(standing.candidate, reasons), ratio))
+    return ratios
 
 
 def _standings(
@@ -210,7 +214,7 @@ def shares_of(group: ComparisonGroup, mix: dict[str, float]) -> tuple[dict[str, 
 
 
 def _other_winners(best: Standing, served: list[Standing], noise: Noise) -> list[str]:
-    """Loads of the mix that another one serves faster, by that one."""
+    """Workloads of the mix that another candidate serves faster, by candidate."""
     if len(best.entries) < 2:
         return []
     winners: dict[str, list[str]] = defaultdict(list)
