@@ -19,7 +19,7 @@ from conf.schema.load import GpuConfig, ScenarioConfig
 from conf.terminal import say
 from evaluate import limits
 from evaluate.accuracy.judging import engine_findings, gate, judged_values, view_path
-from evaluate.measure.environment import cell_key
+from evaluate.measure.environment import cell_key, environment
 from evaluate.measure.gpu_watch import GpuWatch
 from evaluate.measure.process import Worker
 from evaluate.measure.profiles import profile_values
@@ -117,7 +117,7 @@ class Sweep(Recorder):
     """One evaluation, by what is missing of it."""
 
     def __init__(self, config: EvaluateConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, environment(config.gpu, config.engine))
         self.rates: Rates | None = None
         self.original_view = Path()
 

@@ -35,7 +35,7 @@ NEGLIGIBLE = 0.0005  # nats: below what two runs of one engine differ by
 
 
 @dataclass
-class TextScores:
+class TextView:
     """The log-probabilities that a model gives a text, one row a position."""
 
     tokens: NDArray[Any]
@@ -56,9 +56,9 @@ class TextScores:
         partial.replace(path)
 
     @staticmethod
-    def load(path: Path) -> "TextScores":
+    def load(path: Path) -> "TextView":
         with numpy.load(path) as arrays:
-            return TextScores(**{name: arrays[name] for name in arrays.files})
+            return TextView(**{name: arrays[name] for name in arrays.files})
 
     @property
     def perplexity(self) -> float:
@@ -73,12 +73,12 @@ class Judgement:
     invalid: list[str]
 
 
-def own_values(view: TextScores) -> Judgement:
+def own_values(view: TextView) -> Judgement:
     """What can be said of one view alone."""
     return _judgement(_own_figures(view))
 
 
-def _own_figures(view: TextScores) -> dict[str, float]:
+def _own_figures(view: TextView) -> dict[str, float]:
     return {"perplexity": view.perplexity, "tokens": float(len(view.tokens))}
 
 
@@ -92,7 +92,7 @@ def _judgement(figures: dict[str, float], verdict: str | None = None) -> Judgeme
     return Judgement(values, [f"{name} is no number" for name in strange])
 
 
-def paired_values(original: TextScores, other: TextScores, seed: int = 0) -> Judgement:
+def paired_values(original: TextView, other: TextView, seed: int = 0) -> Judgement:
     """The other view against the original's, with intervals, and a verdict."""
     if not numpy.array_equal(original.tokens, other.tokens):
         raise bad_input("accuracy: the two models were judged on different tokens")
@@ -133,7 +133,7 @@ def verdict(recovery: float, apart: float, loss_low: float) -> str:
     return SMALL_LOSS if lost or apart > NO_DIVERGENCE else NO_LOSS
 
 
-def divergences(original: TextScores, other: TextScores) -> NDArray[Any]:
+def divergences(original: TextView, other: TextView) -> NDArray[Any]:
     """Kullback-Leibler divergence at every position, over the tokens that both find likely and
     all others as one: never more than the divergence over the whole vocabulary."""
     parts = []
@@ -175,7 +175,7 @@ def agreements(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
     return numpy.where(different.any(axis=1), first, ours.shape[1])
 
 
-def worst_positions(original: TextScores, other: TextScores, tokenizer: Path) -> list[Position]:
+def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> list[Position]:
     """Where the two are furthest apart, in words."""
     from tokenizers import Tokenizer
 

@@ -11,7 +11,7 @@ from conf.schema.commands import AccuracyConfig
 from evaluate.accuracy.divergence import (
     BROKEN,
     Judgement,
-    TextScores,
+    TextView,
     own_values,
     paired_values,
     worst_positions,
@@ -30,12 +30,12 @@ def view_path(key: str) -> Path:
 
 def judged_values(path: Path, original: Path | None, folder: Path, seed: int) -> Judgement:
     """What a view says: alone for the original, against the original's for the others."""
-    view = TextScores.load(path)
+    view = TextView.load(path)
     if original is None:
         return own_values(view)
     if not original.is_file():
         raise world_fault("the original was not judged, so that there is nothing to compare with")
-    reference = TextScores.load(original)
+    reference = TextView.load(original)
     judgement = paired_values(reference, view, seed)
     if judgement.values.verdict != BROKEN and (folder / TOKENIZER).is_file():
         judgement.values.worst = worst_positions(reference, view, folder / TOKENIZER)

@@ -20,7 +20,7 @@ from conf.errors import WORLD_FAULT, QuantlineError
 from conf.schema.commands import AccuracyConfig
 from conf.schema.load import EngineConfig, ScenarioConfig
 from conf.text import windows
-from evaluate.accuracy.divergence import TextScores
+from evaluate.accuracy.divergence import TextView
 from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Engine, Load, create
 from evaluate.measure.engines.vllm_log import LateCompiling
 from evaluate.measure.gpu_watch import GpuWatch, Watched
@@ -235,7 +235,7 @@ class _Measurement:
         openings = [window[: len(window) // 2] for window in text[: accuracy.continuations]]
         answers = self.engine.continued(openings, accuracy.continued_tokens)
         width = accuracy.continued_tokens
-        view = TextScores(
+        view = TextView(
             tokens=numpy.array([token for window in text for token in window[1:]], "int32"),
             chosen=numpy.array([score for part in found for score in part.chosen], "float32"),
             likely=numpy.array([row for part in found for row in part.likely], "int32"),

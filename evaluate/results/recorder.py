@@ -1,4 +1,4 @@
-"""The results of one run: what stood in the file before it, what it adds, and what failed."""
+"""The results of one evaluation: what stood in the file before, what it adds, and what failed."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, world_fault
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import say
-from evaluate.measure.environment import environment
 from evaluate.results.mix_check import check_mix, scenario_of
 from evaluate.results.results_file import append, first_fault, read, row_of
+from evaluate.results.row_types import Environment
 from evaluate.results.rows import FailedRow, Row, current, line_content
 
 NARROWEST_TABLE = 140  # columns; names cut short would all look alike
@@ -19,18 +19,18 @@ RowType = TypeVar("RowType", bound=Row)
 
 
 class Recorder:
-    """The file of results and what is known of the machine. One failure does not stop a run."""
+    """Writes rows and failures to the file of results. One failure does not stop an evaluation."""
 
-    def __init__(self, config: EvaluateConfig) -> None:
-        self.config = config
+    def __init__(self, config: EvaluateConfig, environment: Environment) -> None:
+        self.config, self.environment = config, environment
         self.path = Path(config.results).expanduser()
-        self.environment = environment(config.gpu, config.engine)
         self.before, faults = read(self.path)
         for fault in faults:
             say(f"{fault}; the line is left alone")
         self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []
+        """What the tables at the end show: rows that stood there already, and new ones."""
         self.failures: list[QuantlineError] = []
 
     def _check_mix(self) -> None:
@@ -88,6 +88,7 @@ class Recorder:
         self.note_row(FailedRow, checkpoint, measure, key, reason=str(error), invalid=invalid)
 
     def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
+        """Notes a failure that the results hold already."""
         where = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
         code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
         self.failures.append(QuantlineError(where + str(error), code))

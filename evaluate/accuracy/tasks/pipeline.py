@@ -19,7 +19,7 @@ from evaluate.accuracy.tasks import samples
 from evaluate.accuracy.tasks.harness import Task, interpreter, tasks
 from evaluate.accuracy.tasks.questions import joined, own_values, paired_values
 from evaluate.accuracy.tasks.worker import Sitting, TasksJob
-from evaluate.measure.environment import cell_key
+from evaluate.measure.environment import cell_key, environment
 from evaluate.measure.process import run_worker
 from evaluate.measure.targets import Target, targets
 from evaluate.report.show.terminal_tables import lost_table, questions_table
@@ -95,7 +95,7 @@ class Survey(Recorder):
     def __init__(self, config: EvaluateConfig) -> None:
         self.interpreter, version = interpreter()
         self.tasks = tasks(config.accuracy.tasks)
-        super().__init__(config)
+        super().__init__(config, environment(config.gpu, config.engine))
         self.environment.versions = self.environment.versions | {"lm-eval": version}
         self.root = self.path.with_name(f"{self.path.stem}-samples").absolute()
         self.standing = {

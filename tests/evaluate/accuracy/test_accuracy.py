@@ -13,7 +13,7 @@ from evaluate.accuracy.divergence import (
     LOSS,
     NO_LOSS,
     SMALL_LOSS,
-    TextScores,
+    TextView,
     agreements,
     divergences,
     interval,
@@ -29,7 +29,7 @@ from tests.evaluate.made_rows import quick_accuracy_row
 POSITIONS, LIKELY, VOCABULARY = 2048, 16, 64
 
 
-def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> TextScores:
+def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> TextView:
     """A made-up model: random logits, and noise or a constant loss on top."""
     chance = numpy.random.default_rng(0)
     logits = chance.normal(0, 2, (POSITIONS, VOCABULARY))
@@ -39,7 +39,7 @@ def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> TextScores:
     scores = logits - numpy.log(numpy.exp(logits).sum(1, keepdims=True))
     order = numpy.argsort(-scores, axis=1)[:, :LIKELY]
     rows = numpy.arange(POSITIONS)
-    return TextScores(
+    return TextView(
         tokens=tokens,
         chosen=scores[rows, tokens] - shift,
         likely=order,
@@ -73,14 +73,14 @@ def test_an_engines_own_noise_is_no_alarm(seed: int) -> None:
         (view(1, shift=float("nan")), BROKEN),
     ],
 )
-def test_verdicts(other: TextScores, verdict: str) -> None:
+def test_verdicts(other: TextView, verdict: str) -> None:
     assert paired_values(view(0), other).values.verdict == verdict
 
 
 def test_divergence_of_two_coins() -> None:
     """0.9 and 0.1 against 0.5 and 0.5, the rest of the vocabulary impossible."""
     one, other = (
-        TextScores(
+        TextView(
             tokens=numpy.array([3]),
             chosen=numpy.log([p]),
             likely=numpy.array([[3, 4]]),
@@ -91,7 +91,7 @@ def test_divergence_of_two_coins() -> None:
     )
     exact = 0.9 * numpy.log(0.9 / 0.5) + 0.1 * numpy.log(0.1 / 0.5)
     assert divergences(one, other)[0] == pytest.approx(exact, rel=1e-6)
-    swapped = TextScores(
+    swapped = TextView(
         other.tokens, other.chosen, other.likely[:, ::-1], other.scores, numpy.zeros(0)
     )
     assert divergences(one, swapped)[0] == pytest.approx(exact, rel=1e-6)
@@ -99,7 +99,7 @@ def test_divergence_of_two_coins() -> None:
 
 def test_tokens_that_only_one_finds_likely_count_as_the_rest() -> None:
     one, other = (
-        TextScores(
+        TextView(
             tokens=numpy.array([0]),
             chosen=numpy.log([0.5]),
             likely=numpy.array([likely]),
@@ -129,7 +129,7 @@ def test_continuations_agree_until_they_differ() -> None:
 
 def test_a_view_comes_back_from_its_file(tmp_path: Path) -> None:
     view(0).save(tmp_path / "deep" / "view.npz")
-    back = TextScores.load(tmp_path / "deep" / "view.npz")
+    back = TextView.load(tmp_path / "deep" / "view.npz")
     assert paired_values(view(0), back).values.recovery == 1
 
 

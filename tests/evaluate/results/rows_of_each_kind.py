@@ -96,7 +96,7 @@ def _quick_values() -> QuickAccuracy:
     scores = numpy.sort(chance.normal(-3, 1, (512, 8)))[:, ::-1]
     continued = chance.integers(0, 100, (4, 16))
     original, other = (
-        accuracy.TextScores(tokens, scores[:, 0] - noise, likely, scores - noise, continued)
+        accuracy.TextView(tokens, scores[:, 0] - noise, likely, scores - noise, continued)
         for noise in (0.0, 0.001)
     )
     worst = Position(

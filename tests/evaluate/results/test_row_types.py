@@ -18,6 +18,7 @@ from evaluate.report.answer import answer
 from evaluate.report.show.markdown import write_markdown
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import append, misfit, read, row_of
+from evaluate.results.row_types import Environment
 from evaluate.results.rows import QuickAccuracyRow, SpeedRow, line_content
 from tests.conftest import ROOT, Run, evaluate_config
 from tests.evaluate.results.rows_of_each_kind import all_kinds, quick_row
@@ -320,7 +321,7 @@ def test_an_evaluation_that_goes_on_names_a_damaged_line_and_leaves_it(
     path = tmp_path / "results.jsonl"
     lines = [json.dumps(speed()), json.dumps(put(speed(), "values.latency_s", 0)), '{"kind": "sp']
     path.write_text("\n".join(lines))  # a run that was killed left the last one
-    recorder = Recorder(evaluate_config("model=tiny", f"results={path}"))
+    recorder = Recorder(evaluate_config("model=tiny", f"results={path}"), Environment(device="cpu"))
     assert len(recorder.before) == 1
     said = capsys.readouterr().err
     assert f"{path}:2: values.latency_s is 0" in said
@@ -332,7 +333,7 @@ def test_an_evaluation_that_goes_on_names_a_damaged_line_and_leaves_it(
 
 def test_a_run_that_could_not_be_read_again_is_recorded_as_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    recorder = Recorder(evaluate_config("model=tiny", f"results={path}"))
+    recorder = Recorder(evaluate_config("model=tiny", f"results={path}"), Environment(device="cpu"))
     for latency in (speed()["values"]["latency_s"], -1.0):
         content = put(speed(), "values.latency_s", latency)
         names = ("values", "requests", "settings", "invalid", "environment")
