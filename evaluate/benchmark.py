@@ -65,7 +65,7 @@ def _measure(config: EvaluateConfig, load: Load) -> dict[str, dict[str, float]]:
         for repeat in range(-1, config.repeats):
             tokens = prompts(scenario, name, 2 * repeat, vocabulary)
             values = batch_values(engine.take(tokens, scenario))
-            ours.append(values["latency_s"])
+            ours.append(values.latency_s or 0.0)
             tokens = prompts(scenario, name, 2 * repeat + 1, vocabulary)
             start = time.perf_counter()
             engine.llm.generate(

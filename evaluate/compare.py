@@ -4,9 +4,8 @@ Two files of results, cell by cell; or two checkpoints of the results given. By 
 ratio of their latencies, never by bare means; and with what else differs between two files.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,16 +13,19 @@ from rich.table import Table
 from conf.app import run
 from conf.compose import Command
 from conf.errors import bad_input, unknown
-from conf.models import MADE_UP
 from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
-from evaluate.results.cells import Cell, cells
-from evaluate.results.merging import pooled
-from evaluate.results.restart_noise import Noise, are_apart, machine_of, noise_of, ratio_of
+from evaluate.results.cells import Cell, by_workload, cells
+from evaluate.results.merging import merged_rows
+from evaluate.results.restart_noise import Noise, are_apart, cell_ratio, machine_of, noise_of
 from evaluate.results.rows import Row
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
 NARROWEST_TABLE = 120
+COMPARED = (
+    *("device", "driver", "power_limit_w", "cpu", "cores", "engine"),
+    *("versions", "engine_options", "variables"),
+)
 COMMAND = Command(
     "compare",
     CompareConfig,
@@ -59,8 +61,8 @@ def main(config: CompareConfig) -> None:
         raise unknown(f"value={config.value}", config.value, known_values)
     first = [] if config.checkpoints else ["checkpoint"]
     table = Table("scenario", *first, *titles, "times as fast", "95 % interval", "verdict")
-    noise = noise_of([_by_load(part) for part in found], config.value)
-    noise.pairs = Counter(one.load_name for one, _ in pairs)
+    noise = noise_of([by_workload(part) for part in found], config.value)
+    noise.pairs = Counter(one.workload_name for one, _ in pairs)
     for one, other in pairs:
         table.add_row(*_line(one, other, config, noise))
     screen = Console()
@@ -77,7 +79,7 @@ def main(config: CompareConfig) -> None:
 
 def _cells(files: list[Path], faults: list[str]) -> list[Cell]:
     """What can be compared; lines that cannot be read are added to the faults."""
-    rows, unread, notes = pooled(files)
+    rows, unread, notes = merged_rows(files)
     faults += unread
     for words in (*unread, *notes):
         say(words)
@@ -96,7 +98,7 @@ def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
         matching = [other for other in others if _same_workload(one, other)]
         alike = [other for other in ones if _same_workload(one, other)]
         if len(matching) > 1 or len(alike) > 1:
-            matching = [other for other in matching if _asked_for(one) == _asked_for(other)]
+            matching = [other for other in matching if _has_same_options(one, other)]
         if not matching:
             single.append(f"{one.label} in {one.measure}")
         pairs += [(one, other) for other in matching[:1]]
@@ -106,19 +108,13 @@ def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
 
 
 def _same_workload(one: Cell, other: Cell) -> bool:
-    return one.checkpoint == other.checkpoint and one.load_name == other.load_name
+    return one.checkpoint == other.checkpoint and one.workload_name == other.workload_name
 
 
-def _asked_for(cell: Cell) -> list[Any]:
+def _has_same_options(one: Cell, other: Cell) -> bool:
     names = ("device", "engine", "engine_options", "variables")
-    return [cell.row.environment.get(name) for name in names]
-
-
-def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
-    loads: dict[str, list[Cell]] = defaultdict(list)
-    for cell in found:
-        loads[cell.load_name].append(cell)
-    return loads
+    options = [cell.row.environment.facts(*names) for cell in (one, other)]
+    return options[0] == options[1]
 
 
 def _short(files: list[Path]) -> list[str]:
@@ -144,16 +140,13 @@ def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
 
 
 def _facts(row: Row) -> dict[str, str]:
-    environment = row.environment
-    names = ("device", "driver", "power_limit_w", "cpu", "cores", "engine")
-    parts = {name: environment[name] for name in names if name in environment}
-    for group in ("versions", "engine_options", "variables"):
-        parts |= environment.get(group, {})
+    """What a run depends on beside the checkpoint and the workload, in words."""
+    facts = row.environment.facts(*COMPARED)
     if machine := machine_of(row):
-        parts["machine"] = machine
-    if environment.get("weights") == "random":
-        parts["the format of made-up weights"] = environment.get(MADE_UP, 0)
-    return {name: str(value) for name, value in parts.items()}
+        facts["machine"] = machine
+    if row.environment.has_random_weights:
+        facts["the format of made-up weights"] = str(row.environment.made_up or 0)
+    return facts
 
 
 def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[Cell, Cell]]:
@@ -161,14 +154,14 @@ def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[C
         (one, other)
         for one in found
         for other in found
-        if (one.label, other.label) == (first, second) and one.load_name == other.load_name
+        if (one.label, other.label) == (first, second) and one.workload_name == other.workload_name
     ]
 
 
 def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
     figures = [cell.summary(config.value) for cell in (one, other)]
     shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
-    ratio = ratio_of(other, one, noise, one.load_name, config.value)
+    ratio = cell_ratio(other, one, noise, one.workload_name, config.value)
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,

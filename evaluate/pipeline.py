@@ -26,7 +26,7 @@ from evaluate.report.show.terminal_tables import (
     worst_table,
 )
 from evaluate.results.recorder import NARROWEST_TABLE, Recorder
-from evaluate.results.rows import Row, current
+from evaluate.results.rows import Row, SkippedRow, current
 from evaluate.run import Group, Turn, turns_of
 from serve.checks import check, support_of
 
@@ -99,8 +99,8 @@ def _record_skipped(plan: Plan, recorder: Recorder) -> None:
     for scenario, reason in plan.skipped.items():
         say(f"{plan.name}: scenario={scenario} is skipped, {reason}")
         key = plan.keys[scenario]
-        if not any(row.kind == "skipped" and row.key == key for row in recorder.before):
-            recorder.note_row("skipped", plan.name, scenario, key, reason=reason)
+        if not any(isinstance(row, SkippedRow) and row.key == key for row in recorder.before):
+            recorder.note_row(SkippedRow, plan.name, scenario, key, reason=reason)
 
 
 def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from conf.models import MADE_UP, ORIGINAL, kv_values_per_token, read_config
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import ScenarioConfig, gpus_of
-from evaluate.measure.environment import key as cell_key
+from evaluate.measure.environment import cell_key
 from evaluate.measure.roofline import Cost, cost
 from evaluate.measure.side_by_side import (
     AT_ONCE,
@@ -20,7 +20,8 @@ from evaluate.measure.side_by_side import (
 )
 from evaluate.measure.targets import Target
 from evaluate.measure.text_view import view_path
-from evaluate.results.rows import Row, current
+from evaluate.results.row_types import Environment
+from evaluate.results.rows import AccuracyRow, Row, current
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import checkpoint_hash, quantization_hash
 from serve.tensors import Tensor, tensors
@@ -69,7 +70,7 @@ class Plan:
     accuracy: AccuracyConfig
     keys: dict[str, str]
     """The key of each scenario's rows, and of the accuracy's."""
-    environment: dict[str, Any]
+    environment: Environment
     """Of its rows."""
     view: Path
     """Where its view of the accuracy's text goes."""
@@ -77,7 +78,7 @@ class Plan:
     """Whether an earlier evaluation left that view."""
     known: list[Row]
     """The runs that the results hold already."""
-    judged: Row | None
+    judged: AccuracyRow | None
     """Its accuracy, where it is one of them."""
     context: int
     """Longest context that the engine is started with."""
@@ -111,7 +112,7 @@ class Planner:
     or said here."""
 
     config: EvaluateConfig
-    environment: dict[str, Any]
+    environment: Environment
     before: list[Row]
     """All rows of the file of results."""
     is_kept: Callable[[Path], bool] = Path.is_file
@@ -136,8 +137,9 @@ class Planner:
         }
         scenarios = {n: case for n, case in self.config.scenario.items() if n not in skipped}
         view = view_path(keys.get(self.config.accuracy.kind, ""))
-        accuracies = [row for row in known if row.measure == self.config.accuracy.kind]
-        cache = str(self.environment["engine_options"].get("kv_cache_dtype", "auto"))
+        kind = self.config.accuracy.kind
+        accuracies = [row for row in known if isinstance(row, AccuracyRow) and row.measure == kind]
+        cache = str(self.environment.engine_options.get("kv_cache_dtype", "auto"))
         return Plan(
             target=target,
             folder=inspected.folder,
@@ -183,10 +185,10 @@ class Planner:
         return list(last.values())
 
     def _keys(
-        self, inspected: Inspected, environment: dict[str, Any], timed: dict[str, Any]
+        self, inspected: Inspected, environment: Environment, timed: Environment
     ) -> dict[str, str]:
-        def key_of(name: str, facts: dict[str, Any], settings: Any) -> str:
-            return cell_key(facts, (inspected.target.name, name), inspected.sha256, settings)
+        def key_of(name: str, where: Environment, settings: Any) -> str:
+            return cell_key(where, (inspected.target.name, name), inspected.sha256, settings)
 
         keys = {name: key_of(name, timed, case) for name, case in self.config.scenario.items()}
         accuracy = self.config.accuracy
@@ -196,27 +198,27 @@ class Planner:
             keys[accuracy.kind] = key_of(accuracy.kind, environment, settings)
         return keys
 
-    def _environment(self, inspected: Inspected) -> dict[str, Any]:
-        facts = self.environment | {
-            "checkpoint_sha256": inspected.sha256,
-            "quantization_sha256": quantization_hash(inspected.config),
-            "weights": "random" if inspected.target.dummy else "trained",
-            "pruned": inspected.is_pruned,
-        }
+    def _environment(self, inspected: Inspected) -> Environment:
+        environment = self.environment.with_fields(
+            checkpoint_sha256=inspected.sha256,
+            quantization_sha256=quantization_hash(inspected.config),
+            weights="random" if inspected.target.dummy else "trained",
+            pruned=inspected.is_pruned,
+        )
         if inspected.target.dummy:
-            facts[MADE_UP] = inspected.config[MADE_UP]["format"]
-        return facts
+            environment = environment.with_fields(made_up=inspected.config[MADE_UP]["format"])
+        return environment
 
     def _timed_environment(
-        self, environment: dict[str, Any], context: int, options: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, environment: Environment, context: int, options: dict[str, Any]
+    ) -> Environment:
         """With the options that only the speed depends on."""
         if self.config.engine.kind == "transformers":  # whose cache grows as it goes
             return environment
-        stated = {"max_model_len": context} | environment["engine_options"]
+        stated = {"max_model_len": context} | environment.engine_options
         if self.config.side_by_side > 1:
             stated |= options
-        return environment | {"engine_options": stated}
+        return environment.with_fields(engine_options=stated)
 
     def _options(self, config: dict[str, Any], context: int) -> dict[str, Any]:
         given = self.config.engine.options
@@ -249,7 +251,7 @@ class Planner:
     @property
     def _width(self) -> int:
         """Bytes of a number that is not quantized."""
-        return DTYPE_BYTES.get(str(self.environment["engine_options"].get("dtype", "auto")), 2)
+        return DTYPE_BYTES.get(str(self.environment.engine_options.get("dtype", "auto")), 2)
 
     @property
     def _shards(self) -> int:

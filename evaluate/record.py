@@ -25,7 +25,9 @@ from evaluate.measure.progress import ProgressDisplay
 from evaluate.measure.roofline import Rates, reached
 from evaluate.plan import Plan
 from evaluate.results.recorder import Recorder
-from evaluate.results.rows import Row
+from evaluate.results.row_types import Limit
+from evaluate.results.row_values import SpeedValues
+from evaluate.results.rows import ProfileRow, QuickAccuracyRow, Row, SpeedRow
 from evaluate.run import Turn
 
 NOT_LOADED = EngineLoaded()
@@ -79,6 +81,7 @@ class EventRecorder:
         """The row of one run: what the worker sent, what the plan knows, and the limit."""
         plan, scenario = turn.plan, turn.plan.scenarios[event.measure]
         values, strange = finite(event.values)
+        timed = SpeedValues(**values)
         memory = dict(loaded.memory)
         if event.peak_memory_gib:
             memory["peak_gib"] = event.peak_memory_gib
@@ -87,17 +90,17 @@ class EventRecorder:
             memory["kv_token_bytes"] = plan.work.kv_bytes
         if "kv_cache_tokens" in memory:
             memory["kv_cache_requests"] = memory["kv_cache_tokens"] / scenario.tokens
-        limit: dict[str, Any] = {}
+        limit = Limit()
         if not scenario.lasts and self.rates is not None and plan.work is not None:
-            limit = reached(plan.work, scenario, self.rates, values)
+            limit = reached(plan.work, scenario, self.rates, timed)
         return self.recorder.record(
-            "speed",
+            SpeedRow,
             plan.name,
             event.measure,
             plan.keys[event.measure],
             start=turn.start,
             repeat=event.repeat,
-            values=values,
+            values=timed,
             requests=event.requests,
             settings={k: value for k, value in asdict(scenario).items() if value is not None},
             startup=loaded.startup,
@@ -113,24 +116,23 @@ class EventRecorder:
         if plan.judged is not None:
             return
         original = None if plan.name == ORIGINAL else self.original_view or Path()
-        measured = judged_values(plan.view, original, plan.folder, plan.accuracy.seed)
-        values, strange = finite(measured)
+        judgement = judged_values(plan.view, original, plan.folder, plan.accuracy.seed)
         key = plan.keys[plan.accuracy.kind]
         row = self.recorder.record(
-            "accuracy",
+            QuickAccuracyRow,
             plan.name,
             plan.accuracy.kind,
             key,
-            values=values,
+            values=judgement.values,
             settings=asdict(plan.accuracy),
             startup=loaded.startup,
             memory=dict(loaded.memory),
             kernels=loaded.kernels,
-            invalid=[*loaded.faults, *strange],
+            invalid=[*loaded.faults, *judgement.invalid],
             environment=plan.environment,
         )
         self._show(row)
-        failed = gate(measured, plan.accuracy)
+        failed = gate(judgement.values, plan.accuracy)
         if failed is not None:
             self.recorder.fail(plan.name, plan.accuracy.kind, key, failed)
 
@@ -150,7 +152,7 @@ class EventRecorder:
             return
         environment = plan.environment
         self.recorder.record(
-            "profile", plan.name, event.measure, key, values=values, environment=environment
+            ProfileRow, plan.name, event.measure, key, values=values, environment=environment
         )
 
     def _show(self, row: Row | None) -> None:

@@ -72,7 +72,9 @@ class Group:
         which = f", start {turn.start + 1} of {self.config.starts}"
         which = which if self.config.starts > 1 else ""
         loading(f"{turn.plan.name}: loading in {job.engine.kind}{which} (log in {job.log})")
-        worker = start(WORKER, job, Path(job.log), environment() | variables(place))
+        worker = start(
+            WORKER, job, Path(job.log), environment(job.engine.options) | variables(place)
+        )
         self.workers[place] = self.stack.enter_context(closing(worker))
 
     def wait_until_loaded(self) -> None:

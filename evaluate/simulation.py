@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from conf.terminal import say
-from evaluate.results.significance import LoadNoise, Sample, Start, compare, drift, pooled, variance
+from evaluate.results.significance import (
+    Sample,
+    Start,
+    WorkloadNoise,
+    compare,
+    drift,
+    pooled_variance,
+    variance,
+)
 from evaluate.results.student import quantile
 from evaluate.results.summary import outliers
 
@@ -92,8 +100,8 @@ def _lognormal(value: float) -> float:
 
 def verdicts(samples: Draw) -> list[tuple[int, int]]:
     """The pairs that are called different, by what the report uses."""
-    noise = LoadNoise(
-        starts=pooled([[start.mean for start in sample.starts] for sample in samples]),
+    noise = WorkloadNoise(
+        starts=pooled_variance([[start.mean for start in sample.starts] for sample in samples]),
         drift=drift(samples),
         comparisons=math.comb(len(samples), 2),
     )

@@ -16,7 +16,7 @@ CONTEXT = 1024
 def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     """The greedy answer of the checkpoint, on the kernels that would serve it."""
     check(folder, folder, engine)
-    os.environ.update(environment())
+    os.environ.update(environment(engine.options))
     log = log_file("ask")
     say(f"{folder}: loading in vLLM (log in {log})")
     with chatter_to(log):

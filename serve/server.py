@@ -191,7 +191,9 @@ class Watch:
     def _once(self, signals: Signals) -> Exception | None:
         """One life of the server; why it died, or nothing where it was told to stop."""
         say(f"{self.found.folder}: starting vLLM (log in {self.log})")
-        server = ServerProcess(self.command, server_environment(), self.url, self.log, True)
+        server = ServerProcess(
+            self.command, server_environment(self.config.engine.options), self.url, self.log, True
+        )
         try:
             try:
                 self._start(server, signals)

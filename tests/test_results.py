@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.gather import Report, make_report
+from evaluate.report.contents import Report, make_report
 from evaluate.report.show.markdown import write_markdown
-from evaluate.report.show.records import speedup_record
+from evaluate.report.show.records import speedup_of
 from evaluate.report.show.tables import speedup
 from tests.conftest import ROOT
 
@@ -46,20 +46,20 @@ def tables(path: Path) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize("path", SPEED_UPS, ids=[path.name for path in SPEED_UPS])
 def test_every_speed_up_in_a_table_is_what_the_rows_say(path: Path, report: Report) -> None:
-    """Columns are named by recipes, lines by a load or by its tokens in."""
-    loads = {load.name: load for load in report.grounds[0].loads}
+    """Columns are named by recipes, lines by a workload or by its tokens in."""
+    workloads = {workload.name: workload for workload in report.groups[0].workloads}
     checked = 0
     for header, *lines in tables(path):
         names = enumerate(cell.strip("`") for cell in header)
         recipes = {place: name for place, name in names if name in report.names.candidates}
         for line in lines if recipes else []:
             named = re.search(r"`(\w+)`", line[0])
-            load = loads[named[1] if named else f"context_{line[0].replace(',', '')}"]
+            workload = workloads[named[1] if named else f"context_{line[0].replace(',', '')}"]
             for place, recipe in recipes.items():
-                entry = load.of(recipe)
+                entry = workload.of(recipe)
                 assert entry is not None
                 assert entry.ratio is not None
-                whole = speedup(speedup_record(entry))
+                whole = speedup(speedup_of(entry))
                 short = re.sub(r" \(.*\)", "", whole)
                 assert line[place] == (whole if "(" in line[place] else short)
                 checked += 1

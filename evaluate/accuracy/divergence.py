@@ -5,6 +5,8 @@ and of the tokens it finds most likely. Two views of the same tokens are compare
 what is hard about the text cancels out.
 """
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from conf.errors import bad_input
 from evaluate.accuracy import verdicts
 from evaluate.measure.text_view import TextView
+from evaluate.results.row_values import Position, QuickAccuracy
 
 BLOCK = 64  # neighbouring tokens share their context: they are drawn together
 DRAWS = 2000
@@ -32,25 +35,47 @@ BROKEN_DIVERGENCE = verdicts.BROKEN_DIVERGENCE
 NEGLIGIBLE = 0.0005  # nats: below what two runs of one engine differ by
 
 
-def own_values(view: TextView) -> dict[str, Any]:
+@dataclass
+class Judgement:
+    """What is said of a checkpoint, and why it must not be ranked where a figure is no number."""
+
+    values: QuickAccuracy
+    invalid: list[str]
+
+
+def own_values(view: TextView) -> Judgement:
     """What can be said of one view alone."""
+    return _judgement(_own_figures(view))
+
+
+def _own_figures(view: TextView) -> dict[str, float]:
     return {"perplexity": view.perplexity, "tokens": float(len(view.tokens))}
 
 
-def paired_values(original: TextView, other: TextView, seed: int = 0) -> dict[str, Any]:
+def _judgement(figures: dict[str, float], verdict: str | None = None) -> Judgement:
+    strange = [name for name, figure in figures.items() if not math.isfinite(figure)]
+    values = QuickAccuracy.model_validate(
+        {name: figure for name, figure in figures.items() if name not in strange}
+    )
+    if verdict is not None:
+        values.verdict = verdict
+    return Judgement(values, [f"{name} is no number" for name in strange])
+
+
+def paired_values(original: TextView, other: TextView, seed: int = 0) -> Judgement:
     """The other view against the original's, with intervals, and a verdict."""
     if not numpy.array_equal(original.tokens, other.tokens):
         raise bad_input("accuracy: the two models were judged on different tokens")
-    values = own_values(other) | {"original_perplexity": original.perplexity}
+    figures = _own_figures(other) | {"original_perplexity": original.perplexity}
     if not (numpy.isfinite(other.chosen).all() and numpy.isfinite(other.scores).all()):
-        return values | {"verdict": BROKEN}
+        return _judgement(figures, BROKEN)
     losses = original.chosen.astype(float) - other.chosen.astype(float)
     apart = divergences(original, other)
     loss_low, loss_high = interval(losses, seed)
     apart_low, apart_high = interval(apart, seed)
     same = original.likely[:, 0] == other.likely[:, 0]
     agreed = agreements(original.continuations, other.continuations)
-    values |= {
+    figures |= {
         "recovery": float(numpy.exp(-losses.mean())),
         "recovery_low": float(numpy.exp(-loss_high)),
         "recovery_high": float(numpy.exp(-loss_low)),
@@ -63,13 +88,13 @@ def paired_values(original: TextView, other: TextView, seed: int = 0) -> dict[st
         "continued_tokens": float(original.continuations.shape[1]),
         "interval": LEVEL,
     }
-    return values | {"verdict": verdict(values, loss_low)}
+    said = verdict(figures["recovery"], figures["divergence_mean"], loss_low)
+    return _judgement(figures, said)
 
 
-def verdict(values: dict[str, Any], loss_low: float) -> str:
+def verdict(recovery: float, apart: float, loss_low: float) -> str:
     """By what is lost on the text itself and by how far the distributions are apart, whichever
     says worse."""
-    recovery, apart = values["recovery"], values["divergence_mean"]
     if recovery < BROKEN_RECOVERY or apart > BROKEN_DIVERGENCE:
         return BROKEN
     lost = loss_low > 0 and -numpy.log(recovery) > NEGLIGIBLE
@@ -120,7 +145,7 @@ def agreements(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
     return numpy.where(different.any(axis=1), first, ours.shape[1])
 
 
-def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> list[dict[str, Any]]:
+def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> list[Position]:
     """Where the two are furthest apart, in words."""
     from tokenizers import Tokenizer
 
@@ -132,12 +157,12 @@ def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> lis
         words = [original.tokens[place], original.likely[place, 0], other.likely[place, 0]]
         stands, ours, theirs = (reader.decode([int(token)]) for token in words)
         found.append(
-            {
-                "divergence": float(apart[place]),
-                "before": reader.decode([int(token) for token in before]),
-                "stands_there": stands,
-                "original_expects": ours,
-                "it_expects": theirs,
-            }
+            Position(
+                divergence=float(apart[place]),
+                before=reader.decode([int(token) for token in before]),
+                stands_there=stands,
+                original_expects=ours,
+                it_expects=theirs,
+            )
         )
     return found

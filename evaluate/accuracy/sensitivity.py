@@ -4,7 +4,6 @@ import statistics
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +15,11 @@ from conf.models import ORIGINAL
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import progress, say
-from evaluate.measure.environment import environment, key
-from evaluate.results.rows import Row, append, current, kept, misfit, read
+from evaluate.measure.environment import cell_key, environment
+from evaluate.results.results_file import append, misfit, read
+from evaluate.results.row_types import Part
+from evaluate.results.row_values import Block, SensitivityValues
+from evaluate.results.rows import Row, SensitivityRow, current, line_content
 from quantize.programs import SENSITIVITY, SensitivityRequest
 from serve.checks import checkpoint_hash
 from serve.engine.launch import model_folder
@@ -46,26 +48,25 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     rows, faults = read(path)
     for fault in faults:
         say(f"{fault}; the line is left alone")
-    before = {row.key: row for row in current(rows) if row.kind == "sensitivity"}
-    measured = []
+    before = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
+    measured: list[Row] = []
     for name in names:
-        stated = key(facts, (name, config.accuracy.kind), weights, config.accuracy)
-        row = before.get(stated)
-        if row is None or config.force or not set(row.values) >= SHOWN_VALUES:
-            row = Row(
-                kind="sensitivity",
+        key = cell_key(facts, (name, config.accuracy.kind), weights, config.accuracy)
+        row = before.get(key)
+        if row is None or config.force or not row.values.names >= SHOWN_VALUES:
+            row = SensitivityRow(
                 model=str(config.model.name),
                 checkpoint=name,
                 measure=config.accuracy.kind,
                 repeat=0,
-                key=stated,
+                key=key,
                 values=_measured(config, name),
-                settings=asdict(config.accuracy),
-                environment=facts | {"checkpoint_sha256": weights},
-                generation=before[stated].generation + 1 if row is not None else 0,
+                settings=Part(**asdict(config.accuracy)),
+                environment=facts.with_fields(checkpoint_sha256=weights),
+                generation=before[key].generation + 1 if row is not None else 0,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            wrong = misfit(kept(row))
+            wrong = misfit(line_content(row))
             if wrong:
                 raise world_fault(f"{name}: what was measured cannot be kept: {wrong}")
             append(path, row)
@@ -74,69 +75,68 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     return measured
 
 
-def _measured(config: EvaluateConfig, recipe: str) -> dict[str, Any]:
+def _measured(config: EvaluateConfig, recipe: str) -> SensitivityValues:
     """Has quantize measure the blocks in a process of its own."""
     request = SensitivityRequest(config.model, recipe, config.accuracy)
     log = log_file(f"sensitivity-{recipe}")
     say(f"{recipe}: rounding one block after the other (log in {log})")
-    blocks: list[dict[str, Any]] = []
+    blocks: list[Block] = []
     try:
         with progress() as bars:
             task = bars.add_task(recipe, total=None)
             for measured in stream(SENSITIVITY, request, log):
-                blocks.append(asdict(measured.block))
+                blocks.append(Block(**asdict(measured.block)))
                 bars.update(task, completed=len(blocks), total=measured.blocks)
     except QuantlineError as error:
         raise QuantlineError(f"{recipe}: {error}", error.exit_code) from error
     return summary(blocks)
 
 
-def summary(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(blocks: list[Block]) -> SensitivityValues:
     """The blocks, worst first, and those that stand out and cost little to leave alone."""
-    ordered = sorted(blocks, key=lambda block: -block["divergence"])
-    middle = statistics.median(block["divergence"] for block in blocks)
-    room = MOST_BYTES * sum(block["bytes"] for block in blocks)
-    worth: list[dict[str, Any]] = []
+    ordered = sorted(blocks, key=lambda block: -block.divergence)
+    median = statistics.median(block.divergence for block in blocks)
+    room = MOST_BYTES * sum(block.bytes for block in blocks)
+    worth: list[Block] = []
     for block in ordered:
-        if block["divergence"] < FRAGILE * middle:
+        if block.divergence < FRAGILE * median:
             break
-        if block["bytes"] <= room:
+        if block.bytes <= room:
             worth.append(block)
-            room -= block["bytes"]
-    return {
-        "blocks": ordered,
-        "median_divergence": middle,
-        "worth_ignoring": [block["block"] for block in worth],
-        "ignore": [module for block in worth for module in block["modules"]],
-        "ignored_bytes": sum(block["bytes"] for block in worth),
-        "ignored_divergence": sum(block["divergence"] for block in worth),
-        "total_divergence": sum(block["divergence"] for block in blocks),
-    }
+            room -= block.bytes
+    return SensitivityValues(
+        blocks=ordered,
+        median_divergence=median,
+        worth_ignoring=[block.block for block in worth],
+        ignore=[module for block in worth for module in block.modules],
+        ignored_bytes=sum(block.bytes for block in worth),
+        ignored_divergence=sum(block.divergence for block in worth),
+        total_divergence=sum(block.divergence for block in blocks),
+    )
 
 
-def _show(row: Row) -> None:
+def _show(row: SensitivityRow) -> None:
     values = row.values
     table = Table(
         *("block", "divergence alone", "times the median", "MB to leave it alone"),
         title=f"{row.model}, {row.checkpoint}: the blocks that pay most",
     )
-    middle = values["median_divergence"]
-    for block in values["blocks"][:SHOWN]:
-        times = block["divergence"] / middle if middle else 0.0
-        megabytes = block["bytes"] / 1e6
-        table.add_row(
-            block["block"], f"{block['divergence']:.5f}", f"{times:.1f}", f"{megabytes:.1f}"
-        )
+    median = values.median_divergence
+    for block in values.blocks[:SHOWN]:
+        times = block.divergence / median if median else 0.0
+        megabytes = block.bytes / 1e6
+        table.add_row(block.block, f"{block.divergence:.5f}", f"{times:.1f}", f"{megabytes:.1f}")
     Console().print(table)
-    if not values["ignore"]:
+    if not values.ignore:
         say("no block stands out: leaving some alone would buy little")
         return
-    share = values["ignored_divergence"] / (values["total_divergence"] or 1)
+    share = (values.ignored_divergence or 0.0) / (values.total_divergence or 1)
+    megabytes = (values.ignored_bytes or 0.0) / 1e6
     say(
-        f"{', '.join(values['worth_ignoring'])}: {share:.0%} of all blocks' divergence for "
-        f"{values['ignored_bytes'] / 1e6:.1f} MB; leave them alone with"
+        f"{', '.join(values.worth_ignoring)}: {share:.0%} of all blocks' divergence for "
+        f"{megabytes:.1f} MB; leave them alone with"
     )
     print(
         f"python -m quantize model={row.model} recipe={row.checkpoint} "
-        f"'ignore=[{','.join(values['ignore'])}]'"
+        f"'ignore=[{','.join(values.ignore)}]'"
     )

@@ -19,6 +19,7 @@ from conf.hardware import CPU, cpu_name, gpu_names
 from conf.schema.load import EngineConfig, GpuConfig
 from conf.sources import TEAM_FOLDERS
 from evaluate.measure.gpu_watch import GpuWatch
+from evaluate.results.row_types import Environment
 from serve.engine.client import served_name
 from serve.engine.launch import options
 
@@ -32,36 +33,36 @@ SECRET_NAME = re.compile(
 )
 
 
-def environment(gpu: GpuConfig, engine: EngineConfig) -> dict[str, Any]:
+def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
     """Everything that a number depends on beside the checkpoint and the load."""
     if engine.url is not None:
         # What the server runs on is unknown; this machine is only its client.
-        return {
-            "device": f"{served_name(engine.url)} at {engine.url}",
-            "client": cpu_name(),
-            "engine": engine.kind,
-            "engine_options": {},
-            "versions": {},
-            "variables": {},
-            "commit": commit(),
-        }
-    return {
-        "device": _device(gpu),
+        return Environment(
+            device=f"{served_name(engine.url)} at {engine.url}",
+            client=cpu_name(),
+            versions={},
+            engine=engine.kind,
+            engine_options={},
+            variables={},
+            commit=commit(),
+        )
+    return Environment(
+        device=_device(gpu),
         **GpuWatch().facts(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": versions(),
-        "engine": engine.kind,
-        "engine_options": engine_options(engine),
-        "variables": {
+        cpu=cpu_name(),
+        cores=os.cpu_count(),
+        python=platform.python_version(),
+        versions=versions(),
+        engine=engine.kind,
+        engine_options=engine_options(engine),
+        variables={
             name: value
             for name, value in sorted(os.environ.items())
             if name.startswith(VARIABLES) and not any(word in name for word in SECRET)
         },
-        "commit": commit(),
-        "command": command(sys.orig_argv),
-    }
+        commit=commit(),
+        command=command(sys.orig_argv),
+    )
 
 
 def _device(asked: GpuConfig) -> str:
@@ -91,12 +92,14 @@ def engine_options(engine: EngineConfig) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in secret}
 
 
-def key(facts: dict[str, Any], names: tuple[str, str], checkpoint: str, settings: Any) -> str:
+def cell_key(
+    environment: Environment, names: tuple[str, str], checkpoint: str, settings: Any
+) -> str:
     """The same for runs that may stand side by side as repeats of one cell."""
-    parts = ["device", "versions", "engine", "engine_options", "variables"]
-    if facts["device"] == CPU:
-        parts += ["cpu", "cores"]
-    stated = [{part: facts[part] for part in parts}, names, checkpoint, asdict(settings)]
+    parts = {"device", "versions", "engine", "engine_options", "variables"}
+    if environment.device == CPU:
+        parts |= {"cpu", "cores"}
+    stated = [environment.model_dump(include=parts), names, checkpoint, asdict(settings)]
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
 
 

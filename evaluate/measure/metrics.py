@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from conf.errors import world_fault
 from conf.schema.load import ScenarioConfig
+from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
 
 
@@ -54,7 +55,7 @@ class Request:
         return [after - before for before, after in itertools.pairwise(self.token_times)]
 
 
-def batch_values(requests: list[Request]) -> dict[str, float]:
+def batch_values(requests: list[Request]) -> SpeedValues:
     """Latency, TTFT, TPOT and throughput of requests that started at once."""
     answered = _answered(requests)
     latency = max(request.token_times[-1] for request in answered)
@@ -64,25 +65,25 @@ def batch_values(requests: list[Request]) -> dict[str, float]:
     decoding = latency - last_first_token
     answering = max(request.token_times[0] for request in answered)
     decoded = sum(time > answering for request in answered for time in request.token_times)
-    return {
-        "latency_s": latency,
-        "ttft_first_s": min(request.ttft for request in answered),
-        "ttft_last_s": last_first_token,
+    return SpeedValues(
+        latency_s=latency,
+        ttft_first_s=min(request.ttft for request in answered),
+        ttft_last_s=last_first_token,
         **_token_times(answered),
-        "input_tokens": float(inputs),
-        "output_tokens": float(outputs),
-        "input_tokens_per_s": inputs / last_first_token,
-        "output_tokens_per_s": outputs / decoding if decoding > 0 else 0.0,
-        "decode_tokens_per_s": decoded / decoding if decoding > 0 else 0.0,
-        "generated_tokens_per_s": outputs / latency,
-        "overlap_share": (outputs - len(answered) - decoded) / outputs,
-        "overall_tokens_per_s": (inputs + outputs) / latency,
-        "requests_per_s": len(answered) / latency,
-        "failed_requests": float(len(requests) - len(answered)),
-    }
+        input_tokens=float(inputs),
+        output_tokens=float(outputs),
+        input_tokens_per_s=inputs / last_first_token,
+        output_tokens_per_s=outputs / decoding if decoding > 0 else 0.0,
+        decode_tokens_per_s=decoded / decoding if decoding > 0 else 0.0,
+        generated_tokens_per_s=outputs / latency,
+        overlap_share=(outputs - len(answered) - decoded) / outputs,
+        overall_tokens_per_s=(inputs + outputs) / latency,
+        requests_per_s=len(answered) / latency,
+        failed_requests=float(len(requests) - len(answered)),
+    )
 
 
-def serving_values(requests: list[Request], scenario: ScenarioConfig) -> dict[str, float]:
+def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedValues:
     """What clients of a server saw over a load that lasts; goodput counts requests in time."""
     answered = _answered(requests)
     begin = min(request.start for request in requests)
@@ -90,25 +91,25 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> dict[st
     good = [request for request in answered if _in_time(request, scenario)]
     waits = [request.ttft for request in answered]
     latencies = [request.latency for request in answered]
-    return {
-        "latency_s": duration,
-        "request_latency_median_s": statistics.median(latencies),
-        "request_latency_p99_s": percentile(latencies, PERCENT_99),
-        "ttft_first_s": min(waits),
-        "ttft_last_s": max(waits),
-        "ttft_median_s": statistics.median(waits),
-        "ttft_p99_s": percentile(waits, PERCENT_99),
+    return SpeedValues(
+        latency_s=duration,
+        request_latency_median_s=statistics.median(latencies),
+        request_latency_p99_s=percentile(latencies, PERCENT_99),
+        ttft_first_s=min(waits),
+        ttft_last_s=max(waits),
+        ttft_median_s=statistics.median(waits),
+        ttft_p99_s=percentile(waits, PERCENT_99),
         **_token_times(answered),
-        "input_tokens": float(sum(request.input_tokens for request in answered)),
-        "output_tokens": float(sum(request.output_tokens for request in answered)),
-        "output_tokens_per_s": sum(request.output_tokens for request in answered) / duration,
-        "generated_tokens_per_s": sum(request.output_tokens for request in answered) / duration,
-        "overall_tokens_per_s": sum(r.input_tokens + r.output_tokens for r in answered) / duration,
-        "requests_per_s": len(answered) / duration,
-        "goodput_requests_per_s": len(good) / duration,
-        "good_share": len(good) / len(requests),
-        "failed_requests": float(len(requests) - len(answered)),
-    }
+        input_tokens=float(sum(request.input_tokens for request in answered)),
+        output_tokens=float(sum(request.output_tokens for request in answered)),
+        output_tokens_per_s=sum(request.output_tokens for request in answered) / duration,
+        generated_tokens_per_s=sum(request.output_tokens for request in answered) / duration,
+        overall_tokens_per_s=sum(r.input_tokens + r.output_tokens for r in answered) / duration,
+        requests_per_s=len(answered) / duration,
+        goodput_requests_per_s=len(good) / duration,
+        good_share=len(good) / len(requests),
+        failed_requests=float(len(requests) - len(answered)),
+    )
 
 
 def _answered(requests: list[Request]) -> list[Request]:

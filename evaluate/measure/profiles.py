@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from evaluate.results.row_values import Operator, Phase, ProfileValues
+
 LISTED = 30
 MICRO = 1e-6
 PRODUCTS = "matrix products"
@@ -48,24 +50,35 @@ class Event:
         return self.start + self.length
 
 
-def profile_values(trace: Path, steps: int) -> dict[str, Any]:
+def profile_values(trace: Path, steps: int) -> ProfileValues:
     """The table of operators and the shares by kind of a trace that torch's profiler wrote."""
     opener = gzip.open if trace.suffix == ".gz" else open
     with opener(trace, "rt", encoding="utf-8") as file:
         content = json.load(file)
-    return operators(content["traceEvents"]) | {"trace": trace.name, "steps": steps}
+    return operators(content["traceEvents"]).with_fields(trace=trace.name, steps=steps)
 
 
-def phases(values: dict[str, Any]) -> list[tuple[str, int, float, dict[str, float]]]:
-    """Of a profile: prefill and decode steps apart, or all as one where the trace does not tell;
-    name, steps, seconds, and seconds by kind."""
-    parts = values.get("phases") or {"": values | {"steps": 1}}
+@dataclass
+class ProfiledPhase:
+    """Prefill or decode steps of a profile; without a name where the trace does not tell."""
+
+    name: str
+    steps: int
+    window_s: float
+    kinds_s: dict[str, float]
+
+
+def phases(values: ProfileValues) -> list[ProfiledPhase]:
+    """Prefill and decode steps apart, or all as one where the trace does not tell."""
+    if not values.phases:
+        return [ProfiledPhase("", 1, values.window_s, values.kinds_s)]
     return [
-        (name, part["steps"], part["window_s"], part["kinds_s"]) for name, part in parts.items()
+        ProfiledPhase(name, phase.steps, phase.window_s, phase.kinds_s)
+        for name, phase in values.phases.items()
     ]
 
 
-def operators(events: list[dict[str, Any]]) -> dict[str, Any]:
+def operators(events: list[dict[str, Any]]) -> ProfileValues:
     """Self times by operator and by kind, in seconds; on a GPU the kinds are of its kernels."""
     cpu = [_event(event) for event in events if event.get("cat") == "cpu_op" and "dur" in event]
     kernels = [
@@ -89,22 +102,24 @@ def operators(events: list[dict[str, Any]]) -> dict[str, Any]:
         line[2] += 1
     device = kernels or cpu
     lengths = [kernel.length for kernel in kernels] if kernels else own
+    if _window(device) <= 0:
+        raise ValueError("it times no operator")
     ordered = sorted(table.items(), key=lambda item: -max(item[1][1], item[1][0]))
-    return {
-        "device": "gpu" if kernels else "cpu",
-        "operators": [
-            {
-                "name": name,
-                "self_cpu_s": cpu_us * MICRO,
-                "self_cuda_s": cuda_us * MICRO,
-                "calls": calls,
-            }
+    return ProfileValues(
+        device="gpu" if kernels else "cpu",
+        operators=[
+            Operator(
+                name=name,
+                self_cpu_s=cpu_us * MICRO,
+                self_cuda_s=cuda_us * MICRO,
+                calls=int(calls),
+            )
             for name, (cpu_us, cuda_us, calls) in ordered[:LISTED]
         ],
-        "kinds_s": _by_kind(device, lengths),
-        "window_s": _window(device) * MICRO,
-        "phases": _phases(events, device, lengths),
-    }
+        kinds_s=_by_kind(device, lengths),
+        window_s=_window(device) * MICRO,
+        phases=_phases(events, device, lengths),
+    )
 
 
 def self_times(events: list[Event]) -> list[float]:
@@ -154,7 +169,7 @@ def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
 
 def _phases(
     events: list[dict[str, Any]], device: list[Event], lengths: list[float]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Phase]:
     """Steps that read prompts and steps that decode, apart: each lasts until the next one begins.
     Nothing where no step is marked on the time line of the device."""
     cat = MARKS[any(event.get("cat") == "kernel" for event in events)]
@@ -166,20 +181,21 @@ def _phases(
     if not marks or not device:
         return {}
     end = max(event.end for event in device)
-    found: dict[str, dict[str, Any]] = {}
+    steps: dict[str, int] = defaultdict(int)
+    windows: dict[str, float] = defaultdict(float)
+    kinds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (first, phase), (last, _) in pairwise([*marks, (end, "")]):
         inside = [n for n, event in enumerate(device) if first <= event.start < last]
-        part = found.setdefault(phase, {"steps": 0, "window_s": 0.0, "kinds_s": defaultdict(float)})
-        part["steps"] += 1
-        part["window_s"] += (last - first) * MICRO
+        steps[phase] += 1
+        windows[phase] += (last - first) * MICRO
         for n in inside:
-            part["kinds_s"][kind_of(device[n].name)] += lengths[n] * MICRO
+            kinds[phase][kind_of(device[n].name)] += lengths[n] * MICRO
         idle = last - first - busy([device[n] for n in inside])
-        part["kinds_s"][GAPS] += max(0.0, idle) * MICRO
+        kinds[phase][GAPS] += max(0.0, idle) * MICRO
     return {
-        phase: part | {"kinds_s": dict(part["kinds_s"])}
-        for phase, part in found.items()
-        if part["window_s"] > 0
+        phase: Phase(steps=steps[phase], window_s=window, kinds_s=dict(kinds[phase]))
+        for phase, window in windows.items()
+        if window > 0
     }
 
 

@@ -6,13 +6,14 @@ weights. Each phase takes at least the longer of reading and multiplying.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from conf.formats.quant_args import QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import quantization_of
 from conf.formats.registry import format_of, other_parts, packed_parts
 from conf.models import head_width, kv_values_per_token, needed
 from conf.schema.load import ScenarioConfig
+from evaluate.results.row_types import Limit
+from evaluate.results.row_values import SpeedValues
 from serve.tensors import Tensor
 
 MOST_OVERLAP = 0.05  # of the answers' tokens, before the last request had its first
@@ -54,7 +55,7 @@ class Cost:
 
 
 @dataclass
-class Limit:
+class LeastTime:
     """The least seconds for each phase, and what they are spent on."""
 
     prefill_s: float
@@ -94,7 +95,7 @@ def cost(
     )
 
 
-def limit(work: Cost, scenario: ScenarioConfig, rates: Rates) -> Limit:
+def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
     """The least time of a batch's two phases."""
     batch, inputs, outputs = scenario.count, scenario.input_tokens, scenario.output_tokens
     prompt = batch * inputs
@@ -110,7 +111,7 @@ def limit(work: Cost, scenario: ScenarioConfig, rates: Rates) -> Limit:
         decode_reading += read_s
         decode_multiplying += multiply_s
         decode += max(read_s, multiply_s)
-    return Limit(
+    return LeastTime(
         prefill_s=max(reading, multiplying),
         prefill_bound="memory" if reading > multiplying else "compute",
         decode_s=decode,
@@ -118,27 +119,27 @@ def limit(work: Cost, scenario: ScenarioConfig, rates: Rates) -> Limit:
     )
 
 
-def reached(
-    work: Cost, scenario: ScenarioConfig, rates: Rates, values: dict[str, float]
-) -> dict[str, Any]:
+def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedValues) -> Limit:
     """The least seconds of each phase, and their share of the seconds that were measured; none
     where prompts were still read while answers were written."""
-    if work.plain_product not in rates.products or values["overlap_share"] > MOST_OVERLAP:
-        return {}
-    least = limit(work, scenario, rates)
-    decoding = values["latency_s"] - values["ttft_last_s"]
-    found = asdict(least) | {
-        "bandwidth_gb_s": rates.bandwidth / 1e9,
-        "product": work.product,
-        "product_tops": rates.products.get(work.product, 0.0) / 1e12,
-        "rates": rates.source,
-        "body_gb": work.body_bytes / 1e9,
-        "head_gb": work.head_bytes / 1e9,
-        "prefill_share": least.prefill_s / values["ttft_last_s"],
-    }
-    if decoding > 0 and scenario.output_tokens > 1:
-        found["decode_share"] = least.decode_s / decoding
-    return found
+    latency, prefill = values.latency_s, values.ttft_last_s
+    overlaps = (values.overlap_share or 0.0) > MOST_OVERLAP
+    if work.plain_product not in rates.products or overlaps or latency is None or prefill is None:
+        return Limit()
+    least = least_time(work, scenario, rates)
+    limit = Limit(
+        **asdict(least),
+        bandwidth_gb_s=rates.bandwidth / 1e9,
+        product=work.product,
+        product_tops=rates.products.get(work.product, 0.0) / 1e12,
+        rates=rates.source,
+        body_gb=work.body_bytes / 1e9,
+        head_gb=work.head_bytes / 1e9,
+        prefill_share=least.prefill_s / prefill,
+    )
+    if latency > prefill and scenario.output_tokens > 1:
+        limit.decode_share = least.decode_s / (latency - prefill)
+    return limit
 
 
 def _multiplying(work: Cost, rates: Rates, tokens: float, heads: float, pairs: float) -> float:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from conf.hardware import gpu_memory_gib
 from conf.schema.load import ScenarioConfig
 
-BLOCK = 16  # tokens; vLLM gives them to requests in blocks
+BLOCK = 128  # tokens; vLLM gives them to requests in blocks of 16 to 128, by its back end
 AT_ONCE = "max_num_seqs"
 MOST_AT_ONCE = 1024  # requests; as many as vLLM runs at once on a large GPU unless told otherwise
 CACHE, UTILIZATION = "kv_cache_memory_bytes", "gpu_memory_utilization"

@@ -33,6 +33,8 @@ from evaluate.measure.metrics import Request, batch_values, serving_values
 from evaluate.measure.text_view import TextView
 from evaluate.measure.validity import Observed, constant_output, reasons
 from evaluate.measure.workload import PROFILE, WARM_UP, prompts, warm_up
+from evaluate.results.row_types import Startup
+from evaluate.results.row_values import SpeedValues
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
 
@@ -68,8 +70,9 @@ class _Measurement:
         try:
             faults = [] if self.job.dummy else self._canary()
             loaded = self.engine.loaded
-            startup = {} if self.job.neighbours else loaded.startup  # they shared the CPU
-            self.send(EngineLoaded(startup, loaded.memory, loaded.kernels, faults))
+            if self.job.neighbours:
+                loaded.startup = Startup()  # they shared the CPU
+            self.send(EngineLoaded(**loaded.content(), faults=faults))
             wait_for_turn()
             self.ours = self.watch.processes()
             for name, scenario in self.job.scenarios.items():
@@ -125,11 +128,13 @@ class _Measurement:
             other_processes=self.job.others + max(0, self.watch.processes() - self.ours),
         )
         values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
+        _add_energy(values, watched)
+        values.prefix_hits = float(seen.prefix_hits)
         self.send(
             RunMeasured(
                 measure=name,
                 repeat=repeat,
-                values=values | _energy(watched, values) | {"prefix_hits": seen.prefix_hits},
+                values=values.content(),
                 requests=_compact(requests),
                 # All that is held on the GPU: of several engines it is nobody's own.
                 peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
@@ -176,16 +181,14 @@ class _Measurement:
         self.send(TextRead())
 
 
-def _energy(watched: Watched, values: dict[str, float]) -> dict[str, float]:
-    found = {}
-    if watched.energy_j:
-        found["energy_j"] = watched.energy_j
-        found["joules_per_output_token"] = watched.energy_j / values["output_tokens"]
+def _add_energy(values: SpeedValues, watched: Watched) -> None:
+    if watched.energy_j and values.output_tokens:
+        values.energy_j = watched.energy_j
+        values.joules_per_output_token = watched.energy_j / values.output_tokens
     if watched.sm_clock_mhz:
-        found["sm_clock_mhz"] = watched.sm_clock_mhz
+        values.sm_clock_mhz = watched.sm_clock_mhz
     if watched.power_capped is not None:
-        found["power_capped_share"] = watched.power_capped
-    return found
+        values.power_capped_share = watched.power_capped
 
 
 def _compact(requests: list[Request]) -> dict[str, Any]:

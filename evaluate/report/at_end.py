@@ -26,7 +26,7 @@ def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
         max_spread=config.max_spread,
     )
     try:
-        from evaluate.report.story import write_report
+        from evaluate.report.writing import write_report
 
         write_report(wanted)
     except ImportError as error:

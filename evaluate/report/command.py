@@ -19,7 +19,7 @@ COMMAND = Command(
 def main(config: ReportConfig) -> None:
     import gc
 
-    from evaluate.report.story import write_report
+    from evaluate.report.writing import write_report
 
     gc.disable()  # a program of seconds: looking for circles among all rows takes a tenth of them
     report = write_report(config)

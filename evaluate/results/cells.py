@@ -2,10 +2,13 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
-from evaluate.results.rows import Row
+from evaluate.results.row_types import WorkloadSettings
+from evaluate.results.rows import Row, SpeedRow
 from evaluate.results.significance import Sample, Start
 from evaluate.results.summary import Summary, outliers, summarize
 
@@ -13,6 +16,15 @@ LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
 LEAST_RUNS = 2  # of a cell that is compared
 LEAST_STARTS = 3  # for an interval of starts; of two, Student's factor alone is 12.7
 CONTEXT_OPTION = "max_model_len"
+CHOSEN = ("engine_options", "variables")
+SETUP = ("device", "engine", "engine_options", "versions", "variables")
+
+
+class TimedRun(NamedTuple):
+    """A run and one figure of it."""
+
+    row: SpeedRow
+    figure: float
 
 
 @dataclass
@@ -21,9 +33,8 @@ class Cell:
 
     measure: str
     checkpoint: str
-    key: str
-    valid: list[Row] = field(default_factory=list)
-    invalid: list[Row] = field(default_factory=list)
+    valid: list[SpeedRow] = field(default_factory=list)
+    invalid: list[SpeedRow] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict, repr=False)
     """Of its runs among all runs of the scenario, in the order of time; by the row's id."""
     setting: str = ""
@@ -37,33 +48,39 @@ class Cell:
         return f"{self.checkpoint} {self.setting}".strip()
 
     @property
-    def row(self) -> Row:
+    def row(self) -> SpeedRow:
         """The first of its runs, for what all of them share."""
         return (self.valid + self.invalid)[0]
 
     @property
-    def load(self) -> dict[str, Any]:
+    def settings(self) -> WorkloadSettings:
         """The scenario, as it was asked for."""
         return self.row.settings
 
-    @property
-    def load_name(self) -> str:
+    @cached_property
+    def workload_name(self) -> str:
         """The same for setups that ran the same workload."""
-        return f"{self.row.model} {self.measure} {sorted(self.load.items())}"
+        return f"{self.row.model} {self.measure} {self.settings_name}"
+
+    @cached_property
+    def settings_name(self) -> str:
+        """The same for workloads with the same settings."""
+        return str(sorted(self.settings.content().items()))
 
     @property
     def ranked_by(self) -> str:
         """The time that tells fast from slow. How long an open loop lasts is set by its arrivals,
         not by the engine: there it is the time of a request."""
-        return REQUEST_LATENCY if self.load.get("rate") else LATENCY
+        return REQUEST_LATENCY if self.settings.rate else LATENCY
 
     def values(self, name: str) -> list[float]:
-        return [float(row.values[name]) for row in self.valid if name in row.values]
+        figures = [row.values.figure(name) for row in self.valid]
+        return [figure for figure in figures if figure is not None]
 
     @property
     def names(self) -> set[str]:
         """What was measured in every run that counts."""
-        rows = [set(row.values) for row in self.valid]
+        rows = [row.values.names for row in self.valid]
         return set.intersection(*rows) if rows else set()
 
     def summary(self, name: str) -> Summary | None:
@@ -73,58 +90,52 @@ class Cell:
         return self._summaries[name][1]
 
     def _summarized(self, name: str) -> Summary | None:
-        rows = [row for row in self.valid if name in row.values]
-        if not rows:
+        runs = _timed(self.valid, name)
+        if not runs:
             return None
         strange = self._strange()
-        places = [place for place, row in enumerate(rows) if id(row) in strange]
-        if len(places) == len(rows):
+        places = [place for place, run in enumerate(runs) if id(run.row) in strange]
+        if len(places) == len(runs):
             places = []
-        found = summarize([float(row.values[name]) for row in rows], places)
+        summary = summarize([run.figure for run in runs], places)
         starts = self.starts(name)
         if len(starts) < LEAST_STARTS:
-            return found
+            return summary
         # Runs of one start are not independent: the interval is that of the starts.
-        between = summarize([_mean(name, start) for start in starts], [])
+        means = [sum(run.figure for run in start) / len(start) for start in starts]
+        between = summarize(means, [])
         half = (between.high - between.low) / 2
-        return replace(found, low=found.mean - half, high=found.mean + half)
+        return replace(summary, low=summary.mean - half, high=summary.mean + half)
 
-    def starts(self, name: str) -> list[list[Row]]:
+    def starts(self, name: str) -> list[list[TimedRun]]:
         """The runs that count, by the start of the engine. A start that was cut short is left out
         beside whole ones: its mean would be noisier than theirs."""
         strange = self._strange()
-        found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-        for row in self.valid:
-            if id(row) not in strange and name in row.values:
-                found[_start_of(row)].append(row)
-        most = max((len(rows) for rows in found.values()), default=0)
-        return [rows for rows in found.values() if 2 * len(rows) >= most]
+        runs = [run for run in _timed(self.valid, name) if id(run.row) not in strange]
+        starts = _by_start(runs)
+        most = max((len(start) for start in starts), default=0)
+        return [start for start in starts if 2 * len(start) >= most]
 
     def sample(self, name: str) -> Sample | None:
         """For a comparison; none where a value has no logarithm."""
-        found = []
-        for rows in self.starts(name):
-            values = [float(row.values[name]) for row in rows]
-            if min(values) <= 0:
+        starts = []
+        for runs in self.starts(name):
+            if min(run.figure for run in runs) <= 0:
                 return None
-            places = [self.places.get(id(row), 0) for row in rows]
-            logs = tuple(math.log(value) for value in values)
-            found.append(Start(logs, sum(places) / len(places)))
-        return Sample(tuple(found)) if found else None
+            places = [self.places.get(id(run.row), 0) for run in runs]
+            logs = tuple(math.log(run.figure) for run in runs)
+            starts.append(Start(logs, sum(places) / len(places)))
+        return Sample(tuple(starts)) if starts else None
 
     def _strange(self) -> set[int]:
         """Runs that stand out among those of their start by the time they took."""
         if self._outliers is None or self._outliers[0] != len(self.valid):
-            by_start: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-            for row in self.valid:
-                if self.ranked_by in row.values:
-                    by_start[_start_of(row)].append(row)
-            found = {
-                id(timed[place])
-                for timed in by_start.values()
-                for place in outliers([float(row.values[self.ranked_by]) for row in timed])
+            strange = {
+                id(runs[place].row)
+                for runs in _by_start(_timed(self.valid, self.ranked_by))
+                for place in outliers([run.figure for run in runs])
             }
-            self._outliers = (len(self.valid), found)
+            self._outliers = (len(self.valid), strange)
         return self._outliers[1]
 
     def is_ranked(self, max_spread: float) -> bool:
@@ -132,38 +143,59 @@ class Cell:
         latency = self.summary(self.ranked_by)
         return latency is not None and latency.spread <= max_spread
 
-    def share(self, phase: str) -> float | None:
+    @property
+    def prefill_share(self) -> float | None:
         """The share of the hardware's limit that was reached, the middle of the runs."""
-        name = f"{phase}_share"
-        values = [row.limit[name] for row in self.valid if name in row.limit]
-        return summarize(values).median if values else None
+        return _middle([row.limit.prefill_share for row in self.valid])
+
+    @property
+    def decode_share(self) -> float | None:
+        return _middle([row.limit.decode_share for row in self.valid])
 
 
-def _start_of(row: Row) -> tuple[Any, ...]:
-    """The same for runs of one start of an engine."""
-    return row.start, row.startup.get("start_s"), row.environment.get("card")
+def _middle(shares: list[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return summarize(known).median if known else None
 
 
-def _mean(name: str, rows: list[Row]) -> float:
-    return sum(float(row.values[name]) for row in rows) / len(rows)
+def _timed(rows: list[SpeedRow], name: str) -> list[TimedRun]:
+    """The runs that measured the named figure."""
+    figures = [(row, row.values.figure(name)) for row in rows]
+    return [TimedRun(row, figure) for row, figure in figures if figure is not None]
 
 
-def cells(rows: list[Row]) -> list[Cell]:
+def _by_start(runs: list[TimedRun]) -> list[list[TimedRun]]:
+    """The runs of each start of an engine."""
+    starts: dict[tuple[int, float | None, str | None], list[TimedRun]] = defaultdict(list)
+    for run in runs:
+        row = run.row
+        starts[row.start, row.startup.start_s, row.environment.card].append(run)
+    return list(starts.values())
+
+
+def cells(rows: Sequence[Row]) -> list[Cell]:
     """Speed rows by scenario and checkpoint, in the order in which they were measured."""
-    found: dict[str, Cell] = {}
+    found: dict[tuple[str, str, int], Cell] = {}
     order: dict[str, int] = {}
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
-        if row.kind != "speed":
+        if not isinstance(row, SpeedRow):
             continue
-        place = f"{row.checkpoint} {row.key}"
-        cell = found.setdefault(place, Cell(row.measure, row.checkpoint, row.key))
+        place = (row.checkpoint, row.key, row.session)
+        cell = found.setdefault(place, Cell(row.measure, row.checkpoint))
         (cell.invalid if row.invalid else cell.valid).append(row)
         cell.places[id(row)] = counts[row.measure]
         counts[row.measure] += 1
         order.setdefault(row.measure, len(order))
     _set_apart(list(found.values()))
     return sorted(found.values(), key=lambda cell: order[cell.measure])
+
+
+def by_workload(cells: list[Cell]) -> dict[str, list[Cell]]:
+    found: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        found[cell.workload_name].append(cell)
+    return found
 
 
 def _set_apart(found: list[Cell]) -> None:
@@ -173,26 +205,28 @@ def _set_apart(found: list[Cell]) -> None:
         alike[cell.measure, cell.checkpoint].append(cell)
     for group in alike.values():
         facts = [_facts(cell.row) for cell in group]
-        shared = set.intersection(*(set(fact.items()) for fact in facts))
-        for cell, fact in zip(group, facts, strict=True):
-            own = [f"{name}={value}" for name, value in fact.items() if (name, value) not in shared]
-            cell.setting = ", ".join(own)
+        for cell, own in zip(group, differing(facts), strict=True):
+            cell.setting = ", ".join(f"{name}={value}" for name, value in own.items())
 
 
-def _facts(row: Row) -> dict[str, str]:
-    """What a key stands for, beside the checkpoint and the load, in words."""
-    environment = row.environment
-    parts = {name: environment.get(name, "") for name in ("device", "engine")}
-    for group in ("engine_options", "versions", "variables"):
-        parts |= environment.get(group, {})
-    parts |= row.settings
-    parts["weights"] = environment.get("checkpoint_sha256", "")[:8]
-    return {name: str(value) for name, value in parts.items()}
+def differing(facts: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Of each, what is not the same in all of them."""
+    shared = set.intersection(*(set(known.items()) for known in facts)) if facts else set()
+    return [
+        {name: value for name, value in known.items() if (name, value) not in shared}
+        for known in facts
+    ]
+
+
+def _facts(row: SpeedRow) -> dict[str, str]:
+    """What a key stands for, beside the checkpoint, in words."""
+    settings = {name: str(value) for name, value in row.settings.content().items()}
+    weights = {"weights": (row.environment.checkpoint_sha256 or "")[:8]}
+    return row.environment.facts(*SETUP) | settings | weights
 
 
 def chosen_options(row: Row) -> dict[str, str]:
     """What a team chooses, or sets in the environment, for the same engine."""
-    environment = row.environment
-    parts = {**environment.get("engine_options", {}), **environment.get("variables", {})}
+    options = row.environment.facts(*CHOSEN)
     # An evaluation sets the context to what its scenarios need: it makes no other candidate.
-    return {name: str(value) for name, value in parts.items() if name != CONTEXT_OPTION}
+    return {name: value for name, value in options.items() if name != CONTEXT_OPTION}

@@ -4,11 +4,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import bad_input
-from conf.models import MADE_UP
-from evaluate.results.rows import Row, current, read, rounded
+from evaluate.results.results_file import read
+from evaluate.results.rows import Row, SpeedRow, current, rounded
 
 
-def pooled(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
+def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     """The rows that count, what is wrong with lines, and what to know. A row that stands in two
     files counts once; another session under the same key stays apart from the first."""
     places: dict[tuple[str, ...], tuple[int, Row]] = {}
@@ -45,7 +45,7 @@ def pooled(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
 
 def _mark(row: Row) -> tuple[str, ...]:
     """What no other row has: beside names, one of its values to the last digit that is kept."""
-    figures = (rounded(value) for value in row.values.values() if isinstance(value, float))
+    figures = (rounded(value) for value in vars(row.values).values() if isinstance(value, float))
     figure = next(figures, row.reason)
     names = (row.key, row.kind, row.model, row.checkpoint, row.measure)
     return *names, *map(str, (row.start, row.repeat, row.generation, row.time, figure))
@@ -55,30 +55,30 @@ def _newest_weights(rows: list[Row]) -> list[Row]:
     """Without what ran on made-up weights of an older format than others of its model did there."""
 
     def place(row: Row) -> tuple[str, ...]:
-        return row.model, *(str(row.environment.get(name)) for name in ("device", "engine"))
+        return row.model, str(row.environment.device), str(row.environment.engine)
 
     newest: dict[tuple[str, ...], int] = defaultdict(int)
     for row in rows:
-        newest[place(row)] = max(newest[place(row)], row.environment.get(MADE_UP, 0))
+        newest[place(row)] = max(newest[place(row)], row.environment.made_up or 0)
     return [
         row
         for row in rows
-        if row.environment.get("weights") != "random"
-        or row.environment.get(MADE_UP, 0) == newest[place(row)]
+        if not row.environment.has_random_weights
+        or (row.environment.made_up or 0) == newest[place(row)]
     ]
 
 
 def _keep_sessions_apart(rows: list[Row], file_of: dict[int, int]) -> int:
     """A repeat that was valid already opens another session of its key: with all that its file
-    has of it, or, within one file, with all that follows. Gives those keys of their own."""
-    parts: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    has of it, or, within one file, with all that follows. Numbers them."""
+    parts: dict[str, dict[int, list[SpeedRow]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.kind == "speed":
+        if isinstance(row, SpeedRow):
             parts[row.key][file_of[id(row)]].append(row)
     return sum(_number_sessions(list(files.values())) > 1 for files in parts.values())
 
 
-def _number_sessions(files: list[list[Row]]) -> int:
+def _number_sessions(files: list[list[SpeedRow]]) -> int:
     """Of one key, by file; how many there are."""
     session, held = 1, set[tuple[int, int]]()
     for rows in files:
@@ -90,6 +90,5 @@ def _number_sessions(files: list[list[Row]]) -> int:
                 session, held = session + 1, set()
             if not row.invalid:
                 held.add(run)
-            if session > 1:
-                row.key += f" session {session}"
+            row.session = session
     return session

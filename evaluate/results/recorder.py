@@ -2,20 +2,26 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, unknown, world_fault
+from pydantic import ValidationError
+
+from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, world_fault
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import say
-from evaluate.results.rows import Row, append, current, kept, misfit, read
+from evaluate.results.mix_check import check_mix, scenario_of
+from evaluate.results.results_file import append, first_fault, read, row_of
+from evaluate.results.row_types import Environment
+from evaluate.results.rows import FailedRow, Row, current, line_content
 
 NARROWEST_TABLE = 140  # columns; names cut short would all look alike
+RowType = TypeVar("RowType", bound=Row)
 
 
 class Recorder:
     """Writes rows and failures to the file of results. One failure does not stop an evaluation."""
 
-    def __init__(self, config: EvaluateConfig, environment: dict[str, Any]) -> None:
+    def __init__(self, config: EvaluateConfig, environment: Environment) -> None:
         self.config, self.environment = config, environment
         self.path = Path(config.results).expanduser()
         self.before, faults = read(self.path)
@@ -28,29 +34,31 @@ class Recorder:
         self.failures: list[QuantlineError] = []
 
     def _check_mix(self) -> None:
-        """Before anything is measured: a report comes last, and would only then refuse it. One
-        scenario with several lengths has names that begin with its own."""
+        """Before anything is measured: a report comes last, and would only then refuse it."""
+        mix = self.config.mix
         known = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
-        for name in self.config.mix:
-            if name.partition(" ")[0] not in known:
-                raise unknown(f"mix.{name}", name, known)
+        check_mix(mix, known | {name for name in mix if scenario_of(name) in known})
 
     def record(
-        self, kind: str, checkpoint: str, measure: str, key: str, **fields: Any
-    ) -> Row | None:
+        self, row_type: type[RowType], checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> RowType | None:
         """Writes a row, which the tables at the end show as well. A row that could not be read
         again is a failure of its own: it would be measured again and again."""
-        row = self._row(kind, checkpoint, measure, key, **fields)
-        fault = misfit(kept(row))
-        if fault:
+        try:
+            row = self._row(row_type, checkpoint, measure, key, **fields)
+            row_of(line_content(row))
+        except ValueError as error:
+            fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
             self.fail(checkpoint, measure, key, world_fault(f"the run cannot be kept: {fault}"))
             return None
         append(self.path, row)
         self.rows.append(row)
         return row
 
-    def _row(self, kind: str, checkpoint: str, measure: str, key: str, **fields: Any) -> Row:
-        content: dict[str, Any] = {
+    def _row(
+        self, row_type: type[RowType], checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> RowType:
+        content = {
             "model": str(self.config.model.name),
             "checkpoint": checkpoint,
             "measure": measure,
@@ -60,22 +68,24 @@ class Recorder:
             "generation": self._generation(key),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        return Row(kind=kind, **(content | fields))
+        return row_type.model_validate(content | fields)
 
     def _generation(self, key: str) -> int:
         if self.config.force:
             return self.generations.get(key, -1) + 1
         return self.generations.get(key, 0)
 
-    def note_row(self, kind: str, checkpoint: str, measure: str, key: str, **fields: Any) -> None:
+    def note_row(
+        self, row_type: type[Row], checkpoint: str, measure: str, key: str, **fields: Any
+    ) -> None:
         """Writes why there is no run; no table shows it."""
-        append(self.path, self._row(kind, checkpoint, measure, key, **fields))
+        append(self.path, self._row(row_type, checkpoint, measure, key, **fields))
 
     def fail(self, checkpoint: str, measure: str, key: str, error: Exception) -> None:
         """Notes a failure, in the results too, and goes on."""
         failure = self.note(checkpoint, measure, error)
         invalid = [str(error)] if failure.exit_code == GATE_FAILED else []
-        self.note_row("failed", checkpoint, measure, key, reason=str(error), invalid=invalid)
+        self.note_row(FailedRow, checkpoint, measure, key, reason=str(error), invalid=invalid)
 
     def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
         """Notes a failure that the results hold already."""

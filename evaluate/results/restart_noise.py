@@ -7,29 +7,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from conf.models import MADE_UP
 from conf.schema.load import gpus_of
 from evaluate.results.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.results.rows import Row
 from evaluate.results.significance import (
     STATED_DRIFT,
     STATED_START,
-    LoadNoise,
     Measured,
     Ratio,
     Sample,
+    WorkloadNoise,
     compare,
     drift,
-    pooled,
+    pooled_variance,
 )
 
 FEW = 3  # workloads; below, there is no telling what is usual
-FORMAT = "quantization_sha256"
-STATED = (
-    *("device", "driver", "power_limit_w", "cpu", "cores", "engine", "versions"),
-    *(FORMAT, "weights", MADE_UP, "pruned"),
-)
-BANDWIDTH = "bandwidth_gb_s"
 UNKNOWN = ""
 
 Logarithms = dict[str, dict[str, list[float]]]
@@ -37,7 +30,7 @@ Logarithms = dict[str, dict[str, list[float]]]
 
 
 @dataclass
-class Spread:
+class NoiseEstimate:
     """What the same setup differs by from one start, or machine, to the next."""
 
     measured: dict[str, Measured] = field(default_factory=dict)
@@ -49,8 +42,8 @@ class Spread:
 
     def words(self, between: str, members: str) -> str:
         """By how much, and how that is known."""
-        loads = len(self.measured)
-        where = f"the middle of {loads} workloads" if loads > 1 else "one workload"
+        workloads = len(self.measured)
+        where = f"the middle of {workloads} workloads" if workloads > 1 else "one workload"
         known = f"standard deviation, {where}, {self.members} {members}"
         return f"{self.usual:.1%} {between} ({known})"
 
@@ -65,10 +58,10 @@ class Spread:
         degree of freedom more than one of them."""
         return self.members - self.kinds + int(len(self.measured) >= FEW)
 
-    def beside(self, load: str) -> Measured | None:
+    def usual_noise(self, workload: str) -> Measured | None:
         """What is usual under the other workloads. For a workload that was never started twice,
         their mean: it may be a noisy one."""
-        if load in self.measured:
+        if workload in self.measured:
             enough = len(self.measured) >= FEW
             return Measured(self.usual**2, self._degrees) if enough else None
         if not self.measured:
@@ -81,9 +74,9 @@ class Spread:
 class Noise:
     """What the same setup differs by from one start of an engine to the next."""
 
-    starts: Spread = field(default_factory=Spread)
+    starts: NoiseEstimate = field(default_factory=NoiseEstimate)
     """On one machine."""
-    machines: Spread = field(default_factory=Spread)
+    machines: NoiseEstimate = field(default_factory=NoiseEstimate)
     """On two that go by the same name."""
     drifts: dict[str, float] = field(default_factory=dict)
     """By workload: the most that times may creep from run to run."""
@@ -104,31 +97,33 @@ class Noise:
             )
         return f"the same setup differs by {', and by '.join(said)}; intervals include that"
 
-    def of(self, load: str) -> LoadNoise:
+    def of(self, workload: str) -> WorkloadNoise:
         """All that is known of the noise under one workload."""
-        machines = self.machines.measured.get(load) or self.machines.beside(load)
-        return LoadNoise(
-            starts=self.starts.measured.get(load),
-            usual=self.starts.beside(load),
+        machines = self.machines.measured.get(workload) or self.machines.usual_noise(workload)
+        return WorkloadNoise(
+            starts=self.starts.measured.get(workload),
+            usual=self.starts.usual_noise(workload),
             machines=machines,
-            drift=self.drifts.get(load, STATED_DRIFT),
-            comparisons=self.pairs.get(load, 1),
+            drift=self.drifts.get(workload, STATED_DRIFT),
+            comparisons=self.pairs.get(workload, 1),
         )
 
 
-def ratio_of(one: Cell, other: Cell, noise: Noise, load: str, value: str = "") -> Ratio | None:
+def cell_ratio(
+    one: Cell, other: Cell, noise: Noise, workload: str, value: str = ""
+) -> Ratio | None:
     """How many times as fast `one` is as `other`, by the time that ranks them or another value."""
     samples = [cell.sample(value or cell.ranked_by) for cell in (one, other)]
     if samples[0] is None or samples[1] is None:
         return None
-    return compare(samples[0], samples[1], noise.of(load), are_apart(one, other))
+    return compare(samples[0], samples[1], noise.of(workload), are_apart(one, other))
 
 
 def bandwidth_of(row: Row) -> float | None:
     """What was measured of one GPU, or of the machine without one, in GB/s."""
-    if row.limit.get("rates") != "measured":
+    if row.limit.rates != "measured" or row.limit.bandwidth_gb_s is None:
         return None
-    return float(row.limit[BANDWIDTH]) / gpus_of(row.environment.get("engine_options", {}))
+    return row.limit.bandwidth_gb_s / gpus_of(row.environment.engine_options)
 
 
 def machine_of(row: Row) -> str:
@@ -136,7 +131,7 @@ def machine_of(row: Row) -> str:
     in it. Empty where neither is known."""
     bandwidth = bandwidth_of(row)
     measured = "" if bandwidth is None else f"{bandwidth:.5g} GB/s"
-    return str(row.environment.get("card") or measured or UNKNOWN)
+    return row.environment.card or measured or UNKNOWN
 
 
 def are_apart(one: Cell, other: Cell) -> bool:
@@ -145,17 +140,17 @@ def are_apart(one: Cell, other: Cell) -> bool:
     return all(both) and both[0] != both[1]
 
 
-def learned(logarithms: Logarithms) -> Spread:
+def noise_estimate(logarithms: Logarithms) -> NoiseEstimate:
     measured: dict[str, Measured] = {}
     sizes: dict[str, int] = {}
-    for load, groups in logarithms.items():
-        found = pooled(list(groups.values()))
+    for workload, groups in logarithms.items():
+        found = pooled_variance(list(groups.values()))
         if found is not None:
-            measured[load] = found
+            measured[workload] = found
         for kind, members in groups.items():
             if len(members) > 1:
                 sizes[kind] = max(sizes.get(kind, 0), len(members))
-    return Spread(measured, members=sum(sizes.values()), kinds=len(sizes))
+    return NoiseEstimate(measured, members=sum(sizes.values()), kinds=len(sizes))
 
 
 def noise_of(parts: list[dict[str, list[Cell]]], value: str = "") -> Noise:
@@ -166,32 +161,31 @@ def noise_of(parts: list[dict[str, list[Cell]]], value: str = "") -> Noise:
     found: dict[str, list[Sample]] = defaultdict(list)
     pairs: dict[str, int] = defaultdict(int)
     for number, part in enumerate(parts):
-        for load, members in part.items():
+        for workload, members in part.items():
             for kind, twins in _twins(members, value).items():
                 for machine, means in twins.items():
-                    starts[load][f"{number} {machine} {kind}"] += means
+                    starts[workload][f"{number} {machine} {kind}"] += means
                     if machine != UNKNOWN:
-                        machines[load][f"{number} {kind}"].append(statistics.fmean(means))
+                        machines[workload][f"{number} {kind}"].append(statistics.fmean(means))
             timed = [cell.sample(value or cell.ranked_by) for cell in members]
             samples = [sample for sample in timed if sample is not None]
-            found[load] += samples
-            pairs[load] = max(pairs[load], math.comb(len(samples), 2))
-    drifts = {load: drift(samples) for load, samples in found.items()}
-    return Noise(learned(starts), learned(machines), drifts, dict(pairs))
+            found[workload] += samples
+            pairs[workload] = max(pairs[workload], math.comb(len(samples), 2))
+    drifts = {workload: drift(samples) for workload, samples in found.items()}
+    return Noise(noise_estimate(starts), noise_estimate(machines), drifts, dict(pairs))
 
 
 def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[float]]]:
     """The mean logarithm of each start, by what is the same to the engine and by machine."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for place, cell in enumerate(members):
-        known = FORMAT in cell.row.environment
+        known = cell.row.environment.quantization_sha256 is not None
         kind = _as_the_engine_sees_it(cell) if known else str(place)
         sample = cell.sample(value or cell.ranked_by)
         if sample is None or sample.runs < LEAST_RUNS:
             continue
-        rows = cell.starts(value or cell.ranked_by)
-        for start, runs in zip(sample.starts, rows, strict=True):
-            found[kind][machine_of(runs[0])].append(start.mean)
+        for start, runs in zip(sample.starts, cell.starts(value or cell.ranked_by), strict=True):
+            found[kind][machine_of(runs[0].row)].append(start.mean)
     for twins in found.values():
         machines = [machine for machine in twins if machine != UNKNOWN]
         if len(machines) == 1:  # no reason to think of another one
@@ -202,8 +196,9 @@ def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[floa
 def _as_the_engine_sees_it(cell: Cell) -> str:
     """The same for cells whose engines, formats, sizes, options and kernels are the same, pruned
     or not: zeros run faster."""
-    row = cell.row
-    stated = [row.environment.get(name) for name in STATED]
-    size = row.memory.get("weights_read_gib")
+    row, where = cell.row, cell.row.environment
+    machine = [where.device, where.driver, where.power_limit_w, where.cpu, where.cores]
+    weights = [where.quantization_sha256, where.weights, where.made_up, where.pruned]
+    size = row.memory.weights_read_gib
     chosen = [sorted(facts.items()) for facts in (chosen_options(row), row.kernels)]
-    return str([row.model, *stated, size, *chosen])
+    return str([row.model, *machine, where.engine, where.versions, *weights, size, *chosen])

@@ -1,17 +1,38 @@
-"""The type and range of every known field of a row in results.jsonl, checked when a line is read.
+"""The parts of a row in results.jsonl: what each field holds, its type and its range.
 
-Code that reads rows may rely on what is declared here. A field that is not declared may hold any
-JSON value (in a speed row's values: any number), so that newer files can be read.
+Rows are read into these types, and written from them. Code that reads a row relies on what is
+declared here. A field that is not declared may hold any JSON value (a number, where the part says
+so) and is written again as it was read, so that newer files can be read.
 """
 
 import math
 import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    WrapValidator,
+)
 
-from evaluate.accuracy.verdicts import VERDICTS
+if TYPE_CHECKING:
+    from typing import Optional as Maybe
+else:
+
+    class Maybe:
+        """A field that may be missing from a line, but is never null there. Type checkers see
+        `T | None`; pydantic sees T alone, which refuses null."""
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return kind
+
 
 LONGEST_NAME = 10_000  # characters
 # Also those that end a line or turn the direction of writing.
@@ -20,20 +41,20 @@ LONGEST_S = 1e7  # four months
 FASTEST = 1e12  # of anything in a second
 
 
-def _printable(words: str) -> str:
+def _printable(text: str) -> str:
     """A name ends up in tables, charts and terminals."""
-    if CONTROL.search(words):
+    if CONTROL.search(text):
         raise ValueError("should have no control characters")
-    return words
+    return text
 
 
-def _moment(words: str) -> str:
-    if words:
+def _moment(text: str) -> str:
+    if text:
         try:
-            datetime.fromisoformat(words)
+            datetime.fromisoformat(text)
         except ValueError:
             raise ValueError("should be a time as 2026-01-31T12:00:00+00:00") from None
-    return words
+    return text
 
 
 def _whole(number: float) -> float:
@@ -42,11 +63,16 @@ def _whole(number: float) -> float:
     return number
 
 
+def _as_written(value: Any, check: Callable[[Any], float]) -> float:
+    """A whole number stays one: lines are written, and shown, with the digits that they had."""
+    checked = check(value)
+    return value if isinstance(value, int) else checked
+
+
 Name = Annotated[str, StringConstraints(max_length=LONGEST_NAME), AfterValidator(_printable)]
 FullName = Annotated[Name, StringConstraints(min_length=1)]
 Moment = Annotated[Name, AfterValidator(_moment)]
 Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,12}$")]
-Verdict = Literal[VERDICTS]  # type: ignore[valid-type]
 
 Seconds = Annotated[float, Field(ge=1e-6, le=LONGEST_S)]
 """What an engine needs for anything is at least a microsecond."""
@@ -71,10 +97,14 @@ Size = Annotated[int, Field(ge=1, le=10**12)]
 Gpus = Annotated[int, Field(ge=1, le=10**5)]
 Repeat = Annotated[int, Field(ge=0, le=10**6)]
 WholeNumber = Annotated[float, Field(ge=0, le=1e15), AfterValidator(_whole)]
-Number = Annotated[float, Field(ge=-1e300, le=1e300)]
+AsWritten = WrapValidator(_as_written)
+Number = Annotated[float, Field(ge=-1e300, le=1e300), AsWritten]
 
-ABSENT: Any = Field(default=None)
-"""A field that may be missing, but is never null."""
+RequestTimes = Annotated[
+    tuple[Wait, Wait, Wait, Annotated[Wait, AsWritten]],
+    Strict(False),  # JSON has lists only
+]
+"""When requests were sent, had their first and their last token, and how many had these times."""
 
 
 class Part(BaseModel):
@@ -82,281 +112,149 @@ class Part(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
+    @property
+    def names(self) -> set[str]:
+        """The fields that it holds, those that are not declared among them."""
+        return self.model_fields_set
 
-class SpeedValues(Part):
-    """Of one timed run, as evaluate.measure.metrics reckons them."""
+    def content(self) -> dict[str, Any]:
+        """As it stands in a line."""
+        return self.model_dump(exclude_unset=True)
 
-    __pydantic_extra__: dict[Name, Number]
-
-    latency_s: Seconds = ABSENT
-    request_latency_median_s: Seconds = ABSENT
-    request_latency_p99_s: Seconds = ABSENT
-    ttft_first_s: Seconds = ABSENT
-    ttft_last_s: Seconds = ABSENT
-    ttft_median_s: Seconds = ABSENT
-    ttft_p99_s: Seconds = ABSENT
-    tpot_median_s: TokenSeconds = ABSENT
-    tpot_p99_s: TokenSeconds = ABSENT
-    gap_median_s: Wait = ABSENT
-    gap_p99_s: Wait = ABSENT
-    input_tokens: WholeNumber = ABSENT
-    output_tokens: WholeNumber = ABSENT
-    failed_requests: WholeNumber = ABSENT
-    prefix_hits: WholeNumber = ABSENT
-    input_tokens_per_s: Rate = ABSENT
-    output_tokens_per_s: RateOrNone = ABSENT
-    decode_tokens_per_s: RateOrNone = ABSENT
-    generated_tokens_per_s: Rate = ABSENT
-    overall_tokens_per_s: Rate = ABSENT
-    requests_per_s: Rate = ABSENT
-    goodput_requests_per_s: RateOrNone = ABSENT
-    good_share: Share = ABSENT
-    overlap_share: Share = ABSENT
-    power_capped_share: Share = ABSENT
-    energy_j: Amount = ABSENT
-    joules_per_output_token: Amount = ABSENT
-    sm_clock_mhz: Annotated[float, Field(gt=0, le=1e5)] = ABSENT
+    def with_fields(self, **fields: Any) -> Self:
+        """The same, with some fields changed or added."""
+        return self.model_copy(update=fields)
 
 
 class Requests(Part):
-    """How many had how many tokens, and their times: start, first token, last token, how many."""
+    """How many requests had how many tokens, and when they were sent and answered."""
 
-    input_tokens: dict[Digits, Size] = ABSENT
-    output_tokens: dict[Digits, Size] = ABSENT
-    times_s: list[Annotated[list[Wait], Field(min_length=4, max_length=4)]] = ABSENT
+    input_tokens: dict[Digits, Size] = Field(default_factory=dict)
+    output_tokens: dict[Digits, Size] = Field(default_factory=dict)
+    times_s: list[RequestTimes] = Field(default_factory=list)
 
 
-class SpeedSettings(Part):
-    """The scenario."""
+class WorkloadSettings(Part):
+    """The scenario of a speed row: a batch, or requests that keep coming."""
 
-    input_tokens: Size = ABSENT
-    output_tokens: Size = ABSENT
-    batch: Size = ABSENT
-    concurrency: Size = ABSENT
-    rate: Rate = ABSENT
-    requests: Size = ABSENT
-    ttft_ms: Rate = ABSENT
-    tpot_ms: Rate = ABSENT
+    input_tokens: Maybe[Size] = None
+    output_tokens: Maybe[Size] = None
+    batch: Maybe[Size] = None
+    concurrency: Maybe[Size] = None
+    rate: Maybe[Annotated[Rate, AsWritten]] = None
+    requests: Maybe[Size] = None
+    ttft_ms: Maybe[Annotated[Rate, AsWritten]] = None
+    tpot_ms: Maybe[Annotated[Rate, AsWritten]] = None
+
+    @property
+    def request_count(self) -> int | None:
+        """Requests in one run."""
+        return self.requests if self.batch is None else self.batch
+
+
+class Startup(Part):
+    """Seconds until the engine was ready, by phase."""
+
+    __pydantic_extra__: dict[Name, Wait] = Field(init=False)
+
+    load_s: Maybe[Wait] = None
+    weights_s: Maybe[Wait] = None
+    compile_s: Maybe[Wait] = None
+    capture_s: Maybe[Wait] = None
+    prepare_s: Maybe[Wait] = None
+    import_s: Maybe[Wait] = None
+    start_s: Maybe[Wait] = None
 
 
 class Memory(Part):
     """Sizes in GiB, and what the KV cache holds."""
 
-    __pydantic_extra__: dict[Name, Number]
+    __pydantic_extra__: dict[Name, Number] = Field(init=False)
 
-    weights_gib: Amount = ABSENT
-    weights_read_gib: Amount = ABSENT
-    graphs_gib: Amount = ABSENT
-    peak_gib: Amount = ABSENT
-    kv_cache_tokens: Amount = ABSENT
-    kv_cache_requests: Amount = ABSENT
-    kv_token_bytes: Amount = ABSENT
+    weights_gib: Maybe[Amount] = None
+    kv_cache_tokens: Maybe[Amount] = None
+    graphs_gib: Maybe[Amount] = None
+    peak_gib: Maybe[Amount] = None
+    weights_read_gib: Maybe[Amount] = None
+    """What a decode step reads of the weights."""
+    kv_token_bytes: Maybe[Amount] = None
+    kv_cache_requests: Maybe[Amount] = None
+    """Requests of the workload's length that the KV cache holds."""
 
 
 class Limit(Part):
     """The least seconds that the hardware allows, and the share of that which was reached."""
 
-    prefill_s: Wait = ABSENT
-    decode_s: Wait = ABSENT
-    prefill_share: LimitShare = ABSENT
-    decode_share: LimitShare = ABSENT
-    prefill_bound: Name = ABSENT
-    decode_bound: Name = ABSENT
-    bandwidth_gb_s: Rate = ABSENT
-    product: Name = ABSENT
-    product_tops: RateOrNone = ABSENT
-    rates: Name = ABSENT
-    body_gb: Amount = ABSENT
-    head_gb: Amount = ABSENT
+    prefill_s: Maybe[Wait] = None
+    prefill_bound: Maybe[Name] = None
+    decode_s: Maybe[Wait] = None
+    decode_bound: Maybe[Name] = None
+    bandwidth_gb_s: Maybe[Rate] = None
+    product: Maybe[Name] = None
+    product_tops: Maybe[RateOrNone] = None
+    rates: Maybe[Name] = None
+    body_gb: Maybe[Amount] = None
+    head_gb: Maybe[Amount] = None
+    prefill_share: Maybe[LimitShare] = None
+    decode_share: Maybe[LimitShare] = None
 
 
-class EngineOptions(Part):
-    """Options of an engine; those that multiply the GPUs it takes are numbers."""
+class ParallelSizes(Part):
+    """The engine options that multiply the GPUs it takes."""
 
-    tensor_parallel_size: Gpus = ABSENT
-    pipeline_parallel_size: Gpus = ABSENT
-    data_parallel_size: Gpus = ABSENT
+    tensor_parallel_size: Maybe[Gpus] = None
+    pipeline_parallel_size: Maybe[Gpus] = None
+    data_parallel_size: Maybe[Gpus] = None
+
+
+def _with_parallel_sizes(options: Any) -> Any:
+    if isinstance(options, dict):
+        ParallelSizes.model_validate(options)
+    return options
+
+
+EngineOptions = Annotated[dict[str, Any], BeforeValidator(_with_parallel_sizes)]
+"""As the engine takes them, in the order in which they were given."""
 
 
 class Environment(Part):
     """Where a run took place, and on which weights."""
 
-    device: Name = ABSENT
-    card: Name = ABSENT
-    client: Name = ABSENT
-    driver: Name = ABSENT
-    power_limit_w: Rate | None = None
-    max_sm_clock_mhz: Rate | None = None
-    gpu_memory_gib: Amount | None = None
-    cpu: Name = ABSENT
+    device: Maybe[Name] = None
+    client: Maybe[Name] = None
+    """The CPU that sent the requests, where the server runs elsewhere."""
+    card: Maybe[Name] = None
+    """The GPU itself: two of the same name differ."""
+    driver: Maybe[Name] = None
+    power_limit_w: Annotated[Rate, AsWritten] | None = None
+    max_sm_clock_mhz: Annotated[Rate, AsWritten] | None = None
+    gpu_memory_gib: Annotated[Amount, AsWritten] | None = None
+    cpu: Maybe[Name] = None
     cores: Size | None = None
-    python: Name = ABSENT
-    engine: Name = ABSENT
-    versions: dict[Name, Name] = ABSENT
-    engine_options: EngineOptions = ABSENT
-    variables: dict[Name, str] = ABSENT
-    commit: Name = ABSENT
-    command: str = ABSENT
-    checkpoint_sha256: Name = ABSENT
-    quantization_sha256: Name = ABSENT
-    weights: Literal["random", "trained"] = ABSENT
+    python: Maybe[Name] = None
+    versions: dict[Name, Name] = Field(default_factory=dict)
+    engine: Maybe[Name] = None
+    engine_options: EngineOptions = Field(default_factory=dict)
+    variables: dict[Name, str] = Field(default_factory=dict)
+    commit: Maybe[Name] = None
+    command: Maybe[str] = None
+    checkpoint_sha256: Maybe[Name] = None
+    quantization_sha256: Maybe[Name] = None
+    weights: Maybe[Literal["random", "trained"]] = None
     pruned: bool | None = None
-    made_up: Repeat = ABSENT
+    made_up: Maybe[Repeat] = None
+    """The format of made-up weights, raised whenever the way of making them changes."""
 
+    @property
+    def has_random_weights(self) -> bool:
+        return self.weights == "random"
 
-class Position(Part):
-    """Where a checkpoint is far from the original."""
-
-    divergence: Amount
-    before: str
-    stands_there: str
-    original_expects: str
-    it_expects: str
-
-
-class LostQuestion(Part):
-    """A question that the original answers and the checkpoint does not."""
-
-    question: str
-    original_says: str
-    it_says: str
-
-
-class AccuracyValues(Part):
-    """Of one judgement, on a text or on the questions of a task."""
-
-    perplexity: Annotated[float, Field(ge=0.999, le=1e300)] = ABSENT
-    original_perplexity: Annotated[float, Field(ge=0.999, le=1e300)] = ABSENT
-    tokens: WholeNumber = ABSENT
-    recovery: Recovery | None = None
-    recovery_low: Recovery | None = None
-    recovery_high: Recovery | None = None
-    divergence_mean: Amount = ABSENT
-    divergence_low: Amount = ABSENT
-    divergence_high: Amount = ABSENT
-    divergence_p99: Amount = ABSENT
-    same_top_share: Share = ABSENT
-    agreed_tokens_mean: Amount = ABSENT
-    continued_tokens: WholeNumber = ABSENT
-    interval: Annotated[float, Field(gt=0, lt=1)] = ABSENT
-    verdict: Verdict = ABSENT
-    worst: list[Position] = ABSENT
-    metric: Name = ABSENT
-    questions: Size = ABSENT
-    score: Number = ABSENT
-    score_low: Number = ABSENT
-    score_high: Number = ABSENT
-    original_score: Number = ABSENT
-    chance_score: Number = ABSENT
-    empty_share: Share = ABSENT
-    original_empty_share: Share = ABSENT
-    difference: Number = ABSENT
-    difference_low: Number = ABSENT
-    difference_high: Number = ABSENT
-    lost: Count = ABSENT
-    gained: Count = ABSENT
-    p_value: Share = ABSENT
-    cut_questions: Count = ABSENT
-    lost_questions: list[LostQuestion] = ABSENT
-
-
-class Block(Part):
-    """What rounding one block of a model alone does."""
-
-    block: FullName
-    divergence: RoundedDivergence
-    bytes: Amount
-    modules: list[Name] = ABSENT
-
-
-class SensitivityValues(Part):
-    """Every block, and those that are worth leaving alone."""
-
-    blocks: list[Block]
-    worth_ignoring: list[Name]
-    ignore: list[Name] = ABSENT
-    median_divergence: RoundedDivergence = ABSENT
-    ignored_bytes: Amount = ABSENT
-    ignored_divergence: RoundedDivergence = ABSENT
-    total_divergence: RoundedDivergence = ABSENT
-
-
-class Operator(Part):
-    """One line of a profile."""
-
-    name: str
-    self_cpu_s: SelfTime
-    self_cuda_s: SelfTime
-    calls: Count
-
-
-class Phase(Part):
-    """The prefill or the decode steps of a profile."""
-
-    steps: Size
-    window_s: TokenSeconds
-    kinds_s: dict[Name, SelfTime]
-
-
-class ProfileValues(Part):
-    """Where the time goes."""
-
-    window_s: TokenSeconds
-    kinds_s: dict[Name, SelfTime]
-    steps: Size = ABSENT
-    device: Name = ABSENT
-    trace: Name = ABSENT
-    phases: dict[Name, Phase] = ABSENT
-    operators: list[Operator] = ABSENT
-
-
-class AnyRow(Part):
-    """What every row has; the names of its fields are those of evaluate.results.rows.Row."""
-
-    model: FullName
-    checkpoint: FullName
-    measure: Name
-    repeat: Repeat
-    key: Name
-    values: Part = ABSENT
-    requests: Requests = ABSENT
-    settings: Part = ABSENT
-    startup: dict[Name, Wait] = ABSENT
-    memory: Memory = ABSENT
-    kernels: dict[Name, Name] = ABSENT
-    limit: Limit = ABSENT
-    invalid: list[str] = ABSENT
-    reason: str = ABSENT
-    environment: Environment = ABSENT
-    start: Repeat = ABSENT
-    generation: Repeat = ABSENT
-    time: Moment = ABSENT
-
-
-class SpeedRow(AnyRow):
-    measure: FullName
-    values: SpeedValues = ABSENT
-    settings: SpeedSettings = ABSENT
-
-
-class AccuracyRow(AnyRow):
-    measure: FullName
-    values: AccuracyValues = ABSENT
-
-
-class SensitivityRow(AnyRow):
-    values: SensitivityValues
-
-
-class ProfileRow(AnyRow):
-    values: ProfileValues
-
-
-TYPES: dict[str, type[AnyRow]] = {
-    "speed": SpeedRow,
-    "accuracy": AccuracyRow,
-    "sensitivity": SensitivityRow,
-    "profile": ProfileRow,
-    "skipped": AnyRow,
-    "failed": AnyRow,
-}
+    def facts(self, *names: str) -> dict[str, str]:
+        """The named fields that are known, in words; of options, versions and variables, each."""
+        known = self.content()
+        found: dict[str, str] = {}
+        for name in names:
+            value = known.get(name)
+            entries = value if isinstance(value, dict) else {name: value}
+            found |= {entry: str(part) for entry, part in entries.items() if name in known}
+        return found

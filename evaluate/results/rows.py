@@ -1,101 +1,154 @@
-"""`results.jsonl`: one declared record a line, each line written whole, none ever changed."""
+"""The rows of results.jsonl, one class for each kind."""
 
-import fcntl
-import json
-import os
 from collections import defaultdict
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr
 
-from conf.errors import bad_input, world_fault
-from evaluate.results.json_lines import content, lines
-from evaluate.results.row_consistency import contradiction
-from evaluate.results.row_types import TYPES
+from evaluate.results.row_types import (
+    Environment,
+    FullName,
+    Limit,
+    Memory,
+    Moment,
+    Name,
+    Part,
+    Repeat,
+    Requests,
+    Startup,
+    WorkloadSettings,
+)
+from evaluate.results.row_values import (
+    ProfileValues,
+    QuickAccuracy,
+    SensitivityValues,
+    SpeedValues,
+    TaskAccuracy,
+)
 
 SCHEMA = 2
+TASK = "lm_eval:"
+"""What the measure of a task begins with; its name follows."""
 DIGITS = 7
-KINDS = tuple(TYPES)
-MOST_FAULTS = 1000  # without one good line
-LONGEST_SHOWN = 60
 
 
-@dataclass
-class Row:
+class Row(Part):
     """One timed run, one judgement of accuracy, one profile; or why there is none."""
 
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
     kind: str
-    """speed, accuracy, sensitivity, profile, skipped or failed."""
-    model: str
+    model: FullName
     """Name of the original."""
-    checkpoint: str
+    checkpoint: FullName
     """`original`, or the checkpoint's recipe or folder name."""
-    measure: str
+    measure: Name
     """The scenario's name, or the kind of accuracy."""
-    repeat: int
+    repeat: Repeat
     """Counts the runs of one start from 0."""
-    key: str
+    key: Name
     """The same for runs that may be put together: checkpoint, load, engine, device, versions."""
-    values: dict[str, Any] = field(default_factory=dict)
-    """What was measured; names carry their units."""
-    requests: dict[str, Any] = field(default_factory=dict)
-    """Requests by the tokens that the engine counted, and by their times: handed over, first
-    token, last token, and how many had the very same."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """The scenario, or the accuracy's text."""
-    startup: dict[str, float] = field(default_factory=dict)
-    """Seconds to load, compile and capture graphs."""
-    memory: dict[str, float] = field(default_factory=dict)
-    """GiB of weights and at the peak, tokens that the KV cache holds, requests that they allow."""
-    kernels: dict[str, str] = field(default_factory=dict)
+    values: Part = Field(default_factory=Part)
+    requests: Requests = Field(default_factory=Requests)
+    settings: Part = Field(default_factory=Part)
+    """The scenario, or the options of the accuracy."""
+    startup: Startup = Field(default_factory=Startup)
+    memory: Memory = Field(default_factory=Memory)
+    kernels: dict[Name, Name] = Field(default_factory=dict)
     """The kernel that the engine chose for each scheme."""
-    limit: dict[str, Any] = field(default_factory=dict)
-    """What the hardware allows at best, and the share of it that was reached."""
-    invalid: list[str] = field(default_factory=list)
+    limit: Limit = Field(default_factory=Limit)
+    invalid: list[str] = Field(default_factory=list)
     """Why the run must not be ranked; empty for a run that counts."""
     reason: str = ""
     """Why it was skipped or failed."""
-    environment: dict[str, Any] = field(default_factory=dict)
-    """Device, driver, clocks, versions, engine options, hashes of the checkpoint."""
-    start: int = 0
+    environment: Environment = Field(default_factory=Environment)
+    start: Repeat = 0
     """Counts the starts of the engine from 0, where each setup was started several times."""
-    generation: int = 0
+    generation: Repeat = 0
     """Raised by force=true; only the highest of a key counts."""
-    time: str = ""
+    time: Moment = ""
     """When it was written, in UTC."""
-    schema: int = SCHEMA
+    schema_version: int = Field(default=SCHEMA, alias="schema")
+
+    _session: int = PrivateAttr(default=1)
+
+    @property
+    def session(self) -> int:
+        """Counts the evaluations that measured its key, from 1; merging files numbers them."""
+        return self._session
+
+    @session.setter
+    def session(self, number: int) -> None:
+        self._session = number
 
 
-NAMES = frozenset(item.name for item in fields(Row))
-NEEDED = frozenset(
-    item.name for item in fields(Row) if item.default is MISSING and item.default_factory is MISSING
-)
+class SpeedRow(Row):
+    """A timed run."""
+
+    kind: Literal["speed"] = "speed"
+    measure: FullName
+    values: SpeedValues = Field(default_factory=SpeedValues)
+    settings: WorkloadSettings = Field(default_factory=WorkloadSettings)
 
 
-def append(path: Path, row: Row) -> None:
-    """Adds a line in one locked write and waits for the disk. A line that an earlier crash cut
-    short is closed first, and one that does not fit on the disk is taken back."""
-    line = (_line(row) + "\n").encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise world_fault(f"results={path}: cannot be written ({error.strerror})") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line
-        _write_or_take_back(descriptor, line, size, path)
-    finally:
-        os.close(descriptor)
+class AccuracyRow(Row):
+    """A judgement of one checkpoint."""
+
+    kind: Literal["accuracy"] = "accuracy"
+    measure: FullName
+    values: QuickAccuracy | TaskAccuracy
 
 
-def _line(row: Row) -> str:
-    """Without spaces, and with as many digits as a clock is worth: files are kept for years."""
-    return json.dumps(kept(row), allow_nan=False, separators=(",", ":"))
+class QuickAccuracyRow(AccuracyRow):
+    values: QuickAccuracy = Field(default_factory=QuickAccuracy)
+
+
+class TaskAccuracyRow(AccuracyRow):
+    values: TaskAccuracy
+
+    @property
+    def task(self) -> str:
+        return self.measure.removeprefix(TASK)
+
+
+class SensitivityRow(Row):
+    kind: Literal["sensitivity"] = "sensitivity"
+    values: SensitivityValues
+
+
+class ProfileRow(Row):
+    kind: Literal["profile"] = "profile"
+    values: ProfileValues
+
+
+class SkippedRow(Row):
+    kind: Literal["skipped"] = "skipped"
+
+
+class FailedRow(Row):
+    kind: Literal["failed"] = "failed"
+
+
+KINDS: dict[str, type[Row]] = {
+    "speed": SpeedRow,
+    "accuracy": AccuracyRow,
+    "sensitivity": SensitivityRow,
+    "profile": ProfileRow,
+    "skipped": SkippedRow,
+    "failed": FailedRow,
+}
+FIELDS = {field.alias or name: name for name, field in Row.model_fields.items()}
+"""By their names in a line."""
+NEEDED = frozenset(name for name, field in Row.model_fields.items() if field.is_required())
+
+
+def line_content(row: Row) -> dict[str, Any]:
+    """A row as it stands in a line: with every field of its own, and of each part what it holds."""
+    content = {}
+    for alias, name in FIELDS.items():
+        value = getattr(row, name)
+        content[alias] = rounded(value.content() if isinstance(value, Part) else value)
+    return content
 
 
 def rounded(value: Any) -> Any:
@@ -108,80 +161,6 @@ def rounded(value: Any) -> Any:
     if isinstance(value, str) and not value.isascii():
         return value.encode(errors="replace").decode()
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
-def _write_or_take_back(descriptor: int, line: bytes, size: int, path: Path) -> None:
-    try:
-        written = os.write(descriptor, line)
-        if written < len(line):
-            raise OSError(28, "No space left on device")
-        os.fsync(descriptor)
-    except OSError as error:
-        os.ftruncate(descriptor, size)
-        raise world_fault(f"results={path}: cannot be written ({error.strerror})") from error
-
-
-def read(path: Path) -> tuple[list[Row], list[str]]:
-    """The rows of a file, and for each line that is none, what is wrong with it. Whoever reads
-    rows may rely on what evaluate.results.row_types declares."""
-    rows, faults = [], []
-    for number, line in lines(path):
-        try:
-            rows.append(_row(content(line)))
-        except ValueError as error:
-            faults.append(f"{path}:{number}: {error}")
-            if not rows and len(faults) == MOST_FAULTS:
-                raise bad_input(f"results={path}: is no file of results ({faults[0]})") from error
-    return rows, faults
-
-
-def _row(found: Any) -> Row:
-    wrong = misfit(found)
-    if wrong:
-        raise ValueError(wrong)
-    return Row(**found)
-
-
-def kept(row: Row) -> dict[str, Any]:
-    """A row as it stands in a file."""
-    found: dict[str, Any] = rounded(asdict(row))
-    return found
-
-
-def misfit(found: Any) -> str:
-    """What keeps a JSON value from being a row; empty for a row."""
-    schema = found.get("schema") if isinstance(found, dict) else None
-    if schema != SCHEMA or not isinstance(schema, int):
-        return f"schema {_shown(schema)}, this version reads {SCHEMA}"
-    wrong = sorted(set(found) - NAMES) or sorted(NEEDED - set(found))
-    if wrong:
-        return f"the field {_shown(wrong[0])[1:-1]} is unknown or missing"
-    kind = found["kind"]
-    if kind not in KINDS:
-        return f"kind is {_shown(kind)}, known are {', '.join(KINDS)}"
-    try:
-        TYPES[kind].model_validate(found)
-    except ValidationError as error:
-        return _first(error)
-    return contradiction(found)
-
-
-def _first(error: ValidationError) -> str:
-    """The first thing that pydantic found, in one line: the field, its value, and the range."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    where = where.encode("unicode_escape").decode()
-    words = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    words = words.partition(" or instance of ")[0]
-    if first["type"] == "missing":
-        return f"the field {where} is missing"
-    return f"{where} is {_shown(first['input'])}: {words}"
-
-
-def _shown(value: Any) -> str:
-    words = repr(value) if isinstance(value, str) else str(value)
-    words = words.encode("ascii", "backslashreplace").decode()
-    return words if len(words) <= LONGEST_SHOWN else f"{words[:LONGEST_SHOWN]}..."
 
 
 def current(rows: list[Row]) -> list[Row]:

@@ -97,7 +97,7 @@ class Measured:
 
 
 @dataclass
-class LoadNoise:
+class WorkloadNoise:
     """What is known of the noise under one workload, and how many comparisons it has."""
 
     starts: Measured | None = None
@@ -134,13 +134,13 @@ def variance(values: Sequence[float]) -> float:
 
 
 def compare(
-    one: Sample, other: Sample, noise: LoadNoise | None = None, apart: bool = False
+    one: Sample, other: Sample, noise: WorkloadNoise | None = None, apart: bool = False
 ) -> Ratio | None:
     """How many times as fast `one` is as `other`. None where a side has fewer than two runs.
     `apart`: they ran on two machines."""
     if one.runs < 2 or other.runs < 2:
         return None
-    noise = noise or LoadNoise()
+    noise = noise or WorkloadNoise()
     difference = other.mean - one.mean
     half, stated = _half(one, other, noise)
     level = adjusted(STATED_LEVEL if stated else LEVEL, noise.comparisons)
@@ -154,7 +154,7 @@ def compare(
     return found
 
 
-def _half(one: Sample, other: Sample, noise: LoadNoise) -> tuple[float, bool]:
+def _half(one: Sample, other: Sample, noise: WorkloadNoise) -> tuple[float, bool]:
     """Half of the interval, as logarithm, and whether it rests on stated bounds. A setup that was
     started once leans on noise that was measured elsewhere, often in few starts: it counts beside
     the stated one, and the bounds hold where it does not contradict them."""
@@ -178,7 +178,7 @@ def _beside_stated(measured: Measured, stated: float) -> Measured:
     return Measured(total / degrees, degrees)
 
 
-def _start_noise(one: Sample, other: Sample, noise: LoadNoise) -> Measured | None:
+def _start_noise(one: Sample, other: Sample, noise: WorkloadNoise) -> Measured | None:
     """What starts differ by. A workload that looks quieter than usual may be so by luck, and goes
     halfway; a pair that is clearly noisier than the rest of its workload counts by its own."""
     found = noise.usual
@@ -193,7 +193,7 @@ def _start_noise(one: Sample, other: Sample, noise: LoadNoise) -> Measured | Non
 def _of_noisy_pair(one: Sample, other: Sample, all_starts: Measured) -> Measured | None:
     if min(len(one.starts), len(other.starts)) < 2:
         return None
-    pair = pooled([[start.mean for start in side.starts] for side in (one, other)])
+    pair = pooled_variance([[start.mean for start in side.starts] for side in (one, other)])
     rest = all_starts.degrees - pair.degrees if pair else 0
     if pair is None or rest < 1:
         return None
@@ -212,7 +212,7 @@ def _floor(side: Sample) -> float:
     return 0.0 if more else first.variance / len(first.logs)
 
 
-def pooled(groups: Sequence[Sequence[float]]) -> Measured | None:
+def pooled_variance(groups: Sequence[Sequence[float]]) -> Measured | None:
     """The variance within groups of what should be the same."""
     members = [group for group in groups if len(group) > 1]
     degrees = sum(len(group) - 1 for group in members)
@@ -222,7 +222,7 @@ def pooled(groups: Sequence[Sequence[float]]) -> Measured | None:
     return Measured(squares / degrees, degrees)
 
 
-def _stated(one: Sample, other: Sample, noise: LoadNoise, level: float) -> float:
+def _stated(one: Sample, other: Sample, noise: WorkloadNoise, level: float) -> float:
     """By stated bounds: starts that differ, runs that depend on each other, or a slow drift."""
     one_sided = 2 * level - 1 if noise.comparisons == 1 else level
     plain, dependent, degrees = _run_errors(one, other)
@@ -268,7 +268,7 @@ def _inflation(runs: int) -> float:
     return (1 + (runs - 1) * shared) / runs / (1 - shared)
 
 
-def _between_machines(noise: LoadNoise, level: float) -> float:
+def _between_machines(noise: WorkloadNoise, level: float) -> float:
     stated = quantile(level) * math.sqrt(2) * STATED_MACHINE
     if noise.machines is None:
         return stated

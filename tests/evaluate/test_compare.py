@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from evaluate.results.rows import Row, append
+from evaluate.results.results_file import append
 from tests.conftest import Run
+from tests.evaluate.made_rows import speed_row
 
 
 def write(
@@ -19,9 +20,15 @@ def write(
         facts = {"device": "cpu", "quantization_sha256": checkpoint} | (facts or {})
         facts["engine_options"] = options
         key = f"{checkpoint} {facts} {outputs}"
-        row = Row("speed", "tiny", checkpoint, "base", repeat, key, environment=facts)
-        row.values = {"latency_s": latency, "ttft_last_s": latency / 2}
-        row.settings = {"output_tokens": outputs}
+        row = speed_row(
+            model="tiny",
+            checkpoint=checkpoint,
+            repeat=repeat,
+            key=key,
+            values={"latency_s": latency, "ttft_last_s": latency / 2},
+            settings={"output_tokens": outputs},
+            environment=facts,
+        )
         append(path, row)
 
 

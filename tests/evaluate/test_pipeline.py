@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from conf.schema.commands import ModelConfig
 from conf.schema.load import ScenarioConfig
 from evaluate.measure.workload import prompts, schedule
-from evaluate.results.rows import Row, read
+from evaluate.results.results_file import read
+from evaluate.results.row_types import Startup
+from evaluate.results.rows import Row
 from serve.engine.launch import options, running_server
 from tests.conftest import Run, evaluate_config
 
@@ -73,10 +75,10 @@ def test_checkpoints_are_measured_beside_the_original(
     assert [row.reason[:20] for row in found if row.kind == "failed"] == [f"{broken}"[:20]]
     _check_speed([row for row in measured if row.kind == "speed"])
     original, quantized = (row.values for row in measured if row.kind == "accuracy")
-    assert original["tokens"] == quantized["tokens"] == 1024 - 1024 / 128
-    assert original["perplexity"] < 1024 / 8
-    assert quantized["original_perplexity"] == pytest.approx(original["perplexity"])
-    assert quantized["recovery"] == pytest.approx(1, abs=0.03)
+    assert original.tokens == quantized.tokens == 1024 - 1024 / 128
+    assert original.perplexity < 1024 / 8
+    assert quantized.original_perplexity == pytest.approx(original.perplexity)
+    assert quantized.recovery == pytest.approx(1, abs=0.03)
 
     again = run_command(*command)
     assert "6 runs stand there already" in again.stderr
@@ -90,16 +92,14 @@ def _check_second_opinion(result: subprocess.CompletedProcess[str], path: Path) 
     """transformers and vLLM judge the same checkpoint alike."""
     assert "finding:" not in result.stderr
     judged = {
-        (row.checkpoint, row.environment["engine"]): row.values
+        (row.checkpoint, row.environment.engine): row.values
         for row in rows(path)
         if row.kind == "accuracy"
     }
     for checkpoint in ("original", "w8a8_smooth_gptq"):
         ours, theirs = (judged[checkpoint, engine] for engine in ("vllm", "transformers"))
-        assert ours["perplexity"] == pytest.approx(theirs["perplexity"], rel=0.005)
-    divergence = [
-        judged["w8a8_smooth_gptq", e]["divergence_mean"] for e in ("vllm", "transformers")
-    ]
+        assert ours.perplexity == pytest.approx(theirs.perplexity, rel=0.005)
+    divergence = [judged["w8a8_smooth_gptq", e].divergence_mean for e in ("vllm", "transformers")]
     assert max(divergence) < 0.02
 
 
@@ -107,21 +107,21 @@ def _check_speed(found: list[Row]) -> None:
     for row in found:
         values = row.values
         assert row.invalid == []
-        assert (values["input_tokens"], values["output_tokens"]) == (128, 8)
-        assert row.requests["output_tokens"] == {"8": 1}
-        assert 0 < values["ttft_last_s"] < values["latency_s"]
-        assert values["gap_median_s"] > 0
-        assert values["prefix_hits"] == 0
-        assert 0 < row.limit["prefill_share"] < 1.5
-        assert 0 < row.limit["decode_share"] < 1
-        assert row.memory["kv_cache_requests"] > 1
-        assert row.startup["start_s"] > 0
-        assert len(row.environment["checkpoint_sha256"]) == 64
-        assert row.environment["versions"]["torch"]
+        assert (values.input_tokens, values.output_tokens) == (128, 8)
+        assert row.requests.output_tokens == {"8": 1}
+        assert 0 < values.ttft_last_s < values.latency_s
+        assert values.gap_median_s > 0
+        assert values.prefix_hits == 0
+        assert 0 < row.limit.prefill_share < 1.5
+        assert 0 < row.limit.decode_share < 1
+        assert row.memory.kv_cache_requests > 1
+        assert row.startup.start_s > 0
+        assert len(row.environment.checkpoint_sha256) == 64
+        assert row.environment.versions["torch"]
     kernels = {row.checkpoint: row.kernels for row in found}
     assert kernels["original"] == {}
     assert "CompressedTensorsW8A8Int8" in kernels["w8a8_smooth_gptq"]
-    hashes = {row.checkpoint: row.environment["quantization_sha256"] for row in found}
+    hashes = {row.checkpoint: row.environment.quantization_sha256 for row in found}
     assert hashes["original"] == ""
     assert len(hashes["w8a8_smooth_gptq"]) == 64
 
@@ -200,15 +200,15 @@ def test_an_engine_that_cannot_run_a_recipe_says_so(run_command: Run, tmp_path: 
 def _check_loads_that_last(clients: Row, arrivals: Row) -> None:
     """Clients come two at a time, arrivals when they are due, without any server."""
     for row in (clients, arrivals):
-        assert row.environment["weights"] == "random"
+        assert row.environment.weights == "random"
         assert row.invalid == []
-        assert row.requests["output_tokens"] == {"8": 4}
-    times = [line for line in clients.requests["times_s"] for _ in range(line[3])]
+        assert row.requests.output_tokens == {"8": 4}
+    times = [line for line in clients.requests.times_s for _ in range(line[3])]
     started, ended = [line[0] for line in times], [line[2] for line in times]
     assert max(started[:2]) < min(ended) <= started[2]
-    load = ScenarioConfig(**arrivals.settings)
+    load = ScenarioConfig(**arrivals.settings.content())
     due, _ = schedule(prompts(load, "arrivals", 0, 1024), load)
-    started = [line[0] for line in arrivals.requests["times_s"] for _ in range(line[3])]
+    started = [line[0] for line in arrivals.requests.times_s for _ in range(line[3])]
     assert started == pytest.approx(due, abs=1e-6)
 
 
@@ -248,17 +248,17 @@ def test_transformers_and_its_profile(tiny: object, run_command: Run, tmp_path: 
     )
     assert result.returncode == 0, result.stderr
     speed, profile, accuracy = rows(tmp_path / "results.jsonl")
-    assert speed.environment["command"].startswith("python -m evaluate model=tiny engine=transf")
-    assert (speed.values["input_tokens"], speed.values["output_tokens"]) == (32 * 256, 32 * 6)
-    assert speed.environment["engine"] == "transformers"
-    names = [line["name"] for line in profile.values["operators"]]
+    assert speed.environment.command.startswith("python -m evaluate model=tiny engine=transf")
+    assert (speed.values.input_tokens, speed.values.output_tokens) == (32 * 256, 32 * 6)
+    assert speed.environment.engine == "transformers"
+    names = [operator.name for operator in profile.values.operators]
     assert any("mm" in name for name in names)
-    assert profile.values["kinds_s"]["matrix products"] > 0
-    assert profile.values["phases"]["decode"]["steps"] == profile.values["steps"] - 1
+    assert profile.values.kinds_s["matrix products"] > 0
+    assert profile.values.phases["decode"].steps == profile.values.steps - 1
     assert "decode steps" in result.stdout
     assert "a prefill step of" in result.stdout
-    assert (tmp_path / "results-traces" / "original" / profile.values["trace"]).is_file()
-    assert accuracy.values["perplexity"] < 1024 / 8
+    assert (tmp_path / "results-traces" / "original" / profile.values.trace).is_file()
+    assert accuracy.values.perplexity < 1024 / 8
 
 
 @pytest.mark.slow
@@ -285,9 +285,9 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         assert all(row.invalid == [] for row in first)
         for row in first:
             if row.measure != "interactive":
-                assert row.values["good_share"] == 1
-                assert row.values["goodput_requests_per_s"] == row.values["requests_per_s"]
-                assert row.requests["output_tokens"] == {"8": 4}
+                assert row.values.good_share == 1
+                assert row.values.goodput_requests_per_s == row.values.requests_per_s
+                assert row.requests.output_tokens == {"8": 4}
 
         again = run_command(*command, **team)
         assert again.returncode == 0
@@ -342,7 +342,7 @@ def test_starts_side_by_side_come_in_turns_and_add_to_the_first(
     ]
     for row in measured:
         assert row.invalid == []
-        assert row.startup == {}
-        # 136 tokens of a request are 9 blocks of 16, and vLLM keeps one for itself.
-        assert row.memory["kv_cache_tokens"] == 10 * 16
+        assert row.startup == Startup()
+        # 136 tokens of a request are 2 blocks of 128, and vLLM keeps one for itself.
+        assert row.memory.kv_cache_tokens == 3 * 128
     assert "from start to start" in (tmp_path / "results-report" / "report.md").read_text()

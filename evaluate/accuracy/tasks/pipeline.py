@@ -27,7 +27,7 @@ from evaluate.measure.environment import environment
 from evaluate.measure.targets import targets
 from evaluate.report.show.terminal_tables import lost_table, questions_table
 from evaluate.results.recorder import NARROWEST_TABLE, Recorder
-from evaluate.results.rows import Row
+from evaluate.results.rows import Row, TaskAccuracyRow
 from serve.engine.launch import environment as engine_environment
 
 
@@ -36,9 +36,9 @@ def measure_tasks(config: EvaluateConfig) -> list[Row]:
     config = replace(config, engine=replace(config.engine, kind="vllm_server"))
     python, version = interpreter()
     wanted = tasks(config.accuracy.tasks)
-    facts = environment(config.gpu, config.engine)
-    facts = facts | {"versions": facts["versions"] | {"lm-eval": version}}
-    recorder = Recorder(config, facts)
+    here = environment(config.gpu, config.engine)
+    here = here.with_fields(versions=here.versions | {"lm-eval": version})
+    recorder = Recorder(config, here)
     root = recorder.path.with_name(f"{recorder.path.stem}-samples").absolute()
     checkpoints = _checkpoints(config, wanted, recorder, root)
     missing = missing_of(checkpoints, lambda kept: not config.force and _is_answered(kept))
@@ -118,10 +118,11 @@ def _checkpoint_job(checkpoint: Checkpoint, names: list[str]) -> CheckpointJob:
 def _show(recorder: Recorder, root: Path) -> None:
     screen = Console()
     screen.width = max(screen.width, NARROWEST_TABLE)
-    for table in filter(None, [questions_table(recorder.rows), lost_table(recorder.rows)]):
+    rows = [row for row in recorder.rows if isinstance(row, TaskAccuracyRow)]
+    for table in filter(None, [questions_table(rows), lost_table(rows)]):
         screen.print(table)
-    for row in recorder.rows:
+    for row in rows:
         for remark in remarks(row):
-            say(f"{row.checkpoint}: {row.measure.partition(':')[2]}: {remark}")
+            say(f"{row.checkpoint}: {row.task}: {remark}")
     if recorder.rows:
         say(f"{root}: every question with its answers")

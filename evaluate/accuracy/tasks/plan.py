@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from conf.errors import bad_input
 from conf.models import ORIGINAL, has_chat_template, read_config
 from conf.schema.commands import LM_EVAL, AccuracyConfig, EvaluateConfig
 from evaluate.accuracy.tasks.events import Task
-from evaluate.measure.environment import key as cell_key
+from evaluate.measure.environment import cell_key
 from evaluate.measure.targets import Target
+from evaluate.results.row_types import Environment
 from serve.checks import check, checkpoint_hash
 
 LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
@@ -49,7 +49,7 @@ class Checkpoint:
     folder: Path
     sha256: str
     context: int
-    environment: dict[str, Any]
+    environment: Environment
     """Of its rows."""
     samples: dict[str, Path]
     """For each task, where its samples are kept."""
@@ -60,7 +60,7 @@ def checkpoint_of(
     original: Path,
     tasks: list[Task],
     config: EvaluateConfig,
-    environment: dict[str, Any],
+    environment: Environment,
     root: Path,
 ) -> Checkpoint:
     """A target that can answer, after its folder was checked; its samples lie below the root."""
@@ -73,14 +73,14 @@ def checkpoint_of(
     longest = int(read_config(target.folder)["max_position_embeddings"])
     context = config.engine.max_model_len or min(longest, LONGEST_CONTEXT)
     sha256 = checkpoint_hash(target.folder)
-    options = {"max_model_len": context} | environment["engine_options"]
-    facts = environment | {"checkpoint_sha256": sha256, "engine_options": options}
+    options = {"max_model_len": context} | environment.engine_options
+    environment = environment.with_fields(checkpoint_sha256=sha256, engine_options=options)
     kept = {}
     for task in tasks:
         settings = settings_of(task, config.accuracy)
-        key = cell_key(facts, (target.name, LM_EVAL), sha256, settings)
+        key = cell_key(environment, (target.name, LM_EVAL), sha256, settings)
         kept[task.name] = root / target.name / f"{task.name.replace('/', '_')}-{key}"
-    return Checkpoint(target.name, target.folder, sha256, context, facts, kept)
+    return Checkpoint(target.name, target.folder, sha256, context, environment, kept)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from evaluate.accuracy.divergence import (
     SMALL_LOSS,
     SMALL_RECOVERY,
 )
+from evaluate.results.row_values import TaskAccuracy
 
 MOST_EMPTY = 0.5  # share of generated answers; above it a model that used to answer is broken
 
@@ -40,67 +41,72 @@ class Answers:
     """What guessing would reach, where the answers are given to choose from."""
 
 
-def own_values(answers: Answers, seed: int = 0) -> dict[str, Any]:
+def own_values(answers: Answers, seed: int = 0, cut_questions: int = 0) -> TaskAccuracy:
     """What can be said of one model alone."""
     low, high = _interval(_drawn(answers.scores[:, None], seed)[:, 0] / len(answers.scores))
-    values = {
-        "metric": answers.metric,
-        "questions": len(answers.scores),
-        "score": float(answers.scores.mean()),
-        "score_low": low,
-        "score_high": high,
-        "empty_share": answers.empty_share,
-        "interval": LEVEL,
-    }
+    values = TaskAccuracy(
+        metric=answers.metric,
+        questions=len(answers.scores),
+        score=float(answers.scores.mean()),
+        score_low=low,
+        score_high=high,
+        empty_share=answers.empty_share,
+        interval=LEVEL,
+        cut_questions=cut_questions,
+    )
     if answers.chance_score is not None:
-        values["chance_score"] = answers.chance_score
+        values.chance_score = answers.chance_score
     return values
 
 
-def paired_values(original: Answers, other: Answers, seed: int = 0) -> dict[str, Any]:
+def paired_values(
+    original: Answers, other: Answers, seed: int = 0, cut_questions: int = 0
+) -> TaskAccuracy:
     """The other's answers against the original's, with intervals, an exact test and a verdict."""
     if original.questions != other.questions:
         raise bad_input("accuracy: the two models were asked different questions")
-    values = own_values(other, seed) | {"original_score": float(original.scores.mean())}
+    original_score = float(original.scores.mean())
     lost = int((other.scores < original.scores).sum())
     gained = int((other.scores > original.scores).sum())
     sums = _drawn(numpy.stack([original.scores, other.scores], 1), seed)
     low, high = _interval((sums[:, 1] - sums[:, 0]) / len(original.scores))
-    values |= {
-        "difference": values["score"] - values["original_score"],
-        "difference_low": low,
-        "difference_high": high,
-        "lost": lost,
-        "gained": gained,
-        "p_value": sign_test(lost, gained),
-        "original_empty_share": original.empty_share,
-    }
-    if values["original_score"]:
+    own = own_values(other, seed, cut_questions)
+    values = own.with_fields(
+        original_score=original_score,
+        difference=own.score - original_score,
+        difference_low=low,
+        difference_high=high,
+        lost=lost,
+        gained=gained,
+        p_value=sign_test(lost, gained),
+        original_empty_share=original.empty_share,
+    )
+    if original_score:
         # A draw without one right answer of the original says nothing of a share of them.
         shares = sums[sums[:, 0] > 0]
-        share_low, share_high = _interval(shares[:, 1] / shares[:, 0])
-        values |= {
-            "recovery": values["score"] / values["original_score"],
-            "recovery_low": share_low,
-            "recovery_high": share_high,
-        }
-    return values | {"verdict": verdict(values)}
+        values.recovery = values.score / original_score
+        values.recovery_low, values.recovery_high = _interval(shares[:, 1] / shares[:, 0])
+    values.verdict = verdict(values)
+    return values
 
 
-def verdict(values: dict[str, Any]) -> str:
+def verdict(values: TaskAccuracy) -> str:
     """No loss is seen unless more questions are lost than gained and the exact test finds that at
     the level of the intervals. A loss is small with 98 % of the score left. A model is broken
     where the interval of what is left lies below a half, or where it no longer answers."""
-    silent = values["empty_share"] > MOST_EMPTY >= values["original_empty_share"]
-    is_loss = values["lost"] > values["gained"] and values["p_value"] < 1 - LEVEL
-    if silent or (is_loss and values["recovery_high"] < BROKEN_RECOVERY):
+    lost, gained, p_value = values.lost or 0, values.gained or 0, values.p_value or 0.0
+    silent = (values.empty_share or 0.0) > MOST_EMPTY >= (values.original_empty_share or 0.0)
+    is_loss = lost > gained and p_value < 1 - LEVEL
+    high = values.recovery_high
+    if silent or (is_loss and high is not None and high < BROKEN_RECOVERY):
         return BROKEN
     if not is_loss:
         return NO_LOSS
-    return SMALL_LOSS if values["recovery"] >= SMALL_RECOVERY else LOSS
+    is_small = values.recovery is not None and values.recovery >= SMALL_RECOVERY
+    return SMALL_LOSS if is_small else LOSS
 
 
-def pooled(parts: list[Answers]) -> Answers:
+def joined(parts: list[Answers]) -> Answers:
     """The questions of several tasks as those of one: each question counts alike."""
     if len(parts) == 1:
         return parts[0]

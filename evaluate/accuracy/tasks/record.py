@@ -3,7 +3,6 @@
 import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rich.progress import Progress, TaskID
 
@@ -23,10 +22,11 @@ from evaluate.accuracy.tasks.events import (
     TaskProgress,
 )
 from evaluate.accuracy.tasks.plan import Checkpoint, settings_of
-from evaluate.accuracy.tasks.questions import own_values, paired_values, pooled
-from evaluate.measure.environment import key as cell_key
+from evaluate.accuracy.tasks.questions import joined, own_values, paired_values
+from evaluate.measure.environment import cell_key
 from evaluate.results.recorder import Recorder
-from evaluate.results.rows import Row, current
+from evaluate.results.row_values import TaskAccuracy
+from evaluate.results.rows import TASK, TaskAccuracyRow, current
 
 
 @dataclass
@@ -38,18 +38,18 @@ class Compared:
     before: list[samples.Asked]
     """Empty for the original itself."""
 
-    def values(self, seed: int) -> dict[str, Any]:
-        cut = {"cut_questions": sum(asked.cut for asked in self.asked)}
+    def values(self, seed: int) -> TaskAccuracy:
+        cut = sum(asked.cut for asked in self.asked)
         if not self.before:
-            return own_values(pooled([samples.answers(asked) for asked in self.asked]), seed) | cut
+            return own_values(joined([samples.answers(asked) for asked in self.asked]), seed, cut)
         originals = [samples.answers(asked) for asked in self.before]
         metrics = [answers.metric for answers in originals]
         others = [samples.answers(a, m) for a, m in zip(self.asked, metrics, strict=True)]
-        values = paired_values(pooled(originals), pooled(others), seed)
+        values = paired_values(joined(originals), joined(others), seed, cut)
         if len(metrics) == 1:
             lost = samples.lost_questions(self.before[0], self.asked[0], metrics[0])
-            values["lost_questions"] = lost
-        return values | cut
+            values.lost_questions = lost
+        return values
 
 
 @dataclass
@@ -67,7 +67,7 @@ class TaskRecorder:
 
     def __post_init__(self) -> None:
         before = current(self.recorder.before)
-        self.standing = {row.key: row for row in before if row.kind == "accuracy"}
+        self.standing = {row.key: row for row in before if isinstance(row, TaskAccuracyRow)}
 
     def take(self, event: Event, bars: Progress) -> None:
         """Records one event."""
@@ -100,7 +100,7 @@ class TaskRecorder:
             self.recorder.fail(checkpoint.name, task.name, "", error)
             return
         for part in compared:
-            measure = f"{LM_EVAL}:{part.name}"
+            measure = f"{TASK}{part.name}"
             try:
                 self._judge_part(checkpoint, task, part, is_last=part is compared[-1])
             except Exception as error:
@@ -112,7 +112,7 @@ class TaskRecorder:
         compared_with = self.checkpoints[ORIGINAL].sha256 if part.before else ""
         accuracy = self.recorder.config.accuracy
         settings = replace(settings_of(task, accuracy), original_sha256=compared_with)
-        measure = f"{LM_EVAL}:{part.name}"
+        measure = f"{TASK}{part.name}"
         key = cell_key(
             checkpoint.environment, (checkpoint.name, measure), checkpoint.sha256, settings
         )
@@ -132,7 +132,7 @@ class TaskRecorder:
             stated |= {"fewshot": asked.fewshot, "version": asked.version}
         ready = self.ready.get(checkpoint.name, ServerReady(checkpoint.name))
         self.recorder.record(
-            "accuracy",
+            TaskAccuracyRow,
             checkpoint.name,
             measure,
             key,
@@ -162,9 +162,9 @@ class TaskRecorder:
             parts.append(Compared(task.name, list(answered.values()), others))
         return parts
 
-    def _gate(self, values: dict[str, Any]) -> QuantlineError | None:
+    def _gate(self, values: TaskAccuracy) -> QuantlineError | None:
         accuracy = self.recorder.config.accuracy
-        unknown = "verdict" in values and "recovery" not in values
+        unknown = values.verdict is not None and values.recovery is None
         if unknown and accuracy.min_recovery is not None:
             return gate_failed(
                 "accuracy: the original answers no question right, so that nothing can be said of "
@@ -173,17 +173,17 @@ class TaskRecorder:
         return gate(values, accuracy)
 
 
-def remarks(row: Row) -> list[str]:
+def remarks(row: TaskAccuracyRow) -> list[str]:
     """What makes a score worth less than it looks, which is the same for all checkpoints."""
     if row.checkpoint != ORIGINAL:
         return []
     values, found = row.values, []
-    if values["cut_questions"]:
+    if values.cut_questions:
         found.append(
-            f"{values['cut_questions']} questions were longer than the context and lost their "
+            f"{values.cut_questions} questions were longer than the context and lost their "
             "beginning; engine.max_model_len raises it"
         )
-    if values["score_low"] <= values.get("chance_score", 0.0):
+    if values.score_low <= (values.chance_score or 0.0):
         found.append("the original may as well be guessing: a loss would not show")
     return found
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conf.errors import bad_input, world_fault
 from evaluate.accuracy.tasks.questions import Answers
+from evaluate.results.row_values import LostQuestion
 
 TASKS = "tasks.json"
 GENERATED, CHOSEN = "generate_until", "multiple_choice"
@@ -142,18 +143,18 @@ def _flat(values: Any) -> list[Any]:
     return [item for value in values for item in _flat(value)]
 
 
-def lost_questions(original: Asked, other: Asked, metric: str) -> list[dict[str, str]]:
+def lost_questions(original: Asked, other: Asked, metric: str) -> list[LostQuestion]:
     """Some questions that the original answers better, in words."""
     pairs = zip(_of(original, metric), _of(other, metric), strict=True)
     name = metric.split(",")[0]
     lost = [(ours, theirs) for ours, theirs in pairs if theirs[name] < ours[name]]
     return [
-        {
-            "question": str(ours["arguments"][0][0])[-QUESTION_LENGTH:],
-            "right": _right(ours),
-            "original_says": _said(ours),
-            "it_says": _said(theirs),
-        }
+        LostQuestion(
+            question=str(ours["arguments"][0][0])[-QUESTION_LENGTH:],
+            right=_right(ours),
+            original_says=_said(ours),
+            it_says=_said(theirs),
+        )
         for ours, theirs in lost[:LOST_KEPT]
     ]
 

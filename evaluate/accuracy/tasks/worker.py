@@ -2,7 +2,6 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 from conf.errors import gate_failed, world_fault
@@ -61,7 +60,7 @@ class _Questioning:
                 wrong = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if wrong:
                     raise gate_failed(f"the output is broken: {wrong}")
-                self.send(ServerReady(checkpoint.name, **asdict(engine.loaded)))
+                self.send(ServerReady(checkpoint.name, **engine.loaded.content()))
                 for task in tasks:
                     self._ask(checkpoint, task, engine)
         except Exception as error:

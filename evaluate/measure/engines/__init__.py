@@ -4,10 +4,12 @@ import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from conf.errors import QuantlineError, bad_input
 from conf.schema.load import EngineConfig, ScenarioConfig
 from evaluate.measure.metrics import Request
+from evaluate.results.row_types import Memory, Startup
 
 CANARIES = (
     "The capital of France is",
@@ -41,9 +43,17 @@ class Load:
 class Loaded:
     """What an engine says of itself once it is ready."""
 
-    startup: dict[str, float] = field(default_factory=dict)
-    memory: dict[str, float] = field(default_factory=dict)
+    startup: Startup = field(default_factory=Startup)
+    memory: Memory = field(default_factory=Memory)
     kernels: dict[str, str] = field(default_factory=dict)
+
+    def content(self) -> dict[str, Any]:
+        """As it goes to the process above."""
+        return {
+            "startup": self.startup.content(),
+            "memory": self.memory.content(),
+            "kernels": self.kernels,
+        }
 
 
 @dataclass

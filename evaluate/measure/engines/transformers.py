@@ -23,6 +23,7 @@ from conf.schema.load import ScenarioConfig
 from evaluate.measure.engines import Engine, Load, Loaded, Positions
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
+from evaluate.results.row_types import Startup
 
 ANY_SCALE = 0.01  # until weights are made up
 
@@ -55,10 +56,10 @@ class TransformersEngine(Engine):
         ).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(load.folder)
         self.traces = load.traces
-        self.loaded = Loaded(startup={"start_s": time.perf_counter() - begin})
+        self.loaded = Loaded(Startup(start_s=time.perf_counter() - begin))
         parameters = list(self.model.parameters()) + list(self.model.buffers())
         held = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
-        self.loaded.memory["weights_gib"] = held / 2**30
+        self.loaded.memory.weights_gib = held / 2**30
 
     def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         assert not scenario.lasts  # refused before anything is loaded

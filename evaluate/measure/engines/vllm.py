@@ -48,7 +48,7 @@ class VllmEngine(Engine):
     """`vllm.LLM`, and the engine inside it for timed runs."""
 
     def __init__(self, load: Load) -> None:
-        os.environ.update(environment())
+        os.environ.update(environment(load.engine.options))
         begin = time.perf_counter()
         from vllm import LLM
 
@@ -60,12 +60,12 @@ class VllmEngine(Engine):
         self.traces = load.traces
         self.numbers = itertools.count()
         self.loaded = loaded(load)
-        self.loaded.startup["import_s"] = imported - begin
-        self.loaded.startup["start_s"] = time.perf_counter() - imported
+        self.loaded.startup.import_s = imported - begin
+        self.loaded.startup.start_s = time.perf_counter() - imported
         cache = self.llm.llm_engine.vllm_config.cache_config
-        if "kv_cache_tokens" not in self.loaded.memory and cache.num_gpu_blocks:
+        if self.loaded.memory.kv_cache_tokens is None and cache.num_gpu_blocks:
             tokens = cache.num_gpu_blocks * cache.block_size
-            self.loaded.memory["kv_cache_tokens"] = float(tokens)
+            self.loaded.memory.kv_cache_tokens = float(tokens)
 
     def death(self) -> QuantlineError | None:
         """vLLM says that its engine is dead, not of what."""

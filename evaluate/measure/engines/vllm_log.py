@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conf.errors import world_fault
 from evaluate.measure.engines import Load, Loaded
+from evaluate.results.row_types import Memory, Startup
 
 SAID_OF_WEIGHTS = "weights are made up, spread as a trained model's"
 KERNELS = (
@@ -37,7 +38,7 @@ def loaded(load: Load) -> Loaded:
             "this vLLM makes up weights in its own way, mostly zeros, which run faster"
         )
     kernels = {match["scheme"]: match["kernel"] for one in KERNELS for match in one.finditer(text)}
-    return Loaded(_figures(SECONDS, text), _figures(FIGURES, text), kernels)
+    return Loaded(Startup(**_figures(SECONDS, text)), Memory(**_figures(FIGURES, text)), kernels)
 
 
 def _figures(patterns: dict[str, str], text: str) -> dict[str, float]:

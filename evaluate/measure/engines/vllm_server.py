@@ -48,7 +48,7 @@ class ServerEngine(Engine):
         except BaseException:
             self.stack.close()
             raise
-        self.loaded.startup["start_s"] = time.perf_counter() - begin
+        self.loaded.startup.start_s = time.perf_counter() - begin
 
     def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         return asyncio.run(self._all(prompts, scenario))

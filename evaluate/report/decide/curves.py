@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from conf.models import ORIGINAL
-from evaluate.report.decide.comparable import Entry, Ground
+from evaluate.report.decide.comparison import ComparisonGroup, Entry
 
 BATCH, CONTEXT = "batch", "input_tokens"
 LEAST_POINTS = 3
@@ -16,7 +16,7 @@ ROUGH = 10  # a crossing above this is named to two digits
 
 @dataclass
 class Curve:
-    """One candidate over loads that differ in one length only."""
+    """One candidate over workloads that differ in one length only."""
 
     candidate: str
     axis: str
@@ -26,18 +26,20 @@ class Curve:
     points: list[tuple[int, Entry]] = field(default_factory=list)
 
 
-def curves(ground: Ground, axis: str) -> list[Curve]:
+def curves(group: ComparisonGroup, axis: str) -> list[Curve]:
     """Every candidate with three points or more along an axis."""
     found: dict[tuple[object, ...], Curve] = {}
-    for load in ground.loads:
-        lengths = {name: load.settings.get(name) for name in (BATCH, CONTEXT, "output_tokens")}
-        if None in lengths.values():
+    for workload in group.workloads:
+        batch, inputs = workload.settings.batch, workload.settings.input_tokens
+        outputs = workload.settings.output_tokens
+        if batch is None or inputs is None or outputs is None:
             continue
-        place = lengths.pop(axis)
-        for entry in load.entries:
+        lengths = {BATCH: batch, CONTEXT: inputs, "output_tokens": outputs}
+        size = lengths.pop(axis)
+        for entry in workload.entries:
             name = (entry.candidate, *sorted(lengths.items()))
-            curve = found.setdefault(name, Curve(entry.candidate, axis, dict(lengths)))  # type: ignore[arg-type]
-            curve.points.append((int(place or 0), entry))
+            curve = found.setdefault(name, Curve(entry.candidate, axis, dict(lengths)))
+            curve.points.append((size, entry))
     long = [curve for curve in found.values() if _sizes(curve) >= LEAST_POINTS]
     for curve in long:
         curve.points = sorted(dict(reversed(curve.points)).items())

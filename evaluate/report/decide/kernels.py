@@ -4,10 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
 
-from evaluate.report.decide.comparable import Entry, Ground
+from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.curves import BATCH, Curve, curves, families, turns
-from evaluate.report.decide.ranking import ratio_of
-from evaluate.report.show.records import Record, speedup_record
+from evaluate.report.decide.ranking import speed_ratio
 from evaluate.results.restart_noise import Noise
 
 SUFFIX = "LinearKernel"
@@ -31,10 +30,10 @@ def kernel_of(entry: Entry) -> str:
     return ", ".join(name.removesuffix(SUFFIX) for name in names)
 
 
-def choices_of_kernel(ground: Ground) -> list[Kernels]:
+def choices_of_kernel(group: ComparisonGroup) -> list[Kernels]:
     """The checkpoints that ran on two kernels or more over the same batches, all else alike."""
     found: dict[tuple[str, str, str], dict[str, Curve]] = defaultdict(dict)
-    for family, members in families(curves(ground, BATCH)).items():
+    for family, members in families(curves(group, BATCH)).items():
         for curve in members:
             some = curve.points[0][1]
             others = str(sorted((k, value) for k, value in some.options.items() if k != BACKEND))
@@ -43,31 +42,13 @@ def choices_of_kernel(ground: Ground) -> list[Kernels]:
     return [Kernels(*name[:2], each) for name, each in found.items() if len(each) > 1]
 
 
-def kernel_records(ground: Ground) -> list[Record]:
-    """Speed-ups by kernel, one record a point."""
-    return [
-        {
-            "ground": ground.title,
-            "panel": f"{kernels.checkpoint}, {kernels.family}",
-            "candidate": curve.candidate,
-            "scenario": entry.load.name,
-            "kernel": kernel,
-            "size": size,
-        }
-        | speedup_record(entry)
-        for kernels in choices_of_kernel(ground)
-        for kernel, curve in kernels.curves.items()
-        for size, entry in curve.points
-    ]
-
-
-def kernel_findings(ground: Ground) -> list[str]:
+def kernel_findings(group: ComparisonGroup) -> list[str]:
     """Where one kernel overtakes another, in words."""
     return [
         said
-        for kernels in choices_of_kernel(ground)
+        for kernels in choices_of_kernel(group)
         for one, other in combinations(kernels.curves, 2)
-        if (said := _overtaking(kernels, one, other, ground.noise))
+        if (said := _overtaking(kernels, one, other, group.noise))
     ]
 
 
@@ -81,7 +62,7 @@ def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
         for size, entry in both
         if entry.rank is not None
         and others[size].rank is not None
-        and (ratio := ratio_of(entry, others[size], noise)) is not None
+        and (ratio := speed_ratio(entry, others[size], noise)) is not None
         and ratio.differs
     }
     changes = turns(told, [size for size, _ in both])

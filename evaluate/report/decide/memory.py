@@ -1,30 +1,28 @@
-"""What a candidate needs on the card: its weights, its graphs, and the cache of the load itself."""
+"""The GPU memory that a candidate needs: weights, graphs, and the KV cache of the workload."""
 
-from evaluate.report.decide.comparable import Entry
-
-REQUESTS = ("batch", "concurrency")
+from evaluate.report.decide.comparison import Entry
+from evaluate.results.row_types import Memory
 
 
 def need_gib(entry: Entry) -> float | None:
-    """Not what the engine took, which is all there is, but what this load makes it use. For an
+    """Not what the engine took, which is all there is, but what this workload makes it use. For an
     engine that takes as it goes, the peak."""
-    memory = entry.row.memory
-    weights, peak = memory.get("weights_gib"), memory.get("peak_gib")
-    cached = memory.get("kv_cache_tokens")
+    memory, settings = entry.row.memory, entry.row.settings
+    weights, cached = memory.weights_gib, memory.kv_cache_tokens
     if weights is None or not cached:
-        return peak
-    requests = next((entry.row.settings[n] for n in REQUESTS if entry.row.settings.get(n)), None)
+        return memory.peak_gib
+    requests = settings.batch or settings.concurrency
     if requests is None:
         return None  # how many of an open loop run at once is not known
-    tokens = requests * (entry.row.settings["input_tokens"] + entry.row.settings["output_tokens"])
-    tokens = min(tokens, cached)
-    graphs = memory.get("graphs_gib", 0.0)
-    return float(weights + graphs + tokens * kv_token_gib(memory, weights + graphs))
+    tokens = requests * ((settings.input_tokens or 0) + (settings.output_tokens or 0))
+    fixed = weights + (memory.graphs_gib or 0.0)
+    return fixed + min(tokens, cached) * _kv_token_gib(memory, fixed, cached)
 
 
-def kv_token_gib(memory: dict[str, float], fixed: float) -> float:
+def _kv_token_gib(memory: Memory, fixed: float, cached: float) -> float:
     """Stated, or what is left of the peak when everything else is taken off; that also holds
     activations, a few hundredths more than the cache itself."""
-    if "kv_token_bytes" in memory:
-        return memory["kv_token_bytes"] / 2**30
-    return max(0.0, memory.get("peak_gib", fixed) - fixed) / memory["kv_cache_tokens"]
+    if memory.kv_token_bytes is not None:
+        return memory.kv_token_bytes / 2**30
+    peak = fixed if memory.peak_gib is None else memory.peak_gib
+    return max(0.0, peak - fixed) / cached

@@ -1,12 +1,13 @@
 """What is left of the original's quality, from the rows that judged it."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conf.models import ORIGINAL
 from evaluate.accuracy.divergence import BROKEN, VERDICTS
-from evaluate.report.decide.comparable import Entry
-from evaluate.results.rows import Row
+from evaluate.report.decide.comparison import Entry
+from evaluate.results.rows import AccuracyRow, Row
 
 
 @dataclass
@@ -19,15 +20,15 @@ class Quality:
     high: float | None = None
     verdict: str = ""
     measure: str = ""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AccuracyRow] = field(default_factory=list)
 
 
 @dataclass
 class Qualities:
     """All judgements, to be found by checkpoint."""
 
-    by_weights: dict[tuple[str, str, str], list[Row]]
-    by_name: dict[tuple[str, str], list[Row]]
+    by_weights: dict[tuple[str, str, str], list[AccuracyRow]]
+    by_name: dict[tuple[str, str], list[AccuracyRow]]
 
     def of(self, entry: Entry) -> Quality | None:
         """By the very weights that ran; for made-up weights, by the recipe's name. Another
@@ -35,39 +36,38 @@ class Qualities:
         row = entry.row
         if entry.checkpoint == ORIGINAL:
             return Quality(1.0, 1.0, 1.0, "the original")
-        if row.environment.get("weights") == "random":
-            found = self.by_name.get((row.model, row.checkpoint), [])
+        if row.environment.has_random_weights:
+            rows = self.by_name.get((row.model, row.checkpoint), [])
         else:
-            weights = str(row.environment.get("checkpoint_sha256", ""))
-            found = self.by_weights.get((row.model, row.checkpoint, weights), [])
-        return _worst(found) if found else None
+            weights = row.environment.checkpoint_sha256 or ""
+            rows = self.by_weights.get((row.model, row.checkpoint, weights), [])
+        return _worst(rows) if rows else None
 
 
-def qualities(rows: list[Row]) -> Qualities:
-    weights: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    names: dict[tuple[str, str], list[Row]] = defaultdict(list)
+def qualities(rows: Sequence[Row]) -> Qualities:
+    weights: dict[tuple[str, str, str], list[AccuracyRow]] = defaultdict(list)
+    names: dict[tuple[str, str], list[AccuracyRow]] = defaultdict(list)
     for row in rows:
-        counts = not row.invalid or row.values.get("verdict") == BROKEN
-        if row.kind == "accuracy" and row.checkpoint != ORIGINAL and counts:
-            sha256 = str(row.environment.get("checkpoint_sha256", ""))
+        if not isinstance(row, AccuracyRow) or row.checkpoint == ORIGINAL:
+            continue
+        if not row.invalid or row.values.verdict == BROKEN:
+            sha256 = row.environment.checkpoint_sha256 or ""
             weights[row.model, row.checkpoint, sha256].append(row)
             names[row.model, row.checkpoint].append(row)
     return Qualities(weights, names)
 
 
-def _worst(rows: list[Row]) -> Quality:
-    verdicts = [str(row.values.get("verdict", "")) for row in rows]
-    known = [verdict for verdict in verdicts if verdict in VERDICTS]
-    verdict = max(known, key=VERDICTS.index) if known else ""
-    judged = [row for row in rows if row.values.get("recovery") is not None]
+def _worst(rows: list[AccuracyRow]) -> Quality:
+    verdicts = [row.values.verdict for row in rows if row.values.verdict is not None]
+    verdict = max(verdicts, key=VERDICTS.index) if verdicts else ""
+    judged = [(row.values.recovery, row) for row in rows if row.values.recovery is not None]
     if not judged:
         return Quality(verdict=verdict, rows=rows)
-    worst = min(judged, key=lambda row: float(row.values["recovery"]))
-    values = worst.values
+    recovery, worst = min(judged, key=lambda pair: pair[0])
     return Quality(
-        recovery=values["recovery"],
-        low=values.get("recovery_low"),
-        high=values.get("recovery_high"),
+        recovery=recovery,
+        low=worst.values.recovery_low,
+        high=worst.values.recovery_high,
         verdict=verdict,
         measure=worst.measure,
         rows=rows,

@@ -4,42 +4,44 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from conf.models import ORIGINAL
-from evaluate.report.decide.comparable import Entry, Ground, Load
-from evaluate.results import restart_noise as start_noise
+from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.results.cells import LEAST_RUNS
-from evaluate.results.restart_noise import Noise, noise_of
+from evaluate.results.restart_noise import Noise, cell_ratio, noise_of
 from evaluate.results.significance import Ratio
 
 Item = TypeVar("Item")
 
 
-def rank_all(found: list[Ground], max_spread: float) -> None:
+def rank_all(groups: list[ComparisonGroup], max_spread: float) -> None:
     """Fills in ratios and ranks of every entry."""
-    for ground in found:
-        cells = {load.name: [entry.cell for entry in load.entries] for load in ground.loads}
-        ground.noise = noise_of([cells])
-        for load in ground.loads:
-            _compare_with_original(load, ground.noise)
-            rank(load, ground.noise, max_spread)
+    for group in groups:
+        cells = {
+            workload.name: [entry.cell for entry in workload.entries]
+            for workload in group.workloads
+        }
+        group.noise = noise_of([cells])
+        for workload in group.workloads:
+            _compare_with_original(workload, group.noise)
+            rank(workload, group.noise, max_spread)
 
 
-def rank(load: Load, noise: Noise, max_spread: float) -> None:
-    """Sorts a load's entries by their median, fastest first. Statistical ties share a rank.
+def rank(workload: Workload, noise: Noise, max_spread: float) -> None:
+    """Sorts a workload's entries by their median, fastest first. Statistical ties share a rank.
     What is not ranked keeps its place and has no rank."""
-    by = _ranked_by(load)
-    load.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
-    group: list[Entry] = []
+    by = _ranked_by(workload)
+    workload.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
+    level: list[Entry] = []
     place = 0
-    for entry in load.entries:
+    for entry in workload.entries:
         entry.rank, entry.tied = None, False
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        if group and all(tied_with(entry, faster, noise) for faster in group):
-            group.append(entry)
-            entry.rank, entry.tied, group[0].tied = group[0].rank, True, True
+        if level and all(tied_with(entry, faster, noise) for faster in level):
+            level.append(entry)
+            entry.rank, entry.tied, level[0].tied = level[0].rank, True, True
         else:
-            group, entry.rank = [entry], place
+            level, entry.rank = [entry], place
 
 
 def is_ranked(entry: Entry, max_spread: float) -> bool:
@@ -49,38 +51,38 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
 
 
 def unbeaten(ranked: list[Item], are_level: Callable[[Item, Item], bool]) -> list[Item]:
-    """Those, of a list that begins with the fastest, that nobody before them is told to beat."""
+    """The entries, fastest first, that no faster one beats significantly."""
     return [
-        one
-        for place, one in enumerate(ranked)
-        if all(are_level(one, faster) for faster in ranked[:place])
+        entry
+        for place, entry in enumerate(ranked)
+        if all(are_level(entry, faster) for faster in ranked[:place])
     ]
 
 
 def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:
-    ratio = ratio_of(entry, other, noise)
+    ratio = speed_ratio(entry, other, noise)
     return ratio is None or not ratio.differs
 
 
-def _ranked_by(load: Load) -> str:
-    return load.entries[0].cell.ranked_by
+def _ranked_by(workload: Workload) -> str:
+    return workload.entries[0].cell.ranked_by
 
 
-def ratio_of(one: Entry, other: Entry, noise: Noise) -> Ratio | None:
+def speed_ratio(entry: Entry, other: Entry, noise: Noise) -> Ratio | None:
     """How many times as fast as the other it is."""
-    return start_noise.ratio_of(one.cell, other.cell, noise, one.load.name)
+    return cell_ratio(entry.cell, other.cell, noise, entry.workload.name)
 
 
-def _compare_with_original(load: Load, noise: Noise) -> None:
+def _compare_with_original(workload: Workload, noise: Noise) -> None:
     """Against the original under the most similar options."""
-    originals = [e for e in load.entries if e.checkpoint == ORIGINAL and e.cell.valid]
-    for entry in load.entries:
+    originals = [e for e in workload.entries if e.checkpoint == ORIGINAL and e.cell.valid]
+    for entry in workload.entries:
         others = [original for original in originals if original is not entry]
         if not others or entry in originals:
             continue
         nearest = min(others, key=lambda original: _differences(entry, original))
-        entry.ratio, entry.baseline = ratio_of(entry, nearest, noise), nearest.candidate
+        entry.ratio, entry.baseline = speed_ratio(entry, nearest, noise), nearest.candidate
 
 
-def _differences(one: Entry, other: Entry) -> int:
-    return len(set(one.options.items()) ^ set(other.options.items()))
+def _differences(entry: Entry, other: Entry) -> int:
+    return len(set(entry.options.items()) ^ set(other.options.items()))

@@ -1,4 +1,4 @@
-"""Which candidate to serve under targets, for one load, and what would change that."""
+"""Which candidate to serve under targets, for one workload, and what would change that."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
 from evaluate.accuracy.divergence import BROKEN, LOSS
-from evaluate.report.decide.comparable import Entry, Load
+from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
-from evaluate.report.decide.ranking import ratio_of, tied_with, unbeaten
+from evaluate.report.decide.ranking import speed_ratio, tied_with, unbeaten
 from evaluate.results.restart_noise import Noise
 from evaluate.results.significance import Ratio
 
@@ -33,9 +33,10 @@ class Refusal:
 
 @dataclass
 class Choice:
-    """The answer for a load or a mix."""
+    """The answer for a workload or a mix."""
 
-    load: str
+    workload: str
+    """Its name; or that of the mix."""
     candidate: str | None
     """None where no candidate meets the targets, or none can be ranked."""
     ratio: Ratio | None = None
@@ -59,23 +60,25 @@ class Choice:
 
 def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
     """The targets that an entry misses, or was not measured for, each in words."""
-    found = []
+    missed = []
     ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
-    has_tpot = entry.row.settings.get("output_tokens") != 1
+    has_tpot = entry.row.settings.output_tokens != 1
     for value, most, name in (
         (ttft, targets.ttft_ms, "TTFT"),
         (entry.median(TPOT), targets.tpot_ms if has_tpot else None, "TPOT"),
     ):
         if most is not None and value is None:
-            found.append(f"its {name} in {entry.load.name} was not measured")
+            missed.append(f"its {name} in {entry.workload.name} was not measured")
         elif most is not None and value is not None and value * 1e3 > most:
-            found.append(f"{name} {value * 1e3:.3g} ms in {entry.load.name} is over {most:g} ms")
+            missed.append(
+                f"{name} {value * 1e3:.3g} ms in {entry.workload.name} is over {most:g} ms"
+            )
     need, most = need_gib(entry), targets.max_memory_gib
     if most is not None and need is None:
-        found.append(f"the memory of {entry.load.name} is not known")
+        missed.append(f"the memory of {entry.workload.name} is not known")
     elif most is not None and need is not None and need > most:
-        found.append(f"it needs {need:.1f} GiB, over {most:g} GiB")
-    return found + _quality_unmet(quality, targets)
+        missed.append(f"it needs {need:.1f} GiB, over {most:g} GiB")
+    return missed + _quality_unmet(quality, targets)
 
 
 def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]:
@@ -93,34 +96,36 @@ def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]
     return []
 
 
-def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Noise) -> Choice:
+def choose(
+    workload: Workload, targets: TargetsConfig, qualities: Qualities, noise: Noise
+) -> Choice:
     """The fastest that meets the targets and is not slower than the original. Among ties, the
     original, then the one that keeps more quality, then the smaller."""
-    ranked = [entry for entry in load.entries if entry.rank is not None]
+    ranked = [entry for entry in workload.entries if entry.rank is not None]
     judged = {entry.candidate: qualities.of(entry) for entry in ranked}
     reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
     fit = [entry for entry in ranked if not reasons[entry.candidate]]
     refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
-    without_original = no_original(load)
+    without_original = no_original(workload)
     if without_original or not fit:
         why = without_original or "no candidate meets the targets"
-        return Choice(load.name, None, why=why, refused=refused)
+        return Choice(workload.name, None, why=why, refused=refused)
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
     pool = [e for e in fit if may_be_headline(e, judged[e.candidate], some_judged, targets)]
     if not pool:
-        return Choice(load.name, None, why=no_headline(fit[0].candidate), refused=refused)
+        return Choice(workload.name, None, why=no_headline(fit[0].candidate), refused=refused)
     level = unbeaten(pool, lambda one, faster: tied_with(one, faster, noise))
     best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
     unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in fit if e not in pool]
     faster = [
         (refusal, ratio)
         for refusal in [*refused, *unjudged]
-        for other in [load.of(refusal.candidate)]
-        if other is not None and (ratio := ratio_of(other, best, noise)) is not None
+        for other in [workload.of(refusal.candidate)]
+        if other is not None and (ratio := speed_ratio(other, best, noise)) is not None
     ]
     quality = judged[best.candidate]
     return Choice(
-        load=load.name,
+        workload=workload.name,
         candidate=best.candidate,
         ratio=best.ratio,
         quality=quality,
@@ -133,9 +138,9 @@ def choose(load: Load, targets: TargetsConfig, qualities: Qualities, noise: Nois
     )
 
 
-def no_original(load: Load) -> str:
+def no_original(workload: Workload) -> str:
     """Why there is nothing to compare with; empty where a ranked original is there."""
-    originals = [entry for entry in load.entries if entry.checkpoint == ORIGINAL]
+    originals = [entry for entry in workload.entries if entry.checkpoint == ORIGINAL]
     if not originals:
         return NO_ORIGINAL
     return "" if any(entry.rank is not None for entry in originals) else UNRANKED_ORIGINAL
@@ -148,7 +153,7 @@ def may_be_headline(
     without it: half of the weights are gone, which is not taken on trust."""
     if quality is not None or targets.allow_unjudged:
         return True
-    return not some_judged and not entry.row.environment.get("pruned")
+    return not some_judged and not entry.row.environment.pruned
 
 
 def no_headline(fastest: str) -> str:
@@ -201,12 +206,12 @@ def changes(
     best: Entry, refused: list[tuple[Refusal, Ratio]], quality: Quality | None
 ) -> list[str]:
     """Faster ones that only a target keeps out, and what was not measured."""
-    found = [
+    sentences = [
         f"{refusal.candidate} is {ratio.ratio:.2f} times as fast as this, but "
         + " and ".join(refusal.reasons)
         for refusal, ratio in refused
         if ratio.ratio > 1 and ratio.differs
     ]
     if quality is None and best.checkpoint != ORIGINAL:
-        found.append(UNJUDGED)
-    return found
+        sentences.append(UNJUDGED)
+    return sentences

@@ -8,11 +8,11 @@ from conf.hardware import CPU, cpu_has_int8, cpu_name
 from conf.models import ORIGINAL
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import say
-from evaluate.results.rows import Row, current, read
+from evaluate.results.results_file import read
+from evaluate.results.rows import Row, SpeedRow, current
 
-LATENCY = "latency_s"
 SLOWER = 1.1  # times the original's latency; below, it may be noise
-# results/h200-qwen3-8b: w8a8_smooth_gptq under the loads of README's table, slowest and fastest.
+# results/h200-qwen3-8b: w8a8_smooth_gptq in README's table, slowest and fastest workload.
 ON_H200 = ("1.29", "1.34")
 
 
@@ -42,12 +42,13 @@ def notes(rows: list[Row]) -> list[str]:
 
 
 def _times_slower(rows: list[Row]) -> dict[str, float]:
-    """How many times as long as the original each INT8 checkpoint takes, the median over loads."""
+    """How many times as long as the original each INT8 checkpoint takes, as the median."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
-        on_cpu = row.environment.get("device") == CPU
-        if row.kind == "speed" and on_cpu and not row.invalid and LATENCY in row.values:
-            found[row.checkpoint, row.measure].append(float(row.values[LATENCY]))
+        if not isinstance(row, SpeedRow) or row.environment.device != CPU:
+            continue
+        if row.values.latency_s is not None and not row.invalid:
+            found[row.checkpoint, row.measure].append(row.values.latency_s)
     middle = {key: statistics.median(values) for key, values in found.items()}
     int8 = dict.fromkeys(row.checkpoint for row in rows if _runs_int8(row))
     ratios = {

@@ -3,31 +3,36 @@
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from conf.schema.report import ReportConfig, asked
-from evaluate.report.decide.comparable import Ground
-from evaluate.report.decide.gather import Answer, Report
+from evaluate.report.contents import Report
+from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.decide.decision import Answer
 from evaluate.report.published.figures import sources
-from evaluate.report.show.beside import sweep_pairs
 from evaluate.report.show.charts.plots import drawn_records, plot_name
-from evaluate.report.show.lines import accuracy_lines, choice_table
-from evaluate.report.show.load_text import load_words
-from evaluate.report.show.records import Record
+from evaluate.report.show.choice_table import choice_table
+from evaluate.report.show.published_records import sweep_pairs
+from evaluate.report.show.records import CellRecord, GroupRecord
+from evaluate.report.show.row_records import accuracy_records
 from evaluate.report.show.tables import (
+    ACCURACY,
     CHECKPOINT,
     CONTEXT,
     ENGINE,
     FIRST,
     GOODPUT,
-    NONE,
     OPERATOR,
     SECOND,
     SWEEP_PAIR,
     Column,
+    Shown,
     published_tables,
+    used_columns,
 )
 from evaluate.report.show.terminal_tables import PLUS_MINUS
+from evaluate.report.show.workload_text import workload_text
 
 SPECIAL = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~#!"}
@@ -55,8 +60,8 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     lines += _bullets("Before you trust it", report.notes)
     lines += _bullets("What stands out", report.findings)
     lines += _charts(report, plots, ("overview", "frontier", "batches", "kernels"))
-    for ground in report.grounds:
-        lines += _scenarios(report, ground)
+    for group in report.groups:
+        lines += _scenarios(report, group)
     lines += _charts(report, plots, ("limits", "capacity"))
     lines += _accuracy(report)
     lines += _further(report, plots)
@@ -68,9 +73,9 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
 
 def _answer(answer: Answer, many: bool) -> list[str]:
     whole = answer.whole
-    lines = [f"## {escape(answer.ground.title)}", ""] if many else []
+    lines = [f"## {escape(answer.group.title)}", ""] if many else []
     if not many:
-        lines += [f"{escape(answer.ground.title)}.", ""]
+        lines += [f"{escape(answer.group.title)}.", ""]
     lines += [f"**{escape(whole.headline)}**: {escape(whole.why)}.", ""]
     if whole.tied:
         lines += [f"No significant difference from: {escape(', '.join(whole.tied))}.", ""]
@@ -81,36 +86,37 @@ def _answer(answer: Answer, many: bool) -> list[str]:
         lines.append(
             f"- Left out: {escape(refusal.candidate)}, {escape('; '.join(refusal.reasons))}."
         )
-    titles, choices = choice_table(answer.loads)
+    titles, choices = choice_table(answer.workloads)
     table = _table(titles, [[escape(word) for word in line] for line in choices])
     return [*lines, "", *table, ""]
 
 
-def _scenarios(report: Report, ground: Ground) -> list[str]:
-    many = len(report.grounds) > 1
-    cells: dict[str, list[Record]] = defaultdict(list)
+def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
+    many = len(report.groups) > 1
+    cells: dict[str, list[CellRecord]] = defaultdict(list)
     for record in report.sets.cells:
-        if record["ground"] == ground.title:
-            cells[record["scenario"]].append(record)
-    lines = [f"## Scenarios{': ' + escape(ground.title) if many else ''}", "", PLUS_MINUS, ""]
-    for load in ground.loads:
-        records = cells[load.name]
-        order = {entry.candidate: place for place, entry in enumerate(load.entries)}
-        records.sort(key=lambda record: order[record["candidate"]])
-        served = any(record["goodput_s"] is not None for record in records)
-        lines += [f"### {escape(load.name)}", "", f"{escape(load_words(load.settings))}.", ""]
+        if record.belongs_to(group):
+            cells[record.scenario].append(record)
+    lines = [f"## Scenarios{': ' + escape(group.title) if many else ''}", "", PLUS_MINUS, ""]
+    for workload in group.workloads:
+        records = cells[workload.name]
+        order = {entry.candidate: place for place, entry in enumerate(workload.entries)}
+        records.sort(key=lambda record: order[record.candidate])
+        served = any(record.goodput_s is not None for record in records)
+        lines += [
+            f"### {escape(workload.name)}",
+            "",
+            f"{escape(workload_text(workload.settings))}.",
+            "",
+        ]
         lines += [*_of(FIRST, records), ""]
         lines += [*_of((CHECKPOINT, *(GOODPUT if served else ()), *SECOND), records), ""]
     return lines
 
 
 def _accuracy(report: Report) -> list[str]:
-    judged = accuracy_lines(report.rows)
-    if judged is None:
-        return []
-    titles, lines = judged
-    rows = [[escape(word) for word in line] for line in lines]
-    return ["## Accuracy", "", *_table(titles, rows), ""]
+    records = accuracy_records(report.rows)
+    return ["## Accuracy", "", *_lines_of(ACCURACY, records), ""] if records else []
 
 
 def _further(report: Report, plots: dict[str, str]) -> list[str]:
@@ -118,8 +124,8 @@ def _further(report: Report, plots: dict[str, str]) -> list[str]:
     contexts = report.sets.contexts
     if contexts:
         lines += ["## Over the context length", ""]
-        for place in dict.fromkeys((r["ground"], r["family"]) for r in contexts):
-            part = [r for r in contexts if (r["ground"], r["family"]) == place]
+        for place in dict.fromkeys((r.group, r.family) for r in contexts):
+            part = [r for r in contexts if (r.group, r.family) == place]
             lines += [f"### {escape(', '.join(place))}", "", *_of(CONTEXT, part), ""]
         lines += _charts(report, plots, ("contexts",), level=3)
     lines += _charts(report, plots, ("engines",))
@@ -148,7 +154,7 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
 
 def _environment(report: Report) -> list[str]:
     lines = ["## How it was measured", ""]
-    for setting in report.settings:
+    for setting in report.how_measured:
         lines += [f"### {escape(setting.title)}", ""]
         lines += [f"- {escape(key)}: {escape(value)}" for key, value in setting.facts.items()]
         lines.append("")
@@ -168,10 +174,13 @@ def _bullets(title: str, words: list[str]) -> list[str]:
     return [f"## {title}", "", *(f"- {escape(line)}" for line in words), ""]
 
 
-def _of(columns: tuple[Column, ...], records: list[Record]) -> list[str]:
-    used = [c for c in columns if any(c.shown(record) not in ("", NONE) for record in records)]
-    rows = [[escape(column.shown(record)) for column in used] for record in records]
-    return _table([column.title for column in used], rows)
+def _of(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:
+    return _lines_of(used_columns(columns, records), records)
+
+
+def _lines_of(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:
+    rows = [[escape(column.shown(record)) for column in columns] for record in records]
+    return _table([column.title for column in columns], rows)
 
 
 def _table(titles: list[str], rows: list[list[str]]) -> list[str]:
@@ -192,7 +201,7 @@ def _charts(
         if chart.name in names:
             lines += [f"{'#' * level} {chart.title}", ""]
             lines += [f"![{escape(chart.description)}]({plots[chart.name]})", ""]
-            shown = drawn_records(chart, report)[0].get("ground")
-            if shown and len(report.grounds) > 1:
-                lines += [f"{escape(shown)}.", ""]
+            first = drawn_records(chart, report)[0]
+            if isinstance(first, GroupRecord) and len(report.groups) > 1:
+                lines += [f"{escape(first.group)}.", ""]
     return lines

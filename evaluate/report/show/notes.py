@@ -1,13 +1,13 @@
 """What a report says in sentences: what to know first, what stands out, what is in no average."""
 
-from conf.models import MADE_UP, ORIGINAL
+from conf.models import ORIGINAL
 from conf.terminal import listed
 from evaluate.accuracy.judging import engine_findings
-from evaluate.report.decide.comparable import Entry, Ground, Load
+from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.results.restart_noise import are_apart, bandwidth_of
-from evaluate.results.rows import Row
+from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
 
 MOST_LISTED = 200
@@ -15,7 +15,7 @@ MOST_FINDINGS = 12
 NEARLY_FULL_CLOCK = 0.95
 
 
-def notes(found: list[Ground], results: list[str]) -> list[str]:
+def notes(found: list[ComparisonGroup], results: list[str]) -> list[str]:
     """What a reader must know before trusting a figure."""
     said = []
     if len(found) > 1:
@@ -23,84 +23,86 @@ def notes(found: list[Ground], results: list[str]) -> list[str]:
             f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
             "is ranked or averaged across them"
         )
-    for ground in found:
-        said += _weights_notes(ground)
-        without = [load.name for load in ground.loads if _has_nothing_beside_it(load)]
+    for group in found:
+        said += _weights_notes(group)
+        without = [
+            workload.name for workload in group.workloads if _has_nothing_beside_it(workload)
+        ]
         if without:
             names = ", ".join(without)
-            said.append(f"{ground.title}: no original to compare with, or one run only: {names}")
-        said += [f"{ground.title}: {ground.noise}", *_machine_notes(ground)]
-        said += _second_start_notes(ground, results)
+            said.append(f"{group.title}: no original to compare with, or one run only: {names}")
+        said += [f"{group.title}: {group.noise}", *_machine_notes(group)]
+        said += _second_start_notes(group, results)
     return said
 
 
-def _second_start_notes(ground: Ground, results: list[str]) -> list[str]:
+def _second_start_notes(group: ComparisonGroup, results: list[str]) -> list[str]:
     """Ties with the original that another start would very likely decide, and how to get it."""
     undecided: dict[str, list[str]] = {}
-    for load in ground.loads:
-        for entry in load.entries:
+    for workload in group.workloads:
+        for entry in workload.entries:
             if entry.ratio is not None and entry.ratio.second_start_decides:
-                undecided.setdefault(load.measure, []).append(entry.checkpoint)
+                undecided.setdefault(workload.measure, []).append(entry.checkpoint)
     if not undecided:
         return []
     scenarios = ",".join(undecided)
     checkpoints = list(dict.fromkeys(name for names in undecided.values() for name in names))
-    what = f"model={ground.model} engine={ground.engine} 'scenario=[{scenarios}]'"
-    if ground.rows[0].environment.get("weights") == "random":
+    what = f"model={group.model} engine={group.engine} 'scenario=[{scenarios}]'"
+    if group.rows[0].environment.has_random_weights:
         what += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
-    ties = [f"{name} in {load}" for load, names in undecided.items() for name in names]
+    ties = [f"{name} in {workload}" for workload, names in undecided.items() for name in names]
     return [
-        f"{ground.title}: a second start would very likely decide {listed(ties)}: "
+        f"{group.title}: a second start would very likely decide {listed(ties)}: "
         f"python -m evaluate {what} starts=2 results={results[-1]}"
     ]
 
 
-def _weights_notes(ground: Ground) -> list[str]:
-    made_up = [row for row in ground.rows if row.environment.get("weights") == "random"]
+def _weights_notes(group: ComparisonGroup) -> list[str]:
+    made_up = [row for row in group.rows if row.environment.has_random_weights]
     if not made_up:
         return []
-    if ground.engine != "transformers" and any(MADE_UP not in row.environment for row in made_up):
+    if group.engine != "transformers" and any(row.environment.made_up is None for row in made_up):
         return [
-            f"{ground.title}: random weights that vLLM made up, mostly zeros where they are "
+            f"{group.title}: random weights that vLLM made up, mostly zeros where they are "
             "quantized. They take less power, which flatters long prompts and large batches; "
             "evaluate makes up others by now"
         ]
     return [
-        f"{ground.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
+        f"{group.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
         "from checkpoints of the same recipe where it is shown"
     ]
 
 
-def _has_nothing_beside_it(load: Load) -> bool:
+def _has_nothing_beside_it(workload: Workload) -> bool:
     """Whether candidates were measured that nothing can be said of."""
-    candidates = [entry for entry in load.entries if entry.checkpoint != ORIGINAL]
+    candidates = [entry for entry in workload.entries if entry.checkpoint != ORIGINAL]
     return bool(candidates) and all(entry.ratio is None for entry in candidates)
 
 
-def _machine_notes(ground: Ground) -> list[str]:
+def _machine_notes(group: ComparisonGroup) -> list[str]:
     """Who ran on another machine than the original that it is compared with."""
     apart: dict[str, None] = {}
-    for load in ground.loads:
-        for entry in load.entries:
-            beside = load.of(entry.baseline)
+    for workload in group.workloads:
+        for entry in workload.entries:
+            beside = workload.of(entry.baseline)
             if beside is not None and are_apart(entry.cell, beside.cell):
                 apart[entry.candidate] = None
     if not apart:
         return []
-    rates = sorted({round(rate) for row in ground.rows if (rate := bandwidth_of(row))})
+    rates = sorted({round(rate) for row in group.rows if (rate := bandwidth_of(row))})
     read = f" (they read {listed([f'{rate:,}' for rate in rates])} GB/s)" if rates else ""
     unknown = ""
-    if not ground.noise.machines.members:
+    if not group.noise.machines.members:
         unknown = f"; intervals allow for {STATED_MACHINE:.1%} between machines"
     return [
-        f"{ground.title}: on another machine than the original{read}, in some loads or all: "
+        f"{group.title}: on another machine than the original{read}, in some loads or all: "
         f"{', '.join(apart)}{unknown}"
     ]
 
 
-def findings(found: list[Ground], rows: list[Row]) -> list[str]:
+def findings(found: list[ComparisonGroup], rows: list[Row]) -> list[str]:
     """What stands out."""
-    said = {ground.title: _said_of(ground) for ground in found}
+    said = {group.title: _said_of(group) for group in found}
     told = [title for title, sentences in said.items() if sentences]
     words = engine_findings(rows)
     for title in told:
@@ -108,27 +110,27 @@ def findings(found: list[Ground], rows: list[Row]) -> list[str]:
     return _first(words, MOST_FINDINGS, " of the kind")
 
 
-def _said_of(ground: Ground) -> list[str]:
-    crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(ground, axis)]
-    said = [*kernel_findings(ground), *crossings, _slowest_clock(ground)]
+def _said_of(group: ComparisonGroup) -> list[str]:
+    crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(group, axis)]
+    said = [*kernel_findings(group), *crossings, _slowest_clock(group)]
     return [sentence for sentence in said if sentence]
 
 
-def _slowest_clock(ground: Ground) -> str:
+def _slowest_clock(group: ComparisonGroup) -> str:
     """Where power was short: what is missing there from the hardware's limit is no kernel's. Rows
     of before runs recorded why the clock was lowered say no reason."""
     clocks = [
-        (entry.clock_share, entry.candidate, load.name, entry.median("power_capped_share"))
-        for load in ground.loads
-        for entry in load.entries
+        (entry.clock_share, entry.candidate, workload.name, entry.median("power_capped_share"))
+        for workload in group.workloads
+        for entry in workload.entries
         if entry.clock_share is not None
     ]
     lowered = [clock for clock in clocks if clock[0] <= NEARLY_FULL_CLOCK and clock[3] != 0]
     if not lowered:
         return ""
-    share, candidate, load, capped = min(lowered, key=lambda clock: clock[0])
+    share, candidate, workload, capped = min(lowered, key=lambda clock: clock[0])
     words = "the clock is lowered" if capped is None else "the power limit lowers the clock"
-    return f"{words}, most under {candidate} in {load}: to {share:.0%}"
+    return f"{words}, most under {candidate} in {workload}: to {share:.0%}"
 
 
 def _outliers(entry: Entry) -> list[str]:
@@ -137,25 +139,25 @@ def _outliers(entry: Entry) -> list[str]:
         return []
     values = entry.cell.values(entry.cell.ranked_by)
     return [
-        f"{entry.candidate}, {entry.load.name}: outlier left out, {values[place]:.4g} s against a "
-        f"median of {summary.median:.4g} s"
+        f"{entry.candidate}, {entry.workload.name}: outlier left out, {values[place]:.4g} s "
+        f"against a median of {summary.median:.4g} s"
         for place in summary.outliers
     ]
 
 
-def left_out(rows: list[Row], found: list[Ground]) -> list[str]:
+def left_out(rows: list[Row], found: list[ComparisonGroup]) -> list[str]:
     """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
     said = []
     for row in rows:
         where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
-        if row.kind in ("speed", "accuracy") and row.invalid:
+        if isinstance(row, SpeedRow | AccuracyRow) and row.invalid:
             said.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
-        elif row.kind in ("failed", "skipped"):
+        elif isinstance(row, FailedRow | SkippedRow):
             said.append(f"{where}: {row.kind}, {row.reason}")
-    for ground in found:
-        for load in ground.loads:
-            for entry in load.entries:
-                said += [f"{ground.model}, {words}" for words in _outliers(entry)]
+    for group in found:
+        for workload in group.workloads:
+            for entry in workload.entries:
+                said += [f"{group.model}, {words}" for words in _outliers(entry)]
     return _first(said, MOST_LISTED)
 
 

@@ -1,6 +1,7 @@
 """report.html: one page that opens offline, with its data, its charts and its script inside."""
 
 import importlib.metadata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,20 @@ import vl_convert
 from markupsafe import Markup
 
 from conf.cache import cache_root
-from evaluate.report.decide.gather import Answer, Report
+from evaluate.report.contents import Report
+from evaluate.report.decide.decision import Answer
+from evaluate.report.decide.recommend import Choice
 from evaluate.report.published.figures import sources
-from evaluate.report.show.beside import sweep_pairs
 from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, Chart
 from evaluate.report.show.charts.plots import drawn_records, plot_inside
-from evaluate.report.show.lines import accuracy_lines, choice_table
-from evaluate.report.show.load_text import load_words
-from evaluate.report.show.page_data import ACCURACY, SHOWN_LINES, page_data, setups_of, short
-from evaluate.report.show.records import Record
+from evaluate.report.show.choice_table import choice_table
+from evaluate.report.show.page_data import SHOWN_LINES, page_data, setups_of, short
+from evaluate.report.show.published_records import sweep_pairs
+from evaluate.report.show.records import CellRecord, GroupRecord, Record
+from evaluate.report.show.row_records import accuracy_records
 from evaluate.report.show.sentences import sentence_lists
 from evaluate.report.show.tables import (
+    ACCURACY,
     CHECKPOINT,
     CONTEXT,
     ENGINE,
@@ -33,9 +37,10 @@ from evaluate.report.show.tables import (
     SWEEP_PAIR,
     Column,
     published_tables,
-    speedup,
+    used_columns,
 )
 from evaluate.report.show.terminal_tables import PLUS_MINUS
+from evaluate.report.show.workload_text import workload_text
 
 FILES = Path(__file__).parent / "page_files"
 MOST_LINES = 3000
@@ -51,8 +56,8 @@ class Table:
 
     name: str
     title: str
-    columns: list[Column]
-    rows: list[dict[str, Any]]
+    columns: Sequence[Column[Any]]
+    lines: list["Line"]
     sortable: bool = True
     note: str = ""
 
@@ -61,10 +66,42 @@ class Table:
         """Of each column: whether it is text, and whether it stays in view when scrolled."""
         kept = [c.key for c in self.columns if c.key in ROW_NAMES][:2] or [self.columns[0].key]
         return [
-            ("t" if c.is_text or c.shown is speedup else "")
+            ("t" if c.is_text or c.is_phrase else "")
             + (f" keep-{kept.index(c.key)}" if c.key in kept else "")
             for c in self.columns
         ]
+
+
+@dataclass
+class Line:
+    """A line of a table, and what the page filters it by."""
+
+    setups: list[int] | None
+    scenario: str | None
+    candidate: str | None
+    cells: list["TableCell"]
+
+
+@dataclass
+class TableCell:
+    """What it shows, and the number that sorts it."""
+
+    shown: str
+    sort: float | None
+
+
+@dataclass
+class AnswerText:
+    """The answer for one comparison group, in words."""
+
+    title: str
+    whole: Choice
+    speed: str
+    quality: str
+    weights: str
+    workloads: dict[str, str]
+    choice_titles: list[str]
+    choices: list[list[str]]
 
 
 def write_page(report: Report, out: Path) -> None:
@@ -78,12 +115,12 @@ def write_page(report: Report, out: Path) -> None:
     environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["breakable"] = breakable
     page = environment.get_template("page.html").render(
-        title=", ".join(ground.title for ground in report.grounds),
+        title=", ".join(group.title for group in report.groups),
         style=(FILES / "style.css").read_text(encoding="utf-8"),
         script="\n".join((FILES / name).read_text(encoding="utf-8") for name in SCRIPTS),
         library=library(),
         data=page_data(report),
-        grounds=[_ground(answer, report) for answer in report.answers],
+        answers=[_answer_text(answer, report) for answer in report.answers],
         setups=_setups(report),
         scenarios=report.names.scenarios,
         candidates=report.names.candidates,
@@ -97,7 +134,7 @@ def write_page(report: Report, out: Path) -> None:
         shown_lines=SHOWN_LINES,
         first_choices=FIRST_CHOICES,
         lists=sentence_lists(report),
-        settings=[(setting, _place(setting.title, report)) for setting in report.settings],
+        settings=[(setting, _place(setting.title, report)) for setting in report.how_measured],
     )
     (out / "report.html").write_text(page, encoding="utf-8")
 
@@ -118,21 +155,22 @@ class Drawing:
 
 
 def _drawing(chart: Chart, report: Report, out: Path) -> Drawing:
-    shown = drawn_records(chart, report)[0].get("ground", "") if len(report.grounds) > 1 else ""
-    return Drawing(chart, plot_inside(chart, out), shown)
+    first = drawn_records(chart, report)[0]
+    has_setup = isinstance(first, GroupRecord) and len(report.groups) > 1
+    return Drawing(chart, plot_inside(chart, out), first.plotted_with if has_setup else "")
 
 
 def _glossary(report: Report) -> list[tuple[int, str, str]]:
     """Every scenario of every setup, by its place, with what it asks for."""
     return [
-        (place, load.name, load_words(load.settings))
-        for place, ground in enumerate(report.grounds)
-        for load in ground.loads
+        (place, workload.name, workload_text(workload.settings))
+        for place, group in enumerate(report.groups)
+        for workload in group.workloads
     ]
 
 
 def _place(title: str, report: Report) -> int | None:
-    places = [n for n, ground in enumerate(report.grounds) if ground.title == title]
+    places = [n for n, group in enumerate(report.groups) if group.title == title]
     return places[0] if places else None
 
 
@@ -149,100 +187,93 @@ def library() -> str:
     return path.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
-def _ground(answer: Answer, report: Report) -> dict[str, Any]:
-    """The answer of one ground, in words."""
-    whole = answer.whole
-    records = [r for r in report.sets.capacity if r["candidate"] == whole.candidate]
-    here = [record for record in records if record["ground"] == answer.ground.title]
+def _answer_text(answer: Answer, report: Report) -> AnswerText:
+    whole, group = answer.whole, answer.group
+    weights = [
+        record.weights_gib
+        for record in report.sets.capacity
+        if record.candidate == whole.candidate and record.belongs_to(group)
+    ]
     quality = whole.quality.recovery if whole.quality else None
-    titles, choices = choice_table(answer.loads)
-    return {
-        "title": answer.ground.title,
-        "whole": whole,
-        "speed": f"{whole.ratio.ratio:.2f}" if whole.ratio else NONE,
-        "quality": f"{quality:.1%}" if quality is not None else "not measured",
-        "weights": f"{here[0]['weights_gib']:.1f} GiB" if here else NONE,
-        "loads": {load.name: load_words(load.settings) for load in answer.ground.loads},
-        "choice_titles": titles,
-        "choices": choices,
-    }
+    titles, choices = choice_table(answer.workloads)
+    return AnswerText(
+        title=group.title,
+        whole=whole,
+        speed=f"{whole.ratio.ratio:.2f}" if whole.ratio else NONE,
+        quality=f"{quality:.1%}" if quality is not None else "not measured",
+        weights=f"{weights[0]:.1f} GiB" if weights else NONE,
+        workloads={each.name: workload_text(each.settings) for each in group.workloads},
+        choice_titles=titles,
+        choices=choices,
+    )
 
 
 def _setups(report: Report) -> dict[str, list[str]]:
     parts = {"model": "model", "gpu": "device", "engine": "engine_title"}
     return {
-        name: list(dict.fromkeys(str(getattr(ground, field)) for ground in report.grounds))
+        name: list(dict.fromkeys(str(getattr(group, field)) for group in report.groups))
         for name, field in parts.items()
     }
 
 
 def _tables(report: Report) -> list[Table]:
     cells = report.sets.cells
-    served = any(record["goodput_s"] is not None for record in cells)
-    columns = [SCENARIO, *FIRST, *(GOODPUT if served else ()), *SECOND]
+    served = any(record.goodput_s is not None for record in cells)
+    columns: list[Column[CellRecord]] = [SCENARIO, *FIRST]
+    columns += [*(GOODPUT if served else ()), *SECOND]
+    sets = report.sets
     found = [_table(CELLS, "Every measurement", columns, cells, report)]
-    judged = accuracy_lines(report.rows)
-    if judged:
-        titles, lines = judged
-        found.append(_plain(ACCURACY, "Accuracy", titles, lines, report))
-    for name, title, shown in (
-        (CONTEXTS, "Over the context length", list(CONTEXT)),
-        (ENGINES, "Engines side by side", list(ENGINE)),
-        (OPERATORS, "Operators", list(OPERATOR)),
-    ):
-        if records := report.sets.of(name):
-            found.append(_table(name, title, shown, records, report))
-    pairs = sweep_pairs(report.sets.sweep)
-    found.append(_table("pairs", "Speed-ups here and published", list(SWEEP_PAIR), pairs, report))
+    accuracy = accuracy_records(report.rows)
+    found.append(_whole_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
+    found.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))
+    found.append(_table(ENGINES, "Engines side by side", ENGINE, sets.engines, report))
+    found.append(_table(OPERATORS, "Operators", OPERATOR, sets.operators, report))
+    pairs = sweep_pairs(sets.sweep)
+    found.append(_table("pairs", "Speed-ups here and published", SWEEP_PAIR, pairs, report))
     known = sources()
-    for published in published_tables(report.sets):
-        columns = list(published.columns)
-        table = _table(published.source, published.title, columns, published.records, report)
+    for published in published_tables(sets):
         source = known[published.source]
+        table = _table(
+            published.source, published.title, published.columns, published.records, report
+        )
         table.note = f"{source.title}; {source.hardware}."
         found.append(table)
-    return [table for table in found if table.rows]
+    return [table for table in found if table.lines]
 
 
 def _table(
-    name: str, title: str, columns: list[Column], records: list[Record], report: Report
+    name: str,
+    title: str,
+    columns: Sequence[Column[Any]],
+    records: Sequence[Record],
+    report: Report,
 ) -> Table:
-    shown = records[:MOST_LINES]
-    used = [c for c in columns if any(c.shown(record) not in ("", NONE) for record in shown)]
-    rows = [
-        {
-            "setups": setups_of(record, name, report.grounds),
-            "scenario": record.get("scenario"),
-            "candidate": record.get("candidate"),
-            "cells": [_cell(column, record) for column in used],
-        }
-        for record in shown
-    ]
-    more = len(records) - len(shown)
+    """Without columns that say nothing."""
+    used = used_columns(columns, records[:MOST_LINES])
+    return _whole_table(name, title, used, records, report)
+
+
+def _whole_table(
+    name: str,
+    title: str,
+    columns: Sequence[Column[Any]],
+    records: Sequence[Record],
+    report: Report,
+) -> Table:
+    lines = [_line(columns, record, report) for record in records[:MOST_LINES]]
+    more = len(records) > MOST_LINES
     note = f"The first {MOST_LINES:,} of {len(records):,}; report.md has all." if more else ""
-    return Table(name, title, used, rows, note=note)
+    return Table(name, title, columns, lines, note=note)
 
 
-def _cell(column: Column, record: Record) -> dict[str, Any]:
-    value = record.get(column.key)
-    number = isinstance(value, int | float) and not column.is_text
-    return {
-        "shown": column.shown(record),
-        "sort": short(float(value)) if number and value is not None else None,
-    }
-
-
-def _plain(
-    name: str, title: str, titles: list[str], lines: list[list[str]], report: Report
-) -> Table:
-    columns = [Column(words, words, str, is_text=True) for words in titles]
-    rows = [
-        {
-            "setups": setups_of({"model": line[0]}, name, report.grounds),
-            "scenario": None,
-            "candidate": line[1],
-            "cells": [{"shown": word, "sort": None} for word in line],
-        }
-        for line in lines
-    ]
-    return Table(name, title, columns, rows)
+def _line(columns: Sequence[Column[Any]], record: Record, report: Report) -> Line:
+    content = record.content()
+    cells = []
+    for column in columns:
+        value = content.get(column.key)
+        sort = None
+        if isinstance(value, int | float) and not column.is_text:
+            sort = short(float(value))
+        cells.append(TableCell(column.shown(record), sort))
+    setups = setups_of(record, report.groups)
+    return Line(setups, content.get("scenario"), content.get("candidate"), cells)

@@ -3,54 +3,36 @@
 import json
 from typing import Any
 
-from evaluate.report.decide.comparable import Ground
-from evaluate.report.decide.gather import Report
-from evaluate.report.show.charts.drawing import CELLS, ENGINES, OPERATORS, PROFILES, SENSITIVITY
-from evaluate.report.show.load_text import load_words
+from evaluate.report.contents import Report
+from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.show.charts.drawing import CELLS
 from evaluate.report.show.records import Record
+from evaluate.report.show.workload_text import workload_text
 
 SHOWN_LINES = 250  # of a table, at first; the rest on request
 DIGITS = 5
-ACCURACY = "accuracy"
 # What the charts draw of a cell; its table has the rest.
 DRAWN = (
-    *("ground", "scenario", "candidate", "speedup", "speedup_low", "speedup_high", "differs"),
+    *("scenario", "candidate", "speedup", "speedup_low", "speedup_high", "differs"),
     *("latency_s", "output_tok_s", "latencies", "recovery", "verdict"),
 )
-# What ties a record to a setup, for records that do not name theirs.
-TIES = {
-    ACCURACY: ("model",),
-    SENSITIVITY: ("model",),
-    ENGINES: ("model", "gpu"),
-    PROFILES: ("model", "engine"),
-    OPERATORS: ("model", "engine"),
-}
 
 
-def setups_of(record: Record, name: str, grounds: list[Ground]) -> list[int] | None:
-    """The places of the setups that a record of this set is shown for; none: for all of them."""
-    if len(grounds) < 2:
-        return None
-    if "ground" in record:
-        return [n for n, ground in enumerate(grounds) if ground.title == record["ground"]]
-    wanted = {tie: record.get(tie) for tie in TIES.get(name, ())}
-    places = []
-    for place, ground in enumerate(grounds):
-        facts = {"model": ground.model, "gpu": ground.device, "engine": ground.engine}
-        if all(facts[tie] == value for tie, value in wanted.items()):
-            places.append(place)
-    return places if places and len(places) < len(grounds) else None
+def setups_of(record: Record, groups: list[ComparisonGroup]) -> list[int] | None:
+    """The places of the setups that a record is shown for; none: for all of them."""
+    places = [place for place, group in enumerate(groups) if record.belongs_to(group)]
+    return places if places and len(places) < len(groups) else None
 
 
 def page_data(report: Report) -> str:
     """As JSON that cannot end its own element."""
     content = {
         "shownLines": SHOWN_LINES,
-        "setups": [_setup(ground) for ground in report.grounds],
+        "setups": [_setup(group) for group in report.groups],
         "known": {"scenario": report.names.scenarios, "candidate": report.names.candidates},
         "sets": {
-            name: [_record(record, name, report.grounds) for record in records]
-            for name, records in vars(report.sets).items()
+            name: [_content(record, name, report.groups) for record in records]
+            for name, records in report.sets.by_name().items()
         },
         "charts": [
             {"name": c.name, "data": c.data, "spec": c.spec, "value": c.value}
@@ -60,24 +42,24 @@ def page_data(report: Report) -> str:
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _setup(ground: Ground) -> dict[str, Any]:
+def _setup(group: ComparisonGroup) -> dict[str, Any]:
     return {
-        "model": ground.model,
-        "gpu": ground.device,
-        "engine": ground.engine_title,
-        "loads": {load.name: load_words(load.settings) for load in ground.loads},
-        "candidates": ground.candidates,
+        "model": group.model,
+        "gpu": group.device,
+        "engine": group.engine_title,
+        "loads": {workload.name: workload_text(workload.settings) for workload in group.workloads},
+        "candidates": group.candidates,
     }
 
 
-def _record(record: Record, name: str, grounds: list[Ground]) -> Record:
-    found = {
+def _content(record: Record, name: str, groups: list[ComparisonGroup]) -> dict[str, Any]:
+    content = {
         key: short(value)
-        for key, value in record.items()
-        if key != "ground" and (name != CELLS or key in DRAWN)
+        for key, value in record.content().items()
+        if name != CELLS or key in DRAWN
     }
-    places = setups_of(record, name, grounds)
-    return found | ({} if places is None else {"setups": places})
+    places = setups_of(record, groups)
+    return content | ({} if places is None else {"setups": places})
 
 
 def short(value: Any) -> Any:

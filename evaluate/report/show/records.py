@@ -1,110 +1,185 @@
-"""Plain records of everything that is shown: for tables, for charts, for the page's data."""
+"""What tables and charts show of a comparison group: one record for each thing."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from conf.models import ORIGINAL
-from evaluate.measure.profiles import phases, readable
-from evaluate.report.decide.comparable import Entry, Ground
-from evaluate.report.decide.curves import BATCH, CONTEXT, curves, families
+from evaluate.report.decide.comparison import ComparisonGroup, Entry
+from evaluate.report.decide.curves import curves, families
+from evaluate.report.decide.kernels import choices_of_kernel, kernel_of
 from evaluate.report.decide.memory import need_gib
-from evaluate.report.decide.quality import Qualities
-from evaluate.results.rows import Row
+from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.results.summary import Summary
 
-Record = dict[str, Any]
 MILLI = 1e3
-# What a summary is shown of: its name in the record, in the rows, and its scale.
-SUMMARIES = {
-    "latency_s": ("latency_s", 1.0),
-    "ttft_ms": ("ttft_last_s", MILLI),
-    "tpot_ms": ("tpot_median_s", MILLI),
-    "output_tok_s": ("generated_tokens_per_s", 1.0),
-    "decode_tok_s": ("decode_tokens_per_s", 1.0),
-    "overall_tok_s": ("overall_tokens_per_s", 1.0),
-    "input_tok_s": ("input_tokens_per_s", 1.0),
-    "requests_s": ("requests_per_s", 1.0),
-    "goodput_s": ("goodput_requests_per_s", 1.0),
-    "joules_per_token": ("joules_per_output_token", 1.0),
-}
 SHOWN_RUNS = 12
-OPERATORS = 10
-NAME_LENGTH = 80
 
 
-def cell_records(ground: Ground, qualities: Qualities) -> list[Record]:
-    """One record for each candidate under each load."""
-    return [_record(ground, entry, qualities) for load in ground.loads for entry in load.entries]
+@dataclass(frozen=True)
+class Speedup:
+    """Over the original, with its interval; unknown where nothing was compared."""
+
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    differs: bool | None = None
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "speedup": self.ratio,
+            "speedup_low": self.low,
+            "speedup_high": self.high,
+            "differs": self.differs,
+        }
 
 
-def _record(ground: Ground, entry: Entry, qualities: Qualities) -> Record:
-    row, cell = entry.row, entry.cell
-    found: Record = {
-        "ground": ground.title,
-        "model": ground.model,
-        "gpu": ground.device,
-        "engine": ground.engine_version,
-        "scenario": entry.load.name,
-        "candidate": entry.candidate,
-        "checkpoint": entry.checkpoint,
-        "rank": entry.rank,
-        "tied": entry.tied,
-        "runs": len(cell.valid),
-        "invalid": len(cell.invalid),
-        "kernel": ", ".join(sorted(set(row.kernels.values()))),
-        "weights_gib": row.memory.get("weights_gib"),
-        "need_gib": need_gib(entry),
-        "kv_tokens": row.memory.get("kv_cache_tokens"),
-        "kv_requests": row.memory.get("kv_cache_requests"),
-        "clock_share": entry.clock_share,
-        "prefill_share": cell.share("prefill"),
-        "decode_share": cell.share("decode"),
-        "batch": row.settings.get("batch"),
-        "input_tokens": row.settings.get("input_tokens"),
-        "output_tokens": row.settings.get("output_tokens"),
-        "latencies": _runs(cell.values(cell.ranked_by)),
-    }
-    for name, (value, scale) in SUMMARIES.items():
-        # How long an open loop lasts is set by its arrivals: there a request's time is shown.
-        shown = cell.ranked_by if name == "latency_s" else value
-        found |= _summary(name, cell.summary(shown), scale)
-    return found | speedup_record(entry) | _quality(entry, qualities)
+@dataclass(frozen=True)
+class Median:
+    """Of the runs that count, with the interval of their mean where there are several."""
+
+    median: float
+    low: float | None = None
+    high: float | None = None
 
 
-def _summary(name: str, summary: Summary | None, scale: float) -> Record:
+@dataclass(kw_only=True)
+class Record:
+    """One thing that is shown. Its fields are the keys that charts and the page's script read."""
+
+    def content(self) -> dict[str, Any]:
+        """As charts and the page take it."""
+        content: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Speedup):
+                content |= value.content()
+            elif isinstance(value, Median):
+                content[name] = value.median
+            else:
+                content[name] = value
+        return content
+
+    def belongs_to(self, group: ComparisonGroup) -> bool:
+        """Whether it is shown for the group."""
+        return True
+
+    @property
+    def plotted_with(self) -> str:
+        """The same for records that may stand in one plot."""
+        return ""
+
+
+@dataclass(kw_only=True)
+class GroupRecord(Record):
+    """What is shown of one comparison group."""
+
+    group: str
+    """Its title."""
+
+    def content(self) -> dict[str, Any]:
+        content = super().content()
+        del content["group"]  # the page knows groups by their places
+        return content
+
+    def belongs_to(self, group: ComparisonGroup) -> bool:
+        return group.title == self.group
+
+    @property
+    def plotted_with(self) -> str:
+        return self.group
+
+
+@dataclass(kw_only=True)
+class CellRecord(GroupRecord):
+    """One candidate under one workload."""
+
+    scenario: str
+    candidate: str
+    checkpoint: str
+    rank: int | None
+    tied: bool
+    runs: int
+    invalid: int
+    outliers: int
+    kernel: str
+    need_gib: float | None
+    kv_requests: float | None
+    clock_share: float | None
+    prefill_share: float | None
+    decode_share: float | None
+    latencies: str
+    latency_s: Median | None
+    ttft_ms: Median | None
+    tpot_ms: Median | None
+    output_tok_s: Median | None
+    overall_tok_s: Median | None
+    input_tok_s: Median | None
+    requests_s: Median | None
+    goodput_s: Median | None
+    joules_per_token: Median | None
+    speedup: Speedup
+    recovery: float | None
+    verdict: str | None
+
+
+def cell_records(group: ComparisonGroup, qualities: Qualities) -> list[CellRecord]:
+    return [
+        _cell_record(group, entry, qualities.of(entry))
+        for workload in group.workloads
+        for entry in workload.entries
+    ]
+
+
+def _cell_record(group: ComparisonGroup, entry: Entry, quality: Quality | None) -> CellRecord:
+    cell = entry.cell
+    # How long an open loop lasts is set by its arrivals: there a request's time is shown.
+    latency = cell.summary(cell.ranked_by)
+    return CellRecord(
+        group=group.title,
+        scenario=entry.workload.name,
+        candidate=entry.candidate,
+        checkpoint=entry.checkpoint,
+        rank=entry.rank,
+        tied=entry.tied,
+        runs=len(cell.valid),
+        invalid=len(cell.invalid),
+        outliers=len(latency.outliers) if latency else 0,
+        kernel=kernel_of(entry),
+        need_gib=need_gib(entry),
+        kv_requests=entry.row.memory.kv_cache_requests,
+        clock_share=entry.clock_share,
+        prefill_share=cell.prefill_share,
+        decode_share=cell.decode_share,
+        latencies=_runs(cell.values(cell.ranked_by)),
+        latency_s=_median(latency),
+        ttft_ms=_median(cell.summary("ttft_last_s"), MILLI),
+        tpot_ms=_median(cell.summary("tpot_median_s"), MILLI),
+        output_tok_s=_median(cell.summary("generated_tokens_per_s")),
+        overall_tok_s=_median(cell.summary("overall_tokens_per_s")),
+        input_tok_s=_median(cell.summary("input_tokens_per_s")),
+        requests_s=_median(cell.summary("requests_per_s")),
+        goodput_s=_median(cell.summary("goodput_requests_per_s")),
+        joules_per_token=_median(cell.summary("joules_per_output_token")),
+        speedup=speedup_of(entry),
+        recovery=quality.recovery if quality else None,
+        verdict=quality.verdict if quality else None,
+    )
+
+
+def _median(summary: Summary | None, scale: float = 1.0) -> Median | None:
     if summary is None:
-        return {name: None}
-    found: Record = {name: summary.median * scale}
-    if summary.runs > 1:
-        found |= {f"{name}_low": summary.low * scale, f"{name}_high": summary.high * scale}
-    if name == "latency_s":
-        found["outliers"] = len(summary.outliers)
-    return found
+        return None
+    if summary.runs == 1:
+        return Median(summary.median * scale)
+    return Median(summary.median * scale, summary.low * scale, summary.high * scale)
 
 
-def speedup_record(entry: Entry) -> Record:
+def speedup_of(entry: Entry) -> Speedup:
     ratio = entry.ratio
-    if entry.checkpoint == ORIGINAL and ratio is None and entry.cell.valid:
-        return {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0, "differs": False}
-    if ratio is None:
-        return {"speedup": None, "speedup_low": None, "speedup_high": None, "differs": None}
-    return {
-        "speedup": ratio.ratio,
-        "speedup_low": ratio.low,
-        "speedup_high": ratio.high,
-        "differs": ratio.differs,
-    }
-
-
-def _quality(entry: Entry, qualities: Qualities) -> Record:
-    quality = qualities.of(entry)
-    if quality is None:
-        return {"recovery": None, "recovery_low": None, "recovery_high": None, "verdict": None}
-    return {
-        "recovery": quality.recovery,
-        "recovery_low": quality.low,
-        "recovery_high": quality.high,
-        "verdict": quality.verdict,
-    }
+    if ratio is not None:
+        return Speedup(ratio.ratio, ratio.low, ratio.high, ratio.differs)
+    if entry.checkpoint == ORIGINAL and entry.cell.valid:
+        return Speedup(1.0, 1.0, 1.0, differs=False)
+    return Speedup()
 
 
 def milli(seconds: float | None) -> float | None:
@@ -116,151 +191,121 @@ def _runs(values: list[float]) -> str:
     return shown + (" …" if len(values) > SHOWN_RUNS else "")
 
 
-def curve_records(ground: Ground, axis: str) -> list[Record]:
-    """Speed-ups and decode rates along an axis, one record a point."""
-    found = []
-    for family, members in families(curves(ground, axis)).items():
-        for curve in members:
-            for size, entry in curve.points:
-                decode = entry.median("decode_tokens_per_s")
-                point = {
-                    "ground": ground.title,
-                    "family": family,
-                    "candidate": curve.candidate,
-                    "scenario": entry.load.name,
-                    "size": size,
-                    "decode_tok_s": decode,
-                    "ttft_ms": milli(entry.median("ttft_last_s")),
-                    "need_gib": need_gib(entry),
-                }
-                found.append(point | speedup_record(entry))
-    return found
+@dataclass(kw_only=True)
+class CurveRecord(GroupRecord):
+    """One point of a candidate's curve over batch sizes or context lengths."""
+
+    family: str
+    """The lengths that stay."""
+    candidate: str
+    scenario: str
+    size: int
+    decode_tok_s: float | None
+    ttft_ms: float | None
+    need_gib: float | None
+    speedup: Speedup
 
 
-def batch_records(ground: Ground) -> list[Record]:
-    return curve_records(ground, BATCH)
+def curve_records(group: ComparisonGroup, axis: str) -> list[CurveRecord]:
+    """Speed-ups and decode rates along an axis."""
+    return [
+        CurveRecord(
+            group=group.title,
+            family=family,
+            candidate=curve.candidate,
+            scenario=entry.workload.name,
+            size=size,
+            decode_tok_s=entry.median("decode_tokens_per_s"),
+            ttft_ms=milli(entry.median("ttft_last_s")),
+            need_gib=need_gib(entry),
+            speedup=speedup_of(entry),
+        )
+        for family, members in families(curves(group, axis)).items()
+        for curve in members
+        for size, entry in curve.points
+    ]
 
 
-def context_records(ground: Ground) -> list[Record]:
-    return curve_records(ground, CONTEXT)
+@dataclass(kw_only=True)
+class KernelRecord(GroupRecord):
+    """One point of a checkpoint's curve over batch sizes, on one kernel."""
+
+    panel: str
+    candidate: str
+    scenario: str
+    kernel: str
+    size: int
+    speedup: Speedup
 
 
-def capacity_records(ground: Ground) -> list[Record]:
-    """Weights and cache of each candidate, which no load changes."""
-    found: dict[str, Record] = {}
-    for load in ground.loads:
-        for entry in load.entries:
+def kernel_records(group: ComparisonGroup) -> list[KernelRecord]:
+    return [
+        KernelRecord(
+            group=group.title,
+            panel=f"{kernels.checkpoint}, {kernels.family}",
+            candidate=curve.candidate,
+            scenario=entry.workload.name,
+            kernel=kernel,
+            size=size,
+            speedup=speedup_of(entry),
+        )
+        for kernels in choices_of_kernel(group)
+        for kernel, curve in kernels.curves.items()
+        for size, entry in curve.points
+    ]
+
+
+@dataclass(kw_only=True)
+class CapacityRecord(GroupRecord):
+    """Weights and KV cache of a candidate, which no workload changes."""
+
+    candidate: str
+    weights_gib: float
+    kv_tokens: float | None
+    start_s: float | None
+
+
+def capacity_records(group: ComparisonGroup) -> list[CapacityRecord]:
+    found: dict[str, CapacityRecord] = {}
+    for workload in group.workloads:
+        for entry in workload.entries:
             memory = entry.row.memory
-            if "weights_gib" in memory:
-                found.setdefault(
-                    entry.candidate,
-                    {
-                        "ground": ground.title,
-                        "candidate": entry.candidate,
-                        "weights_gib": memory["weights_gib"],
-                        "kv_tokens": memory.get("kv_cache_tokens"),
-                        "start_s": entry.row.startup.get("start_s"),
-                    },
-                )
+            if memory.weights_gib is None or entry.candidate in found:
+                continue
+            found[entry.candidate] = CapacityRecord(
+                group=group.title,
+                candidate=entry.candidate,
+                weights_gib=memory.weights_gib,
+                kv_tokens=memory.kv_cache_tokens,
+                start_s=entry.row.startup.start_s,
+            )
     return list(found.values())
 
 
-def limit_records(ground: Ground) -> list[Record]:
-    """The share of the limit, one record a phase."""
+@dataclass(kw_only=True)
+class LimitRecord(GroupRecord):
+    """The share of the hardware's limit that one phase reached."""
+
+    scenario: str
+    candidate: str
+    phase: str
+    share: float
+
+
+def limit_records(group: ComparisonGroup) -> list[LimitRecord]:
     return [
-        {
-            "ground": ground.title,
-            "scenario": load.name,
-            "candidate": entry.candidate,
-            "phase": phase,
-            "share": share,
-        }
-        for load in ground.loads
-        for entry in load.entries
-        for phase in ("prefill", "decode")
-        if (share := entry.cell.share(phase)) is not None
-    ]
-
-
-def profile_records(rows: list[Row]) -> list[Record]:
-    """Seconds by kind of operator, one record a kind; prefill and decode steps apart where the
-    trace tells them."""
-    found = []
-    for row, title in _profile_names(rows):
-        for phase, steps, window, kinds in phases(row.values):
-            name = f"{title}, a {phase} step of {window / steps * MILLI:.3g} ms" if phase else title
-            whole = max(window, sum(kinds.values()))  # more where kernels run side by side
-            found += [
-                {
-                    "model": row.model,
-                    "candidate": row.checkpoint,
-                    "scenario": row.measure,
-                    "engine": row.environment.get("engine", ""),
-                    "phase": phase,
-                    "profile": name,
-                    "kind": kind,
-                    "ms": seconds / steps * MILLI,
-                    "share": seconds / whole,
-                }
-                for kind, seconds in kinds.items()
-            ]
-    return found
-
-
-def _profile_names(rows: list[Row]) -> list[tuple[Row, str]]:
-    """Each profile with its checkpoint and whatever else sets it apart from the others."""
-    profiles = [row for row in rows if row.kind == "profile"]
-    facts = [_profile_facts(row) for row in profiles]
-    shared = set.intersection(*(set(fact.items()) for fact in facts)) if facts else set()
-    return [
-        (row, ", ".join([row.checkpoint, *(v for n, v in fact.items() if (n, v) not in shared)]))
-        for row, fact in zip(profiles, facts, strict=True)
-    ]
-
-
-def _profile_facts(row: Row) -> dict[str, str]:
-    """What a profile depends on beside its checkpoint, in words."""
-    environment = row.environment
-    found = {"model": row.model, "measure": row.measure}
-    found |= {name: str(environment.get(name, "")) for name in ("engine", "device")}
-    options = environment.get("engine_options", {})
-    return found | {name: f"{name}={value}" for name, value in options.items()}
-
-
-def operator_records(rows: list[Row]) -> list[Record]:
-    """The operators that take the most time of each profile."""
-    return [
-        {
-            "model": row.model,
-            "candidate": row.checkpoint,
-            "scenario": row.measure,
-            "engine": row.environment.get("engine", ""),
-            "profile": title,
-            "name": readable(operator["name"])[:NAME_LENGTH],
-            "self_cpu_ms": operator["self_cpu_s"] * MILLI,
-            "self_cuda_ms": operator["self_cuda_s"] * MILLI,
-            "calls": operator["calls"],
-        }
-        for row, title in _profile_names(rows)
-        for operator in row.values.get("operators", [])[:OPERATORS]
-    ]
-
-
-def sensitivity_records(rows: list[Row]) -> list[Record]:
-    """Divergence of each block, in the model's order."""
-    return [
-        {
-            "model": row.model,
-            "candidate": row.checkpoint,
-            "panel": f"{row.model}, {row.checkpoint}",
-            "block": block["block"],
-            "divergence": block["divergence"],
-            "mib": block["bytes"] / 2**20,
-            "advice": "worth leaving out"
-            if block["block"] in row.values["worth_ignoring"]
-            else "quantize",
-        }
-        for row in rows
-        if row.kind == "sensitivity"
-        for block in row.values["blocks"]
+        LimitRecord(
+            group=group.title,
+            scenario=workload.name,
+            candidate=entry.candidate,
+            phase=phase,
+            share=share,
+        )
+        for workload in group.workloads
+        for entry in workload.entries
+        for phase, share in (
+            ("prefill", entry.cell.prefill_share),
+            ("decode", entry.cell.decode_share),
+        )
+        if share is not None
     ]

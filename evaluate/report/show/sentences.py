@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from evaluate.report.decide.gather import Report
+from evaluate.report.contents import Report
 from evaluate.report.show.notes import findings, left_out, notes
 from evaluate.results.rows import Row
 
@@ -22,15 +22,15 @@ class SentenceList:
 
 def sentence_lists(report: Report) -> dict[str, SentenceList]:
     """Made anew for each setup alone, so that the page can show what belongs to the chosen one."""
-    grounds = report.grounds
-    each_notes = [notes([ground], report.config.results) for ground in grounds]
+    groups = report.groups
+    each_notes = [notes([group], report.config.results) for group in groups]
     said = {words for found in each_notes for words in found}
     found = (
         SentenceList(
             "findings",
             "What stands out",
             findings([], report.rows),
-            [findings([ground], []) for ground in grounds],
+            [findings([group], []) for group in groups],
         ),
         SentenceList(
             "notes",
@@ -42,12 +42,12 @@ def sentence_lists(report: Report) -> dict[str, SentenceList]:
             "left-out",
             "Failed, skipped, or in no average",
             [*left_out(_of_no_setup(report), []), *report.faults],
-            [left_out(ground.rows, [ground]) for ground in grounds],
+            [left_out(group.rows, [group]) for group in groups],
         ),
     )
     return {one.name: one for one in found if one}
 
 
 def _of_no_setup(report: Report) -> list[Row]:
-    of_a_setup = {id(row) for ground in report.grounds for row in ground.rows}
+    of_a_setup = {id(row) for group in report.groups for row in group.rows}
     return [row for row in report.rows if id(row) not in of_a_setup]

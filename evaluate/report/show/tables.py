@@ -1,144 +1,168 @@
 """Tables of records, apart from how they are written: titles, digits, units, and what sorts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
-from evaluate.report.decide.kernels import SUFFIX
-from evaluate.report.show.beside import published_contexts, published_engines, published_operators
-from evaluate.report.show.records import Record
-from evaluate.report.show.sets import Sets
+from conf.models import ORIGINAL
+from evaluate.report.show.published_records import (
+    EngineRecord,
+    PublishedContext,
+    PublishedEngine,
+    SweepPair,
+    published_contexts,
+    published_engines,
+    published_operators,
+)
+from evaluate.report.show.record_sets import RecordSets
+from evaluate.report.show.records import CellRecord, CurveRecord, Median, Record, Speedup
+from evaluate.report.show.row_records import AccuracyRecord
 from evaluate.report.show.terminal_tables import figure, plus_minus
 
 NONE = "-"
-Shown = Callable[[Record], str]
+Shown = TypeVar("Shown", contravariant=True)
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[Shown]):
     """One column: its title, the field that sorts it, and how a record is shown in it."""
 
     title: str
     key: str
-    shown: Shown
+    shown: Callable[[Shown], str]
     explanation: str = ""
     is_text: bool = False
+    is_phrase: bool = False
+    """A number in words: it reads as text and sorts as a number."""
 
 
-def number(key: str, scale: float = 1.0, suffix: str = "") -> Shown:
-    def shown(record: Record) -> str:
-        value = record.get(key)
-        return NONE if value is None else figure(value * scale) + suffix
-
-    return shown
+class OfCandidate(Protocol):
+    candidate: str
 
 
-def whole(key: str) -> Shown:
-    return lambda record: f"{record[key]:,}"
+class OfScenario(Protocol):
+    scenario: str
 
 
-def measured(key: str) -> Shown:
+class OfOperator(Protocol):
+    profile: str
+    name: str
+    self_cpu_ms: float
+    self_cuda_ms: float
+    calls: int
+
+
+def number(value: float | None) -> str:
+    return NONE if value is None else figure(value)
+
+
+def with_interval(value: Median | None) -> str:
     """A median, and how far its interval goes to either side."""
-
-    def shown(record: Record) -> str:
-        value = record.get(key)
-        if value is None:
-            return NONE
-        low, high = record.get(f"{key}_low"), record.get(f"{key}_high")
-        if low is None or high is None or not value:
-            return figure(value)
-        return f"{figure(value)} ±{plus_minus(value, low, high)}"
-
-    return shown
-
-
-def text(key: str) -> Shown:
-    return lambda record: str(record.get(key) or NONE)
-
-
-def kernels(record: Record) -> str:
-    """Without the ending that all of their names have."""
-    names = [name.removesuffix(SUFFIX) for name in (record.get("kernel") or "").split(", ")]
-    return ", ".join(names) or NONE
-
-
-def percent(key: str, digits: int = 0) -> Shown:
-    def shown(record: Record) -> str:
-        value = record.get(key)
-        return NONE if value is None else f"{value:.{digits}%}"
-
-    return shown
-
-
-def rank(record: Record) -> str:
-    if record["rank"] is None:
-        return NONE
-    return f"{record['rank']}{'=' if record['tied'] else ''}"
-
-
-def speedup(record: Record) -> str:
-    value = record.get("speedup")
     if value is None:
         return NONE
-    if record.get("differs") is False and record.get("checkpoint") == "original":
+    if value.low is None or value.high is None or not value.median:
+        return figure(value.median)
+    return f"{figure(value.median)} ±{plus_minus(value.median, value.low, value.high)}"
+
+
+def percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:.0%}"
+
+
+def rank(record: CellRecord) -> str:
+    if record.rank is None:
+        return NONE
+    return f"{record.rank}{'=' if record.tied else ''}"
+
+
+def speedup(value: Speedup) -> str:
+    if value.ratio is None:
+        return NONE
+    between = f"{value.ratio:.2f} ({value.low:.2f} to {value.high:.2f})"
+    return between if value.differs else f"{between} ="
+
+
+def cell_speedup(record: CellRecord) -> str:
+    if record.checkpoint == ORIGINAL and record.speedup.differs is False:
         return "1"
-    between = f"{value:.2f} ({record['speedup_low']:.2f} to {record['speedup_high']:.2f})"
-    return between if record["differs"] else f"{between} ="
+    return speedup(record.speedup)
 
 
-def ratio(source: str) -> Shown:
-    def shown(record: Record) -> str:
-        value = record.get(source)
-        if value is None:
-            return NONE
-        low, high = record[f"{source}_low"], record[f"{source}_high"]
-        return f"{value:.2f} ({low:.2f} to {high:.2f})"
-
-    return shown
+def ratio(value: Median) -> str:
+    return f"{value.median:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
-def quality(record: Record) -> str:
-    if record.get("recovery") is None:
-        return record.get("verdict") or "not measured"
-    if record["verdict"] == "the original":
-        return "100%" if record["runs"] else NONE
-    return f"{record['recovery']:.2%}, {record['verdict']}"
+def quality(record: CellRecord) -> str:
+    if record.recovery is None:
+        return record.verdict or "not measured"
+    if record.verdict == "the original":
+        return "100%" if record.runs else NONE
+    return f"{record.recovery:.2%}, {record.verdict}"
 
 
-def limit(record: Record) -> str:
-    shares = [percent(key)(record) for key in ("prefill_share", "decode_share")]
+def limit(record: CellRecord) -> str:
+    shares = [percent(record.prefill_share), percent(record.decode_share)]
     return NONE if shares == [NONE, NONE] else "\u00a0/ ".join(shares)
 
 
-def note(record: Record) -> str:
-    words = []
-    if record["invalid"]:
-        words.append(f"{record['invalid']} invalid")
-    if record.get("outliers"):
-        words.append(f"{record['outliers']} outlier left out")
-    if record["rank"] is None:
+def note(record: CellRecord) -> str:
+    remarks = []
+    if record.invalid:
+        remarks.append(f"{record.invalid} invalid")
+    if record.outliers:
+        remarks.append(f"{record.outliers} outlier left out")
+    if record.rank is None:
         few = {0: "no valid run", 1: "one run"}
-        words.append(f"not ranked: {few.get(record['runs'], 'too much spread')}")
-    return ", ".join(words)
+        remarks.append(f"not ranked: {few.get(record.runs, 'too much spread')}")
+    return ", ".join(remarks)
 
 
-FIRST = (
+def quality_left(record: AccuracyRecord) -> str:
+    if record.recovery is None:
+        return NONE
+    low, high = record.recovery_low, record.recovery_high
+    between = f" ({low:.2%} to {high:.2%})" if low is not None and high is not None else ""
+    return f"{record.recovery:.2%}{between}"
+
+
+CHECKPOINT: Column[OfCandidate] = Column(
+    "checkpoint", "candidate", lambda r: r.candidate, is_text=True
+)
+SCENARIO: Column[OfScenario] = Column("scenario", "scenario", lambda r: r.scenario, is_text=True)
+FIRST: tuple[Column[CellRecord], ...] = (
     Column("rank", "rank", rank, "= : no significant difference within the rank"),
-    Column("checkpoint", "candidate", text("candidate"), is_text=True),
+    CHECKPOINT,
     Column(
         "times as fast",
         "speedup",
-        speedup,
+        cell_speedup,
         "speed-up over the original, 95 % interval; = : no significant difference",
+        is_phrase=True,
     ),
     Column(
         "latency (s)",
         "latency_s",
-        measured("latency_s"),
+        lambda r: with_interval(r.latency_s),
         "of the whole batch; with a fixed arrival rate, of a request",
     ),
-    Column("TTFT (ms)", "ttft_ms", measured("ttft_ms"), "time to the last request's first token"),
-    Column("TPOT (ms)", "tpot_ms", measured("tpot_ms"), "time for each token after the first"),
-    Column("output (tok/s)", "output_tok_s", measured("output_tok_s"), "output tokens / latency"),
+    Column(
+        "TTFT (ms)",
+        "ttft_ms",
+        lambda r: with_interval(r.ttft_ms),
+        "time to the last request's first token",
+    ),
+    Column(
+        "TPOT (ms)",
+        "tpot_ms",
+        lambda r: with_interval(r.tpot_ms),
+        "time for each token after the first",
+    ),
+    Column(
+        "output (tok/s)",
+        "output_tok_s",
+        lambda r: with_interval(r.output_tok_s),
+        "output tokens / latency",
+    ),
     Column(
         "quality left",
         "recovery",
@@ -146,89 +170,125 @@ FIRST = (
         "share of the original's quality, by the measure that shows the most loss",
     ),
 )
-SECOND = (
-    Column("overall (tok/s)", "overall_tok_s", measured("overall_tok_s"), "all tokens / latency"),
-    Column("input (tok/s)", "input_tok_s", measured("input_tok_s"), "input tokens / TTFT"),
+SECOND: tuple[Column[CellRecord], ...] = (
+    Column(
+        "overall (tok/s)",
+        "overall_tok_s",
+        lambda r: with_interval(r.overall_tok_s),
+        "all tokens / latency",
+    ),
+    Column(
+        "input (tok/s)",
+        "input_tok_s",
+        lambda r: with_interval(r.input_tok_s),
+        "input tokens / TTFT",
+    ),
     Column(
         "memory (GiB)",
         "need_gib",
-        number("need_gib"),
+        lambda r: number(r.need_gib),
         "weights, CUDA graphs and the KV cache of this load",
     ),
-    Column("J/token", "joules_per_token", measured("joules_per_token"), "energy per output token"),
+    Column(
+        "J/token",
+        "joules_per_token",
+        lambda r: with_interval(r.joules_per_token),
+        "energy per output token",
+    ),
     Column(
         "fit at once",
         "kv_requests",
-        number("kv_requests"),
+        lambda r: number(r.kv_requests),
         "how many such requests the KV cache holds",
     ),
     Column(
         "clock",
         "clock_share",
-        percent("clock_share"),
+        lambda r: percent(r.clock_share),
         "share of the GPU's highest clock; less means the power limit was reached",
     ),
     Column("of limit", "decode_share", limit, "share of the hardware's limit: prefill / decode"),
-    Column("kernel", "kernel", kernels, is_text=True),
-    Column("runs", "runs", lambda record: str(record["runs"]), "valid runs"),
+    Column("kernel", "kernel", lambda r: r.kernel or NONE, is_text=True),
+    Column("runs", "runs", lambda r: str(r.runs), "valid runs"),
     Column("note", "note", note, is_text=True),
 )
-CHECKPOINT = FIRST[1]
-SCENARIO = Column("scenario", "scenario", text("scenario"), is_text=True)
-GOODPUT = (
-    Column("requests/s", "requests_s", measured("requests_s")),
-    Column("in time/s", "goodput_s", measured("goodput_s"), "requests that met their targets"),
+GOODPUT: tuple[Column[CellRecord], ...] = (
+    Column("requests/s", "requests_s", lambda r: with_interval(r.requests_s)),
+    Column(
+        "in time/s",
+        "goodput_s",
+        lambda r: with_interval(r.goodput_s),
+        "requests that met their targets",
+    ),
 )
-CONTEXT = (
-    Column("tokens in", "size", whole("size")),
+CONTEXT: tuple[Column[CurveRecord], ...] = (
+    Column("tokens in", "size", lambda r: f"{r.size:,}"),
     CHECKPOINT,
-    Column("decode (tok/s)", "decode_tok_s", number("decode_tok_s")),
-    Column("TTFT (ms)", "ttft_ms", number("ttft_ms")),
-    Column("memory (GiB)", "need_gib", number("need_gib")),
-    Column("times as fast", "speedup", speedup),
+    Column("decode (tok/s)", "decode_tok_s", lambda r: number(r.decode_tok_s)),
+    Column("TTFT (ms)", "ttft_ms", lambda r: number(r.ttft_ms)),
+    Column("memory (GiB)", "need_gib", lambda r: number(r.need_gib)),
+    Column("times as fast", "speedup", lambda r: speedup(r.speedup), is_phrase=True),
 )
-WHERE = (
-    Column("model", "model", text("model"), is_text=True),
-    Column("GPU", "gpu", text("gpu"), is_text=True),
+WHERE: tuple[Column[EngineRecord], ...] = (
+    Column("model", "model", lambda r: r.model or NONE, is_text=True),
+    Column("GPU", "gpu", lambda r: r.gpu or NONE, is_text=True),
 )
-ENGINE = (
+ENGINE: tuple[Column[EngineRecord], ...] = (
     *WHERE,
     SCENARIO,
     CHECKPOINT,
-    Column("engine", "engine", text("engine"), is_text=True),
-    Column("TTFT (ms)", "ttft_ms", number("ttft_ms")),
-    Column("TPOT (ms)", "tpot_ms", number("tpot_ms")),
-    Column("latency (s)", "latency_s", number("latency_s")),
-    Column("output (tok/s)", "output_tok_s", number("output_tok_s")),
-    Column("requests/s", "requests_s", number("requests_s")),
+    Column("engine", "engine", lambda r: r.engine or NONE, is_text=True),
+    Column("TTFT (ms)", "ttft_ms", lambda r: number(r.ttft_ms)),
+    Column("TPOT (ms)", "tpot_ms", lambda r: number(r.tpot_ms)),
+    Column("latency (s)", "latency_s", lambda r: number(r.latency_s)),
+    Column("output (tok/s)", "output_tok_s", lambda r: number(r.output_tok_s)),
+    Column("requests/s", "requests_s", lambda r: number(r.requests_s)),
 )
-PUBLISHED_ENGINE = (
-    Column("engine", "engine", text("engine"), is_text=True),
-    Column("TTFT (ms)", "ttft_ms", number("ttft_ms")),
-    Column("TPOT (ms)", "tpot_ms", number("tpot_ms")),
-    Column("device", "device", text("device"), is_text=True),
-    Column("versions", "versions", text("versions"), is_text=True),
+PUBLISHED_ENGINE: tuple[Column[PublishedEngine], ...] = (
+    Column("engine", "engine", lambda r: r.engine or NONE, is_text=True),
+    Column("TTFT (ms)", "ttft_ms", lambda r: number(r.ttft_ms)),
+    Column("TPOT (ms)", "tpot_ms", lambda r: number(r.tpot_ms)),
+    Column("device", "device", lambda r: r.device or NONE, is_text=True),
+    Column("versions", "versions", lambda r: r.versions or NONE, is_text=True),
 )
-SWEEP_PAIR = (
+SWEEP_PAIR: tuple[Column[SweepPair], ...] = (
     SCENARIO,
     CHECKPOINT,
-    Column("here", "here", ratio("here"), "times as fast as the original, 95 % interval"),
-    Column("published", "published", ratio("published"), "the same, of the published runs"),
+    Column("here", "here", lambda r: ratio(r.here), "times as fast as the original, 95 % interval"),
+    Column(
+        "published", "published", lambda r: ratio(r.published), "the same, of the published runs"
+    ),
 )
-OPERATOR = (
-    Column("profile", "profile", text("profile"), is_text=True),
-    Column("operator", "name", text("name"), is_text=True),
-    Column("self CPU (ms)", "self_cpu_ms", number("self_cpu_ms")),
-    Column("self CUDA (ms)", "self_cuda_ms", number("self_cuda_ms")),
-    Column("calls", "calls", whole("calls")),
+OPERATOR: tuple[Column[OfOperator], ...] = (
+    Column("profile", "profile", lambda r: r.profile or NONE, is_text=True),
+    Column("operator", "name", lambda r: r.name or NONE, is_text=True),
+    Column("self CPU (ms)", "self_cpu_ms", lambda r: number(r.self_cpu_ms)),
+    Column("self CUDA (ms)", "self_cuda_ms", lambda r: number(r.self_cuda_ms)),
+    Column("calls", "calls", lambda r: f"{r.calls:,}"),
 )
-PUBLISHED_CONTEXT = (
-    Column("tokens in", "input_tokens", whole("input_tokens")),
-    Column("engine", "engine", text("engine"), is_text=True),
-    Column("format", "quantization", text("quantization"), is_text=True),
-    Column("tok/s", "tok_s", number("tok_s")),
-    Column("memory (GB)", "memory_gb", number("memory_gb")),
-    Column("times bf16", "speedup", number("speedup")),
+PUBLISHED_CONTEXT: tuple[Column[PublishedContext], ...] = (
+    Column("tokens in", "input_tokens", lambda r: f"{r.input_tokens:,}"),
+    Column("engine", "engine", lambda r: r.engine or NONE, is_text=True),
+    Column("format", "quantization", lambda r: r.quantization or NONE, is_text=True),
+    Column("tok/s", "tok_s", lambda r: number(r.tok_s)),
+    Column("memory (GB)", "memory_gb", lambda r: number(r.memory_gb)),
+    Column("times bf16", "speedup", lambda r: number(r.speedup)),
+)
+
+
+ACCURACY: tuple[Column[AccuracyRecord], ...] = (
+    Column("model", "model", lambda r: r.model, is_text=True),
+    Column("checkpoint", "checkpoint", lambda r: r.candidate, is_text=True),
+    Column("measure", "measure", lambda r: r.measure, is_text=True),
+    Column("engine", "engine", lambda r: r.engine, is_text=True),
+    Column(
+        "perplexity or score",
+        "score",
+        lambda r: NONE if r.score is None else f"{r.score:.4g}",
+        is_text=True,
+    ),
+    Column("quality left", "recovery", quality_left, is_text=True),
+    Column("verdict", "verdict", lambda r: r.verdict or NONE, is_text=True),
 )
 
 
@@ -238,11 +298,11 @@ class PublishedTable:
 
     source: str
     title: str
-    columns: tuple[Column, ...]
-    records: list[Record]
+    columns: tuple[Column[Any], ...]
+    records: Sequence[Record]
 
 
-def published_tables(sets: Sets) -> list[PublishedTable]:
+def published_tables(sets: RecordSets) -> list[PublishedTable]:
     """Those that have something of ours beside them."""
     found = []
     if sets.engines:
@@ -259,3 +319,8 @@ def published_tables(sets: Sets) -> list[PublishedTable]:
             PublishedTable("qwen2_context", title, PUBLISHED_CONTEXT, published_contexts())
         )
     return found
+
+
+def used_columns(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[Column[Shown]]:
+    """Without those that say nothing of any record."""
+    return [c for c in columns if any(c.shown(record) not in ("", NONE) for record in records)]

@@ -1,16 +1,14 @@
 """The table that fills while an evaluation runs, and stands at its end."""
 
-from collections import defaultdict
-from typing import Any
-
 from rich.markup import escape
 from rich.table import Table
 
 from conf.models import ORIGINAL
-from evaluate.measure.profiles import phases, readable
-from evaluate.results.cells import Cell, cells
-from evaluate.results.restart_noise import Noise, noise_of, ratio_of
-from evaluate.results.rows import Row
+from evaluate.measure.profiles import ProfiledPhase, phases, readable
+from evaluate.results.cells import Cell, by_workload, cells
+from evaluate.results.restart_noise import Noise, cell_ratio, noise_of
+from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
+from evaluate.results.rows import ProfileRow, QuickAccuracyRow, Row, TaskAccuracyRow
 from evaluate.results.significance import Ratio
 
 FIGURES = {
@@ -19,7 +17,6 @@ FIGURES = {
     "tpot_median_s": ("TPOT (ms)", 1e3),
     "generated_tokens_per_s": ("output (tok/s)", 1.0),
 }
-SIDES = ("prefill", "decode")
 PROFILE_LINES = 12
 WORST_SHOWN = 2
 CONTEXT_WIDTH = 50
@@ -36,7 +33,7 @@ def speed_table(rows: list[Row], max_spread: float) -> Table:
         caption_justify="left",
     )
     found = cells(rows)
-    noise = noise_of([_by_load(found)])
+    noise = noise_of([by_workload(found)])
     before = ""
     for cell in found:
         if before and before != cell.measure:
@@ -48,19 +45,12 @@ def speed_table(rows: list[Row], max_spread: float) -> Table:
     return table
 
 
-def _by_load(found: list[Cell]) -> dict[str, list[Cell]]:
-    loads: dict[str, list[Cell]] = defaultdict(list)
-    for cell in found:
-        loads[cell.load_name].append(cell)
-    return loads
-
-
 def _against_original(cell: Cell, found: list[Cell], noise: Noise) -> Ratio | None:
     """How many times as fast as the original under the same settings it is."""
     for other in found:
-        same = other.load_name == cell.load_name and other.setting == cell.setting
+        same = other.workload_name == cell.workload_name and other.setting == cell.setting
         if same and other.checkpoint == ORIGINAL and other is not cell:
-            return ratio_of(cell, other, noise, cell.load_name)
+            return cell_ratio(cell, other, noise, cell.workload_name)
     return None
 
 
@@ -75,7 +65,7 @@ def _line(cell: Cell, found: list[Cell], noise: Noise, max_spread: float) -> lis
         spread = plus_minus(latency.median, latency.low, latency.high)
     ranked = cell.is_ranked(max_spread)
     ratio = _against_original(cell, found, noise) if ranked else None
-    shares = [cell.share(side) for side in SIDES]
+    shares = (cell.prefill_share, cell.decode_share)
     reached = " / ".join(f"{share:.0%}" for share in shares if share is not None)
     runs = f"{len(cell.valid)}"
     return [cell.label, runs, *figures, spread, words(ratio), reached, _note(cell, ranked)]
@@ -114,10 +104,10 @@ def words(ratio: Ratio | None) -> str:
 
 def accuracy_table(rows: list[Row]) -> Table | None:
     """What is left of the original, with intervals, and a verdict."""
-    judged = [row for row in rows if row.kind == "accuracy"]
+    judged = [row for row in rows if isinstance(row, QuickAccuracyRow)]
     if not judged:
         return None
-    level = judged[-1].values.get("interval", 0.99)
+    level = judged[-1].values.interval or 0.99
     table = Table(
         *("accuracy", "checkpoint", "perplexity", f"quality left ({level:.0%} interval)"),
         *("divergence", "99th percentile", "same top token", "agrees for", "verdict"),
@@ -127,83 +117,82 @@ def accuracy_table(rows: list[Row]) -> Table | None:
     return table
 
 
-def _accuracy_line(values: dict[str, Any]) -> list[str]:
-    perplexity = f"{values['perplexity']:.3f}" if "perplexity" in values else "no number"
+def _accuracy_line(values: QuickAccuracy) -> list[str]:
+    left = (values.recovery, values.recovery_low, values.recovery_high)
+    agreed = (values.agreed_tokens_mean, values.continued_tokens)
     return [
-        perplexity,
-        _filled("{:.2%} ({:.2%} to {:.2%})", values, "recovery", "recovery_low", "recovery_high"),
-        _filled("{:.4f}", values, "divergence_mean"),
-        _filled("{:.3f}", values, "divergence_p99"),
-        _filled("{:.1%}", values, "same_top_share"),
-        _filled("{:.0f} of {:.0f}", values, "agreed_tokens_mean", "continued_tokens"),
-        str(values.get("verdict", "")),
+        _filled("{:.3f}", values.perplexity) or "no number",
+        _filled("{:.2%} ({:.2%} to {:.2%})", *left),
+        _filled("{:.4f}", values.divergence_mean),
+        _filled("{:.3f}", values.divergence_p99),
+        _filled("{:.1%}", values.same_top_share),
+        _filled("{:.0f} of {:.0f}", *agreed),
+        values.verdict or "",
     ]
 
 
-def _filled(words: str, values: dict[str, Any], *names: str) -> str:
+def _filled(template: str, *figures: float | None) -> str:
     """Figures in words; nothing where one of them was not measured."""
-    figures = [values.get(name) for name in names]
-    return "" if None in figures else words.format(*figures)
+    return "" if None in figures else template.format(*figures)
 
 
 def worst_table(rows: list[Row]) -> Table | None:
     """Where checkpoints are furthest from the original, in context."""
-    judged = [row for row in rows if row.values.get("worst")]
+    judged = [row for row in rows if isinstance(row, QuickAccuracyRow) and row.values.worst]
     if not judged:
         return None
     table = Table("checkpoint", "after", "stands there", "original expects", "it expects", "nats")
     for row in judged:
-        for place in row.values["worst"][:WORST_SHOWN]:
-            words = [place[part] for part in ("stands_there", "original_expects", "it_expects")]
-            before = " ".join(place["before"].split())[-CONTEXT_WIDTH:]
-            shown = [escape(repr(word)) for word in words]
-            table.add_row(row.checkpoint, escape(before), *shown, f"{place['divergence']:.2f}")
+        for place in row.values.worst[:WORST_SHOWN]:
+            tokens = (place.stands_there, place.original_expects, place.it_expects)
+            before = " ".join(place.before.split())[-CONTEXT_WIDTH:]
+            shown = [escape(repr(token)) for token in tokens]
+            table.add_row(row.checkpoint, escape(before), *shown, f"{place.divergence:.2f}")
     return table
 
 
-def questions_table(rows: list[Row]) -> Table | None:
+def questions_table(rows: list[TaskAccuracyRow]) -> Table | None:
     """The harness's tasks: scores, what was lost and gained, and a verdict."""
     if not rows:
         return None
-    level = rows[-1].values["interval"]
+    level = rows[-1].values.interval
     table = Table(
         *("task", "checkpoint", "metric", "questions", "score", f"difference ({level:.0%})"),
         *("lost", "gained", "p", f"quality left ({level:.0%})", "verdict"),
     )
     for row in sorted(rows, key=lambda row: row.measure):
-        name = row.measure.partition(":")[2]
-        table.add_row(escape(name), row.checkpoint, *_questions_line(row.values))
+        table.add_row(escape(row.task), row.checkpoint, *_questions_line(row.values))
     return table
 
 
-def _questions_line(values: dict[str, Any]) -> list[str]:
-    metric = values["metric"].removesuffix(",none").replace(",", ", ")
-    line = [metric, str(values["questions"]), f"{values['score']:.1%}"]
-    if "verdict" not in values:
+def _questions_line(values: TaskAccuracy) -> list[str]:
+    metric = values.metric.removesuffix(",none").replace(",", ", ")
+    line = [metric, str(values.questions), f"{values.score:.1%}"]
+    if values.verdict is None:
         return line
-    apart = [values[name] for name in ("difference", "difference_low", "difference_high")]
-    left = [values.get(name) for name in ("recovery", "recovery_low", "recovery_high")]
+    apart = (values.difference, values.difference_low, values.difference_high)
+    left = (values.recovery, values.recovery_low, values.recovery_high)
     return [
         *line,
-        f"{apart[0]:+.1%} ({apart[1]:+.1%} to {apart[2]:+.1%})",
-        str(values["lost"]),
-        str(values["gained"]),
-        f"{values['p_value']:.2g}",
-        f"{left[0]:.1%} ({left[1]:.1%} to {left[2]:.1%})" if None not in left else "",
-        str(values["verdict"]),
+        _filled("{:+.1%} ({:+.1%} to {:+.1%})", *apart),
+        str(values.lost),
+        str(values.gained),
+        _filled("{:.2g}", values.p_value),
+        _filled("{:.1%} ({:.1%} to {:.1%})", *left),
+        values.verdict,
     ]
 
 
-def lost_table(rows: list[Row]) -> Table | None:
+def lost_table(rows: list[TaskAccuracyRow]) -> Table | None:
     """Some questions that the original answers and a checkpoint no longer does."""
-    judged = [row for row in rows if row.values.get("lost_questions")]
+    judged = [row for row in rows if row.values.lost_questions]
     if not judged:
         return None
     table = Table("checkpoint", "task", "lost question", "original says", "it says")
     for row in judged:
-        for lost in row.values["lost_questions"][:WORST_SHOWN]:
-            words = [_short(lost[part]) for part in ("question", "original_says", "it_says")]
-            table.add_row(row.checkpoint, escape(row.measure.partition(":")[2]), *words)
+        for lost in row.values.lost_questions[:WORST_SHOWN]:
+            texts = [_short(text) for text in (lost.question, lost.original_says, lost.it_says)]
+            table.add_row(row.checkpoint, escape(row.task), *texts)
     return table
 
 
@@ -213,32 +202,34 @@ def _short(text: str) -> str:
 
 def profile_tables(rows: list[Row]) -> list[Table]:
     """For each profile the operators that take most, and the shares of their kinds."""
-    return [_profile_table(row) for row in rows if row.kind == "profile"]
+    return [_profile_table(row) for row in rows if isinstance(row, ProfileRow)]
 
 
-def _shares(phase: str, steps: int, window: float, kinds: dict[str, float]) -> str:
+def _shares(phase: ProfiledPhase) -> str:
     """The time of a step by kind of operator, as one line."""
-    ordered = sorted(kinds.items(), key=lambda item: -item[1])
-    shares = ", ".join(f"{kind} {seconds / window:.0%}" for kind, seconds in ordered)
-    return f"{f'a {phase} step of ' if phase else ''}{window / steps * 1e3:.2f} ms: {shares}"
+    ordered = sorted(phase.kinds_s.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{kind} {seconds / phase.window_s:.0%}" for kind, seconds in ordered)
+    step = f"a {phase.name} step of " if phase.name else ""
+    return f"{step}{phase.window_s / phase.steps * 1e3:.2f} ms: {shares}"
 
 
-def _profile_table(row: Row) -> Table:
+def _profile_table(row: ProfileRow) -> Table:
     values = row.values
-    on_gpu = values["device"] == "gpu"
+    on_gpu = values.device == "gpu"
+    decode_steps = (values.steps or 1) - 1
     table = Table(
         "operator",
         "self CPU (ms)",
         *(["self CUDA (ms)"] if on_gpu else []),
         "calls",
-        title=f"{row.checkpoint}, {row.measure}: prefill and {values['steps'] - 1} decode steps",
-        caption="\n".join(_shares(*part) for part in phases(values)),
+        title=f"{row.checkpoint}, {row.measure}: prefill and {decode_steps} decode steps",
+        caption="\n".join(_shares(phase) for phase in phases(values)),
     )
-    for line in values["operators"][:PROFILE_LINES]:
+    for operator in values.operators[:PROFILE_LINES]:
         table.add_row(
-            readable(line["name"])[:NAME_WIDTH],
-            f"{line['self_cpu_s'] * 1e3:.3f}",
-            *([f"{line['self_cuda_s'] * 1e3:.3f}"] if on_gpu else []),
-            str(line["calls"]),
+            readable(operator.name)[:NAME_WIDTH],
+            f"{operator.self_cpu_s * 1e3:.3f}",
+            *([f"{operator.self_cuda_s * 1e3:.3f}"] if on_gpu else []),
+            str(operator.calls),
         )
     return table

@@ -20,9 +20,11 @@ from evaluate.accuracy.divergence import (
 )
 from evaluate.accuracy.judging import engine_findings, judged_values
 from evaluate.measure.text_view import TextView
-from evaluate.results.rows import Row, read
+from evaluate.results.results_file import read
+from evaluate.results.rows import QuickAccuracyRow, Row
 from quantize.checkpoint import manifest
 from tests.conftest import Run
+from tests.evaluate.made_rows import quick_accuracy_row
 
 POSITIONS, LIKELY, VOCABULARY = 2048, 16, 64
 
@@ -47,17 +49,17 @@ def view(seed: int, noise: float = 0.0, shift: float = 0.0) -> TextView:
 
 
 def test_a_model_has_lost_nothing_against_itself() -> None:
-    values = paired_values(view(0), view(0))
-    assert values["verdict"] == NO_LOSS
-    assert values["recovery"] == values["recovery_low"] == values["recovery_high"] == 1
-    assert values["divergence_mean"] == pytest.approx(0, abs=1e-9)
-    assert values["same_top_share"] == 1
-    assert values["agreed_tokens_mean"] == 16
+    values = paired_values(view(0), view(0)).values
+    assert values.verdict == NO_LOSS
+    assert values.recovery == values.recovery_low == values.recovery_high == 1
+    assert values.divergence_mean == pytest.approx(0, abs=1e-9)
+    assert values.same_top_share == 1
+    assert values.agreed_tokens_mean == 16
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_engines_own_noise_is_no_alarm(seed: int) -> None:
-    assert paired_values(view(0), view(seed, noise=0.003), seed)["verdict"] == NO_LOSS
+    assert paired_values(view(0), view(seed, noise=0.003), seed).values.verdict == NO_LOSS
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_an_engines_own_noise_is_no_alarm(seed: int) -> None:
     ],
 )
 def test_verdicts(other: TextView, verdict: str) -> None:
-    assert paired_values(view(0), other)["verdict"] == verdict
+    assert paired_values(view(0), other).values.verdict == verdict
 
 
 def test_divergence_of_two_coins() -> None:
@@ -89,21 +91,22 @@ def test_divergence_of_two_coins() -> None:
     )
     exact = 0.9 * numpy.log(0.9 / 0.5) + 0.1 * numpy.log(0.1 / 0.5)
     assert divergences(one, other)[0] == pytest.approx(exact, rel=1e-6)
-    reordered = other.likely[:, ::-1]
-    swapped = TextView(other.tokens, other.chosen, reordered, other.scores, numpy.zeros(0))
+    swapped = TextView(
+        other.tokens, other.chosen, other.likely[:, ::-1], other.scores, numpy.zeros(0)
+    )
     assert divergences(one, swapped)[0] == pytest.approx(exact, rel=1e-6)
 
 
 def test_tokens_that_only_one_finds_likely_count_as_the_rest() -> None:
     one, other = (
         TextView(
-            numpy.array([0]),
-            numpy.log([0.5]),
-            numpy.array([likely]),
-            numpy.log([scores]),
-            numpy.zeros(0),
+            tokens=numpy.array([0]),
+            chosen=numpy.log([0.5]),
+            likely=numpy.array([likely]),
+            scores=numpy.log([probabilities]),
+            continuations=numpy.zeros(0),
         )
-        for likely, scores in (([0, 1], [0.5, 0.3]), ([0, 2], [0.4, 0.3]))
+        for likely, probabilities in (([0, 1], [0.5, 0.3]), ([0, 2], [0.4, 0.3]))
     )
     exact = 0.5 * numpy.log(0.5 / 0.4) + 0.5 * numpy.log(0.5 / 0.6)
     assert divergences(one, other)[0] == pytest.approx(exact)
@@ -127,14 +130,14 @@ def test_continuations_agree_until_they_differ() -> None:
 def test_a_view_comes_back_from_its_file(tmp_path: Path) -> None:
     view(0).save(tmp_path / "deep" / "view.npz")
     back = TextView.load(tmp_path / "deep" / "view.npz")
-    assert paired_values(view(0), back)["recovery"] == 1
+    assert paired_values(view(0), back).values.recovery == 1
 
 
 def test_engines_that_disagree_are_a_finding() -> None:
     def row(engine: str, perplexity: float) -> Row:
         facts = {"engine": engine, "checkpoint_sha256": "x"}
         values = {"perplexity": perplexity}
-        return Row("accuracy", "m", "w8", "quick", 0, engine, values, environment=facts)
+        return quick_accuracy_row(checkpoint="w8", values=values, environment=facts)
 
     assert engine_findings([row("vllm", 20.0), row("transformers", 20.1)]) == []
     (finding,) = engine_findings([row("vllm", 20.0), row("transformers", 21.0)])
@@ -168,14 +171,15 @@ def test_damage_done_on_purpose_is_seen(
     assert "doubled: quick: accuracy: " in result.stderr
     assert "w8a8_smooth_gptq: quick" not in result.stderr
     rows, _ = read(tmp_path / "results.jsonl")
-    values = {row.checkpoint: row.values for row in rows if row.kind == "accuracy"}
+    values = {row.checkpoint: row.values for row in rows if isinstance(row, QuickAccuracyRow)}
     assert "verdict" not in values["original"]
-    assert values["w8a8_smooth_gptq"]["verdict"] == NO_LOSS
-    assert values["doubled"]["verdict"] in (LOSS, BROKEN)
-    left = [values["doubled"][name] for name in ("recovery_low", "recovery", "recovery_high")]
+    assert values["w8a8_smooth_gptq"].verdict == NO_LOSS
+    harmed = values["doubled"]
+    assert harmed.verdict in (LOSS, BROKEN)
+    left = [harmed.recovery_low, harmed.recovery, harmed.recovery_high]
     assert left == sorted(left)
-    assert len(values["doubled"]["worst"]) == 5
-    assert values["doubled"]["worst"][0]["before"]
+    assert len(harmed.worst) == 5
+    assert harmed.worst[0].before
     again = run_command("evaluate", *QUICK, checkpoints, gate)
     assert again.returncode == 4, "a gate stays shut"
     assert "loading" not in again.stderr
@@ -196,4 +200,4 @@ def test_nothing_is_compared_with_an_original_that_was_not_judged(tmp_path: Path
     view(0).save(path)
     with pytest.raises(QuantlineError, match="the original was not judged"):
         judged_values(path, Path(), tmp_path, seed=0)
-    assert judged_values(path, None, tmp_path, seed=0)["tokens"] == POSITIONS
+    assert judged_values(path, None, tmp_path, seed=0).values.tokens == POSITIONS

@@ -8,23 +8,25 @@ from safetensors.torch import load_file, save_file
 
 from conf.schema.commands import ModelConfig
 from evaluate.accuracy.sensitivity import summary
-from evaluate.results.rows import read
+from evaluate.results.results_file import read
+from evaluate.results.row_values import Block
+from evaluate.results.rows import SensitivityRow
 from quantize.sensitivity import blocks_of
 from tests.conftest import Run
 
 
-def block(name: str, divergence: float, size: float = 10.0) -> dict[str, object]:
-    return {"block": name, "modules": [f"{name}.x"], "divergence": divergence, "bytes": size}
+def block(name: str, divergence: float, size: float = 10.0) -> Block:
+    return Block(block=name, modules=[f"{name}.x"], divergence=divergence, bytes=size)
 
 
 def test_blocks_that_stand_out_and_cost_little_are_named() -> None:
     even = [block(f"layer{n}", 0.01) for n in range(20)]
     found = summary([*even, block("small", 0.5), block("large", 0.9, size=100)])
-    assert found["worth_ignoring"] == ["small"]
-    assert found["ignore"] == ["small.x"]
-    assert found["blocks"][0]["block"] == "large"
-    assert found["ignored_divergence"] == 0.5
-    assert summary(even)["ignore"] == []
+    assert found.worth_ignoring == ["small"]
+    assert found.ignore == ["small.x"]
+    assert found.blocks[0].block == "large"
+    assert found.ignored_divergence == 0.5
+    assert summary(even).ignore == []
 
 
 def test_a_part_of_a_layer_is_one_block() -> None:
@@ -62,8 +64,9 @@ def test_a_fragile_layer_is_found(
     result = run_command(*command)
     assert result.returncode == 0, result.stderr
     (row,), _ = read(tmp_path / "results.jsonl")
-    assert row.values["blocks"][0]["block"] == "model.layers.1.mlp"
-    assert len(row.values["blocks"]) == 4
+    assert isinstance(row, SensitivityRow)
+    assert row.values.blocks[0].block == "model.layers.1.mlp"
+    assert len(row.values.blocks) == 4
     assert "model.layers.1.mlp" in result.stdout
 
     again = run_command(*command)

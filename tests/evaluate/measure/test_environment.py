@@ -79,4 +79,4 @@ def test_runs_here_are_not_said_to_be_of_a_gpu_that_is_elsewhere(
     with pytest.raises(QuantlineError, match="NVIDIA H200: there is no NVIDIA GPU here"):
         environment.environment(asked, EngineConfig())
     monkeypatch.setattr(environment, "gpu_names", lambda: ["NVIDIA L4"])
-    assert environment.environment(asked, EngineConfig())["device"] == "NVIDIA L4"
+    assert environment.environment(asked, EngineConfig()).device == "NVIDIA L4"

@@ -20,35 +20,35 @@ def test_a_request_by_vllms_definitions() -> None:
 
 def test_a_batch_of_two() -> None:
     values = batch_values([EARLY, LATE])
-    assert values["latency_s"] == 6.0
-    assert values["ttft_first_s"] == 1.0
-    assert values["ttft_last_s"] == 2.0
-    assert values["tpot_median_s"] == pytest.approx((1.0 + 2.0) / 2)
-    assert values["gap_median_s"] == pytest.approx(1.0)
-    assert values["gap_p99_s"] == pytest.approx(1.0 + 2.5 * 0.97)
-    assert values["input_tokens_per_s"] == 400 / 2
-    assert values["output_tokens_per_s"] == 6 / (6 - 2)
-    assert values["decode_tokens_per_s"] == 3 / (6 - 2)  # one of six came while LATE still waited
-    assert values["overlap_share"] == 1 / 6
-    assert values["generated_tokens_per_s"] == 6 / 6
-    assert values["overall_tokens_per_s"] == 406 / 6
-    assert values["requests_per_s"] == 2 / 6
-    assert values["failed_requests"] == 0
+    assert values.latency_s == 6.0
+    assert values.ttft_first_s == 1.0
+    assert values.ttft_last_s == 2.0
+    assert values.tpot_median_s == pytest.approx((1.0 + 2.0) / 2)
+    assert values.gap_median_s == pytest.approx(1.0)
+    assert values.gap_p99_s == pytest.approx(1.0 + 2.5 * 0.97)
+    assert values.input_tokens_per_s == 400 / 2
+    assert values.output_tokens_per_s == 6 / (6 - 2)
+    assert values.decode_tokens_per_s == 3 / (6 - 2)  # one of six came while LATE still waited
+    assert values.overlap_share == 1 / 6
+    assert values.generated_tokens_per_s == 6 / 6
+    assert values.overall_tokens_per_s == 406 / 6
+    assert values.requests_per_s == 2 / 6
+    assert values.failed_requests == 0
 
 
 def test_a_batch_handed_over_a_moment_after_the_clock_started() -> None:
     """The first token of the last one is no decoded one, however little it waited."""
     late = [Request(100, [2.0, 3.0, 4.0], start=1e-6) for _ in range(2)]
     values = batch_values(late)
-    assert values["overlap_share"] == 0
-    assert values["decode_tokens_per_s"] == pytest.approx(4 / 2)
+    assert values.overlap_share == 0
+    assert values.decode_tokens_per_s == pytest.approx(4 / 2)
 
 
 def test_a_failed_request_is_counted_and_in_no_average() -> None:
     values = batch_values([EARLY, Request(0, [], error="HTTP 500")])
-    assert values["failed_requests"] == 1
-    assert values["output_tokens"] == 3
-    assert values["requests_per_s"] == 1 / 3
+    assert values.failed_requests == 1
+    assert values.output_tokens == 3
+    assert values.requests_per_s == 1 / 3
 
 
 def test_waves_of_requests_overlap() -> None:
@@ -59,9 +59,9 @@ def test_waves_of_requests_overlap() -> None:
         for _ in range(5)
     ]
     values = batch_values(waves)
-    assert values["decode_tokens_per_s"] == pytest.approx(5 * 9 / 0.9)
-    assert values["generated_tokens_per_s"] == pytest.approx(100 / 2.0)
-    assert values["overlap_share"] == pytest.approx(0.45)
+    assert values.decode_tokens_per_s == pytest.approx(5 * 9 / 0.9)
+    assert values.generated_tokens_per_s == pytest.approx(100 / 2.0)
+    assert values.overlap_share == pytest.approx(0.45)
 
 
 def test_a_run_without_any_answer_says_why() -> None:
@@ -71,8 +71,8 @@ def test_a_run_without_any_answer_says_why() -> None:
 
 def test_one_token_has_no_pace() -> None:
     values = batch_values([Request(input_tokens=5, token_times=[1.0])])
-    assert "tpot_median_s" not in values
-    assert values["output_tokens_per_s"] == values["decode_tokens_per_s"] == 0.0
+    assert values.tpot_median_s is None
+    assert values.output_tokens_per_s == values.decode_tokens_per_s == 0.0
 
 
 def test_goodput_counts_requests_within_both_targets() -> None:
@@ -86,12 +86,12 @@ def test_goodput_counts_requests_within_both_targets() -> None:
         Request(10, [], start=3.0, error="HTTP 503"),
     ]
     values = serving_values(requests, scenario)
-    assert values["latency_s"] == 5.0
-    assert values["goodput_requests_per_s"] == 1 / 5
-    assert values["good_share"] == 1 / 4
-    assert values["requests_per_s"] == 3 / 5
-    assert values["ttft_median_s"] == 1.0
-    assert values["request_latency_median_s"] == 2.0
-    assert values["output_tokens_per_s"] == 9 / 5
-    assert values["overall_tokens_per_s"] == 39 / 5
-    assert values["failed_requests"] == 1
+    assert values.latency_s == 5.0
+    assert values.goodput_requests_per_s == 1 / 5
+    assert values.good_share == 1 / 4
+    assert values.requests_per_s == 3 / 5
+    assert values.ttft_median_s == 1.0
+    assert values.request_latency_median_s == 2.0
+    assert values.output_tokens_per_s == 9 / 5
+    assert values.overall_tokens_per_s == 39 / 5
+    assert values.failed_requests == 1

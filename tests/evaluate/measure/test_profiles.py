@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from evaluate.measure.profiles import Event, busy, kind_of, operators, phases, readable, self_times
+from evaluate.measure.profiles import (
+    Event,
+    ProfiledPhase,
+    busy,
+    kind_of,
+    operators,
+    phases,
+    readable,
+    self_times,
+)
 
 
 def entry(cat: str, name: str, start: float, length: float, external: int = 0) -> dict[str, Any]:
@@ -34,15 +43,13 @@ def test_kernels_are_what_a_gpus_time_goes_to() -> None:
             {"cat": "ac2g", "name": "arrow", "ts": 0},
         ]
     )
-    assert found["device"] == "gpu"
-    lines = {line["name"]: line for line in found["operators"]}
-    assert lines["aten::mm"]["self_cpu_s"] == pytest.approx(20e-6)
-    assert lines["aten::mm"]["self_cuda_s"] == pytest.approx(40e-6)
-    assert lines["cutlass_gemm"]["calls"] == 1
-    assert found["kinds_s"] == pytest.approx(
-        {"matrix products": 40e-6, "norms": 20e-6, "gaps": 10e-6}
-    )
-    assert found["window_s"] == pytest.approx(70e-6)
+    assert found.device == "gpu"
+    lines = {line.name: line for line in found.operators}
+    assert lines["aten::mm"].self_cpu_s == pytest.approx(20e-6)
+    assert lines["aten::mm"].self_cuda_s == pytest.approx(40e-6)
+    assert lines["cutlass_gemm"].calls == 1
+    assert found.kinds_s == pytest.approx({"matrix products": 40e-6, "norms": 20e-6, "gaps": 10e-6})
+    assert found.window_s == pytest.approx(70e-6)
 
 
 def test_steps_that_read_and_steps_that_decode_are_told_apart() -> None:
@@ -59,13 +66,13 @@ def test_steps_that_read_and_steps_that_decode_are_told_apart() -> None:
             entry("kernel", "flash_fwd_kernel", 240, 10),
             entry("kernel", "cutlass_gemm", 300, 20),
         ]
-    )["phases"]
-    assert found["prefill"]["steps"] == 1
-    assert found["prefill"]["window_s"] == pytest.approx(100e-6)
-    assert found["prefill"]["kinds_s"] == pytest.approx({"matrix products": 60e-6, "gaps": 40e-6})
-    assert found["decode"]["steps"] == 2
-    assert found["decode"]["window_s"] == pytest.approx(120e-6)
-    assert found["decode"]["kinds_s"] == pytest.approx(
+    ).phases
+    assert found["prefill"].steps == 1
+    assert found["prefill"].window_s == pytest.approx(100e-6)
+    assert found["prefill"].kinds_s == pytest.approx({"matrix products": 60e-6, "gaps": 40e-6})
+    assert found["decode"].steps == 2
+    assert found["decode"].window_s == pytest.approx(120e-6)
+    assert found["decode"].kinds_s == pytest.approx(
         {"matrix products": 40e-6, "attention": 10e-6, "gaps": 70e-6}
     )
 
@@ -84,22 +91,22 @@ def test_a_prompt_that_comes_late_is_no_part_of_decoding() -> None:
             entry("cpu_op", "aten::mm", 20, 40),
             entry("cpu_op", "aten::mm", 70, 10),
         ]
-    )["phases"]
-    assert (found["prefill"]["steps"], found["decode"]["steps"]) == (2, 2)
-    assert found["prefill"]["window_s"] == pytest.approx(60e-6)
-    assert found["decode"]["window_s"] == pytest.approx(20e-6)
-    assert found["prefill"]["kinds_s"]["gaps"] == pytest.approx(10e-6)
+    ).phases
+    assert (found["prefill"].steps, found["decode"].steps) == (2, 2)
+    assert found["prefill"].window_s == pytest.approx(60e-6)
+    assert found["decode"].window_s == pytest.approx(20e-6)
+    assert found["prefill"].kinds_s["gaps"] == pytest.approx(10e-6)
 
 
 def test_marks_of_the_host_say_nothing_of_a_gpu() -> None:
     mark = entry("user_annotation", "execute_context_1(8)_generation_0(0)", 0, 5)
-    assert operators([mark, entry("kernel", "cutlass_gemm", 100, 20)])["phases"] == {}
+    assert operators([mark, entry("kernel", "cutlass_gemm", 100, 20)]).phases == {}
 
 
 def test_without_marks_a_profile_is_one_piece() -> None:
     found = operators([entry("kernel", "cutlass_gemm", 0, 20)])
-    assert found["phases"] == {}
-    assert phases(found) == [("", 1, pytest.approx(20e-6), found["kinds_s"])]
+    assert found.phases == {}
+    assert phases(found) == [ProfiledPhase("", 1, pytest.approx(20e-6), found.kinds_s)]
 
 
 def test_time_that_overlaps_counts_once() -> None:

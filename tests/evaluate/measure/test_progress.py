@@ -8,13 +8,14 @@ from rich.console import Console
 
 from evaluate.measure import progress as live
 from evaluate.report.show.terminal_tables import speed_table
-from evaluate.results.rows import Row
+from evaluate.results.rows import SpeedRow
+from tests.evaluate.made_rows import speed_row
 
 TABLE = partial(speed_table, max_spread=0.1)
 
 
-def row(repeat: int) -> Row:
-    return Row("speed", "tiny", "original", "base", repeat, "k", values={"latency_s": 1.5})
+def row(repeat: int) -> SpeedRow:
+    return speed_row(repeat=repeat, values={"latency_s": 1.5})
 
 
 def test_a_terminal_gets_a_table_that_fills(monkeypatch: pytest.MonkeyPatch) -> None:

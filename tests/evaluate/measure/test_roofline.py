@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.roofline import Cost, Rates, cost, limit, reached
+from evaluate.measure.roofline import Cost, Rates, cost, least_time, reached
+from evaluate.results.row_types import Limit
+from evaluate.results.row_values import SpeedValues
 from serve.tensors import Tensor
 
 CONFIG = {
@@ -98,13 +100,13 @@ def test_shares_need_phases() -> None:
     work = Cost(1000, 0, 500, 0, 10, 4, "bf16", "bf16")
     rates = Rates(100.0, {"bf16": 1e4}, "measured")
     scenario = ScenarioConfig(input_tokens=3, output_tokens=3, batch=2)
-    values = {"latency_s": 100.0, "ttft_last_s": 20.0, "overlap_share": 0.0}
+    values = SpeedValues(latency_s=100.0, ttft_last_s=20.0, overlap_share=0.0)
     found = reached(work, scenario, rates, values)
-    assert found["prefill_share"] == pytest.approx(found["prefill_s"] / 20)
-    assert found["decode_share"] == pytest.approx(found["decode_s"] / 80)
-    assert reached(work, scenario, rates, values | {"overlap_share": 0.2}) == {}
+    assert found.prefill_share == pytest.approx(found.prefill_s / 20)
+    assert found.decode_share == pytest.approx(found.decode_s / 80)
+    assert reached(work, scenario, rates, values.with_fields(overlap_share=0.2)) == Limit()
     short = ScenarioConfig(input_tokens=3, output_tokens=1, batch=2)
-    assert "decode_share" not in reached(work, short, rates, values)
+    assert reached(work, short, rates, values).decode_share is None
 
 
 def test_decoding_reads_and_a_prompt_multiplies() -> None:
@@ -114,14 +116,14 @@ def test_decoding_reads_and_a_prompt_multiplies() -> None:
     )  # fmt: skip
     rates = Rates(bandwidth=100.0, products={"bf16": 1e4}, source="measured")
     scenario = ScenarioConfig(input_tokens=3, output_tokens=3, batch=2)
-    found = limit(work, scenario, rates)
+    found = least_time(work, scenario, rates)
     assert found.prefill_s == pytest.approx((1000 + 200 + 6 * 10) / 100)
     assert found.prefill_bound == "memory"
     steps = [(1200 + 2 * (3 + step) * 10) / 100 for step in (1, 2)]
     assert found.decode_s == pytest.approx(sum(steps))
 
     slow = Rates(bandwidth=1e9, products={"bf16": 1e4}, source="measured")
-    found = limit(work, scenario, slow)
+    found = least_time(work, scenario, slow)
     operations = 2 * 500 * 6 + 2 * 100 * 2 + 4 * (2 * 3 * 4 / 2)
     assert found.prefill_s == pytest.approx(operations / 1e4)
     assert found.prefill_bound == found.decode_bound == "compute"
@@ -131,5 +133,5 @@ def test_eight_bit_products_run_at_their_own_rate() -> None:
     work = Cost(0, 0, 1000, 0, 0, 0, "int8", "bf16")
     rates = Rates(1.0, {"bf16": 1e3, "int8": 2e3}, "measured")
     scenario = ScenarioConfig(input_tokens=5, output_tokens=1, batch=1)
-    assert limit(work, scenario, rates).prefill_s == pytest.approx(2 * 1000 * 5 / 2e3)
-    assert limit(work, scenario, rates).decode_s == 0
+    assert least_time(work, scenario, rates).prefill_s == pytest.approx(2 * 1000 * 5 / 2e3)
+    assert least_time(work, scenario, rates).decode_s == 0

@@ -24,16 +24,16 @@ def test_as_many_together_as_are_allowed_and_fit(
 
 
 def test_the_cache_holds_every_request_of_the_heaviest_load() -> None:
-    small = ScenarioConfig(input_tokens=100, output_tokens=8, batch=1)
-    batch = ScenarioConfig(input_tokens=100, output_tokens=8, batch=12)
-    assert cache_tokens([small], 64, 1024) == (7 + 1) * 16
-    assert cache_tokens([small, batch], 64, 1024) == (12 * 7 + 1) * 16
-    assert cache_tokens([batch], 64, 4) == (4 * 7 + 1) * 16
-    assert cache_tokens([], 4096, 1024) == (256 + 1) * 16
+    small = ScenarioConfig(input_tokens=300, output_tokens=8, batch=1)
+    batch = ScenarioConfig(input_tokens=300, output_tokens=8, batch=12)
+    assert cache_tokens([small], 64, 1024) == (3 + 1) * 128
+    assert cache_tokens([small, batch], 64, 1024) == (12 * 3 + 1) * 128
+    assert cache_tokens([batch], 64, 4) == (4 * 3 + 1) * 128
+    assert cache_tokens([], 4096, 1024) == (32 + 1) * 128
     lasting = ScenarioConfig(
-        input_tokens=100, output_tokens=8, concurrency=3, requests=50, ttft_ms=1.0, tpot_ms=1.0
+        input_tokens=300, output_tokens=8, concurrency=3, requests=50, ttft_ms=1.0, tpot_ms=1.0
     )
-    assert cache_tokens([lasting], 64, 1024) == (3 * 7 + 1) * 16
+    assert cache_tokens([lasting], 64, 1024) == (3 * 3 + 1) * 128
 
 
 def test_what_was_asked_for_stands_above_what_neighbours_need() -> None:

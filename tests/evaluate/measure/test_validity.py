@@ -12,6 +12,7 @@ from evaluate.measure.engines.vllm_log import LateCompiling, loaded
 from evaluate.measure.gpu_watch import Sample, Watched, summarize
 from evaluate.measure.metrics import Request
 from evaluate.measure.validity import Observed, constant_output, reasons
+from evaluate.results.row_types import Memory, Startup
 
 SCENARIO = ScenarioConfig(input_tokens=4, output_tokens=2, batch=2)
 GOOD = [Request(4, [1.0, 2.0]), Request(4, [1.0, 2.0])]
@@ -65,8 +66,8 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
         "CompressedTensorsW8A8Int8": "CutlassInt8ScaledMMLinearKernel",
         "CompressedTensorsWNA16": "MacheteLinearKernel",
     }
-    assert found.memory == {"weights_gib": 8.8, "kv_cache_tokens": 858080, "graphs_gib": 0.96}
-    assert found.startup == {"load_s": 1.886785, "compile_s": 32.28, "capture_s": 4}
+    assert found.memory == Memory(weights_gib=8.8, kv_cache_tokens=858080, graphs_gib=0.96)
+    assert found.startup == Startup(load_s=1.886785, compile_s=32.28, capture_s=4)
     late = LateCompiling(log)
     assert late.since_last_look() == []
     with log.open("a") as file:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from conf.schema.report import ReportConfig
-from evaluate.report.story import write_report
+from evaluate.report.writing import write_report
 from tests.evaluate.report.browser import CHROMIUM, opened
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 

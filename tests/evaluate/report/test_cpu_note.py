@@ -8,6 +8,7 @@ from evaluate.report.show import cpu_note
 from evaluate.report.show.cpu_note import ON_H200, notes
 from evaluate.results.rows import Row
 from tests.conftest import ROOT
+from tests.evaluate.made_rows import speed_row
 
 INT8 = {"CompressedTensorsW8A8Int8": "CPUInt8ScaledMMLinearKernel"}
 W4A16 = {"CompressedTensorsWNA16": "CPUWNA16LinearKernel"}
@@ -16,11 +17,14 @@ W4A16 = {"CompressedTensorsWNA16": "CPUWNA16LinearKernel"}
 def row(
     checkpoint: str, latency: float, kernels: dict[str, str], measure: str = "base", **changes
 ) -> Row:
-    values = {"latency_s": latency}
-    facts = {"device": changes.get("device", "cpu")}
-    invalid = changes.get("invalid", [])
-    return Row("speed", "m", checkpoint, measure, 0, "k", values, environment=facts,
-               kernels=kernels, invalid=invalid)  # fmt: skip
+    return speed_row(
+        checkpoint=checkpoint,
+        measure=measure,
+        values={"latency_s": latency},
+        environment={"device": changes.get("device", "cpu")},
+        kernels=kernels,
+        invalid=changes.get("invalid", []),
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.comparable import Ground
-from evaluate.report.decide.gather import make_report
+from evaluate.report.contents import make_report
+from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.show.notes import findings, notes
 from evaluate.results.rows import Row
 from tests.evaluate.report.made import Cell, ranked, runs, write
@@ -16,56 +16,56 @@ def made_up(checkpoint: str, factor: float = 1.0, sparse: bool = False) -> list[
     latencies = [factor * latency for latency in STEADY]
     rows = runs(Cell(checkpoint, latencies, weights="random", format="w8a8"))
     for row in rows:
-        row.environment |= {"made_up": 1, "pruned": sparse}
+        row.environment = row.environment.with_fields(made_up=1, pruned=sparse)
     return rows
 
 
-def ground_of(rows: list[Row]) -> Ground:
-    (ground,) = ranked(rows)
-    return ground
+def group_of(rows: list[Row]) -> ComparisonGroup:
+    (group,) = ranked(rows)
+    return group
 
 
 def test_weights_that_vllm_made_up_itself_are_said_to_flatter() -> None:
     own = runs(Cell("w8a8", STEADY, weights="random"))
-    assert any("mostly zeros" in note for note in notes([ground_of(own)], ["r.jsonl"]))
-    ours = notes([ground_of(made_up("w8a8"))], ["r.jsonl"])
+    assert any("mostly zeros" in note for note in notes([group_of(own)], ["r.jsonl"]))
+    ours = notes([group_of(made_up("w8a8"))], ["r.jsonl"])
     assert any("spread as trained ones are" in note for note in ours)
     assert not any(
         "random weights" in note
-        for note in notes([ground_of(runs(Cell("w8a8", STEADY)))], ["r.jsonl"])
+        for note in notes([group_of(runs(Cell("w8a8", STEADY)))], ["r.jsonl"])
     )
 
 
 def test_pruned_weights_are_no_twins_of_dense_ones() -> None:
     dense, rounded = made_up("w8a8_smooth_gptq"), made_up("w8a8_smooth_ptq", 1.01)
     pruned = made_up("w8a8_sparse", 0.8, sparse=True)
-    assert ground_of([*dense, *rounded]).noise.starts.members == 2
-    assert ground_of([*dense, *rounded, *pruned]).noise.starts.members == 2
-    assert ground_of([*dense, *pruned]).noise.starts.members == 0
+    assert group_of([*dense, *rounded]).noise.starts.members == 2
+    assert group_of([*dense, *rounded, *pruned]).noise.starts.members == 2
+    assert group_of([*dense, *pruned]).noise.starts.members == 0
 
 
 def test_the_clock_that_power_left_is_said() -> None:
     rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY, "long_context"))
     for row in rows:
-        row.environment["max_sm_clock_mhz"] = 1980.0
-        row.values["sm_clock_mhz"] = 1584.0 if row.checkpoint == "w8a8" else 1980.0
+        row.environment.max_sm_clock_mhz = 1980.0
+        row.values.sm_clock_mhz = 1584.0 if row.checkpoint == "w8a8" else 1980.0
     where = "most under w8a8 in long_context: to 80%"
-    assert findings([ground_of(rows)], rows) == [f"the clock is lowered, {where}"]
+    assert findings([group_of(rows)], rows) == [f"the clock is lowered, {where}"]
     for share, said in ((0.4, [f"the power limit lowers the clock, {where}"]), (0.0, [])):
         for row in rows:
-            row.values["power_capped_share"] = share
-        assert findings([ground_of(rows)], rows) == said
+            row.values.power_capped_share = share
+        assert findings([group_of(rows)], rows) == said
     for row in rows:
-        row.values |= {"sm_clock_mhz": 1950.0, "power_capped_share": 0.4}
-    assert findings([ground_of(rows)], rows) == []
+        row.values = row.values.with_fields(sm_clock_mhz=1950.0, power_capped_share=0.4)
+    assert findings([group_of(rows)], rows) == []
 
 
 def test_older_made_up_weights_do_not_count_beside_newer_ones(tmp_path: Path) -> None:
     old = runs(Cell("w8a8", [0.5, 0.5, 0.5], weights="random"), Cell("fp8", STEADY))
     path = write(tmp_path / "results.jsonl", [*old, *made_up("w8a8")])
     report = make_report(ReportConfig(results=[str(path)]))
-    (load,) = report.grounds[0].loads
-    medians = {entry.candidate: entry.median("latency_s") for entry in load.entries}
+    (workload,) = report.groups[0].workloads
+    medians = {entry.candidate: entry.median("latency_s") for entry in workload.entries}
     assert medians == {"w8a8": 1.0, "fp8": 1.0}
     assert any("3 rows ran on weights made up in an older way" in note for note in report.notes)
 
@@ -74,11 +74,11 @@ def test_who_ran_on_another_machine_than_the_original_is_named() -> None:
     rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY), Cell("w4a16", STEADY))
     for row in rows:
         read = 4428.0 if row.checkpoint == "w4a16" else 4250.0
-        row.limit |= {"rates": "measured", "bandwidth_gb_s": read}
-    (said,) = [note for note in notes([ground_of(rows)], ["r.jsonl"]) if "another machine" in note]
+        row.limit = row.limit.with_fields(rates="measured", bandwidth_gb_s=read)
+    (said,) = [note for note in notes([group_of(rows)], ["r.jsonl"]) if "another machine" in note]
     assert "4,250, 4,428 GB/s" in said
     assert said.endswith("all: w4a16; intervals allow for 3.5% between machines")
-    alike = notes([ground_of([row for row in rows if row.checkpoint != "w4a16"])], ["r.jsonl"])
+    alike = notes([group_of([row for row in rows if row.checkpoint != "w4a16"])], ["r.jsonl"])
     assert not any("another machine" in note for note in alike)
 
 
@@ -87,7 +87,7 @@ def test_ties_that_a_second_start_would_decide_come_with_the_command() -> None:
     (said,) = [
         note
         for note in notes(
-            [ground_of(runs(Cell("original", near), Cell("w8a8", STEADY)))], ["r.jsonl"]
+            [group_of(runs(Cell("original", near), Cell("w8a8", STEADY)))], ["r.jsonl"]
         )
         if "second start" in note
     ]

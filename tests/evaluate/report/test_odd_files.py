@@ -2,17 +2,18 @@
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.gather import Report, make_report
+from evaluate.report.contents import Report, make_report
 from evaluate.report.show.markdown import escape
-from evaluate.report.story import write_report
-from evaluate.results.rows import Row, read
+from evaluate.report.writing import write_report
+from evaluate.results.results_file import read
+from evaluate.results.rows import Row, line_content
+from tests.evaluate.made_rows import failed_row, skipped_row, without
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
@@ -27,8 +28,8 @@ def report_of(folder: Path, *files: list[Row]) -> Report:
     "rows",
     [
         [accuracy_row("w8a8", 0.99, "small loss")],
-        [Row("failed", "qwen3-8b", "w8a8", "base", 0, "", reason="no kernel")],
-        [Row("skipped", "qwen3-8b", "w8a8", "base", 0, "", reason="too long")],
+        [failed_row("w8a8", "base", "no kernel")],
+        [skipped_row("w8a8", "base", "too long")],
     ],
 )
 def test_a_file_of_one_kind_of_row_is_reported(rows: list[Row], tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_rows_that_were_measured_again_do_not_come_back_with_another_file(tmp_pa
     for row in new:
         row.generation, row.time = 1, "2026-02-01T00:00:00+00:00"
     report = report_of(tmp_path, old, [*old, *new])
-    (entry,) = report.grounds[0].loads[0].entries
+    (entry,) = report.groups[0].workloads[0].entries
     assert entry.cell.values("latency_s") == [2.0, 2.0, 2.0]
     assert any("no longer count" in note for note in report.notes)
 
@@ -53,9 +54,9 @@ def test_two_sessions_are_two_lines_and_show_how_much_starts_differ(tmp_path: Pa
     for row in other:
         row.time = "2026-02-01T00:00:00+00:00"
     report = report_of(tmp_path, one, other)
-    (ground,) = report.grounds
-    assert [entry.candidate for entry in ground.loads[0].entries] == ["w4a16", "w4a16 #2"]
-    assert ground.noise.starts.usual == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.001)
+    (group,) = report.groups
+    assert [entry.candidate for entry in group.workloads[0].entries] == ["w4a16", "w4a16 #2"]
+    assert group.noise.starts.usual == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.001)
     assert any("more than one session" in note for note in report.notes)
 
 
@@ -66,14 +67,14 @@ def test_a_run_that_was_taken_again_because_it_was_invalid_is_no_other_session(
     again = runs(Cell("w4a16", [2 * t for t in STEADY]))[0]
     rows[0].invalid, again.time = ["the GPU was throttled"], "2026-02-01T00:00:00+00:00"
     report = report_of(tmp_path, [*rows, again])
-    (entry,) = report.grounds[0].loads[0].entries
+    (entry,) = report.groups[0].workloads[0].entries
     assert entry.cell.values("latency_s") == [*STEADY[1:], 2 * STEADY[0]]
     assert not any("session" in note for note in report.notes)
 
 
 def sessions_of(report: Report) -> dict[str, list[float]]:
-    (load,) = report.grounds[0].loads
-    return {entry.candidate: entry.cell.values("latency_s") for entry in load.entries}
+    (workload,) = report.groups[0].workloads
+    return {entry.candidate: entry.cell.values("latency_s") for entry in workload.entries}
 
 
 def test_another_file_is_another_session_as_a_whole(tmp_path: Path) -> None:
@@ -95,8 +96,7 @@ def test_what_goes_on_in_another_file_is_the_same_session(tmp_path: Path) -> Non
 
 def test_failures_of_one_second_are_all_listed(tmp_path: Path) -> None:
     failed = [
-        Row("failed", "qwen3-8b", name, "", 0, "", reason="no kernel", time="2026-01-01T00:00:00")
-        for name in ("w4a16", "w8a8")
+        failed_row(name, "", "no kernel", time="2026-01-01T00:00:00") for name in ("w4a16", "w8a8")
     ]
     failed[0].generation = 1
     report = report_of(tmp_path, failed)
@@ -108,19 +108,19 @@ def test_loads_that_differ_in_any_setting_have_names_of_their_own(tmp_path: Path
     for rows, most in ((one, 100), (other, 200)):
         for row in rows:
             row.key += str(most)
-            row.settings |= {"requests": most}
+            row.settings.requests = most
     report = report_of(tmp_path, [*one, *other])
-    names = [load.name for load in report.grounds[0].loads]
+    names = [workload.name for workload in report.groups[0].workloads]
     assert [name.rpartition(", ")[2] for name in names] == ["requests 100)", "requests 200)"]
 
 
 def test_a_time_in_one_run_only_ranks_nothing(tmp_path: Path) -> None:
     bad = runs(Cell("bad", [0.1, 0.1]))
-    del bad[1].values["latency_s"]
+    bad[1].values = without(bad[1].values, "latency_s")
     report = report_of(
         tmp_path, [*bad, *runs(Cell("fast", STEADY), Cell("slow", [2.0, 2.0, 2.01]))]
     )
-    ranks = {entry.candidate: entry.rank for entry in report.grounds[0].loads[0].entries}
+    ranks = {entry.candidate: entry.rank for entry in report.groups[0].workloads[0].entries}
     assert ranks == {"bad": None, "fast": 1, "slow": 2}
 
 
@@ -140,8 +140,8 @@ def test_other_weights_of_the_same_name_stay_apart_in_every_load(tmp_path: Path)
         Cell("w4a16", [0.8 * t for t in STEADY], format="new"),
     )  # fmt: skip
     for row in rows[-3:]:
-        row.environment["checkpoint_sha256"] = "0123456789"
-    candidates = report_of(tmp_path, rows).grounds[0].candidates
+        row.environment.checkpoint_sha256 = "0123456789"
+    candidates = report_of(tmp_path, rows).groups[0].candidates
     assert set(candidates) == {"w4a16 (weights w4a16)", "w4a16 (weights 01234567)"}
 
 
@@ -166,7 +166,9 @@ def test_a_line_of_another_type_is_a_fault_of_that_line(
 ) -> None:
     row = runs(Cell("original", [1.0]))[0]
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(asdict(row) | change) + "\n" + json.dumps(asdict(row)) + "\n")
+    path.write_text(
+        json.dumps(line_content(row) | change) + "\n" + json.dumps(line_content(row)) + "\n"
+    )
     rows, faults = read(path)
     assert len(rows) == 1
     assert len(faults) == 1
@@ -174,7 +176,7 @@ def test_a_line_of_another_type_is_a_fault_of_that_line(
 
 
 def test_a_number_that_is_too_large_is_no_number(tmp_path: Path) -> None:
-    row = json.dumps(asdict(runs(Cell("original", [1.0]))[0]))
+    row = json.dumps(line_content(runs(Cell("original", [1.0]))[0]))
     (tmp_path / "r").write_text(row.replace('"latency_s": 1.0', '"latency_s": 1e999'))
     assert "no number" in read(tmp_path / "r")[1][0]
 
@@ -198,6 +200,6 @@ def test_markdown_takes_data_for_nothing_but_words(words: str, escaped: str) -> 
 def test_a_run_that_stands_out_is_in_no_figure(tmp_path: Path) -> None:
     rows = runs(Cell("original", [1.0, 1.0, 1.0, 1.0, 9.0]))
     for number, row in enumerate(rows):
-        row.values["joules_per_output_token"] = 100.0 if number == 4 else 1.0
-    entry = report_of(tmp_path, rows).grounds[0].loads[0].entries[0]
+        row.values.joules_per_output_token = 100.0 if number == 4 else 1.0
+    entry = report_of(tmp_path, rows).groups[0].workloads[0].entries[0]
     assert entry.cell.summary("joules_per_output_token").mean == 1.0  # type: ignore[union-attr]

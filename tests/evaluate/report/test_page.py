@@ -8,7 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from conf.schema.report import ReportConfig
-from evaluate.report.story import write_report
+from evaluate.report.writing import write_report
 from tests.evaluate.report.browser import CHROMIUM, STEADY, drawn, opened, shown, wait_for_charts
 from tests.evaluate.report.made import Cell, runs, write
 
@@ -181,11 +181,11 @@ def test_ten_thousand_rows_make_a_page_that_still_filters(browser: Browser, tmp_
         Cell(
             f"recipe_{recipe}" if recipe else "original",
             [chance.gauss(1, 0.01) for _ in range(REPEATS)],
-            f"load_{load}",
-            inputs=load + 1,
+            f"load_{workload}",
+            inputs=workload + 1,
         )
         for recipe in range(20)
-        for load in range(MANY // 20 // REPEATS)
+        for workload in range(MANY // 20 // REPEATS)
     ]
     results = write(tmp_path / "results.jsonl", runs(*cells))
     write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))

@@ -8,7 +8,9 @@ from playwright.sync_api import Browser, Page
 
 from conf.schema.report import ReportConfig
 from evaluate.report.show.terminal_tables import PLUS_MINUS
-from evaluate.report.story import write_report
+from evaluate.report.writing import write_report
+from evaluate.results.row_types import Limit, Memory
+from evaluate.results.row_values import SpeedValues
 from tests.evaluate.report.browser import CHROMIUM, STEADY, opened, shown, wait_for_charts
 from tests.evaluate.report.made import Cell, runs, write
 
@@ -63,7 +65,8 @@ def test_odd_names_and_gaps_break_nothing(browser: Browser, tmp_path: Path) -> N
     cells += [Cell(name, [1.0], f"batch_{n}", batch=n) for n in (1, 2, 4) for name in names[:5]]
     rows = runs(*cells)
     for row in rows[-9:]:
-        row.memory, row.limit, row.values = {}, {}, {"latency_s": row.values["latency_s"]}
+        row.memory, row.limit = Memory(), Limit()
+        row.values = SpeedValues(latency_s=row.values.latency_s)
     results = write(tmp_path / "results.jsonl", rows)
     write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
     context = browser.new_context(viewport={"width": 1400, "height": 900})

@@ -14,10 +14,10 @@ from evaluate.report.published.figures import FOLDER, NOT_STATED
 from evaluate.results.significance import compare, sample
 
 SCENARIOS = {
-    name: load
+    name: workload
     for path in (files.CONF / "scenario").glob("*.yaml")
-    for name, load in yaml.safe_load(path.read_text()).items()
-    if isinstance(load, dict)
+    for name, workload in yaml.safe_load(path.read_text()).items()
+    if isinstance(workload, dict)
 }
 RUNS = {(run.recipe, run.scenario, run.run): run for run in published.sweep_runs()}
 CONTEXTS = published.context_figures()
@@ -69,8 +69,8 @@ def test_the_run_that_stands_out_is_kept() -> None:
 
 def test_latency_and_overall_throughput_say_the_same() -> None:
     for run in RUNS.values():
-        load = SCENARIOS[run.scenario]
-        tokens = load["batch"] * (load["input_tokens"] + load["output_tokens"])
+        workload = SCENARIOS[run.scenario]
+        tokens = workload["batch"] * (workload["input_tokens"] + workload["output_tokens"])
         assert tokens / run.overall_tokens_per_s == pytest.approx(run.latency_s, abs=0.005001)
 
 
@@ -192,8 +192,8 @@ def test_throughput_counts_input_and_output() -> None:
         ("Qwen2-57B-A14B-Instruct", 1000, 5698.37),
     ]
     for row in figures:
-        load = SCENARIOS[f"throughput_{row.prompts}"]
-        tokens = load["input_tokens"] + load["output_tokens"]
+        workload = SCENARIOS[f"throughput_{row.prompts}"]
+        tokens = workload["input_tokens"] + workload["output_tokens"]
         assert row.tokens_per_s / row.requests_per_s == pytest.approx(tokens, rel=1e-3)
 
 

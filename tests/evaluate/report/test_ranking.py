@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from evaluate.report.decide.comparable import Load
+from evaluate.report.decide.comparison import Workload
 from evaluate.report.decide.curves import BATCH, crossing, curves
 from evaluate.report.published.figures import sweep_runs
 from evaluate.results.rows import Row
@@ -14,8 +14,8 @@ from tests.evaluate.report.made import Cell, ranked, runs
 DRAWS = 400
 
 
-def only_load(rows: list[Row], max_spread: float = 0.1) -> Load:
-    return ranked(rows, max_spread)[0].loads[0]
+def only_load(rows: list[Row], max_spread: float = 0.1) -> Workload:
+    return ranked(rows, max_spread)[0].workloads[0]
 
 
 def noisy(chance: random.Random, middle: float, noise: float, count: int = 5) -> list[float]:
@@ -28,8 +28,8 @@ def share_of_ties(difference: float, noise: float) -> float:
     for _ in range(DRAWS):
         one = Cell("one", noisy(chance, 1.0, noise))
         other = Cell("other", noisy(chance, 1.0 + difference, noise))
-        load = only_load(runs(one, other))
-        ties += load.entries[0].tied
+        workload = only_load(runs(one, other))
+        ties += workload.entries[0].tied
     return ties / DRAWS
 
 
@@ -44,8 +44,11 @@ def test_a_difference_of_10_percent_is_found_in_noise_of_1_percent() -> None:
 def test_one_wild_run_of_five_moves_no_rank() -> None:
     slow = Cell("slow", [1.2, 1.21, 1.19, 1.2, 1.2])
     fast = Cell("fast", [1.0, 1.01, 0.99, 1.0, 9.0])
-    load = only_load(runs(slow, fast))
-    assert [(entry.candidate, entry.rank) for entry in load.entries] == [("fast", 1), ("slow", 2)]
+    workload = only_load(runs(slow, fast))
+    assert [(entry.candidate, entry.rank) for entry in workload.entries] == [
+        ("fast", 1),
+        ("slow", 2),
+    ]
 
 
 def test_a_published_cell_with_one_wild_run_of_three_is_not_last() -> None:
@@ -56,9 +59,9 @@ def test_a_published_cell_with_one_wild_run_of_three_is_not_last() -> None:
         Cell(name, [1000 / run.output_tokens_per_s for run in chosen if run.recipe == name], "base")
         for name in recipes
     ]
-    load = only_load(runs(*cells))
-    order = [entry.candidate for entry in load.entries]
-    ranks = {entry.candidate: entry.rank for entry in load.entries}
+    workload = only_load(runs(*cells))
+    order = [entry.candidate for entry in workload.entries]
+    ranks = {entry.candidate: entry.rank for entry in workload.entries}
     assert order.index("w8a16_sparse_awq") < len(order) - 1
     assert ranks["w8a16_sparse_awq"] is None
     assert ranks["w8a8_smooth_gptq"] == 1
@@ -66,16 +69,16 @@ def test_a_published_cell_with_one_wild_run_of_three_is_not_last() -> None:
 
 def test_a_restless_fastest_one_lifts_nobody_over_who_is_told_to_be_faster() -> None:
     restless = Cell("restless", [0.9, 0.97, 1.04])
-    load = only_load(runs(restless, Cell("fast", [1.0, 1.001]), Cell("slow", [1.08, 1.081])))
-    ranks = {entry.candidate: entry.rank for entry in load.entries}
+    workload = only_load(runs(restless, Cell("fast", [1.0, 1.001]), Cell("slow", [1.08, 1.081])))
+    ranks = {entry.candidate: entry.rank for entry in workload.entries}
     assert ranks == {"restless": 1, "fast": 1, "slow": 3}
 
 
 def test_what_spreads_too_much_or_ran_once_has_no_rank_but_its_place() -> None:
-    load = only_load(
+    workload = only_load(
         runs(Cell("wide", [0.5, 1.0, 1.5]), Cell("once", [0.7]), Cell("sound", [1.2, 1.2, 1.21]))
     )
-    ranks = {entry.candidate: entry.rank for entry in load.entries}
+    ranks = {entry.candidate: entry.rank for entry in workload.entries}
     assert ranks == {"once": None, "wide": None, "sound": 1}
 
 
@@ -88,10 +91,10 @@ def test_checkpoints_that_are_the_same_to_the_engine_show_the_noise_between_star
             Cell("w8a16_smooth_awq", [shift, shift * 1.001, shift], measure, format="w8a16"),
             Cell("w4a16_gptq", [0.98, 0.981, 0.979], measure),
         ]
-    ground = ranked(runs(*cells))[0]
-    assert ground.noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
-    assert (ground.noise.starts.members, ground.noise.starts.kinds) == (2, 1)
-    assert all(entry.rank == 1 for load in ground.loads for entry in load.entries)
+    group = ranked(runs(*cells))[0]
+    assert group.noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), abs=0.001)
+    assert (group.noise.starts.members, group.noise.starts.kinds) == (2, 1)
+    assert all(entry.rank == 1 for workload in group.workloads for entry in workload.entries)
 
 
 def test_one_restless_start_among_calm_ones_is_not_ranked_below_its_twins() -> None:
@@ -104,13 +107,13 @@ def test_one_restless_start_among_calm_ones_is_not_ranked_below_its_twins() -> N
                 Cell(f"w8a16_{twin}", [w8a16 * t for t in steady], measure, format="w8a16"),
                 Cell(f"w8a8_{twin}", [w8a8 * t for t in steady], measure, format="w8a8"),
             ]
-    ground = ranked(runs(*cells))[0]
-    assert (ground.noise.starts.members, ground.noise.starts.kinds) == (6, 2)
-    for load in ground.loads:
-        assert [entry.rank for entry in load.entries] == [1, 1, 1, 4, 4, 4]
+    group = ranked(runs(*cells))[0]
+    assert (group.noise.starts.members, group.noise.starts.kinds) == (6, 2)
+    for workload in group.workloads:
+        assert [entry.rank for entry in workload.entries] == [1, 1, 1, 4, 4, 4]
 
 
-def test_grounds_are_never_compared_with_each_other() -> None:
+def test_groups_are_never_compared_with_each_other() -> None:
     found = ranked(
         runs(
             Cell("original", [1.0, 1.01]),
@@ -119,34 +122,34 @@ def test_grounds_are_never_compared_with_each_other() -> None:
             Cell("w8a8", [0.9, 0.91], versions={"vllm": "0.25.1", "torch": "2.12.0"}),
         )
     )
-    assert len({ground.title for ground in found}) == 3
-    alone = next(ground for ground in found if ground.versions["torch"] == "2.12.0")
-    assert alone.loads[0].entries[0].ratio is None
+    assert len({group.title for group in found}) == 3
+    alone = next(group for group in found if group.versions["torch"] == "2.12.0")
+    assert alone.workloads[0].entries[0].ratio is None
 
 
 def test_options_are_candidates_and_the_nearest_original_is_the_measure() -> None:
-    load = only_load(
+    workload = only_load(
         runs(
             Cell("original", [1.0, 1.01, 1.0]),
             Cell("w4a16", [0.8, 0.81, 0.8]),
             Cell("w4a16", [0.5, 0.51, 0.5], options={"linear_backend": "marlin"}),
         )
     )
-    assert [entry.candidate for entry in load.entries] == [
+    assert [entry.candidate for entry in workload.entries] == [
         "w4a16 (linear_backend=marlin)",
         "w4a16",
         "original",
     ]
-    first = load.entries[0].ratio
+    first = workload.entries[0].ratio
     assert first is not None
     assert first.ratio == pytest.approx(2.0, abs=0.02)
 
 
 def test_one_name_with_two_lengths_is_two_loads() -> None:
-    loads = ranked(runs(Cell("original", [1.0, 1.0]), Cell("original", [2.0, 2.0], inputs=32)))[
+    workloads = ranked(runs(Cell("original", [1.0, 1.0]), Cell("original", [2.0, 2.0], inputs=32)))[
         0
-    ].loads
-    assert [load.name for load in loads] == [
+    ].workloads
+    assert [workload.name for workload in workloads] == [
         "interactive (batch 1, input_tokens 128, output_tokens 64)",
         "interactive (batch 1, input_tokens 32, output_tokens 64)",
     ]
@@ -186,6 +189,6 @@ def batch_cells(speedups: dict[int, float]) -> list[Row]:
 def test_the_batch_at_which_a_checkpoint_starts_to_lose_is_named(
     speedups: dict[int, float], words: str
 ) -> None:
-    ground = ranked(batch_cells(speedups))[0]
-    said = [crossing(curve) for curve in curves(ground, BATCH)]
+    group = ranked(batch_cells(speedups))[0]
+    said = [crossing(curve) for curve in curves(group, BATCH)]
     assert "".join(said) == words

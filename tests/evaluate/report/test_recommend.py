@@ -6,14 +6,16 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.report import ReportConfig, TargetsConfig
-from evaluate.report.decide.comparable import grounds
-from evaluate.report.decide.gather import make_report
+from evaluate.report.contents import make_report
+from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.mix import choose_mix
 from evaluate.report.decide.quality import qualities
 from evaluate.report.decide.recommend import Choice, choose
 from evaluate.results.restart_noise import Noise
+from evaluate.results.row_types import Memory
 from evaluate.results.rows import Row
+from tests.evaluate.made_rows import without
 from tests.evaluate.report.made import Cell, accuracy_row, ranked, runs, write
 
 STEADY = [1.0, 1.001, 0.999]
@@ -25,7 +27,7 @@ def timed(checkpoint: str, seconds: float, measure: str = "interactive") -> Cell
 
 def chosen(rows: list[Row], targets: TargetsConfig | None = None) -> Choice:
     found = ranked(rows)
-    return choose(found[0].loads[0], targets or TargetsConfig(), qualities(rows), Noise())
+    return choose(found[0].workloads[0], targets or TargetsConfig(), qualities(rows), Noise())
 
 
 def mixed(rows: list[Row], mix: dict[str, float], targets: TargetsConfig | None = None) -> Choice:
@@ -185,8 +187,8 @@ def test_without_a_ranked_original_nothing_is_recommended(latencies: list[float]
     rows += runs(Cell("original", latencies), timed("w4a16", 0.5))
     found = ranked(rows)[0]
     choices = {
-        load.name: choose(load, TargetsConfig(), qualities(rows), found.noise)
-        for load in found.loads
+        workload.name: choose(workload, TargetsConfig(), qualities(rows), found.noise)
+        for workload in found.workloads
     }
     assert choices["base"].candidate == "w4a16"
     assert choices["interactive"].candidate is None
@@ -222,7 +224,7 @@ def test_where_nothing_was_judged_the_headline_says_so() -> None:
 def test_pruned_weights_are_no_headline_unless_they_were_judged() -> None:
     rows = runs(timed("original", 1.0), timed("w8a8", 0.8), timed("sparse", 0.6))
     for row in rows:
-        row.environment["pruned"] = row.checkpoint == "sparse"
+        row.environment.pruned = row.checkpoint == "sparse"
     for choice in (chosen(rows), mixed(rows, {})):
         assert choice.candidate == "w8a8"
         assert any("sparse" in words for words in choice.changes)
@@ -234,11 +236,11 @@ def test_memory_that_is_not_known_wins_no_tie() -> None:
     rows = runs(timed("original", 1.0), timed("a_known", 0.5), timed("another", 0.5))
     for row in rows:
         if row.checkpoint == "a_known":
-            row.memory["weights_gib"] = 14.0
+            row.memory.weights_gib = 14.0
         elif row.checkpoint == "another":
-            row.memory = {}
-    rows += [accuracy_row(name, 1.0, "no loss seen") for name in ("a_known", "another")]
-    assert chosen(rows).candidate == "a_known"
+            row.memory = Memory()
+    judged = [accuracy_row(name, 1.0, "no loss seen") for name in ("a_known", "another")]
+    assert chosen([*rows, *judged]).candidate == "a_known"
 
 
 def test_what_may_not_be_served_is_no_other_winner() -> None:
@@ -250,15 +252,15 @@ def test_what_may_not_be_served_is_no_other_winner() -> None:
 def test_a_target_that_was_not_measured_is_not_met() -> None:
     rows = runs(timed("original", 1.0))
     for row in rows:
-        del row.values["ttft_last_s"], row.values["tpot_median_s"]
-        row.memory = {}
+        row.values = without(row.values, "ttft_last_s", "tpot_median_s")
+        row.memory = Memory()
     for target in ("ttft_ms", "tpot_ms", "max_memory_gib"):
         assert chosen(rows, TargetsConfig(**{target: 1e9})).candidate is None
 
 
 def test_a_checkpoint_that_answers_no_numbers_is_broken_though_its_row_is_invalid() -> None:
     broken = accuracy_row("w4a16", 0.1, "broken")
-    broken.values.pop("recovery")
+    broken.values = without(broken.values, "recovery")
     broken.invalid = ["perplexity is no number"]
     choice = chosen([*THREE, broken])
     assert choice.candidate == "original"
@@ -268,21 +270,21 @@ def test_a_checkpoint_that_answers_no_numbers_is_broken_though_its_row_is_invali
 def test_equal_quality_on_both_sides_of_all_of_it_leaves_the_choice_to_memory() -> None:
     rows = runs(timed("original", 1.0), timed("large", 0.5), timed("small", 0.5))
     for row in rows:
-        row.memory["weights_gib"] = 4.0 if row.checkpoint == "small" else 14.0
-    rows += [accuracy_row("large", 1.0002, "no loss seen")]
-    rows += [accuracy_row("small", 0.9998, "no loss seen")]
-    assert chosen(rows).candidate == "small"
+        row.memory.weights_gib = 4.0 if row.checkpoint == "small" else 14.0
+    judged = [accuracy_row("large", 1.0002, "no loss seen")]
+    judged += [accuracy_row("small", 0.9998, "no loss seen")]
+    assert chosen([*rows, *judged]).candidate == "small"
 
 
 def test_memory_is_never_more_than_the_cache_that_there_was() -> None:
     rows = runs(Cell("original", STEADY, batch=1000, inputs=1000))
-    found = grounds(rows)[0].loads[0].entries[0]
+    found = comparison_groups(rows)[0].workloads[0].entries[0]
     assert need_gib(found) == pytest.approx(15 + 1000 / 1024)
 
 
 def test_accuracy_of_other_weights_with_the_same_name_says_nothing() -> None:
     other = accuracy_row("w8a8", 0.5, "loss")
-    other.environment["checkpoint_sha256"] = "another"
+    other.environment.checkpoint_sha256 = "another"
     assert chosen([*runs(timed("original", 1.0), timed("w8a8", 0.8)), other]).quality is None
 
 

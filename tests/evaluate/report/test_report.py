@@ -4,16 +4,16 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.gather import make_report
-from evaluate.report.story import write_report
-from evaluate.results.rows import Row
+from evaluate.report.contents import make_report
+from evaluate.report.writing import write_report
+from evaluate.results.rows import ProfileRow, Row, SensitivityRow, line_content
 from tests.conftest import Run
+from tests.evaluate.made_rows import failed_row, row_with, skipped_row
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 EVIL = "w8a8<script>alert(1)</script>|\"'&"
@@ -56,8 +56,8 @@ def test_a_bad_line_is_named_the_rest_is_reported_and_the_exit_is_not_0(
     run_command: Run, tmp_path: Path
 ) -> None:
     results = write(tmp_path / "results.jsonl", SPEED)
-    old = json.dumps(asdict(SPEED[0]) | {"schema": 1})
-    nan = json.dumps(asdict(SPEED[0])).replace('"latency_s": 1.0', '"latency_s": NaN')
+    old = json.dumps(line_content(SPEED[0]) | {"schema": 1})
+    nan = json.dumps(line_content(SPEED[0])).replace('"latency_s": 1.0', '"latency_s": NaN')
     assert "NaN" in nan
     with results.open("a") as file:
         file.write(f"{{broken\n{old}\n{nan}\n")
@@ -73,7 +73,7 @@ def test_duplicates_count_once_and_are_said(tmp_path: Path) -> None:
     one, other = (write(tmp_path / f"{name}.jsonl", SPEED) for name in "ab")
     report = make_report(ReportConfig(results=[str(one), str(other)]))
     assert "10 rows stand there more than once and count once" in report.notes
-    assert {len(e.cell.valid) for g in report.grounds for e in g.loads[0].entries} == {5}
+    assert {len(e.cell.valid) for g in report.groups for e in g.workloads[0].entries} == {5}
 
 
 def test_other_gpus_versions_and_no_original_are_shown_apart(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_no_results_are_bad_input(run_command: Run, tmp_path: Path) -> None:
 
 
 def test_names_and_errors_are_escaped(tmp_path: Path) -> None:
-    failed = Row("failed", "qwen3-8b", EVIL, EVIL, 0, "", reason=EVIL)
+    failed = failed_row(EVIL, EVIL, EVIL)
     rows = SPEED + runs(Cell(EVIL, [0.7, 0.71, 0.7], measure="interactive"))
     markdown, page = written([*rows, failed], tmp_path)
     assert "<script>alert" not in markdown
@@ -125,8 +125,8 @@ def test_invalid_runs_outliers_and_failures_are_listed(tmp_path: Path) -> None:
     rows = SPEED + runs(Cell("fp8", [0.7, 0.7, 0.7, 0.7, 3.0]))
     rows[-1].repeat = 4
     rows[0].invalid = ["the GPU was throttled"]
-    failed = Row("failed", "qwen3-8b", "w4a16", "base", 0, "", reason="out of memory")
-    skipped = Row("skipped", "qwen3-8b", "w4a16", "long_context", 0, "", reason="too long")
+    failed = failed_row("w4a16", "base", "out of memory")
+    skipped = skipped_row("w4a16", "long_context", "too long")
     markdown, page = written([*rows, failed, skipped], tmp_path)
     for words in (
         "original, interactive, run 1: invalid, the GPU was throttled",
@@ -147,16 +147,20 @@ def test_engines_profiles_layers_and_published_figures_are_shown(tmp_path: Path)
             for n in (1, 64, 4096)
         ),
     )
-    profile = Row(
-        "profile", "qwen3-8b", "w8a8", "interactive", 0, "",
+    profile = row_with(
+        ProfileRow,
+        checkpoint="w8a8",
+        measure="interactive",
         values={"window_s": 1.0, "kinds_s": {"matrix products": 0.7, "gaps": 0.3}},
         environment={"engine": "vllm"},
-    )  # fmt: skip
+    )
     blocks = [{"block": f"model.layers.{n}", "divergence": 0.1 * n, "bytes": 2**20} for n in (1, 2)]
-    layers = Row(
-        "sensitivity", "qwen3-8b", "w4a16", "sensitivity", 0, "",
+    layers = row_with(
+        SensitivityRow,
+        checkpoint="w4a16",
+        measure="sensitivity",
         values={"blocks": blocks, "worth_ignoring": ["model.layers.2"]},
-    )  # fmt: skip
+    )
     markdown, page = written([*rows, profile, layers], tmp_path)
     for title in (
         "Engines side by side",

@@ -1,4 +1,4 @@
-"""What the report says in words: of loads, of intervals, and of one setup alone."""
+"""What the report says in words: of workloads, of intervals, and of one setup alone."""
 
 import io
 from pathlib import Path
@@ -8,12 +8,14 @@ import pytest
 from rich.console import Console
 
 from conf.schema.report import ReportConfig
-from evaluate.report.decide.gather import make_report
-from evaluate.report.show.load_text import load_words
+from evaluate.report.contents import make_report
+from evaluate.report.show.records import Median
 from evaluate.report.show.sentences import sentence_lists
-from evaluate.report.show.tables import measured
+from evaluate.report.show.tables import with_interval
 from evaluate.report.show.terminal_tables import PLUS_MINUS, plus_minus, speed_table
-from evaluate.report.story import write_report
+from evaluate.report.show.workload_text import workload_text
+from evaluate.report.writing import write_report
+from evaluate.results.row_types import WorkloadSettings
 from evaluate.results.summary import summarize
 from tests.evaluate.report.made import Cell, runs, write
 
@@ -33,12 +35,12 @@ SPREAD = [1.0, 1.02, 0.98, 1.01]
             "16,384 tokens in, TTFT target 500 ms",
         ),
         ({"rate": 2.5, "shared_prefix": 12}, "2.5 requests/s arriving, shared prefix 12"),
-        ({"batch": None, "input_tokens": "many"}, "input tokens many"),
+        ({"input_tokens": 8, "prefix": None, "shape": "many"}, "8 tokens in, shape many"),
         ({}, ""),
     ],
 )
 def test_a_load_in_words(settings: dict[str, Any], words: str) -> None:
-    assert load_words(settings) == words
+    assert workload_text(WorkloadSettings(**settings)) == words
 
 
 def test_plus_minus_is_one_quantity_in_the_terminal_in_markdown_and_on_the_page(
@@ -48,9 +50,8 @@ def test_plus_minus_is_one_quantity_in_the_terminal_in_markdown_and_on_the_page(
     summary = summarize(SPREAD)
     half = f"{(summary.high - summary.low) / 2 / summary.median:.1%}"
     assert plus_minus(summary.median, summary.low, summary.high) == half
-    record = {"latency_s": summary.median, "latency_s_low": summary.low}
-    record["latency_s_high"] = summary.high
-    assert measured("latency_s")(record).endswith(f"±{half}")
+    shown = with_interval(Median(summary.median, summary.low, summary.high))
+    assert shown.endswith(f"±{half}")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(speed_table(rows, 0.1))
     terminal = console.export_text()

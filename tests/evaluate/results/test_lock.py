@@ -13,7 +13,7 @@ import pytest
 from conf.errors import QuantlineError
 from evaluate import command
 from evaluate.results.lock import only_writer
-from evaluate.results.rows import append, read
+from evaluate.results.results_file import append, read
 from tests.conftest import Run, evaluate_config
 from tests.evaluate.results.rows_of_each_kind import failed_row, quick_row
 

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from evaluate.results.cells import Cell
-from evaluate.results.restart_noise import Noise, Spread, are_apart, learned, noise_of, ratio_of
-from evaluate.results.rows import Row
+from evaluate.results.restart_noise import (
+    Noise,
+    NoiseEstimate,
+    are_apart,
+    cell_ratio,
+    noise_estimate,
+    noise_of,
+)
+from evaluate.results.row_types import Limit, Startup
 from evaluate.results.significance import STATED_START, Sample, Start, compare
+from tests.evaluate.made_rows import speed_row, without
 
 LOADS = [f"load_{number}" for number in range(7)]
 WITHOUT_TWINS = "load_7"
@@ -31,14 +39,14 @@ def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> dict
         }
 
     known = {kind: [start() for _ in range(starts)] for kind in map(str, range(kinds))}
-    noise = learned(
+    noise = noise_estimate(
         {load: {kind: [one[load] for one in known[kind]] for kind in known} for load in LOADS}
     )
     one, other = start(), start()
     return {load: abs(one[load] - other[load]) <= margin(noise, load) for load in loads}
 
 
-def margin(spread: Spread, load: str) -> float:
+def margin(spread: NoiseEstimate, load: str) -> float:
     """How far two starts of the same may lie apart, as logarithm."""
     side = Sample((Start((0.0, 0.0)),))
     ratio = compare(side, side, Noise(starts=spread).of(load))
@@ -59,32 +67,34 @@ def test_margins_cover_what_they_say(kinds: int, starts: int, shared: float) -> 
 def test_a_restless_load_has_a_wide_margin_and_leaves_the_others_theirs() -> None:
     calm = {load: {"w8a8": [0.0, 0.004, -0.004]} for load in LOADS}
     restless = calm | {"load_0": {"w8a8": [0.0, 0.1, -0.02]}}
-    assert margin(learned(restless), "load_0") > 0.1
-    assert margin(learned(restless), "load_1") == margin(learned(calm), "load_1") < 0.03
+    assert margin(noise_estimate(restless), "load_0") > 0.1
+    assert (
+        margin(noise_estimate(restless), "load_1") == margin(noise_estimate(calm), "load_1") < 0.03
+    )
 
 
 def test_a_load_without_twins_has_what_is_usual_and_one_pair_alone_is_too_little() -> None:
     loads = {load: {"w8a8": [0.0, 0.01]} for load in LOADS}
-    assert margin(learned(loads), "another") <= 1.96 * math.sqrt(2) * STATED_START * 1.001
+    assert margin(noise_estimate(loads), "another") <= 1.96 * math.sqrt(2) * STATED_START * 1.001
     restless = loads | {"load_0": {"w8a8": [0.0, 0.1]}}
-    assert margin(learned(restless), "another") > 1.5 * margin(learned(loads), "another")
+    assert margin(noise_estimate(restless), "another") > 1.5 * margin(
+        noise_estimate(loads), "another"
+    )
     stated = 1.96 * math.sqrt(2) * STATED_START
-    one_pair = learned({"load_0": {"w8a8": [0.0, 0.01]}})
+    one_pair = noise_estimate({"load_0": {"w8a8": [0.0, 0.01]}})
     assert margin(one_pair, "load_0") == pytest.approx(stated, rel=1e-3)
-    assert margin(Spread(), "load_0") == pytest.approx(stated, rel=1e-3)
-    assert learned({"load_0": {"w8a8": [0.0], "fp8": [1.0]}}).members == 0
+    assert margin(NoiseEstimate(), "load_0") == pytest.approx(stated, rel=1e-3)
+    assert noise_estimate({"load_0": {"w8a8": [0.0], "fp8": [1.0]}}).members == 0
 
 
 def cell(checkpoint: str, latencies: list[float], **facts: Any) -> Cell:
     """The same to the engine as any other, but for the facts that are given."""
-    found = Cell("base", checkpoint, checkpoint)
+    found = Cell("base", checkpoint)
     for repeat, latency in enumerate(latencies):
-        environment = {"quantization_sha256": "w8a8"} | facts.get("environment", {})
-        row = Row("speed", facts.get("model", "tiny"), checkpoint, "base", repeat, checkpoint)
-        row.environment, row.kernels = environment, facts.get("kernels", {})
-        row.memory, row.limit = facts.get("memory", {}), facts.get("limit", {})
-        row.values = {"latency_s": latency, "ttft_last_s": latency**2}
-        found.valid.append(row)
+        given = {"checkpoint": checkpoint, "repeat": repeat} | facts
+        given["environment"] = {"quantization_sha256": "w8a8"} | facts.get("environment", {})
+        given["values"] = {"latency_s": latency, "ttft_last_s": latency**2}
+        found.valid.append(speed_row(**given))
     return found
 
 
@@ -121,7 +131,7 @@ def test_twins_have_two_runs_and_a_known_format_and_stand_in_one_part() -> None:
     assert noise_of([{"base": [one, cell("ptq", [1.1])]}]).starts.members == 0
     for member in (one, other):
         for row in member.valid:
-            del row.environment["quantization_sha256"]
+            row.environment = without(row.environment, "quantization_sha256")
     assert noise_of([{"base": [one, other]}]).starts.members == 0
 
 
@@ -147,7 +157,7 @@ def test_twins_on_two_machines_widen_only_what_is_compared_across_them() -> None
     assert (noise.starts.members, noise.machines.members) == (2, 2)
     assert noise.starts.usual == pytest.approx(0.001 / math.sqrt(2), rel=0.01)
     assert noise.machines.usual == pytest.approx(0.048 / math.sqrt(2), rel=0.02)
-    near, far = (ratio_of(here[0], other, noise, "base") for other in (here[1], there))
+    near, far = (cell_ratio(here[0], other, noise, "base") for other in (here[1], there))
     assert near is not None
     assert far is not None
     assert math.log(near.high / near.ratio) < math.log(far.high / far.ratio) / 3
@@ -157,7 +167,7 @@ def test_two_machines_say_nothing_of_the_starts_on_one() -> None:
     one, other = cell("gptq", [1.0, 1.0], **on(4250.0)), cell("ptq", TWIN, **on(4428.0))
     noise = noise_of([{"base": [one, other]}])
     assert noise.starts.members == 0
-    near = ratio_of(one, cell("fp8", [1.0, 1.0], **on(4250.0)), noise, "base")
+    near = cell_ratio(one, cell("fp8", [1.0, 1.0], **on(4250.0)), noise, "base")
     assert near is not None
     assert near.stated
     assert "2 machines" in str(noise)
@@ -192,11 +202,11 @@ def test_a_cell_that_was_measured_in_two_starts_is_its_own_twin() -> None:
     one = cell("fp8", [1.0, 1.001, 1.03, 1.031, 1.2])
     assert noise_of([{"base": [one]}]).starts.members == 0
     for row, start in zip(one.valid, (100.0, 100.0, 47.5, 47.5, 60.0), strict=True):
-        row.startup = {"start_s": start}
+        row.startup = Startup(start_s=start)
     noise = noise_of([{"base": [one]}])
     assert (noise.starts.members, noise.starts.kinds) == (2, 1)
     assert noise.starts.usual == pytest.approx(0.03 / math.sqrt(2), rel=0.02)
     for row, bandwidth in zip(one.valid, (4250.0, 4250.0, 4428.0, 4428.0, 4428.0), strict=True):
-        row.limit = on(bandwidth)["limit"]
+        row.limit = Limit(**on(bandwidth)["limit"])
     resumed = noise_of([{"base": [one]}])
     assert (resumed.starts.members, resumed.machines.members) == (0, 2)

@@ -13,11 +13,13 @@ import pytest
 from conf.errors import QuantlineError
 from conf.schema.report import CompareConfig, ReportConfig
 from evaluate import compare
+from evaluate.report import contents
 from evaluate.report.answer import answer
-from evaluate.report.decide import gather
 from evaluate.report.show.markdown import write_markdown
-from evaluate.results.recorder import Ledger
-from evaluate.results.rows import Row, append, misfit, read
+from evaluate.results.recorder import Recorder
+from evaluate.results.results_file import append, misfit, read, row_of
+from evaluate.results.row_types import Environment
+from evaluate.results.rows import QuickAccuracyRow, SpeedRow, line_content
 from tests.conftest import ROOT, Run, evaluate_config
 from tests.evaluate.results.rows_of_each_kind import all_kinds, quick_row
 
@@ -32,6 +34,25 @@ def test_every_recorded_row_is_a_row(path: Path) -> None:
     rows, faults = read(path)
     assert rows
     assert faults == []
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_row_is_written_as_it_was_read(path: Path) -> None:
+    """To the digit, and in the order of its fields; also rows of before a field was added."""
+    for line in path.read_text().splitlines():
+        content = json.loads(line)
+        again = line_content(row_of(content))
+        assert json.dumps({name: again[name] for name in content}) == json.dumps(content)
+
+
+def test_fields_of_newer_files_are_kept() -> None:
+    content = speed()
+    for part in ("values", "memory", "startup"):
+        content[part]["newer"] = 7
+    for part in ("settings", "limit", "environment", "requests"):
+        content[part]["newer"] = {"any": ["value", None]}
+    again = line_content(row_of(content))
+    assert {name: again[name] for name in content} == content
 
 
 def test_a_row_of_every_kind_is_a_row() -> None:
@@ -195,11 +216,13 @@ def test_a_file_of_another_make_is_refused_whole(tmp_path: Path) -> None:
 def test_names_that_are_no_text_are_written_so_that_they_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     row = quick_row()
-    row.environment = row.environment | {"command": "python \udcff", "variables": {"A": "\udcff"}}
+    row.environment = row.environment.with_fields(
+        command="python \udcff", variables={"A": "\udcff"}
+    )
     append(path, row)
     rows, faults = read(path)
     assert faults == []
-    assert rows[0].environment["command"] == "python ?"
+    assert rows[0].environment.command == "python ?"
 
 
 def places(value: Any, place: Place = ()) -> list[Place]:
@@ -255,7 +278,7 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any damage is either named, or leaves a row that everything can read."""
-    monkeypatch.setattr(gather, "charts", lambda *_: [])  # drawing takes a second each time
+    monkeypatch.setattr(contents, "charts", lambda *_: [])  # drawing takes a second each time
     chance = random.Random(17)
     rows = all_kinds()
     path, whole = tmp_path / "results.jsonl", tmp_path / "whole.jsonl"
@@ -265,7 +288,7 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
         "model": "qwen3-8b", "device": "NVIDIA H200", "cpu": "",
     }  # fmt: skip
     readers: list[Callable[[], object]] = [
-        lambda: write_markdown(gather.make_report(ReportConfig(results=[str(path)])), tmp_path),
+        lambda: write_markdown(contents.make_report(ReportConfig(results=[str(path)])), tmp_path),
         lambda: compare.main(CompareConfig(results=[str(path), str(whole)])),
         lambda: answer(request),
     ]
@@ -298,24 +321,26 @@ def test_an_evaluation_that_goes_on_names_a_damaged_line_and_leaves_it(
     path = tmp_path / "results.jsonl"
     lines = [json.dumps(speed()), json.dumps(put(speed(), "values.latency_s", 0)), '{"kind": "sp']
     path.write_text("\n".join(lines))  # a run that was killed left the last one
-    ledger = Ledger(evaluate_config("model=tiny", f"results={path}"))
-    assert len(ledger.before) == 1
+    recorder = Recorder(evaluate_config("model=tiny", f"results={path}"), Environment(device="cpu"))
+    assert len(recorder.before) == 1
     said = capsys.readouterr().err
     assert f"{path}:2: values.latency_s is 0" in said
     assert f"{path}:3: no JSON" in said
-    ledger._keep(quick_row())
+    recorder.record(QuickAccuracyRow, "w8a8", "quick", "key", values=quick_row().values)
     assert path.read_text().splitlines()[:3] == lines
     assert [row.kind for row in read(path)[0]] == ["speed", "accuracy"]
 
 
 def test_a_run_that_could_not_be_read_again_is_recorded_as_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    ledger = Ledger(evaluate_config("model=tiny", f"results={path}"))
-    good, bad = Row(**speed()), Row(**put(speed(), "values.latency_s", -1.0))
-    for row in (good, bad):
-        ledger._keep(row)
+    recorder = Recorder(evaluate_config("model=tiny", f"results={path}"), Environment(device="cpu"))
+    for latency in (speed()["values"]["latency_s"], -1.0):
+        content = put(speed(), "values.latency_s", latency)
+        names = ("values", "requests", "settings", "invalid", "environment")
+        fields = {name: content[name] for name in names}
+        recorder.record(SpeedRow, "original", "interactive", "key", **fields)
     rows, faults = read(path)
     assert faults == []
     assert [row.kind for row in rows] == ["speed", "failed"]
     assert "the run cannot be kept: values.latency_s is -1.0" in rows[1].reason
-    assert [failure.exit_code for failure in ledger.failures] == [3]
+    assert [failure.exit_code for failure in recorder.failures] == [3]

@@ -3,17 +3,25 @@
 import json
 import multiprocessing
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.results.rows import SCHEMA, Row, append, current, read
+from evaluate.results.results_file import append, read
+from evaluate.results.row_values import SpeedValues
+from evaluate.results.rows import SCHEMA, Row, SpeedRow, current, line_content
 
 
 def row(number: int, size: int = 1) -> Row:
-    return Row("speed", "tiny", "original", "base", number, "key", reason="x" * size)
+    return SpeedRow(
+        model="tiny",
+        checkpoint="original",
+        measure="base",
+        repeat=number,
+        key="key",
+        reason="x" * size,
+    )
 
 
 def write_many(path: Path, start: int) -> None:
@@ -39,7 +47,7 @@ def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     append(path, row(0))
     strange = row(1)
-    strange.values = {"latency_s": float("nan")}
+    strange.values = SpeedValues.model_construct(latency_s=float("nan"))
     with pytest.raises(ValueError):
         append(path, strange)
     assert len(path.read_text().splitlines()) == 1
@@ -82,7 +90,7 @@ def test_a_line_of_another_make_is_named(
     tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(asdict(row(0)) | change) + "\n")
+    path.write_text(json.dumps(line_content(row(0)) | change) + "\n")
     append(path, row(1))
     rows, faults = read(path)
     assert [found.repeat for found in rows] == [1]

@@ -8,14 +8,14 @@ from evaluate.results.significance import (
     STATED_DRIFT,
     STATED_MACHINE,
     STATED_START,
-    LoadNoise,
     Measured,
     Ratio,
     Sample,
     Start,
+    WorkloadNoise,
     compare,
     drift,
-    pooled,
+    pooled_variance,
     sample,
     variance,
 )
@@ -48,11 +48,15 @@ def two(ones: list[list[float]], others: list[list[float]]) -> tuple[Sample, Sam
     return sides[0], sides[1]
 
 
-def measured(*sides: Sample) -> LoadNoise:
-    return LoadNoise(starts=pooled([[start.mean for start in side.starts] for side in sides]))
+def measured(*sides: Sample) -> WorkloadNoise:
+    return WorkloadNoise(
+        starts=pooled_variance([[start.mean for start in side.starts] for side in sides])
+    )
 
 
-def ratio(one: Sample, other: Sample, noise: LoadNoise | None = None, apart: bool = False) -> Ratio:
+def ratio(
+    one: Sample, other: Sample, noise: WorkloadNoise | None = None, apart: bool = False
+) -> Ratio:
     found = compare(one, other, noise, apart)
     assert found is not None
     return found
@@ -102,34 +106,34 @@ def test_a_tie_that_a_second_start_would_decide_is_marked() -> None:
 def test_noise_of_other_workloads_stands_in_and_lifts_a_lucky_one() -> None:
     one, other = two([[1.0, 1.001]], [[1.02, 1.021]])
     assert not ratio(one, other).differs
-    assert ratio(one, other, LoadNoise(usual=Measured(0.001**2, 40))).differs
+    assert ratio(one, other, WorkloadNoise(usual=Measured(0.001**2, 40))).differs
     pair = two([[1.0], [1.0]], [[1.01], [1.01]])
     lucky = measured(*pair)
     assert ratio(*pair, lucky).differs
-    lifted = LoadNoise(starts=lucky.starts, usual=Measured(0.01**2, 8))
+    lifted = WorkloadNoise(starts=lucky.starts, usual=Measured(0.01**2, 8))
     assert not ratio(*pair, lifted).differs
 
 
 def test_one_pair_of_starts_is_too_little_to_go_by() -> None:
     one, other = two([[1.0, 1.001]], [[1.02, 1.021]])
-    assert ratio(one, other, LoadNoise(starts=Measured(1e-8, 1))).stated
+    assert ratio(one, other, WorkloadNoise(starts=Measured(1e-8, 1))).stated
 
 
 def test_a_pair_that_is_noisier_than_the_others_is_judged_by_its_own_starts() -> None:
     one, other = two([[1.0], [1.2]], [[1.3], [1.5]])
-    calm = LoadNoise(starts=Measured((0.001**2 * 14 + 0.02 * 2) / 16, 16))
+    calm = WorkloadNoise(starts=Measured((0.001**2 * 14 + 0.02 * 2) / 16, 16))
     own = measured(one, other)
     assert ratio(one, other, calm).low == pytest.approx(ratio(one, other, own).low)
 
 
 def test_a_setup_of_one_start_is_never_taken_as_quieter_than_its_runs() -> None:
     one, other = two([[1.0, 1.3, 0.8]], [[1.2, 1.5, 1.0]])
-    assert not ratio(one, other, LoadNoise(usual=Measured(1e-8, 20))).differs
+    assert not ratio(one, other, WorkloadNoise(usual=Measured(1e-8, 20))).differs
 
 
 def test_two_machines_are_compared_with_what_machines_differ_by() -> None:
     one, other = two([[1.0, 1.0], [1.0, 1.0]], [[1.05, 1.05], [1.05, 1.05]])
-    noise = LoadNoise(starts=Measured(1e-8, 8))
+    noise = WorkloadNoise(starts=Measured(1e-8, 8))
     assert ratio(one, other, noise).differs
     stated = ratio(one, other, noise, apart=True)
     assert math.log(stated.high / stated.ratio) > 1.96 * math.sqrt(2) * STATED_MACHINE
@@ -139,8 +143,8 @@ def test_two_machines_are_compared_with_what_machines_differ_by() -> None:
 
 def test_more_comparisons_take_wider_intervals() -> None:
     one, other = two([[1.0] * 3], [[1.035] * 3])
-    assert ratio(one, other, LoadNoise(comparisons=1)).differs
-    assert not ratio(one, other, LoadNoise(comparisons=36)).differs
+    assert ratio(one, other, WorkloadNoise(comparisons=1)).differs
+    assert not ratio(one, other, WorkloadNoise(comparisons=36)).differs
 
 
 def test_fewer_than_two_runs_tell_nothing() -> None:
@@ -167,11 +171,11 @@ def test_runs_that_show_no_drift_allow_for_less() -> None:
 
 def test_variances_are_pooled_within_groups() -> None:
     groups = [[1.0, 2.0], [5.0, 7.0, 9.0], [3.0]]
-    found = pooled(groups)
+    found = pooled_variance(groups)
     assert found is not None
     assert found.degrees == 3
     assert found.variance == pytest.approx((variance(groups[0]) + 2 * variance(groups[1])) / 3)
-    assert pooled([[1.0], [2.0]]) is None
+    assert pooled_variance([[1.0], [2.0]]) is None
 
 
 DRAWS = 400

@@ -5,9 +5,10 @@ import math
 import pytest
 
 from evaluate.results.cells import cells
-from evaluate.results.restart_noise import Noise, ratio_of
-from evaluate.results.rows import Row
+from evaluate.results.restart_noise import Noise, cell_ratio
+from evaluate.results.rows import SpeedRow
 from evaluate.results.summary import outliers, percentile, summarize
+from tests.evaluate.made_rows import speed_row
 
 
 def test_middle_deviation_and_interval() -> None:
@@ -45,7 +46,7 @@ def test_nothing_is_thrown_out_lightly(values: list[float]) -> None:
 def test_runs_that_disagree_are_not_ranked() -> None:
     """An average of 1527, 4153 and 3907 once put a recipe last."""
     rows = [
-        Row("speed", "m", "sparse", "base", n, "k", values={"latency_s": 1e3 / value})
+        speed_row(repeat=n, values={"latency_s": 1e3 / value})
         for n, value in enumerate([1527.0, 4153.0, 3907.0])
     ]
     (cell,) = cells(rows)
@@ -56,33 +57,36 @@ def test_runs_that_disagree_are_not_ranked() -> None:
 def test_an_open_loop_is_ranked_by_its_requests() -> None:
     """It lasts as long as requests keep coming, however fast they are answered."""
     rows = [
-        Row(
-            "speed", "m", name, "rate_1", repeat, name,
+        speed_row(
+            checkpoint=name,
+            measure="rate_1",
+            repeat=repeat,
+            key=name,
             values={"latency_s": 30.0, "request_latency_median_s": seconds + 0.001 * repeat},
             settings={"rate": 1.0},
         )
         for name, seconds in (("original", 1.0), ("w8", 0.5))
         for repeat in range(3)
-    ]  # fmt: skip
+    ]
     found = cells(rows)
-    ratio = ratio_of(found[1], found[0], Noise(), "rate_1")
+    ratio = cell_ratio(found[1], found[0], Noise(), "rate_1")
     assert ratio is not None
     assert ratio.ratio == pytest.approx(2.0, rel=0.01)
 
 
 def test_an_invalid_run_is_in_no_figure() -> None:
     rows = [
-        Row("speed", "m", "original", "base", 0, "k", values={"latency_s": 1.0}),
-        Row("speed", "m", "original", "base", 1, "k", {"latency_s": 9.0}, invalid=["shared"]),
+        speed_row(values={"latency_s": 1.0}),
+        speed_row(repeat=1, values={"latency_s": 9.0}, invalid=["shared"]),
     ]
     (cell,) = cells(rows)
     assert cell.values("latency_s") == [1.0]
     assert len(cell.invalid) == 1
 
 
-def started(start: int, latencies: list[float]) -> list[Row]:
+def started(start: int, latencies: list[float]) -> list[SpeedRow]:
     return [
-        Row("speed", "m", "w8", "base", n, "k", values={"latency_s": latency}, start=start)
+        speed_row(checkpoint="w8", repeat=n, values={"latency_s": latency}, start=start)
         for n, latency in enumerate(latencies)
     ]
 

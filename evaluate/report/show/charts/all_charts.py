@@ -1,15 +1,18 @@
 """The charts, as Vega-Lite: one description serves the page and the plots beside the Markdown."""
 
+from collections.abc import Callable, Sequence
+
 from evaluate.report.show.charts import side_charts, speed_charts
 from evaluate.report.show.charts.drawing import Chart, Names
-from evaluate.report.show.sets import Sets
+from evaluate.report.show.record_sets import RecordSets
+from evaluate.report.show.records import Record
 
 
-def charts(sets: Sets, names: Names) -> list[Chart]:
+def charts(sets: RecordSets, names: Names) -> list[Chart]:
     """Every chart that the records have something for."""
-    compared = [record for record in sets.cells if record["speedup"] is not None]
-    judged = [r for r in sets.cells if r["recovery"] is not None and r["verdict"] != "the original"]
-    makers = (
+    compared = [record for record in sets.cells if record.speedup.ratio is not None]
+    judged = [r for r in sets.cells if r.recovery is not None and r.verdict != "the original"]
+    makers: list[tuple[Sequence[Record], Callable[[Names], Chart]]] = [
         (compared, speed_charts.overview),
         (judged, speed_charts.frontier),
         (sets.batches, speed_charts.batches),
@@ -21,5 +24,5 @@ def charts(sets: Sets, names: Names) -> list[Chart]:
         (sets.profiles, side_charts.profiles),
         (sets.sensitivity, side_charts.sensitivity),
         (sets.sweep, side_charts.published),
-    )
-    return [make(names.of(found)) for found, make in makers if found]
+    ]
+    return [make(names.of(records)) for records, make in makers if records]

@@ -1,10 +1,13 @@
 """What all charts share: colours, sizes, hovers, and a description for screen readers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import altair
+
+from evaluate.report.show.records import Record
 
 CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
 KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
@@ -49,8 +52,8 @@ class Chart:
     value: str = ""
     """What a record must have to be drawn."""
 
-    def draws(self, record: dict[str, Any]) -> bool:
-        return not self.value or record.get(self.value) is not None
+    def draws(self, record: Record) -> bool:
+        return not self.value or record.content().get(self.value) is not None
 
 
 @dataclass
@@ -62,9 +65,9 @@ class Names:
     shown: list[str] = field(default_factory=list)
     """The candidates that a chart's legend names."""
 
-    def of(self, found: list[dict[str, Any]]) -> "Names":
+    def of(self, records: Sequence[Record]) -> "Names":
         """For a chart of these records."""
-        drawn = {record.get("candidate") for record in found}
+        drawn = {record.content().get("candidate") for record in records}
         return replace(self, shown=[name for name in self.candidates if name in drawn])
 
     @property

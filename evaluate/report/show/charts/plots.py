@@ -5,7 +5,7 @@ from pathlib import Path
 
 import vl_convert
 
-from evaluate.report.decide.gather import Report
+from evaluate.report.contents import Report
 from evaluate.report.show.charts.drawing import (
     COLUMN,
     COLUMNS_A_PANEL,
@@ -13,8 +13,8 @@ from evaluate.report.show.charts.drawing import (
     grid_params,
     with_legend,
 )
-from evaluate.report.show.load_text import load_words
 from evaluate.report.show.records import Record
+from evaluate.report.show.workload_text import workload_text
 
 GRIDS = ("overview", "limits")
 INK, SOFT, LINE, PAPER = "#1d1f21", "#5a6068", "#d9d6ce", "white"
@@ -63,9 +63,9 @@ def plot_inside(chart: Chart, out: Path) -> str:
 def _plot(chart: Chart, report: Report) -> str:
     """Draws one setup's records, since a plot cannot be filtered; nor can it be scrolled, so that
     a grid leaves out what is a point of a line in another plot, and of a great many the last."""
-    data = drawn_records(chart, report)
+    data = [record.content() for record in drawn_records(chart, report)]
     if chart.name in GRIDS:
-        lines = {point["scenario"] for point in report.sets.batches + report.sets.contexts}
+        lines = {point.scenario for point in report.sets.batches + report.sets.contexts}
         known = [n for n in report.names.scenarios if any(r["scenario"] == n for r in data)]
         names = [name for name in known if name not in lines] or known
         names = names[:COLUMNS_A_PANEL]
@@ -76,15 +76,17 @@ def _plot(chart: Chart, report: Report) -> str:
         columns = len({record["scenario"] for record in data})
         spec["spec"] |= {"width": COLUMN * columns}
         spec["params"] = grid_params(1, columns)
-    loads = {load.name: load_words(load.settings) for g in report.grounds for load in g.loads}
-    data = [record | {"load": loads.get(str(record.get("scenario")), "")} for record in data]
+    texts = {
+        workload.name: workload_text(workload.settings)
+        for group in report.groups
+        for workload in group.workloads
+    }
+    data = [record | {"load": texts.get(str(record.get("scenario")), "")} for record in data]
     svg: str = vl_convert.vegalite_to_svg(spec | {"datasets": {chart.data: data}}, config=LIGHT)
     return svg
 
 
 def drawn_records(chart: Chart, report: Report) -> list[Record]:
     """Those of the first setup that has any."""
-    data = [record for record in report.sets.of(chart.data) if chart.draws(record)]
-    first = data[0]
-    place = [name for name in ("ground", "gpu") if name in first]
-    return [record for record in data if all(record[name] == first[name] for name in place)]
+    records = [r for r in report.sets.by_name()[chart.data] if chart.draws(r)]
+    return [record for record in records if record.plotted_with == records[0].plotted_with]

@@ -9,7 +9,7 @@ from conf.errors import QuantlineError
 from conf.schema.commands import AccuracyConfig
 from evaluate.accuracy.divergence import BROKEN, LOSS, NO_LOSS, SMALL_LOSS
 from evaluate.accuracy.judging import gate
-from evaluate.accuracy.tasks.questions import Answers, own_values, paired_values, pooled, sign_test
+from evaluate.accuracy.tasks.questions import Answers, joined, own_values, paired_values, sign_test
 
 
 def answered(scores: Any, empty_share: float = 0.0) -> Answers:
@@ -48,10 +48,10 @@ def test_the_exact_test_takes_many_questions() -> None:
 def test_the_same_answers_are_no_loss() -> None:
     original, other = with_losses(0, 0, 30, 10)
     values = paired_values(original, other)
-    assert values["verdict"] == NO_LOSS
-    assert values["recovery"] == values["recovery_low"] == values["recovery_high"] == 1
-    assert (values["lost"], values["gained"], values["p_value"]) == (0, 0, 1)
-    assert values["difference"] == values["difference_low"] == values["difference_high"] == 0
+    assert values.verdict == NO_LOSS
+    assert values.recovery == values.recovery_low == values.recovery_high == 1
+    assert (values.lost, values.gained, values.p_value) == (0, 0, 1)
+    assert values.difference == values.difference_low == values.difference_high == 0
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_the_same_answers_are_no_loss() -> None:
     ],
 )
 def test_verdicts(pair: tuple[Answers, Answers], verdict: str) -> None:
-    assert paired_values(*pair)["verdict"] == verdict
+    assert paired_values(*pair).verdict == verdict
 
 
 def test_one_that_no_longer_answers_is_broken() -> None:
     original, other = with_losses(3, 0, 3, 40)
     other.empty_share = 0.9
-    assert paired_values(original, other)["verdict"] == BROKEN
+    assert paired_values(original, other).verdict == BROKEN
     original.empty_share = 0.9
-    assert paired_values(original, other)["verdict"] == NO_LOSS, "the original was as silent"
+    assert paired_values(original, other).verdict == NO_LOSS, "the original was as silent"
 
 
 def test_equal_models_raise_an_alarm_as_seldom_as_stated() -> None:
@@ -86,7 +86,7 @@ def test_equal_models_raise_an_alarm_as_seldom_as_stated() -> None:
         original = chance.random(200) < 0.7
         again = chance.random(200) < 0.7
         other = numpy.where(chance.random(200) < 0.4, again, original)
-        alarms += paired_values(answered(original), answered(other), seed)["verdict"] != NO_LOSS
+        alarms += paired_values(answered(original), answered(other), seed).verdict != NO_LOSS
     assert alarms <= 4
 
 
@@ -98,7 +98,7 @@ def test_a_real_loss_is_found() -> None:
         original = chance.random(400) < 0.7
         noise = chance.random(400) < 0.05
         other = numpy.where(noise, ~original, original) & (chance.random(400) > 0.1)
-        found += paired_values(answered(original), answered(other), seed)["verdict"] == LOSS
+        found += paired_values(answered(original), answered(other), seed).verdict == LOSS
     assert found >= 90
 
 
@@ -109,7 +109,7 @@ def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
         original = chance.random(500) < 0.8
         other = original & (chance.random(500) < 0.9)
         values = paired_values(answered(original), answered(other), seed)
-        hits += values["recovery_low"] <= 0.9 <= values["recovery_high"]
+        hits += values.recovery_low <= 0.9 <= values.recovery_high
     assert hits >= 194
 
 
@@ -117,9 +117,9 @@ def test_scores_between_right_and_wrong_are_compared_too() -> None:
     chance = numpy.random.default_rng(0)
     scores = chance.random(100)
     values = paired_values(answered(scores), answered(scores * 0.9))
-    assert values["lost"] == 100
-    assert values["recovery"] == pytest.approx(0.9)
-    assert values["verdict"] == LOSS
+    assert values.lost == 100
+    assert values.recovery == pytest.approx(0.9)
+    assert values.verdict == LOSS
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -131,25 +131,25 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
 def test_an_original_without_a_right_answer_has_nothing_to_lose() -> None:
     values = paired_values(answered([0, 0]), answered([0, 1]))
-    assert values["verdict"] == NO_LOSS
-    assert "recovery" not in values
+    assert values.verdict == NO_LOSS
+    assert values.recovery is None
 
 
 def test_the_tasks_of_a_group_count_as_one() -> None:
     pairs = [with_losses(5, 0, 30, 10), with_losses(6, 1, 10, 10)]
-    original, other = (pooled(list(side)) for side in zip(*pairs, strict=True))
+    original, other = (joined(list(side)) for side in zip(*pairs, strict=True))
     values = paired_values(original, other)
-    assert (values["questions"], values["lost"], values["gained"]) == (60, 11, 1)
-    assert values["original_score"] == pytest.approx(40 / 60)
+    assert (values.questions, values.lost, values.gained) == (60, 11, 1)
+    assert values.original_score == pytest.approx(40 / 60)
     assert len(set(original.questions)) == 60
 
 
 def test_one_model_alone_has_a_score_and_an_interval() -> None:
     values = own_values(answered([1, 1, 1, 0]))
-    assert values["score"] == 0.75
-    assert values["score_low"] < 0.75 < values["score_high"]
-    assert values["questions"] == 4
-    assert "verdict" not in values
+    assert values.score == 0.75
+    assert values.score_low < 0.75 < values.score_high
+    assert values.questions == 4
+    assert values.verdict is None
 
 
 def test_the_gate_takes_these_values() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from evaluate.accuracy.tasks.samples import Asked, answers, lost_questions, read
+from evaluate.results.row_values import LostQuestion
 
 
 def sample(number: int, right: bool, kept: str = "none", **more: Any) -> dict[str, Any]:
@@ -79,12 +80,12 @@ def test_lost_questions_are_told_in_words() -> None:
     original = asked([sample(0, True), sample(1, True), sample(2, False)])
     other = asked([sample(0, True), sample(1, False), sample(2, True)])
     assert lost_questions(original, other, "acc,none") == [
-        {"question": "question 1", "right": " yes", "original_says": " yes", "it_says": " no"}
+        LostQuestion(question="question 1", right=" yes", original_says=" yes", it_says=" no")
     ]
     before = asked([sample(0, True, filtered_resps=["Paris"], target="Paris")])
     after = asked([sample(0, False, filtered_resps=["London"], target="Paris")])
     (lost,) = lost_questions(before, after, "acc,none")
-    assert (lost["right"], lost["original_says"], lost["it_says"]) == ("Paris", "Paris", "London")
+    assert (lost.right, lost.original_says, lost.it_says) == ("Paris", "Paris", "London")
 
 
 def test_samples_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from conf.schema.commands import ModelConfig, TextSource
 from conf.text import documents
 from evaluate.accuracy.divergence import BROKEN, LOSS
 from evaluate.accuracy.tasks.harness import INTERPRETER, Harness, tasks
-from evaluate.results.rows import Row, read
+from evaluate.results.results_file import read
+from evaluate.results.rows import TaskAccuracyRow
 from tests.conftest import Run
 
 TASKS = Path(__file__).parent
@@ -61,17 +62,18 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
     assert "lost question" in result.stdout
     found = judged(tmp_path)
     original = found["original", "continuations"]
-    assert original.values["score"] > 2 * original.values["chance_score"]
-    assert original.environment["versions"]["lm-eval"]
-    assert found["original", "next_word"].values["metric"] == "exact_match,first_word"
+    assert original.values.score > 2 * original.values.chance_score
+    assert original.environment.versions["lm-eval"]
+    assert found["original", "next_word"].values.metric == "exact_match,first_word"
     damaged = found["zeroed", "continuations"].values
-    assert damaged["verdict"] in (LOSS, BROKEN)
-    assert damaged["p_value"] < 0.01
-    assert damaged["lost"] > damaged["gained"]
-    assert damaged["lost_questions"][0]["question"]
+    assert damaged.verdict in (LOSS, BROKEN)
+    assert damaged.p_value < 0.01
+    assert damaged.lost > damaged.gained
+    assert damaged.lost_questions[0].question
     for row in found.values():
-        kept = tmp_path / row.settings["samples"] / f"{row.settings['task']}.jsonl"
-        assert len(kept.read_text().splitlines()) >= row.values["questions"]
+        settings = row.settings.content()
+        kept = tmp_path / settings["samples"] / f"{settings['task']}.jsonl"
+        assert len(kept.read_text().splitlines()) >= row.values.questions
 
     again = run_command(*command, **LITTLE_MEMORY)
     assert again.returncode == 4, "a gate stays shut"
@@ -80,9 +82,10 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
     assert judged(tmp_path).keys() == found.keys()
 
 
-def judged(folder: Path) -> dict[tuple[str, str], Row]:
-    rows = [row for row in read(folder / "results.jsonl")[0] if row.kind == "accuracy"]
-    found = {(row.checkpoint, row.settings["task"]): row for row in rows}
+def judged(folder: Path) -> dict[tuple[str, str], TaskAccuracyRow]:
+    rows = read(folder / "results.jsonl")[0]
+    rows = [row for row in rows if isinstance(row, TaskAccuracyRow)]
+    found = {(row.checkpoint, row.settings.content()["task"]): row for row in rows}
     assert len(found) == len(rows) == 4
     return found
 

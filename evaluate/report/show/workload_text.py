@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from evaluate.results.row_types import WorkloadSettings
+
 WORDS = {
     "batch": ("{:,} request at once", "{:,} requests at once"),
     "concurrency": (
@@ -17,8 +19,9 @@ WORDS = {
 }
 
 
-def load_words(settings: dict[str, Any]) -> str:
-    """A load's settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
+def workload_text(workload: WorkloadSettings) -> str:
+    """Its settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
+    settings = workload.content()
     names = [
         *(name for name in WORDS if name in settings),
         *(n for n in settings if n not in WORDS),
@@ -27,7 +30,6 @@ def load_words(settings: dict[str, Any]) -> str:
 
 
 def _part(name: str, value: Any) -> str:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name not in WORDS or not is_number:
+    if name not in WORDS:
         return f"{name.replace('_', ' ')} {value}"
     return WORDS[name][value != 1].format(value)

@@ -2,11 +2,12 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from conf.models import MADE_UP
-from evaluate.report.decide.comparable import setups
+from evaluate.report.decide.comparison import grouped
 from evaluate.results.rows import Row
 
 OF_ONE = ("checkpoint_sha256", "quantization_sha256", "weights", "pruned", MADE_UP)
@@ -18,8 +19,8 @@ COMMAND = "command"
 
 
 @dataclass
-class Setting:
-    """Where and how one ground was measured."""
+class HowMeasured:
+    """Where and how one comparison group was measured."""
 
     title: str
     facts: dict[str, str]
@@ -28,21 +29,21 @@ class Setting:
     """What was typed, each once."""
 
 
-def settings(rows: list[Row]) -> list[Setting]:
+def how_measured(rows: Sequence[Row]) -> list[HowMeasured]:
     found = []
-    for ground in setups([row for row in rows if row.environment]):
+    for group in grouped([row for row in rows if row.environment.names]):
         values: dict[str, list[str]] = defaultdict(list)
-        for environment in _different(ground.rows):
+        for environment in _different(group.rows):
             for name, value in environment.items():
-                words = _words(value)
-                if words and words not in values[name]:
-                    values[name].append(words)
-        times = sorted(row.time for row in ground.rows)
+                text = _text(value)
+                if text and text not in values[name]:
+                    values[name].append(text)
+        times = sorted(row.time for row in group.rows)
         commands = values.pop(COMMAND, [])
         names = [name for name in (*ORDER, *sorted(set(values) - set(ORDER))) if values.get(name)]
         facts = {name.replace("_", " "): "; ".join(values[name]) for name in names}
-        facts["measured"] = f"{times[0]} to {times[-1]}, {len(ground.rows)} runs"
-        found.append(Setting(ground.title, facts, commands))
+        facts["measured"] = f"{times[0]} to {times[-1]}, {len(group.rows)} runs"
+        found.append(HowMeasured(group.title, facts, commands))
     return found
 
 
@@ -50,12 +51,13 @@ def _different(rows: list[Row]) -> list[dict[str, Any]]:
     """Each environment once, without what belongs to a single checkpoint."""
     found = {}
     for row in rows:
-        shared = {name: v for name, v in row.environment.items() if name not in OF_ONE}
+        known = row.environment.content()
+        shared = {name: value for name, value in known.items() if name not in OF_ONE}
         found[json.dumps(shared, sort_keys=True)] = shared
     return list(found.values())
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={part}" for name, part in value.items())
     return str(value)

@@ -1,4 +1,4 @@
-"""The story of a report: gather, decide, write, and say the answer."""
+"""The story of a report: read and decide (`contents`), write the files, say the answer."""
 
 import multiprocessing
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from conf.errors import world_fault
 from conf.schema.report import ReportConfig
 from conf.terminal import say
-from evaluate.report.decide.gather import Answer, Report, make_report
+from evaluate.report.contents import Report, make_report
+from evaluate.report.decide.decision import Answer
 from evaluate.report.show.charts.plots import write_plots
 from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.page import library, write_page
@@ -36,4 +37,4 @@ def write_report(config: ReportConfig) -> Report:
 
 def answer_line(answer: Answer) -> str:
     whole = answer.whole
-    return f"{answer.ground.title}: {whole.headline}, {whole.why}"
+    return f"{answer.group.title}: {whole.headline}, {whole.why}"

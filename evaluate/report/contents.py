@@ -1,0 +1,76 @@
+"""Everything that a report shows, before it is written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import bad_input
+from conf.schema.report import ReportConfig, asked
+from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.decide.decision import Answer, decide
+from evaluate.report.show.charts.all_charts import charts
+from evaluate.report.show.charts.drawing import Chart, Names
+from evaluate.report.show.how_measured import HowMeasured, how_measured
+from evaluate.report.show.notes import findings, left_out, notes
+from evaluate.report.show.record_sets import RecordSets, make_sets
+from evaluate.results.merging import merged_rows
+from evaluate.results.rows import Row
+
+
+@dataclass
+class Report:
+    """The decision, and what is shown of the rows that it rests on."""
+
+    config: ReportConfig
+    rows: list[Row]
+    groups: list[ComparisonGroup]
+    answers: list[Answer]
+    sets: RecordSets
+    names: Names
+    charts: list[Chart]
+    how_measured: list[HowMeasured]
+    faults: list[str]
+    """Lines that could not be read, as file:line."""
+    notes: list[str]
+    """What a reader must know before trusting a figure."""
+    findings: list[str]
+    left_out: list[str]
+    """Runs that are in no average, and what failed or was skipped, with the reason."""
+
+
+def make_report(config: ReportConfig) -> Report:
+    """Reads the files and decides; nothing is written."""
+    rows, faults, merging_notes = merged_rows([Path(name).expanduser() for name in config.results])
+    if not rows:
+        raise bad_input(_no_rows(config, faults))
+    decision = decide(rows, config)
+    groups = decision.groups
+    sets = make_sets(groups, decision.qualities, rows)
+    names = Names(
+        candidates=list(dict.fromkeys(name for group in groups for name in group.candidates)),
+        scenarios=list(dict.fromkeys(load.name for group in groups for load in group.workloads)),
+    )
+    return Report(
+        config=config,
+        rows=rows,
+        groups=groups,
+        answers=decision.answers,
+        sets=sets,
+        names=names,
+        charts=charts(sets, names),
+        how_measured=how_measured(rows),
+        faults=faults,
+        notes=[*_options_note(config), *merging_notes, *notes(groups, config.results)],
+        findings=findings(groups, rows),
+        left_out=left_out(rows, groups),
+    )
+
+
+def _options_note(config: ReportConfig) -> list[str]:
+    options = asked(config)
+    return [f"asked for: {', '.join(options)}"] if options else []
+
+
+def _no_rows(config: ReportConfig, faults: list[str]) -> str:
+    files = ", ".join(config.results)
+    reason = f" ({faults[0]})" if faults else ""
+    return f"results={files}: there are no results in it{reason}"

@@ -1,0 +1,52 @@
+"""From rows to an answer: what may be compared, who is faster, and what to serve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conf.schema.report import ReportConfig
+from evaluate.report.decide.comparison import ComparisonGroup, comparison_groups
+from evaluate.report.decide.mix import choose_mix
+from evaluate.report.decide.quality import Qualities, qualities
+from evaluate.report.decide.ranking import rank_all
+from evaluate.report.decide.recommend import Choice, choose
+from evaluate.results.mix_check import check_mix
+from evaluate.results.rows import Row
+
+
+@dataclass
+class Answer:
+    """What to serve, for one comparison group."""
+
+    group: ComparisonGroup
+    whole: Choice
+    """For the mix, or for all workloads alike."""
+    workloads: list[Choice]
+    """For each workload alone."""
+
+
+@dataclass
+class Decision:
+    """All comparison groups with their ranks, and the answer for each."""
+
+    groups: list[ComparisonGroup]
+    qualities: Qualities
+    answers: list[Answer]
+
+
+def decide(rows: Sequence[Row], config: ReportConfig) -> Decision:
+    groups = comparison_groups(rows)
+    rank_all(groups, config.max_spread)
+    judged = qualities(rows)
+    workloads = [workload for group in groups for workload in group.workloads]
+    known = {name for workload in workloads for name in (workload.name, workload.measure)}
+    if groups:
+        check_mix(config.mix, known)
+    answers = [
+        Answer(
+            group,
+            choose_mix(group, config.mix, config.targets, judged),
+            [choose(each, config.targets, judged, group.noise) for each in group.workloads],
+        )
+        for group in groups
+    ]
+    return Decision(groups, judged, answers)

@@ -1,0 +1,41 @@
+"""The table of what is chosen for each workload."""
+
+from evaluate.report.decide.recommend import UNJUDGED, Choice
+from evaluate.report.show.tables import NONE
+
+CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "next", "would change it")
+
+
+def _line(choice: Choice) -> list[str]:
+    """A choice as a line of a table."""
+    left = choice.quality.recovery if choice.quality else None
+    return [
+        choice.workload,
+        _served(choice),
+        f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
+        f"{left:.1%}" if left is not None else NONE,
+        "; then ".join(filter(None, [_level(choice), choice.second])) or NONE,
+        "; ".join(change for change in choice.changes if change != UNJUDGED) or NONE,
+    ]
+
+
+def _served(choice: Choice) -> str:
+    if choice.candidate is None:
+        return f"none: {choice.why}"
+    return f"{choice.candidate} (accuracy not judged)" if choice.unjudged else choice.candidate
+
+
+def _level(choice: Choice) -> str:
+    return f"{', '.join(choice.tied)} (level with it)" if choice.tied else ""
+
+
+def choice_table(choices: list[Choice]) -> tuple[list[str], list[list[str]]]:
+    """Titles and lines, without columns that say nothing."""
+    lines = [_line(choice) for choice in choices]
+    used = [
+        place
+        for place in range(len(CHOICE_TITLES))
+        if place < 2 or any(line[place] != NONE for line in lines)
+    ]
+    titles = [CHOICE_TITLES[place] for place in used]
+    return titles, [[line[place] for place in used] for line in lines]

@@ -1,0 +1,74 @@
+"""The records of a report, by what they are records of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.decide.curves import BATCH, CONTEXT
+from evaluate.report.decide.quality import Qualities
+from evaluate.report.show.published_records import (
+    EngineRecord,
+    SweepRecord,
+    engine_records,
+    sweep_records,
+)
+from evaluate.report.show.records import (
+    CapacityRecord,
+    CellRecord,
+    CurveRecord,
+    KernelRecord,
+    LimitRecord,
+    Record,
+    capacity_records,
+    cell_records,
+    curve_records,
+    kernel_records,
+    limit_records,
+)
+from evaluate.report.show.row_records import (
+    OperatorRecord,
+    ProfileRecord,
+    SensitivityRecord,
+    operator_records,
+    profile_records,
+    sensitivity_records,
+)
+from evaluate.results.rows import Row
+
+
+@dataclass
+class RecordSets:
+    """Charts name the set that they draw; the page carries all of them."""
+
+    cells: list[CellRecord]
+    batches: list[CurveRecord]
+    kernels: list[KernelRecord]
+    contexts: list[CurveRecord]
+    capacity: list[CapacityRecord]
+    limits: list[LimitRecord]
+    sweep: list[SweepRecord]
+    engines: list[EngineRecord]
+    profiles: list[ProfileRecord]
+    operators: list[OperatorRecord]
+    sensitivity: list[SensitivityRecord]
+
+    def by_name(self) -> dict[str, Sequence[Record]]:
+        return vars(self)
+
+
+def make_sets(
+    groups: list[ComparisonGroup], qualities: Qualities, rows: Sequence[Row]
+) -> RecordSets:
+    return RecordSets(
+        cells=[record for group in groups for record in cell_records(group, qualities)],
+        batches=[record for group in groups for record in curve_records(group, BATCH)],
+        kernels=[record for group in groups for record in kernel_records(group)],
+        contexts=[record for group in groups for record in curve_records(group, CONTEXT)],
+        capacity=[record for group in groups for record in capacity_records(group)],
+        limits=[record for group in groups for record in limit_records(group)],
+        sweep=[record for group in groups for record in sweep_records(group)],
+        engines=engine_records(groups),
+        profiles=profile_records(rows),
+        operators=operator_records(rows),
+        sensitivity=sensitivity_records(rows),
+    )

@@ -1,0 +1,188 @@
+"""What tables and charts show of single rows: accuracy, profiles and layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluate.measure.profiles import phases, readable
+from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.show.records import MILLI, Record
+from evaluate.results.cells import differing
+from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
+from evaluate.results.rows import AccuracyRow, ProfileRow, Row, SensitivityRow
+
+OPERATORS = 10
+NAME_LENGTH = 80
+
+
+@dataclass(kw_only=True)
+class ModelRecord(Record):
+    """What is shown for all comparison groups of a model."""
+
+    model: str
+    candidate: str
+
+    def belongs_to(self, group: ComparisonGroup) -> bool:
+        return group.model == self.model
+
+
+@dataclass(kw_only=True)
+class AccuracyRecord(ModelRecord):
+    """One judgement of a checkpoint."""
+
+    measure: str
+    engine: str
+    score: float | None
+    """Or perplexity."""
+    recovery: float | None
+    recovery_low: float | None
+    recovery_high: float | None
+    verdict: str | None
+
+
+def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
+    return [
+        AccuracyRecord(
+            model=row.model,
+            candidate=row.checkpoint,
+            measure=row.measure,
+            engine=row.environment.engine or "",
+            score=_score(row.values),
+            recovery=row.values.recovery,
+            recovery_low=row.values.recovery_low,
+            recovery_high=row.values.recovery_high,
+            verdict=row.values.verdict,
+        )
+        for row in rows
+        if isinstance(row, AccuracyRow)
+    ]
+
+
+def _score(values: QuickAccuracy | TaskAccuracy) -> float | None:
+    if isinstance(values, QuickAccuracy) and values.perplexity is not None:
+        return values.perplexity
+    return values.score
+
+
+@dataclass(kw_only=True)
+class OfProfile(ModelRecord):
+    """What is shown of a profile, for all comparison groups of its model and engine."""
+
+    scenario: str
+    engine: str
+
+    def belongs_to(self, group: ComparisonGroup) -> bool:
+        return super().belongs_to(group) and group.engine == self.engine
+
+
+@dataclass(kw_only=True)
+class ProfileRecord(OfProfile):
+    """The time of one kind of operator in a step."""
+
+    phase: str
+    profile: str
+    kind: str
+    ms: float
+    share: float
+
+
+def profile_records(rows: Sequence[Row]) -> list[ProfileRecord]:
+    """Prefill and decode steps apart, where the trace tells them."""
+    found = []
+    for row, title in _profile_names(rows):
+        for phase in phases(row.values):
+            step = f", a {phase.name} step of {phase.window_s / phase.steps * MILLI:.3g} ms"
+            # More than the window where kernels run side by side.
+            whole = max(phase.window_s, sum(phase.kinds_s.values()))
+            found += [
+                ProfileRecord(
+                    model=row.model,
+                    candidate=row.checkpoint,
+                    scenario=row.measure,
+                    engine=row.environment.engine or "",
+                    phase=phase.name,
+                    profile=title + (step if phase.name else ""),
+                    kind=kind,
+                    ms=seconds / phase.steps * MILLI,
+                    share=seconds / whole,
+                )
+                for kind, seconds in phase.kinds_s.items()
+            ]
+    return found
+
+
+def _profile_names(rows: Sequence[Row]) -> list[tuple[ProfileRow, str]]:
+    """Each profile with its checkpoint and whatever else sets it apart from the others."""
+    profiles = [row for row in rows if isinstance(row, ProfileRow)]
+    own = differing([_profile_facts(row) for row in profiles])
+    return [
+        (row, ", ".join([row.checkpoint, *facts.values()]))
+        for row, facts in zip(profiles, own, strict=True)
+    ]
+
+
+def _profile_facts(row: Row) -> dict[str, str]:
+    """What a profile depends on beside its checkpoint, in words."""
+    options = row.environment.facts("engine_options")
+    return {
+        "model": row.model,
+        "measure": row.measure,
+        **row.environment.facts("engine", "device"),
+        **{name: f"{name}={value}" for name, value in options.items()},
+    }
+
+
+@dataclass(kw_only=True)
+class OperatorRecord(OfProfile):
+    """One of the operators that take the most time of a profile."""
+
+    profile: str
+    name: str
+    self_cpu_ms: float
+    self_cuda_ms: float
+    calls: int
+
+
+def operator_records(rows: Sequence[Row]) -> list[OperatorRecord]:
+    return [
+        OperatorRecord(
+            model=row.model,
+            candidate=row.checkpoint,
+            scenario=row.measure,
+            engine=row.environment.engine or "",
+            profile=title,
+            name=readable(operator.name)[:NAME_LENGTH],
+            self_cpu_ms=operator.self_cpu_s * MILLI,
+            self_cuda_ms=operator.self_cuda_s * MILLI,
+            calls=operator.calls,
+        )
+        for row, title in _profile_names(rows)
+        for operator in row.values.operators[:OPERATORS]
+    ]
+
+
+@dataclass(kw_only=True)
+class SensitivityRecord(ModelRecord):
+    """The divergence of one block, in the model's order."""
+
+    panel: str
+    block: str
+    divergence: float
+    mib: float
+    advice: str
+
+
+def sensitivity_records(rows: Sequence[Row]) -> list[SensitivityRecord]:
+    return [
+        SensitivityRecord(
+            model=row.model,
+            candidate=row.checkpoint,
+            panel=f"{row.model}, {row.checkpoint}",
+            block=block.block,
+            divergence=block.divergence,
+            mib=block.bytes / 2**20,
+            advice="worth leaving out" if block.block in row.values.worth_ignoring else "quantize",
+        )
+        for row in rows
+        if isinstance(row, SensitivityRow)
+        for block in row.values.blocks
+    ]

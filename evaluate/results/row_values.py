@@ -1,0 +1,199 @@
+"""The values of a row, by kind of measurement. The order of fields is that of written lines."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from evaluate.accuracy.verdicts import VERDICTS
+from evaluate.results.row_types import (
+    Amount,
+    AsWritten,
+    Count,
+    FullName,
+    Name,
+    Number,
+    Part,
+    Rate,
+    RateOrNone,
+    Recovery,
+    RoundedDivergence,
+    Seconds,
+    SelfTime,
+    Share,
+    Size,
+    TokenSeconds,
+    Wait,
+    WholeNumber,
+)
+
+if TYPE_CHECKING:
+    from typing import Optional as Maybe
+
+    Verdict = str
+else:
+    from evaluate.results.row_types import Maybe
+
+    Verdict = Literal[VERDICTS]
+
+Perplexity = Annotated[float, Field(ge=0.999, le=1e300)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+
+
+class SpeedValues(Part):
+    """Of one timed run, a batch or requests that keep coming. Names carry their units."""
+
+    __pydantic_extra__: dict[Name, Number] = Field(init=False)
+
+    latency_s: Maybe[Seconds] = None
+    request_latency_median_s: Maybe[Seconds] = None
+    request_latency_p99_s: Maybe[Seconds] = None
+    ttft_first_s: Maybe[Seconds] = None
+    ttft_last_s: Maybe[Seconds] = None
+    ttft_median_s: Maybe[Seconds] = None
+    ttft_p99_s: Maybe[Seconds] = None
+    tpot_median_s: Maybe[TokenSeconds] = None
+    tpot_p99_s: Maybe[TokenSeconds] = None
+    gap_median_s: Maybe[Wait] = None
+    gap_p99_s: Maybe[Wait] = None
+    input_tokens: Maybe[WholeNumber] = None
+    output_tokens: Maybe[WholeNumber] = None
+    input_tokens_per_s: Maybe[Rate] = None
+    output_tokens_per_s: Maybe[RateOrNone] = None
+    decode_tokens_per_s: Maybe[RateOrNone] = None
+    generated_tokens_per_s: Maybe[Rate] = None
+    overlap_share: Maybe[Share] = None
+    overall_tokens_per_s: Maybe[Rate] = None
+    requests_per_s: Maybe[Rate] = None
+    goodput_requests_per_s: Maybe[RateOrNone] = None
+    good_share: Maybe[Share] = None
+    failed_requests: Maybe[WholeNumber] = None
+    energy_j: Maybe[Amount] = None
+    joules_per_output_token: Maybe[Amount] = None
+    sm_clock_mhz: Maybe[Annotated[float, Field(gt=0, le=1e5)]] = None
+    power_capped_share: Maybe[Share] = None
+    prefix_hits: Maybe[WholeNumber] = None
+
+    def figure(self, name: str) -> float | None:
+        """A value by its name, also one that is not declared; none where it was not measured."""
+        value = self.__dict__.get(name)
+        return value if value is not None else (self.model_extra or {}).get(name)
+
+
+class Position(Part):
+    """Where a checkpoint is far from the original."""
+
+    divergence: Amount
+    before: str
+    stands_there: str
+    original_expects: str
+    it_expects: str
+
+
+class QuickAccuracy(Part):
+    """Of one checkpoint on a text, alone or against the original."""
+
+    perplexity: Maybe[Perplexity] = None
+    tokens: Maybe[WholeNumber] = None
+    original_perplexity: Maybe[Perplexity] = None
+    recovery: Recovery | None = None
+    recovery_low: Recovery | None = None
+    recovery_high: Recovery | None = None
+    divergence_mean: Maybe[Amount] = None
+    divergence_low: Maybe[Amount] = None
+    divergence_high: Maybe[Amount] = None
+    divergence_p99: Maybe[Amount] = None
+    same_top_share: Maybe[Share] = None
+    agreed_tokens_mean: Maybe[Amount] = None
+    continued_tokens: Maybe[WholeNumber] = None
+    interval: Maybe[Level] = None
+    verdict: Maybe[Verdict] = None
+    worst: list[Position] = Field(default_factory=list)
+    score: Maybe[Number] = None
+    """In rows that other tools wrote."""
+
+
+class LostQuestion(Part):
+    """A question that the original answers and the checkpoint does not."""
+
+    question: str
+    right: Maybe[str] = None
+    original_says: str
+    it_says: str
+
+
+class TaskAccuracy(Part):
+    """Of one checkpoint on the questions of a task, alone or against the original."""
+
+    metric: Name
+    questions: Size
+    score: Number
+    score_low: Number
+    score_high: Maybe[Number] = None
+    empty_share: Maybe[Share] = None
+    interval: Level
+    chance_score: Maybe[Number] = None
+    original_score: Maybe[Number] = None
+    difference: Maybe[Number] = None
+    difference_low: Maybe[Number] = None
+    difference_high: Maybe[Number] = None
+    lost: Maybe[Count] = None
+    gained: Maybe[Count] = None
+    p_value: Maybe[Share] = None
+    original_empty_share: Maybe[Share] = None
+    recovery: Recovery | None = None
+    recovery_low: Recovery | None = None
+    recovery_high: Recovery | None = None
+    verdict: Maybe[Verdict] = None
+    lost_questions: list[LostQuestion] = Field(default_factory=list)
+    cut_questions: Count
+    """Questions that were longer than the context."""
+
+
+class Block(Part):
+    """What rounding one block of a model alone does."""
+
+    block: FullName
+    divergence: RoundedDivergence
+    bytes: Annotated[Amount, AsWritten]
+    modules: list[Name] = Field(default_factory=list)
+
+
+class SensitivityValues(Part):
+    """Every block, and those that are worth leaving alone."""
+
+    blocks: list[Block]
+    median_divergence: Maybe[RoundedDivergence] = None
+    worth_ignoring: list[Name]
+    ignore: list[Name] = Field(default_factory=list)
+    ignored_bytes: Maybe[Annotated[Amount, AsWritten]] = None
+    ignored_divergence: Maybe[Annotated[RoundedDivergence, AsWritten]] = None
+    total_divergence: Maybe[RoundedDivergence] = None
+
+
+class Operator(Part):
+    """One line of a profile."""
+
+    name: str
+    self_cpu_s: SelfTime
+    self_cuda_s: SelfTime
+    calls: Count
+
+
+class Phase(Part):
+    """The prefill or the decode steps of a profile."""
+
+    steps: Size
+    window_s: TokenSeconds
+    kinds_s: dict[Name, SelfTime]
+
+
+class ProfileValues(Part):
+    """Where the time goes."""
+
+    device: Maybe[Name] = None
+    operators: list[Operator] = Field(default_factory=list)
+    kinds_s: dict[Name, SelfTime]
+    window_s: TokenSeconds
+    phases: dict[Name, Phase] = Field(default_factory=dict)
+    trace: Maybe[Name] = None
+    steps: Maybe[Size] = None
