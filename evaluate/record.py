@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import ValidationError
 
 from conf.errors import gate_failed, world_fault
 from conf.models import ORIGINAL
+from conf.schema.load import ScenarioConfig
 from evaluate.accuracy.judging import gate, judged_values
 from evaluate.measure.events import (
     EngineLoaded,
@@ -81,7 +83,6 @@ class EventRecorder:
         """The row of one run: what the worker sent, what the plan knows, and the limit."""
         plan, scenario = turn.plan, turn.plan.scenarios[event.measure]
         values, strange = finite(event.values)
-        timed = SpeedValues(**values)
         memory = dict(loaded.memory)
         if event.peak_memory_gib:
             memory["peak_gib"] = event.peak_memory_gib
@@ -90,9 +91,6 @@ class EventRecorder:
             memory["kv_token_bytes"] = plan.work.kv_bytes
         if "kv_cache_tokens" in memory:
             memory["kv_cache_requests"] = memory["kv_cache_tokens"] / scenario.tokens
-        limit = Limit()
-        if not scenario.lasts and self.rates is not None and plan.work is not None:
-            limit = reached(plan.work, scenario, self.rates, timed)
         return self.recorder.record(
             SpeedRow,
             plan.name,
@@ -100,16 +98,28 @@ class EventRecorder:
             plan.keys[event.measure],
             start=turn.start,
             repeat=event.repeat,
-            values=timed,
+            values=values,
             requests=event.requests,
             settings={k: value for k, value in asdict(scenario).items() if value is not None},
             startup=loaded.startup,
             memory=memory,
             kernels=loaded.kernels,
-            limit=limit,
+            limit=self._limit(plan, scenario, values),
             invalid=[*event.invalid, *loaded.faults, *strange],
             environment=plan.environment,
         )
+
+    def _limit(
+        self, plan: Plan, scenario: ScenarioConfig, values: dict[str, float]
+    ) -> Limit | None:
+        """How near the run came to the hardware's limit; none for values that no row may hold,
+        which the recorder refuses."""
+        if scenario.lasts or self.rates is None or plan.work is None:
+            return Limit()
+        try:
+            return reached(plan.work, scenario, self.rates, SpeedValues(**values))
+        except ValidationError:
+            return None
 
     def judge(self, plan: Plan, loaded: EngineLoaded = NOT_LOADED) -> None:
         """The row of an accuracy, from the view that was written or stood there already."""
@@ -160,10 +170,8 @@ class EventRecorder:
             self.display.row(row)
 
 
-def finite(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def finite(values: dict[str, float]) -> tuple[dict[str, float], list[str]]:
     """The values that are numbers, and a complaint about those that are none."""
-    strange = [
-        n for n, value in values.items() if isinstance(value, float) and not math.isfinite(value)
-    ]
+    strange = [name for name, value in values.items() if not math.isfinite(value)]
     kept = {name: value for name, value in values.items() if name not in strange}
     return kept, [f"{name} is no number" for name in strange]

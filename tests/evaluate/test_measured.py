@@ -6,13 +6,17 @@ import pytest
 
 from evaluate.measured import Median, measured_by
 from evaluate.results.rows import Row
+from tests.evaluate.made_rows import speed_row
 
 
 def row(checkpoint: str, measure: str, repeat: int, latency: float, invalid: bool = False) -> Row:
     values = {"latency_s": latency, "request_latency_median_s": latency / 10}
     load = {"rate": 2.0} if measure == "arrivals" else {"batch": 1}
-    return Row(
-        *("speed", "tiny", checkpoint, measure, repeat, f"{checkpoint} {measure}"),
+    return speed_row(
+        checkpoint=checkpoint,
+        measure=measure,
+        repeat=repeat,
+        key=f"{checkpoint} {measure}",
         values=values,
         settings=load,
         invalid=["throttled"] if invalid else [],

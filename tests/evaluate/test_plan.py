@@ -1,6 +1,5 @@
 """What is missing of a target, planned from its files and from rows: nothing is started."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +7,20 @@ import pytest
 
 from evaluate.measure.targets import Target
 from evaluate.plan import Inspected, Plan, Planner
+from evaluate.results.row_types import Environment
 from evaluate.results.rows import Row
 from evaluate.run import turns_of
 from serve.tensors import Tensor
 from tests.conftest import evaluate_config
+from tests.evaluate.made_rows import quick_accuracy_row, speed_row
 
-ENVIRONMENT: dict[str, Any] = {
-    "device": "NVIDIA H200",
-    "versions": {"vllm": "0.25.1"},
-    "engine": "vllm",
-    "engine_options": {"dtype": "bfloat16"},
-    "variables": {},
-}
+ENVIRONMENT = Environment(
+    device="NVIDIA H200",
+    versions={"vllm": "0.25.1"},
+    engine="vllm",
+    engine_options={"dtype": "bfloat16"},
+    variables={},
+)
 CONFIG = {
     "max_position_embeddings": 2048,
     "vocab_size": 1024,
@@ -45,10 +46,9 @@ def plan(
 
 
 def row(made: Plan, start: int, repeat: int, **changes: Any) -> Row:
-    stated = Row(
-        *("speed", "tiny", "w8", "interactive", repeat, made.keys["interactive"]), start=start
-    )
-    return replace(stated, **changes)
+    stated = {"model": "tiny", "checkpoint": "w8", "measure": "interactive"}
+    place = {"repeat": repeat, "start": start, "key": made.keys["interactive"]}
+    return speed_row(**(stated | place | changes))
 
 
 def test_everything_is_missing_of_a_new_target() -> None:
@@ -58,8 +58,8 @@ def test_everything_is_missing_of_a_new_target() -> None:
     assert made.skipped == {"long_context": "16416 tokens are more than the model's 2048"}
     assert list(made.scenarios) == ["interactive"]
     assert made.context == made.scenarios["interactive"].tokens
-    assert made.environment["engine_options"]["max_model_len"] == made.context
-    assert made.environment["weights"] == "trained"
+    assert made.environment.engine_options["max_model_len"] == made.context
+    assert made.environment.weights == "trained"
 
 
 def test_only_rows_of_the_same_key_and_checkpoint_that_count_stand() -> None:
@@ -84,12 +84,12 @@ def test_an_accuracy_that_stands_is_not_read_again_but_for_the_originals_view() 
     text = "accuracy=quick"
     made = plan(text)
     assert made.judges
-    judged = Row("accuracy", "tiny", "w8", "quick", 0, made.keys["quick"])
+    judged = quick_accuracy_row(model="tiny", checkpoint="w8", key=made.keys["quick"])
     assert not plan(text, rows=[judged]).judges
     assert plan(text, rows=[judged]).judged == judged
     assert not plan(text, has_view=True).judges
     original = plan(text, name="original")
-    stands = replace(judged, checkpoint="original", key=original.keys["quick"])
+    stands = quick_accuracy_row(model="tiny", key=original.keys["quick"])
     assert plan(text, rows=[stands], name="original").judges, "others are compared with its view"
 
 
@@ -103,7 +103,7 @@ def test_side_by_side_states_the_cache_that_every_engine_gets() -> None:
     alone, beside = plan(), plan("side_by_side=2")
     assert "kv_cache_memory_bytes" not in alone.options
     size = beside.options["kv_cache_memory_bytes"]
-    assert beside.environment["engine_options"]["kv_cache_memory_bytes"] == size
+    assert beside.environment.engine_options["kv_cache_memory_bytes"] == size
     assert beside.held_gib > 8 + size / 2**30
     assert beside.keys != alone.keys
 

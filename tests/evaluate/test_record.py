@@ -9,6 +9,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.process.messages import Failure, decode, encode
+from evaluate.accuracy.divergence import Judgement
 from evaluate.measure.events import (
     WORKER,
     EngineLoaded,
@@ -24,7 +25,9 @@ from evaluate.measure.progress import ProgressDisplay
 from evaluate.plan import Planner
 from evaluate.record import EventRecorder
 from evaluate.results.recorder import Recorder
-from evaluate.results.rows import Row, read
+from evaluate.results.results_file import read
+from evaluate.results.row_values import QuickAccuracy
+from evaluate.results.rows import QuickAccuracyRow, Row, SpeedRow
 from evaluate.run import Turn
 from tests.conftest import evaluate_config
 from tests.evaluate.test_plan import ENVIRONMENT, inspected
@@ -57,14 +60,15 @@ def run(**changes: Any) -> RunMeasured:
 
 def test_a_run_becomes_a_row(events: EventRecorder) -> None:
     (row,) = take(events, LOADED, RunStarted("interactive", -1), run())
-    assert (row.kind, row.checkpoint, row.measure, row.start) == ("speed", "w8", "interactive", 1)
-    assert row.values["latency_s"] == 2.0
-    assert row.startup == {"start_s": 9.0}
+    assert isinstance(row, SpeedRow)
+    assert (row.checkpoint, row.measure, row.start) == ("w8", "interactive", 1)
+    assert row.values.latency_s == 2.0
+    assert row.startup.content() == {"start_s": 9.0}
     assert row.kernels == {"W8A8": "Cutlass"}
-    assert row.memory["peak_gib"] == 1.5
-    tokens = row.settings["input_tokens"] + row.settings["output_tokens"]
-    assert row.memory["kv_cache_requests"] == pytest.approx(320 / tokens)
-    assert row.environment["checkpoint_sha256"] == "5ha"
+    assert row.memory.peak_gib == 1.5
+    tokens = row.settings.input_tokens + row.settings.output_tokens
+    assert row.memory.kv_cache_requests == pytest.approx(320 / tokens)
+    assert row.environment.checkpoint_sha256 == "5ha"
     assert events.display.done == 1
     events.recorder.close()
 
@@ -72,7 +76,7 @@ def test_a_run_becomes_a_row(events: EventRecorder) -> None:
 def test_a_value_that_is_no_number_makes_the_run_invalid(events: EventRecorder) -> None:
     (row,) = take(events, LOADED, run(values=VALUES | {"energy_j": math.nan}))
     assert row.invalid == ["energy_j is no number"]
-    assert "energy_j" not in row.values
+    assert "energy_j" not in row.values.names
 
 
 def test_a_row_that_could_not_be_read_again_is_a_failure(events: EventRecorder) -> None:
@@ -109,14 +113,15 @@ def test_text_that_was_read_is_judged(
 ) -> None:
     asked: list[Any] = []
 
-    def judge(path: Path, original: Path | None, *_: object) -> dict[str, Any]:
+    def judge(path: Path, original: Path | None, *_: object) -> Judgement:
         asked.append(original)
-        return {"verdict": "broken", "perplexity": 900.0}
+        return Judgement(QuickAccuracy(verdict="broken", perplexity=900.0), [])
 
     monkeypatch.setattr("evaluate.record.judged_values", judge)
     events.recorder.config.accuracy.kind = "quick"
     row, failed = take(events, LOADED, TextRead())
-    assert (row.kind, row.measure, row.values["perplexity"]) == ("accuracy", "quick", 900.0)
+    assert isinstance(row, QuickAccuracyRow)
+    assert (row.measure, row.values.perplexity) == ("quick", 900.0)
     assert asked == [Path()], "without an original there is nothing to compare with"
     assert failed.reason == "accuracy: it is broken, perplexity 900"
 

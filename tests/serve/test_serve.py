@@ -49,7 +49,7 @@ def test_no_checkpoint_says_how_to_make_one(run_command: Run) -> None:
 
 
 def test_a_missing_original_is_made_by_quantize(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
     model = quantize_config("model=tiny", "model.weights=random").model
@@ -58,4 +58,4 @@ def test_a_missing_original_is_made_by_quantize(
     with pytest.raises(QuantlineError) as error:
         model_folder(quantize_config("model.path=/nowhere").model)
     assert error.value.exit_code == 2
-    assert "there is no folder /nowhere" in capfd.readouterr().err
+    assert "there is no folder /nowhere" in str(error.value)

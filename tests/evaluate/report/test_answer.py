@@ -40,6 +40,18 @@ def test_the_kernel_that_won_is_handed_on_and_what_a_measurement_sets_is_not(res
     assert "results.jsonl" in found.reasons["linear_backend"]
 
 
+def test_memory_sizes_of_engines_side_by_side_are_not_handed_on(tmp_path: Path) -> None:
+    sizes = {"kv_cache_memory_bytes": 10**9, "gpu_memory_utilization": 0.01}
+    cells = [Cell("original", [2.0, 2.001, 1.999], "base", options=sizes)]
+    cells.append(Cell("w8", STEADY, "base", options=sizes))
+    path = write(tmp_path / "results.jsonl", runs(*cells))
+    assert recommended(path).options == {}
+    alone = [Cell(cell.checkpoint, cell.latencies, "base", options={"gpu_memory_utilization": 0.5})
+             for cell in cells]  # fmt: skip
+    path = write(tmp_path / "alone.jsonl", runs(*alone))
+    assert recommended(path).options == {"gpu_memory_utilization": 0.5}
+
+
 def test_a_target_for_each_token_limits_how_many_run_at_once(results: Path) -> None:
     found = recommended(results, targets=TargetsConfig(tpot_ms=20.0), mix={"batch_1": 1.0})
     assert found.options["max_num_seqs"] == 8

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema.report import CompareConfig, ReportConfig
+from conf.schema.report import CompareConfig, ReportConfig, TargetsConfig
 from evaluate import compare
 from evaluate.report import contents
-from evaluate.report.answer import answer
+from evaluate.report.answer import recommend
+from evaluate.report.programs import ServeRequest
 from evaluate.report.show.markdown import write_markdown
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import append, misfit, read, row_of
@@ -283,14 +284,12 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
     rows = all_kinds()
     path, whole = tmp_path / "results.jsonl", tmp_path / "whole.jsonl"
     whole.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    request = {
-        "results": str(path), "targets": {"tpot_ms": 20.0}, "mix": {},
-        "model": "qwen3-8b", "device": "NVIDIA H200", "cpu": "",
-    }  # fmt: skip
+    targets = TargetsConfig(tpot_ms=20.0)
+    request = ServeRequest(str(path), targets, {}, "qwen3-8b", "NVIDIA H200", "")
     readers: list[Callable[[], object]] = [
         lambda: write_markdown(contents.make_report(ReportConfig(results=[str(path)])), tmp_path),
         lambda: compare.main(CompareConfig(results=[str(path), str(whole)])),
-        lambda: answer(request),
+        lambda: recommend(request),
     ]
     for _ in range(MUTATIONS):
         lines = [json.dumps(row).encode() for row in rows]

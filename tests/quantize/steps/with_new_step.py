@@ -20,7 +20,7 @@ scratch = Path(sys.argv[2])
 from conf.compose import compose  # noqa: E402 (after the folder is known)
 from conf.errors import QuantlineError  # noqa: E402
 from conf.help import help_text  # noqa: E402
-from quantize.__main__ import COMMAND  # noqa: E402
+from quantize.command import COMMAND  # noqa: E402
 
 OVERRIDES = ["recipe=w8a8_smooth_ptq", "recipe.steps=[wanda,rounding]"]
 TEAM = "defaults: [w8a8_smooth_ptq]\nsteps: [wanda, rounding]\nwanda: {sparsity: 0.5}\n"
