@@ -8,9 +8,9 @@ from quantize.steps.modifiers import formats
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from conf.compose import compose
-from quantize.command import COMMAND
 from quantize.checkpoint.verify.expected import expect
 from quantize.checkpoint.verify.schemes import read_schemes
+from quantize.command import COMMAND
 from quantize.describe import TYPES
 
 RECIPES = {
