@@ -17,7 +17,7 @@ from conf.models import read_config
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import chatter_to
 from evaluate.command import COMMAND as EVALUATE
-from evaluate.measure.engines import Load
+from evaluate.measure.engines import LoadRequest
 from evaluate.measure.metrics import batch_values
 from evaluate.measure.targets import targets
 from evaluate.measure.workload import prompts
@@ -44,11 +44,13 @@ def benchmark(config: EvaluateConfig) -> None:
     context = max(scenario.tokens for scenario in config.scenario.values())
     log = log_file("evaluate-benchmark")
     with chatter_to(log):
-        figures = _measure(config, Load(target.folder, config.engine, context, target.dummy, log))
+        figures = _measure(
+            config, LoadRequest(target.folder, config.engine, context, target.dummy, log)
+        )
     print(json.dumps(figures))
 
 
-def _measure(config: EvaluateConfig, load: Load) -> dict[str, dict[str, float]]:
+def _measure(config: EvaluateConfig, load: LoadRequest) -> dict[str, dict[str, float]]:
     from vllm import SamplingParams
 
     from evaluate.measure.engines.vllm import VllmEngine
@@ -64,7 +66,7 @@ def _measure(config: EvaluateConfig, load: Load) -> dict[str, dict[str, float]]:
         plain: list[float] = []
         for repeat in range(-1, config.repeats):
             tokens = prompts(scenario, name, 2 * repeat, vocabulary)
-            values = batch_values(engine.take(tokens, scenario))
+            values = batch_values(engine.run_requests(tokens, scenario))
             ours.append(values.latency_s or 0.0)
             tokens = prompts(scenario, name, 2 * repeat + 1, vocabulary)
             start = time.perf_counter()

@@ -112,7 +112,7 @@ def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -
         group.wait_until_loaded()
         for place in group.workers:
             with events.guarded(turns[place].plan), closing(group.measure(place)) as sent:
-                events.take(turns[place], sent)
+                events.record_events(turns[place], sent)
 
 
 def _show(recorder: Recorder) -> None:

@@ -54,7 +54,7 @@ class EventRecorder:
         except Exception as error:
             self.recorder.fail(plan.name, "", "", error)
 
-    def take(self, turn: Turn, events: Iterator[Event]) -> None:
+    def record_events(self, turn: Turn, events: Iterator[Event]) -> None:
         """Records all that one worker sends."""
         plan, loaded = turn.plan, NOT_LOADED
         for event in events:
@@ -114,7 +114,7 @@ class EventRecorder:
     ) -> Limit | None:
         """How near the run came to the hardware's limit; none for values that no row may hold,
         which the recorder refuses."""
-        if scenario.lasts or self.rates is None or plan.work is None:
+        if scenario.is_sustained or self.rates is None or plan.work is None:
             return Limit()
         try:
             return reached(plan.work, scenario, self.rates, SpeedValues(**values))

@@ -22,7 +22,7 @@ from conf.process.inside import Send, fulfil
 from conf.schema.commands import AccuracyConfig, ModelConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
 from conf.text import windows
-from quantize.checkpoint.reload import closeness, weights_held
+from quantize.checkpoint.reload import mean_divergence, weights_held
 from quantize.checkpoint.save import on_device
 from quantize.command import COMMAND
 from quantize.fit import check_fit, fitting_group
@@ -61,7 +61,7 @@ def sensitivity(
             enable_quantization(part)
         with weights_held(model):
             apart = [
-                closeness(answers, _answers(model, window))
+                mean_divergence(answers, _answers(model, window))
                 for answers, window in zip(original, text, strict=True)
             ]
         for part in parts:

@@ -36,7 +36,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Door:
+class ServerMiddleware:
     """ASGI middleware; vLLM puts it outside of everything else."""
 
     def __init__(self, app: App) -> None:

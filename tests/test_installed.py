@@ -114,7 +114,7 @@ def test_the_wheels_processes_find_each_other(
     options = [f"checkpoint={tiny_checkpoint}", "dry_run=true"]
     served = run(folder, environment / "quantline", "serve", *options)
     assert served.returncode == 0, served.stderr
-    assert "--middleware serve.middleware.Door" in served.stdout
+    assert "--middleware serve.middleware.ServerMiddleware" in served.stdout
     assert served.stdout.startswith("PYTHONPATH=")
 
 

@@ -38,13 +38,13 @@ class ScenarioConfig:
         if len(kinds) != 1:
             found = f"found {' and '.join(kinds)}" if kinds else "found none"
             raise ValueError(f"scenario: give one of batch, concurrency and rate; {found}")
-        if self.lasts and not self.requests:
+        if self.is_sustained and not self.requests:
             raise ValueError("scenario: a load that lasts needs requests, their number")
-        if self.lasts and not (self.ttft_ms and self.tpot_ms):
+        if self.is_sustained and not (self.ttft_ms and self.tpot_ms):
             raise ValueError("scenario: a load that lasts needs its targets, ttft_ms and tpot_ms")
 
     @property
-    def lasts(self) -> bool:
+    def is_sustained(self) -> bool:
         """Whether requests keep coming."""
         return self.batch is None
 

@@ -30,7 +30,7 @@ class Target:
 
 def targets(config: EvaluateConfig) -> list[Target]:
     """The original and everything that was asked for beside it."""
-    lasting = [name for name, scenario in config.scenario.items() if scenario.lasts]
+    lasting = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
     if lasting and config.engine.kind == "transformers":
         raise bad_input(f"scenario={lasting[0]}: {NO_LASTING}")
     if config.weights == "random":

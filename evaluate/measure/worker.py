@@ -14,7 +14,7 @@ from conf.process.inside import Send, fulfil, wait_for_turn
 from conf.process.messages import Failure
 from conf.schema.load import ScenarioConfig
 from conf.text import windows
-from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Engine, Load, create
+from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Engine, LoadRequest, create
 from evaluate.measure.engines.vllm_log import LateCompiling
 from evaluate.measure.events import (
     WORKER,
@@ -48,7 +48,7 @@ class _Measurement:
         self.watch = GpuWatch(job.gpus if job.engine.url is None else 0)
         traces = Path(job.traces) if job.traces else None
         self.engine: Engine = create(
-            Load(
+            LoadRequest(
                 Path(job.folder),
                 job.engine,
                 job.context,
@@ -101,13 +101,13 @@ class _Measurement:
             shorter = warm_up(scenario)
             with self.watch.watching() as watched:
                 tokens = prompts(shorter, name, WARM_UP, self.job.vocabulary)
-                self.engine.take(tokens, shorter)
+                self.engine.run_requests(tokens, shorter)
             self._clock_share(name, watched)
         for repeat in repeats:
             self.send(RunStarted(name, repeat))
             tokens = prompts(scenario, name, repeat, self.job.vocabulary)
             self._timed(name, scenario, repeat, tokens)
-        if self.job.traces and not scenario.lasts:
+        if self.job.traces and not scenario.is_sustained:
             self._profile(name, scenario)
 
     def _timed(
@@ -116,7 +116,7 @@ class _Measurement:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
         with self.watch.watching() as watched:
-            requests = self.engine.take(tokens, scenario)
+            requests = self.engine.run_requests(tokens, scenario)
         hits_after, queries_after = self.engine.prefix_cache()
         seen = Observed(
             prefix_hits=hits_after - hits,
@@ -127,7 +127,9 @@ class _Measurement:
             power_capped=watched.power_capped or 0.0,
             other_processes=self.job.others + max(0, self.watch.processes() - self.ours),
         )
-        values = serving_values(requests, scenario) if scenario.lasts else batch_values(requests)
+        values = (
+            serving_values(requests, scenario) if scenario.is_sustained else batch_values(requests)
+        )
         _add_energy(values, watched)
         values.prefix_hits = float(seen.prefix_hits)
         self.send(
@@ -164,9 +166,9 @@ class _Measurement:
         found = []
         for number, window in enumerate(text):
             self.send(WindowStarted(number, len(text)))
-            found.append(self.engine.judged(window, accuracy.likely))
+            found.append(self.engine.score_window(window, accuracy.likely))
         openings = [window[: len(window) // 2] for window in text[: accuracy.continuations]]
-        answers = self.engine.continued(openings, accuracy.continued_tokens)
+        answers = self.engine.generate(openings, accuracy.continued_tokens)
         width = accuracy.continued_tokens
         view = TextView(
             tokens=numpy.array([token for window in text for token in window[1:]], "int32"),

@@ -23,7 +23,7 @@ def prompts(scenario: ScenarioConfig, name: str, repeat: int, vocabulary: int) -
 def warm_up(scenario: ScenarioConfig) -> ScenarioConfig:
     """The load that comes before the timed ones, as heavy and not as long."""
     shorter = replace(scenario, output_tokens=min(scenario.output_tokens, WARM_UP_TOKENS))
-    if scenario.lasts:
+    if scenario.is_sustained:
         most = max(WARM_UP_REQUESTS, WARM_UP_ROUNDS * (scenario.concurrency or 0))
         shorter.requests = min(scenario.count, most)
     return shorter

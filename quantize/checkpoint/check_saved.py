@@ -22,7 +22,7 @@ from conf.schema.recipe import RecipeConfig
 from quantize.calibrate.compress import Outcome
 from quantize.checkpoint import save
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors
-from quantize.checkpoint.reload import closeness, probe_logits
+from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
 
@@ -68,7 +68,7 @@ def prove(
         after = probe_logits(reloaded)
         reply = answer(reloaded, tokenizer, config.prompt)
         del reloaded
-        divergence = closeness(before, after)
+        divergence = mean_divergence(before, after)
         if not divergence < CLOSE_ENOUGH:
             raise gate_failed(
                 f"recipe={recipe.name}: not published: the file answers differently from the "

@@ -18,7 +18,7 @@ from compressed_tensors.utils import match_named_modules
 from conf.files.json_files import read_object
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG
-from quantize.checkpoint.reload import closeness
+from quantize.checkpoint.reload import mean_divergence
 from quantize.models.headers import StoredTensors
 
 # Measured on `tiny`: 0.85 with 2:4 pruning, 0.986 with 4 bit, above 0.999 with 8 bit. Weights that
@@ -185,9 +185,9 @@ def compare_answers(
     between positions, so that it holds for sharp and for flat distributions. Pruning is recorded
     and not judged: in random weights it moves the next token almost as far (0.53 of it in `tiny`),
     and the weights themselves were compared."""
-    found.divergence = closeness(original, quantized)
+    found.divergence = mean_divergence(original, quantized)
     half = quantized.shape[1] // 2
-    found.unrelated = closeness(original, quantized.roll(half, dims=1))
+    found.unrelated = mean_divergence(original, quantized.roll(half, dims=1))
     most = max(NEGLIGIBLE, MOST_DIVERGENCE * found.unrelated)
     if not (found.divergence <= most or (pruned and math.isfinite(found.divergence))):
         found.faults.append(

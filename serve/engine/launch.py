@@ -25,7 +25,7 @@ from serve.engine.process import ServerProcess, free_port
 
 CPU_KV_CACHE_GIB = "4"
 KV_CACHE_SIZE = "kv_cache_memory_bytes"
-MIDDLEWARE = "serve.middleware.Door"
+MIDDLEWARE = "serve.middleware.ServerMiddleware"
 OPTION_FILES = {
     "engine/arg_utils.py": ("EngineArgs",),
     "entrypoints/openai/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),

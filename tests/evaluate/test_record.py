@@ -48,7 +48,7 @@ def take(events: EventRecorder, *sent: Event) -> list[Row]:
     planner = Planner(events.recorder.config, ENVIRONMENT, [], lambda _: False)
     turn = Turn(planner.plan(inspected()), 1)
     lines = [encode(event) for event in sent]
-    events.take(turn, iter([decode(line, WORKER.events) for line in lines]))
+    events.record_events(turn, iter([decode(line, WORKER.events) for line in lines]))
     return read(events.recorder.path)[0]
 
 

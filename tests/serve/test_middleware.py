@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serve.engine.state import ABORTING, DRAINING, READY, STATE
-from serve.middleware import Door
+from serve.middleware import ServerMiddleware
 
 KEY = "sesame"
 
@@ -20,7 +20,7 @@ class Behind:
     def __init__(self) -> None:
         self.paths: list[str] = []
         self.running = -1
-        self.door: Door | None = None
+        self.door: ServerMiddleware | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.paths.append(scope["path"])
@@ -32,16 +32,16 @@ class Behind:
 
 
 @pytest.fixture
-def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerMiddleware:
     monkeypatch.setenv(STATE, str(tmp_path))
     monkeypatch.setenv("VLLM_API_KEY", KEY)
     behind = Behind()
-    behind.door = Door(behind)
+    behind.door = ServerMiddleware(behind)
     return behind.door
 
 
 def ask(
-    door: Door,
+    door: ServerMiddleware,
     path: str,
     headers: dict[str, str] | None = None,
     method: str = "GET",
@@ -64,7 +64,7 @@ def ask(
     return sent[0].get("status", sent[0]["type"]), json.loads(body)
 
 
-def streamed(door: Door, path: str) -> list[str]:
+def streamed(door: ServerMiddleware, path: str) -> list[str]:
     """The events that a client sees."""
     bodies: list[bytes] = []
 
@@ -84,7 +84,7 @@ def streamed(door: Door, path: str) -> list[str]:
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
 
 
-def test_every_route_but_two_asks_for_the_key(door: Door) -> None:
+def test_every_route_but_two_asks_for_the_key(door: ServerMiddleware) -> None:
     for path in ("/v1/models", "/metrics", "/", "//v1/models", "/v1/models/", "/health/x"):
         assert ask(door, path)[0] == 401
         assert ask(door, path, {"authorization": "Bearer other"})[0] == 401
@@ -93,19 +93,19 @@ def test_every_route_but_two_asks_for_the_key(door: Door) -> None:
     assert ask(door, "/health")[0] == 200
 
 
-def test_only_a_browsers_real_question_passes_without_one(door: Door) -> None:
+def test_only_a_browsers_real_question_passes_without_one(door: ServerMiddleware) -> None:
     assert ask(door, "/metrics", method="OPTIONS")[0] == 401
     asked = {"origin": "http://here", "access-control-request-method": "POST"}
     assert ask(door, "/v1/completions", asked, "OPTIONS")[0] == 200
 
 
-def test_a_websocket_without_a_key_is_closed(door: Door) -> None:
+def test_a_websocket_without_a_key_is_closed(door: ServerMiddleware) -> None:
     for path in ("/v1/realtime", "/ready"):
         assert ask(door, path, kind="websocket")[0] in ("websocket.close", 200)
     assert ask(door, "/v1/realtime", kind="websocket")[0] == "websocket.close"
 
 
-def test_ready_follows_the_program_that_watches(door: Door, tmp_path: Path) -> None:
+def test_ready_follows_the_program_that_watches(door: ServerMiddleware, tmp_path: Path) -> None:
     assert ask(door, "/ready")[0] == 503
     (tmp_path / READY).touch()
     status, content = ask(door, "/ready")
@@ -114,7 +114,7 @@ def test_ready_follows_the_program_that_watches(door: Door, tmp_path: Path) -> N
     assert ask(door, "/ready")[0] == 503
 
 
-def test_a_server_that_drains_takes_nothing_new(door: Door, tmp_path: Path) -> None:
+def test_a_server_that_drains_takes_nothing_new(door: ServerMiddleware, tmp_path: Path) -> None:
     assert ask(door, "/v1/completions", WITH_KEY)[0] == 200
     assert door.app.running == 1  # type: ignore[attr-defined]
     (tmp_path / DRAINING).touch()
@@ -135,7 +135,7 @@ class Engine:
         self.ended.append(mode)
 
 
-def test_at_the_limit_the_engine_ends_what_is_left(door: Door, tmp_path: Path) -> None:
+def test_at_the_limit_the_engine_ends_what_is_left(door: ServerMiddleware, tmp_path: Path) -> None:
     engine = Engine()
     app = SimpleNamespace(state=SimpleNamespace(engine_client=engine))
     (tmp_path / DRAINING).touch()
@@ -161,7 +161,11 @@ def test_at_the_limit_the_engine_ends_what_is_left(door: Door, tmp_path: Path) -
     ],
 )
 def test_every_stream_that_is_aborted_has_one_finish_reason(
-    path: str, events: list[dict[str, Any]], expected: list[Any], door: Door, tmp_path: Path
+    path: str,
+    events: list[dict[str, Any]],
+    expected: list[Any],
+    door: ServerMiddleware,
+    tmp_path: Path,
 ) -> None:
     bodies = [json.dumps({"choices": [event]}, separators=(",", ":")) for event in events]
 
@@ -181,7 +185,7 @@ def test_every_stream_that_is_aborted_has_one_finish_reason(
     assert [choice["finish_reason"] for choice in choices] == expected
 
 
-def test_a_stream_that_nobody_aborts_is_left_as_it_is(door: Door) -> None:
+def test_a_stream_that_nobody_aborts_is_left_as_it_is(door: ServerMiddleware) -> None:
     async def stream(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
@@ -189,7 +193,7 @@ def test_a_stream_that_nobody_aborts_is_left_as_it_is(door: Door) -> None:
     assert streamed(door, "/v1/completions") == ["[DONE]"]
 
 
-def test_what_fails_is_no_longer_running(door: Door) -> None:
+def test_what_fails_is_no_longer_running(door: ServerMiddleware) -> None:
     with pytest.raises(RuntimeError):
         ask(door, "/fails", WITH_KEY)
     assert door.running == 0
@@ -198,6 +202,6 @@ def test_what_fails_is_no_longer_running(door: Door) -> None:
 def test_without_a_key_or_a_watcher_it_is_open_and_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STATE, raising=False)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    door = Door(Behind())
+    door = ServerMiddleware(Behind())
     assert ask(door, "/v1/models")[0] == 200
     assert ask(door, "/ready")[0] == 200

@@ -82,7 +82,7 @@ def _ask(job: TasksJob, events: TaskRecorder) -> None:
     try:
         with progress() as bars:
             for event in stream(TASKS_WORKER, job, Path(job.log), engine_environment()):
-                events.take(event, bars)
+                events.record_event(event, bars)
     except QuantlineError as error:
         events.recorder.failures.append(error)
 

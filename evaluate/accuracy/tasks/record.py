@@ -69,7 +69,7 @@ class TaskRecorder:
         before = current(self.recorder.before)
         self.standing = {row.key: row for row in before if isinstance(row, TaskAccuracyRow)}
 
-    def take(self, event: Event, bars: Progress) -> None:
+    def record_event(self, event: Event, bars: Progress) -> None:
         """Records one event."""
         match event:
             case ServerStarting():

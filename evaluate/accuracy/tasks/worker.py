@@ -21,7 +21,7 @@ from evaluate.accuracy.tasks.events import (
     TasksJob,
 )
 from evaluate.accuracy.tasks.harness import Harness
-from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Load
+from evaluate.measure.engines import CANARIES, CANARY_TOKENS, LoadRequest
 from evaluate.measure.engines.vllm_server import ServerEngine
 from evaluate.measure.validity import constant_output
 
@@ -55,7 +55,9 @@ class _Questioning:
         self.send(ServerStarting(checkpoint.name, checkpoint.log))
         try:
             log = Path(checkpoint.log)
-            load = Load(Path(checkpoint.folder), self.job.engine, checkpoint.context, False, log)
+            load = LoadRequest(
+                Path(checkpoint.folder), self.job.engine, checkpoint.context, False, log
+            )
             with closing(ServerEngine(load)) as engine:
                 wrong = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if wrong:

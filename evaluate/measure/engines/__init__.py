@@ -22,7 +22,7 @@ NO_JUDGE = "this engine cannot judge text: engine=vllm or engine=transformers"
 
 
 @dataclass
-class Load:
+class LoadRequest:
     """What an engine is asked to load."""
 
     folder: Path
@@ -71,7 +71,7 @@ class Engine(ABC):
     loaded: Loaded
 
     @abstractmethod
-    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """The prompts, when the scenario sends them; exactly as many tokens out as it asks for."""
 
     @abstractmethod
@@ -79,14 +79,14 @@ class Engine(ABC):
         """The text as token ids."""
 
     @abstractmethod
-    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         """Greedy continuations, ended where the model ends them."""
 
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
         """Greedy answers to text."""
-        return self.continued([self.tokens_of(prompt) for prompt in prompts], tokens)
+        return self.generate([self.tokens_of(prompt) for prompt in prompts], tokens)
 
-    def judged(self, window: list[int], likely: int) -> Positions:
+    def score_window(self, window: list[int], likely: int) -> Positions:
         """For every token after the first: its log-probability, and the most likely tokens'."""
         raise bad_input(NO_JUDGE)
 
@@ -106,7 +106,7 @@ class Engine(ABC):
         """Gives back what it holds."""
 
 
-def create(load: Load) -> Engine:
+def create(load: LoadRequest) -> Engine:
     """Loads the checkpoint in the engine that was asked for."""
     module = importlib.import_module(f"evaluate.measure.engines.{load.engine.kind}")
     engine: Engine = module.ENGINE(load)

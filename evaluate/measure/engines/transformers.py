@@ -20,7 +20,7 @@ from conf.formats.quantization_config import KEY, read_quantization
 from conf.hardware import cpu_has_bf16
 from conf.models import MADE_UP
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.engines import Engine, Load, Loaded, Positions
+from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
 from evaluate.results.row_types import Startup
@@ -44,7 +44,7 @@ class StepTimes(LogitsProcessor):  # type: ignore[misc]
 class TransformersEngine(Engine):
     """A model and its tokenizer, on the GPU where there is one."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadRequest) -> None:
         begin = time.perf_counter()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         made = _made_up if load.dummy else AutoModelForCausalLM.from_pretrained
@@ -61,8 +61,8 @@ class TransformersEngine(Engine):
         held = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
         self.loaded.memory.weights_gib = held / 2**30
 
-    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        assert not scenario.lasts  # refused before anything is loaded
+    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        assert not scenario.is_sustained  # refused before anything is loaded
         start = time.perf_counter()
         steps = StepTimes()
         inputs = torch.tensor(prompts, device=self.device)
@@ -81,7 +81,7 @@ class TransformersEngine(Engine):
         counted = output.shape[1] - inputs.shape[1]
         return [Request(inputs.shape[1], list(times[:counted])) for _ in prompts]
 
-    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         found = []
         for prompt in prompts:
             inputs = torch.tensor([prompt], device=self.device)
@@ -95,7 +95,7 @@ class TransformersEngine(Engine):
             found.append(output[0, inputs.shape[1] :].tolist())
         return found
 
-    def judged(self, window: list[int], likely: int) -> Positions:
+    def score_window(self, window: list[int], likely: int) -> Positions:
         tokens = torch.tensor([window], device=self.device)
         with torch.no_grad():
             scores = self.model(tokens).logits[0, :-1].float().log_softmax(-1)
@@ -113,7 +113,7 @@ class TransformersEngine(Engine):
         if self.device == "cuda":
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities) as profiler, _steps_marked(self.model):
-            self.take(prompts, scenario)
+            self.run_requests(prompts, scenario)
         path = self.traces / f"transformers-{time.time_ns()}.json.gz"
         profiler.export_chrome_trace(str(path))
         return path

@@ -11,7 +11,7 @@ from typing import Any
 from conf.errors import QuantlineError, world_fault
 from conf.process.endings import ending, oom_kills
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.engines import Engine, Load, Positions
+from evaluate.measure.engines import Engine, LoadRequest, Positions
 from evaluate.measure.engines.vllm_log import loaded
 from evaluate.measure.metrics import Request
 from evaluate.measure.workload import schedule
@@ -20,7 +20,7 @@ from serve.engine.launch import environment, options
 RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"
 
 
-def engine_settings(load: Load) -> dict[str, Any]:
+def engine_settings(load: LoadRequest) -> dict[str, Any]:
     """Options that make a measurement fair, under what was asked for."""
     settings: dict[str, Any] = {
         "max_model_len": load.context,
@@ -47,7 +47,7 @@ def engine_settings(load: Load) -> dict[str, Any]:
 class VllmEngine(Engine):
     """`vllm.LLM`, and the engine inside it for timed runs."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadRequest) -> None:
         os.environ.update(environment(load.engine.options))
         begin = time.perf_counter()
         from vllm import LLM
@@ -76,7 +76,7 @@ class VllmEngine(Engine):
                 return world_fault(f"the engine's process {process.name} {words}")
         return None
 
-    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         """Hands each prompt over at its time, never more at once than allowed, and steps. One that
         falls due while a step runs has waited for it: its clock starts when it was due, unless it
         is a client's that waits for its turn."""
@@ -116,7 +116,7 @@ class VllmEngine(Engine):
                 running -= output.finished
         return list(found.values())
 
-    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         from vllm import SamplingParams
 
         greedy = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False)
@@ -124,7 +124,7 @@ class VllmEngine(Engine):
         outputs = self.llm.generate(inputs, greedy, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
-    def judged(self, window: list[int], likely: int) -> Positions:
+    def score_window(self, window: list[int], likely: int) -> Positions:
         from vllm import SamplingParams
 
         sampling = SamplingParams(
@@ -158,7 +158,7 @@ class VllmEngine(Engine):
         assert self.traces is not None
         before = set(self.traces.rglob("*.json*"))
         self.llm.start_profile()
-        self.take(prompts, scenario)
+        self.run_requests(prompts, scenario)
         self.llm.stop_profile()
         written = set(self.traces.rglob("*.json*")) - before
         # The worker's trace holds the operators; the front end writes a small one beside it.

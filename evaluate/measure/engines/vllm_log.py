@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from conf.errors import world_fault
-from evaluate.measure.engines import Load, Loaded
+from evaluate.measure.engines import Loaded, LoadRequest
 from evaluate.results.row_types import Memory, Startup
 
 SAID_OF_WEIGHTS = "weights are made up, spread as a trained model's"
@@ -30,7 +30,7 @@ COMPILING = re.compile(
 )
 
 
-def loaded(load: Load) -> Loaded:
+def loaded(load: LoadRequest) -> Loaded:
     """What the engine chose and how long it took, from its own words."""
     text = load.log.read_text(errors="replace")
     if load.dummy and SAID_OF_WEIGHTS not in text:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conf.errors import QuantlineError, bad_input
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.engines import NO_JUDGE, Engine, Load, Loaded
+from evaluate.measure.engines import NO_JUDGE, Engine, Loaded, LoadRequest
 from evaluate.measure.engines.vllm import engine_settings
 from evaluate.measure.engines.vllm_log import loaded
 from evaluate.measure.metrics import Request
@@ -28,7 +28,7 @@ SECONDS_FOR_A_RUN = 3600
 class ServerEngine(Engine):
     """A server that is started for the evaluation, or one that runs already."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadRequest) -> None:
         self.stack = contextlib.ExitStack()
         self.server: ServerProcess | None = None
         begin = time.perf_counter()
@@ -50,7 +50,7 @@ class ServerEngine(Engine):
             raise
         self.loaded.startup.start_s = time.perf_counter() - begin
 
-    def take(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         return asyncio.run(self._all(prompts, scenario))
 
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
@@ -62,7 +62,7 @@ class ServerEngine(Engine):
     def tokens_of(self, text: str) -> list[int]:
         raise bad_input(NO_JUDGE)
 
-    def continued(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         raise bad_input(NO_JUDGE)
 
     def prefix_cache(self) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
 from conf.formats.quantization_config import read_quantization
-from evaluate.measure.engines import Load, create
+from evaluate.measure.engines import LoadRequest, create
 from evaluate.measure.engines.random_weights import (
     MOST_AT_ONCE,
     SIGMA,
@@ -31,7 +31,7 @@ import json, sys
 from pathlib import Path
 import torch
 from conf.schema.load import EngineConfig, ScenarioConfig
-from evaluate.measure.engines import Load, create, random_weights
+from evaluate.measure.engines import LoadRequest, create, random_weights
 
 fill, seen = random_weights.fill, {}
 
@@ -41,8 +41,8 @@ def looked_at(tensors, spread):
         seen.update({name: tensor.clone().float().cpu() for name, tensor in tensors.items()})
 
 random_weights.fill = looked_at  # vLLM itself imports what uses it
-engine = create(Load(Path(sys.argv[1]), EngineConfig(), 64, True, Path(sys.argv[2])))
-answers = engine.take([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
+engine = create(LoadRequest(Path(sys.argv[1]), EngineConfig(), 64, True, Path(sys.argv[2])))
+answers = engine.run_requests([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
 codes = seen.get("weight_packed", seen.get("weight"))
 found = {
     "zeros": (codes == 0).float().mean().item(),
@@ -275,7 +275,7 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
         "original=false",
     )  # fmt: skip
     sparse, packed = (
-        create(Load(Path(str(target.folder)), config.engine, 64, True, tmp_path / "log"))
+        create(LoadRequest(Path(str(target.folder)), config.engine, 64, True, tmp_path / "log"))
         for target in targets(config)
     )
     model = sparse.model  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from conf.errors import QuantlineError
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.engines import Load, create
+from evaluate.measure.engines import LoadRequest, create
 from evaluate.measure.targets import targets
 from quantize.pipeline import quantize
 from serve.tensors import tensors
@@ -67,7 +67,7 @@ def test_a_described_checkpoint_has_the_real_ones_tensors(recipe: str, tmp_path:
 
 def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple[object, ...]]:
     """The parameters after an answer, which is when transformers has unpacked them."""
-    load = Load(
+    load = LoadRequest(
         folder,
         config("engine=transformers", "engine.dtype=bfloat16").engine,
         64,
@@ -76,7 +76,7 @@ def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple
     )
     engine = create(load)
     assert [
-        r.output_tokens for r in engine.take([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
+        r.output_tokens for r in engine.run_requests([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
     ] == [3, 3]
     model = engine.model  # type: ignore[attr-defined]
     return {name: (value.shape, value.dtype) for name, value in model.named_parameters()}

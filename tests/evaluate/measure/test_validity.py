@@ -7,7 +7,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.load import EngineConfig, ScenarioConfig
-from evaluate.measure.engines import Load
+from evaluate.measure.engines import LoadRequest
 from evaluate.measure.engines.vllm_log import LateCompiling, loaded
 from evaluate.measure.gpu_watch import Sample, Watched, summarize
 from evaluate.measure.metrics import Request
@@ -60,7 +60,7 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
         "INFO torch.compile took 32.28 s in total\n"
         "INFO Graph capturing finished in 4 secs, took 0.96 GiB\n"
     )
-    load = Load(tmp_path, EngineConfig(), 64, False, log)
+    load = LoadRequest(tmp_path, EngineConfig(), 64, False, log)
     found = loaded(load)
     assert found.kernels == {
         "CompressedTensorsW8A8Int8": "CutlassInt8ScaledMMLinearKernel",
