@@ -1,4 +1,4 @@
-"""The door of every command: options in, one typed object out, errors as one message.
+"""Entry point of every command: parses options into one typed object, reports errors.
 
 Nothing heavy is imported before a config is accepted; `main` imports what it needs.
 """
@@ -21,8 +21,16 @@ from hydra.types import RunMode
 from hydra.version import setbase
 
 from conf import sources
-from conf.compose import COMPOSING, VERSION_BASE, Command, checked, quiet, register, to_object
-from conf.entry import CLOSED_PIPE, answer_flags, drop_unread_output, let_children_find_us
+from conf.compose import (
+    COMPOSE_ERRORS,
+    VERSION_BASE,
+    Command,
+    checked,
+    quiet_overrides,
+    register,
+    to_object,
+)
+from conf.entry import CLOSED_PIPE, answer_flags, drop_unread_output, set_child_import_path
 from conf.errors import QuantlineError, bad_input
 from conf.explain import explain
 from conf.help import help_text
@@ -37,59 +45,59 @@ def run(command: Command, main: Callable[[Any], object]) -> None:
     try:
         if {"--help", "-h", "--version"} & set(arguments):
             answer_flags(arguments, help_text(command))
-        let_children_find_us()
-        failures = [outcome.failure for outcome in _run_jobs(command, arguments, main)]
+        set_child_import_path()
+        outcomes = _run_jobs(command, arguments, main)
+        failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    except COMPOSING as error:
+    except COMPOSE_ERRORS as error:
         failures = [JobFailure.of(_as_bad_input(error))]
     except Exception as error:
         failures = [JobFailure.of(error)]
-    known = [failure for failure in failures if failure is not None]
-    if drop_unread_output() and any(failure.is_closed_pipe for failure in known):
+    if drop_unread_output() and any(failure.is_closed_pipe for failure in failures):
         sys.exit(CLOSED_PIPE)
-    sys.exit(max([failure.report() for failure in known], default=0))
+    sys.exit(max([failure.report() for failure in failures], default=0))
 
 
 def _run_jobs(
     command: Command, arguments: list[str], main: Callable[[Any], object]
 ) -> list[Outcome]:
-    """What came of each job; of a command that only shows its config there is none."""
+    """Returns the outcome of each job; none for a command that only shows its config."""
     register(command)
-    words = _words(arguments)
-    flags = [argument for argument in arguments if argument not in words]
-    sys.argv[1:] = [*flags, *quiet(), *checked(command, words)]
-    given = get_args_parser().parse_args()
-    # Hydra prints its own errors and exits 1 unless this is set; ours say what is close.
+    overrides = _overrides(arguments)
+    flags = [argument for argument in arguments if argument not in overrides]
+    sys.argv[1:] = [*flags, *quiet_overrides(), *checked(command, overrides)]
+    parsed = get_args_parser().parse_args()
+    # Hydra prints its own errors and exits 1 unless this is set; ours suggest close names.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        if given.cfg or given.info or given.shell_completion or given.experimental_rerun:
+        if parsed.cfg or parsed.info or parsed.shell_completion or parsed.experimental_rerun:
             hydra.main(str(sources.CONF), command.name, VERSION_BASE)(
                 lambda config: main(to_object(config))
             )()
             return []
-        return _launch(command, given, Job(main))
+        return _launch(command, parsed, Job(main))
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
 
 
-def _launch(command: Command, given: Namespace, job: Job) -> list[Outcome]:
-    """Runs one job, or those of a sweep, as `hydra.main` does, which keeps their outcomes to
-    itself."""
+def _launch(command: Command, parsed: Namespace, job: Job) -> list[Outcome]:
+    """Runs one job, or those of a sweep, and returns their outcomes. `hydra.main` does the
+    same but returns nothing."""
     setbase(VERSION_BASE)
     search_path = create_automatic_config_search_path(None, None, str(sources.CONF))
-    if given.config_dir is not None:
-        folder = Path(given.config_dir).absolute()
+    if parsed.config_dir is not None:
+        folder = Path(parsed.config_dir).absolute()
         if not folder.is_dir():
             raise SearchPathException(f"Additional config directory '{folder}' not found")
         anchor = SearchPathQuery(provider="schema")
         search_path.prepend(provider="command-line", path=f"file://{folder}", anchor=anchor)
     launcher = Hydra.create_main_hydra2(command.name, search_path)
-    name, overrides = given.config_name or command.name, list(given.overrides)
+    name, overrides = parsed.config_name or command.name, list(parsed.overrides)
     try:
         mode = launcher.get_mode(name, overrides)
-        if given.multirun or mode == RunMode.MULTIRUN:
+        if parsed.multirun or mode == RunMode.MULTIRUN:
             overrides += [] if mode == RunMode.MULTIRUN else ["hydra.mode=MULTIRUN"]
             return _outcomes(launcher.multirun(name, job, overrides))
         overrides += [] if mode == RunMode.RUN else ["hydra.mode=RUN"]
@@ -99,31 +107,31 @@ def _launch(command: Command, given: Namespace, job: Job) -> list[Outcome]:
 
 
 def _outcomes(returned: Any) -> list[Outcome]:
-    """The outcomes in what Hydra returns: of one job, or of a sweep in batches. A sweeper that
-    optimizes returns none; it takes each outcome for a number, which raises that job's error."""
+    """The outcomes in Hydra's return value: of one job, or of a sweep in batches. A sweeper that
+    optimizes returns none: it converts each outcome to a number, which raises the job's error."""
     if isinstance(returned, JobReturn):
         outcome = returned.return_value
         return [outcome] if isinstance(outcome, Outcome) else []
     if isinstance(returned, (list, tuple)):
-        return [outcome for part in returned for outcome in _outcomes(part)]
+        return [outcome for batch in returned for outcome in _outcomes(batch)]
     return []
 
 
-def _words(arguments: list[str]) -> list[str]:
+def _overrides(arguments: list[str]) -> list[str]:
     """The overrides among the arguments; a flag that Hydra does not know is bad input."""
-    found, rest = get_args_parser().parse_known_args(arguments)
-    strange = [word for word in rest if word.startswith("-")]
-    if strange:
-        raise bad_input(f"{strange[0]}: options are written NAME=VALUE; --help shows them")
-    return [*found.overrides, *rest]  # those behind a flag, too
+    parsed, rest = get_args_parser().parse_known_args(arguments)
+    unknown_flags = [argument for argument in rest if argument.startswith("-")]
+    if unknown_flags:
+        raise bad_input(f"{unknown_flags[0]}: options are written NAME=VALUE; --help shows them")
+    return [*parsed.overrides, *rest]  # those after a flag, too
 
 
 def _as_bad_input(error: Exception) -> QuantlineError:
-    message = bad_input(explain(error))
-    message.__cause__ = error
-    return message
+    user_error = bad_input(explain(error))
+    user_error.__cause__ = error
+    return user_error
 
 
 def report(error: Exception) -> int:
-    """Prints one message for the error and returns the exit code that belongs to it."""
+    """Prints one message for the error and returns its exit code."""
     return JobFailure.of(error).report()

@@ -1,4 +1,4 @@
-"""What a decoder's dimensions say: parameters, bytes read for a token, bytes kept for a token."""
+"""A decoder's dimensions, and its parameters, weight bytes and KV-cache bytes per token."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ WIDTH = within(1, 2**24)
 
 
 class Matrix(NamedTuple):
-    """One linear layer as it stands in every decoder layer; `copies` counts equal experts."""
+    """A linear layer of every decoder layer; `copies` counts experts of the same shape."""
 
     name: str
     rows: int
@@ -84,15 +84,15 @@ class Architecture:
     @property
     def feed_forward_matrices(self) -> list[Matrix]:
         if not self.num_experts:
-            return self._gated("mlp", self.intermediate_size)
-        shared = self._gated("mlp.shared_expert", self.shared_expert_intermediate_size)
-        experts = self._gated("mlp.experts", self.moe_intermediate_size)
+            return self._gated_matrices("mlp", self.intermediate_size)
+        shared = self._gated_matrices("mlp.shared_expert", self.shared_expert_intermediate_size)
+        experts = self._gated_matrices("mlp.experts", self.moe_intermediate_size)
         return shared + [
             matrix._replace(copies=self.num_experts, used_per_token=self.num_experts_per_tok)
             for matrix in experts
         ]
 
-    def _gated(self, prefix: str, width: int) -> list[Matrix]:
+    def _gated_matrices(self, prefix: str, width: int) -> list[Matrix]:
         return [
             Matrix(f"{prefix}.gate_proj", width, self.hidden_size),
             Matrix(f"{prefix}.up_proj", width, self.hidden_size),
@@ -106,7 +106,7 @@ class Architecture:
 
     @property
     def small_parameters_per_layer(self) -> int:
-        """Norms, biases and expert gates: what no recipe quantizes."""
+        """Norms, biases and expert gates, which no recipe quantizes."""
         norms = 2 * self.hidden_size
         if self.model_type == "qwen3":
             norms += 2 * self.head_dim
@@ -130,15 +130,17 @@ class Architecture:
 
     @property
     def layer_weights_per_token(self) -> int:
-        """Weights of linear layers that one token multiplies with, the head left out."""
-        used = sum(matrix.weights * matrix.used_per_token for matrix in self.layer_matrices)
-        return self.num_hidden_layers * used
+        """Weights of linear layers that one token is multiplied with, without the head."""
+        weights_per_layer = sum(
+            matrix.weights * matrix.used_per_token for matrix in self.layer_matrices
+        )
+        return self.num_hidden_layers * weights_per_layer
 
     def weight_bytes_per_token(self, bits: float = 16, head_bits: float = 16) -> float:
-        """Bytes of weights that decoding one token at batch 1 has to read.
+        """Bytes of weights that decoding one token at batch 1 reads.
 
-        `bits` counts what is stored for each weight, its share of the scales included. The
-        embedding is a look-up of one row; the head is read whole.
+        `bits` is what is stored per weight, its share of the scales included. The embedding is a
+        look-up of one row; all of the head is read.
         """
         small = self.num_hidden_layers * self.small_parameters_per_layer + 2 * self.hidden_size
         head = self.embedding_parameters * head_bits / 8

@@ -1,7 +1,7 @@
 """Composes a command's config with Hydra and turns it into its typed object.
 
-Every override is checked first against what exists, so that a wrong name or option is answered
-with what is close, not with Hydra's advice to add a plus sign.
+Every override is checked first, so that the message for an unknown name or option suggests a close
+one. Hydra would advise to add a plus sign.
 """
 
 import re
@@ -29,9 +29,9 @@ from conf.schema.steps import gate_options
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
-BESIDE_A_FILE = {"recipe.file", *gate_options()}
-# What Hydra raises for a config that cannot be composed; not all are exceptions of its own.
-COMPOSING = (
+ALLOWED_WITH_FILE = {"recipe.file", *gate_options()}
+# Hydra raises these for a config that cannot be composed; not all are its own exceptions.
+COMPOSE_ERRORS = (
     HydraException,
     OmegaConfBaseException,
     ValueError,
@@ -46,15 +46,15 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the name of its config file, its options, three examples, and the module that
-    is called where that is not the name."""
+    """A command: the name of its config file, its options, three examples, and its module where
+    that has another name."""
 
     name: str
     schema: type[Any]
     examples: tuple[str, str, str]
     module: str = ""
     plain: tuple[tuple[str, str], ...] = ()
-    """Options that have the name of a group, as which Hydra would take them, and their fields."""
+    """Name and field of each option that is named like a group: Hydra would choose the group."""
     purpose: str = ""
     """What the command does; empty where the options' own documentation says it."""
 
@@ -69,68 +69,70 @@ def register(command: Command) -> None:
     ConfigStore.instance().store(name=f"{command.name}_options", node=command.schema)
 
 
-def checked(command: Command, words: list[str]) -> list[str]:
-    """The overrides for Hydra, after each was held against what exists."""
-    words = [_as_list(_as_field(word, command), command) for word in words]
-    overrides = OverridesParser.create().parse_overrides(words)
-    folders = sources.folders_of(_search_path(overrides))
+def checked(command: Command, overrides: list[str]) -> list[str]:
+    """The overrides for Hydra, each checked against the known options and names."""
+    overrides = [_as_list(_as_field(text, command), command) for text in overrides]
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    folders = sources.folders_of(_search_path(parsed))
     for group in command.groups:
-        _check_names(group, overrides, sources.choices(group, folders))
-    for override in overrides:
+        _check_names(group, parsed, sources.choices(group, folders))
+    for override in parsed:
         key = override.key_or_group
-        if key not in command.groups and not key.startswith("hydra") and not _is_engines_own(key):
+        if key not in command.groups and not key.startswith("hydra") and not _is_engine_option(key):
             check_key(key, command.schema)
-    _check_recipe_file({override.key_or_group for override in overrides})
-    words = [_passed_on(word, override) for word, override in zip(words, overrides, strict=True)]
-    keys = {override.key_or_group for override in overrides}
+    _check_recipe_file({override.key_or_group for override in parsed})
+    overrides = [
+        _for_hydra(text, override) for text, override in zip(overrides, parsed, strict=True)
+    ]
+    keys = {override.key_or_group for override in parsed}
     if keys & {"model.path", "model.id"} and "model" not in keys:
-        return ["model=custom", *words]
-    return words
+        return ["model=custom", *overrides]
+    return overrides
 
 
 def _check_recipe_file(keys: set[str]) -> None:
-    """A recipe.file is run as it is; an option that would change nothing is no option."""
+    """A recipe.file is run as it is; an option that would have no effect is refused."""
     if "recipe.file" not in keys:
         return
-    for key in sorted(keys - BESIDE_A_FILE):
+    for key in sorted(keys - ALLOWED_WITH_FILE):
         if key.startswith("recipe."):
             raise bad_input(
                 f"{key}: goes with recipe=NAME; recipe.file is run as it is, so change the file"
             )
 
 
-def _as_field(word: str, command: Command) -> str:
+def _as_field(override: str, command: Command) -> str:
     for name, field in command.plain:
-        if word.startswith(f"{name}="):
-            return field + word.removeprefix(name)
-    return word
+        if override.startswith(f"{name}="):
+            return field + override.removeprefix(name)
+    return override
 
 
-def _as_list(word: str, command: Command) -> str:
-    """One name where a list of them is meant is a list of one."""
-    key, _, value = word.partition("=")
+def _as_list(override: str, command: Command) -> str:
+    """Wraps a single value in a list where the option is a list."""
+    key, _, value = override.partition("=")
     hint = str(field_type(key, command.schema))
     if not hint.startswith("list[str]") or not value or value == "null" or value[0] in "[":
-        return word
-    plain = value[0] in "'\"$" or PLAIN.fullmatch(value)
-    return f"{key}=[{value}]" if plain or "'" in value else f"{key}=['{value}']"
+        return override
+    is_plain = value[0] in "'\"$" or PLAIN.fullmatch(value)
+    return f"{key}=[{value}]" if is_plain or "'" in value else f"{key}=['{value}']"
 
 
-def _is_engines_own(key: str) -> bool:
-    """Whether `engine.NAME` is no option of ours, but one that goes to the engine as it is."""
+def _is_engine_option(key: str) -> bool:
+    """Whether `engine.NAME` is an option of the engine itself, not one of ours."""
     group, _, name = key.partition(".")
-    ours = EngineConfig.__dataclass_fields__
-    return group == "engine" and bool(name) and name.split(".")[0] not in ours
+    our_options = EngineConfig.__dataclass_fields__
+    return group == "engine" and bool(name) and name.split(".")[0] not in our_options
 
 
-def _passed_on(word: str, override: Override) -> str:
-    """Hydra takes new names in a free mapping only with a plus sign; users need not know."""
+def _for_hydra(text: str, override: Override) -> str:
+    """Adds the plus signs that Hydra requires for new names in a free mapping."""
     key = override.key_or_group
-    if _is_engines_own(key):
-        return "++engine.options." + word.lstrip("+").removeprefix("engine.")
+    if _is_engine_option(key):
+        return "++engine.options." + text.lstrip("+").removeprefix("engine.")
     if key.startswith(FREE_MAPPINGS):
-        return "++" + word.lstrip("+")
-    return word
+        return "++" + text.lstrip("+")
+    return text
 
 
 def _search_path(overrides: list[Override]) -> list[str]:
@@ -145,12 +147,12 @@ def _check_names(group: str, overrides: list[Override], known: dict[str, Path]) 
     for override in overrides:
         if override.key_or_group != group:
             continue
-        for name in _chosen(override):
+        for name in _chosen_names(override):
             if name not in known:
                 raise unknown(f"{group}={name}", name, known)
 
 
-def _chosen(override: Override) -> list[str]:
+def _chosen_names(override: Override) -> list[str]:
     if override.is_delete():
         return []
     if override.is_sweep_override():
@@ -159,8 +161,8 @@ def _chosen(override: Override) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def quiet() -> list[str]:
-    """Overrides that keep Hydra from writing folders: a run leaves its own record."""
+def quiet_overrides() -> list[str]:
+    """Overrides that keep Hydra from writing folders: a run writes its own record."""
     folder = cache_root() / "hydra"
     return [
         "hydra.output_subdir=null",
@@ -173,14 +175,14 @@ def quiet() -> list[str]:
 
 
 def compose(command: Command, overrides: list[str]) -> Any:
-    """The typed object of a command and its overrides, from inside a program."""
+    """The typed object of a command and its overrides, for use inside a program."""
     register(command)
     arguments = checked(command, overrides)
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(sources.CONF), version_base=VERSION_BASE):
         try:
             config = hydra.compose(command.name, arguments, return_hydra_config=True)
-        except COMPOSING as error:
+        except COMPOSE_ERRORS as error:
             raise bad_input(explain(error)) from error
         HydraConfig.instance().set_config(config)
         with open_dict(config):
@@ -196,7 +198,7 @@ def from_mapping(schema: type[Config], content: dict[str, Any]) -> Config:
 
 
 def to_object(config: DictConfig) -> Any:
-    """The typed object behind a composed config; a value that makes no sense is bad input."""
+    """The typed object of a composed config; an invalid value is bad input."""
     try:
         values = OmegaConf.to_container(config, resolve=True)
         schema = OmegaConf.get_type(config)

@@ -1,4 +1,4 @@
-"""How the commands are called: their names, version and help, and a reader that stops early."""
+"""The commands' names, version and help, and output whose reader has gone."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def as_called(text: str) -> str:
-    """The text with our commands as they are called here: `quantline NAME` from a wheel."""
+    """The text with our commands as users call them here: `quantline NAME` from a wheel."""
     if not IS_WHEEL:
         return text
     return CALL.sub(
@@ -38,11 +38,11 @@ def as_called(text: str) -> str:
     )
 
 
-def let_children_find_us() -> None:
-    """Python processes that this one starts, vLLM's included, import our packages from here, not
-    from the user's folder."""
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = [str(ROOT), *[path for path in others if path and path != str(ROOT)]]
+def set_child_import_path() -> None:
+    """Makes the Python processes that this one starts, vLLM's included, import our packages from
+    here, not from the user's folder."""
+    existing = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(ROOT), *[path for path in existing if path and path != str(ROOT)]]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["PYTHONSAFEPATH"] = "1"
 
@@ -58,26 +58,26 @@ def answer_flags(arguments: list[str], help_text: str) -> None:
 
 
 def show(text: str) -> None:
-    """Prints the text; a reader that has seen enough, such as `head`, is no error."""
+    """Prints the text. A reader that closes the pipe early, such as `head`, is no error."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
     drop_unread_output()
 
 
 def drop_unread_output() -> bool:
-    """Whether nobody reads our output any more. If so, the rest goes nowhere: otherwise the
-    interpreter complains when it flushes its streams at the end."""
-    unread = False
+    """Discards the rest of an output that nobody reads, and returns whether there is one. Otherwise
+    the interpreter complains when it flushes its streams at exit."""
+    has_unread_output = False
     for stream in (sys.stdout, sys.stderr):
-        if stream is None:  # closed by whoever started us
+        if stream is None:  # closed by the parent process
             continue
         with contextlib.suppress(BrokenPipeError):
             stream.flush()
         with contextlib.suppress(OSError):  # a stream without a descriptor is no pipe
             if _has_no_reader(stream.fileno()):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-                unread = True
-    return unread
+                has_unread_output = True
+    return has_unread_output
 
 
 def _has_no_reader(descriptor: int) -> bool:

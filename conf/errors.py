@@ -1,4 +1,4 @@
-"""The one error a user meets: a single message and an exit code, no traceback."""
+"""The error that users see: a single message and an exit code, no traceback."""
 
 import difflib
 import errno
@@ -12,9 +12,9 @@ INTERNAL_ERROR = 1
 BAD_INPUT = 2
 WORLD_FAULT = 3
 GATE_FAILED = 4
-MOST_LISTED, NEAR = 60, 8
+MOST_LISTED, NEAREST_LISTED = 60, 8
 LONGEST_REASON = 400
-# What the machine lacks or refuses, whatever was asked for. A path that is not there is not in it.
+# The machine lacks or refuses something, whatever the request. A missing path is not among them.
 ENVIRONMENT_ERRNOS = frozenset(
     {
         errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
@@ -41,68 +41,68 @@ def bad_input(message: str) -> QuantlineError:
 
 
 def world_fault(message: str) -> QuantlineError:
-    """The request is fine and the world failed it: disk, memory, network, a dead process."""
+    """An environment error: the request is valid, but disk, memory, network or a process failed."""
     return QuantlineError(message, WORLD_FAULT)
 
 
 def gate_failed(message: str) -> QuantlineError:
-    """The work was done and the result is not good enough to keep."""
+    """The work was done, but its result is not good enough to keep."""
     return QuantlineError(message, GATE_FAILED)
 
 
 def environment_reason(error: BaseException | None) -> str | None:
-    """What the machine refused, where that is the cause of the error or of one before it."""
+    """The environment error behind this error or one of its causes; None without one."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        reason = _refused(error)
+        reason = _own_environment_reason(error)
         if reason:
             return reason
-        hidden = error.__suppress_context__
-        error = error.__cause__ if hidden else error.__cause__ or error.__context__
+        is_context_hidden = error.__suppress_context__
+        error = error.__cause__ if is_context_hidden else error.__cause__ or error.__context__
     return None
 
 
-def _refused(error: BaseException) -> str | None:
+def _own_environment_reason(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRNOS:
         where = f": {error.filename}" if error.filename else ""
         return f"{os.strerror(error.errno)}{where}"
-    in_message = OS_ERROR.search(str(error))
-    if in_message and int(in_message[1]) in ENVIRONMENT_ERRNOS:
-        return os.strerror(int(in_message[1]))
+    errno_in_message = OS_ERROR.search(str(error))
+    if errno_in_message and int(errno_in_message[1]) in ENVIRONMENT_ERRNOS:
+        return os.strerror(int(errno_in_message[1]))
     if isinstance(error, MemoryError):
         return "out of memory"
     if isinstance(error, RuntimeError) and any(
-        sign in str(error).lower() for sign in OUT_OF_MEMORY
+        phrase in str(error).lower() for phrase in OUT_OF_MEMORY
     ):
         return one_line(error)
     return None
 
 
 def message_and_code(error: Exception) -> tuple[str, int]:
-    """What is said of an error, and the exit code that belongs to it."""
+    """The message of an error and its exit code."""
     if isinstance(error, QuantlineError):
         return str(error), error.exit_code
     if isinstance(error, OSError):
         return str(error), WORLD_FAULT
-    reason = environment_reason(error)  # of a library that has its own error for a full disk
+    reason = environment_reason(error)  # a library may have its own error for a full disk
     if reason:
         return reason, WORLD_FAULT
     return f"{type(error).__name__}: {error}", INTERNAL_ERROR
 
 
 def one_line(error: BaseException) -> str:
-    """A library's message as part of one of ours."""
+    """A library's message on one line, to be quoted in a message of ours."""
     message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, KeyError):
         message = f"{message} is not known"
-    short = len(message) <= LONGEST_REASON
-    return message if short else f"{message[:LONGEST_REASON]}..."
+    is_short = len(message) <= LONGEST_REASON
+    return message if is_short else f"{message[:LONGEST_REASON]}..."
 
 
 @contextmanager
 def reading(what: Path | str) -> Iterator[None]:
-    """Whatever a library raises over what a user gave is bad input, unless the machine failed."""
+    """Turns a library's error about user input into bad input, or into an environment error."""
     try:
         yield
     except QuantlineError:
@@ -116,7 +116,7 @@ def reading(what: Path | str) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
-    """Names the path that was being written when the machine refused it."""
+    """Turns an environment error into one that names the path being written."""
     try:
         yield
     except QuantlineError:
@@ -128,24 +128,24 @@ def writing(path: Path | str) -> Iterator[None]:
         raise world_fault(f"{path}: could not be written ({reason})") from error
 
 
-def last_line(words: str) -> str:
-    """What a process said last, without the mark that our own put before an error."""
-    lines = words.strip().splitlines() or ["no output"]
+def last_line(output: str) -> str:
+    """The last line of a process's output, without the `error: ` that our commands print."""
+    lines = output.strip().splitlines() or ["no output"]
     return lines[-1].removeprefix("error: ")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question that names the nearest right word; nothing where none is near."""
+    """A 'Did you mean' question with the closest known name; empty where none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]}?" if close else ""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> QuantlineError:
-    """`name` is not one of `known`: says what is close and what exists."""
+    """`name` is not one of `known`. The message suggests a close name and lists the known ones."""
     choices = sorted(known)
     hint = nearest(name, choices)
     listed = ", ".join(choices) if choices else "none"
     if len(choices) > MOST_LISTED:
-        near = difflib.get_close_matches(name, choices, n=NEAR, cutoff=0)
+        near = difflib.get_close_matches(name, choices, n=NEAREST_LISTED, cutoff=0)
         listed = f"{len(choices)} names, of them the nearest {', '.join(near)}"
     return bad_input(f"{what}: there is no '{name}'.{hint} Known: {listed}.")

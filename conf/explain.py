@@ -1,4 +1,4 @@
-"""Turns what Hydra and OmegaConf complain about into one sentence that says how to mend it."""
+"""Turns errors of Hydra and OmegaConf into one sentence that says how to fix the input."""
 
 import dataclasses
 import re
@@ -22,34 +22,36 @@ KINDS = {"Integer": "whole number", "Float": "number", "bool": "answer: write tr
 def explain(error: BaseException) -> str:
     """One message for a composition error, without Hydra's advice for its own users."""
     if isinstance(error, MissingConfigException):
-        return _missing(error)
+        return _missing_config(error)
     if isinstance(error, OverrideParseException):
         return f"'{error.override}' is no option: write NAME=VALUE (quote what has brackets)"
     cause = _omegaconf_cause(error)
     if cause is None:
         return " ".join(str(error).split())
-    where = _file_of(error)
+    prefix = _file_prefix(error)
     key = str(cause.full_key or cause.key or "")
     if isinstance(cause, ConfigKeyError) and dataclasses.is_dataclass(cause.object_type):
         known = [field.name for field in dataclasses.fields(cause.object_type)]
-        return where + str(unknown(key, key.rsplit(".", 1)[-1], known))
+        return prefix + str(unknown(key, key.rsplit(".", 1)[-1], known))
     reason = str(cause.msg or cause).split("\n", 1)[0]
     if isinstance(cause, ConfigKeyError) and "." in key:
         group, _, name = key.rpartition(".")
-        return f"{where}{key}: {name} was not chosen; {group}=[...] says which are"
+        return f"{prefix}{key}: {name} was not chosen; {group}=[...] says which are"
     if isinstance(cause, ValidationError) and NO_OPTIONS.search(reason):
-        return f"{where}{key}: has options of its own; write {key}.NAME=VALUE"
+        return f"{prefix}{key}: has options of its own; write {key}.NAME=VALUE"
     if isinstance(cause, ValidationError):
-        wrong = CONVERSION.fullmatch(reason)
-        if wrong:
-            reason = f"{wrong['value']} is no {KINDS.get(wrong['kind'], wrong['kind'])}"
-        return f"{where}{key}: {reason}"
-    return f"{where}{key}: {reason}" if key and key not in reason else f"{where}{reason}"
+        conversion = CONVERSION.fullmatch(reason)
+        if conversion:
+            reason = (
+                f"{conversion['value']} is no {KINDS.get(conversion['kind'], conversion['kind'])}"
+            )
+        return f"{prefix}{key}: {reason}"
+    return f"{prefix}{key}: {reason}" if key and key not in reason else f"{prefix}{reason}"
 
 
-def _missing(error: MissingConfigException) -> str:
-    wanted = error.missing_cfg_file or ""
-    group, _, name = wanted.rpartition("/")
+def _missing_config(error: MissingConfigException) -> str:
+    config_path = error.missing_cfg_file or ""
+    group, _, name = config_path.rpartition("/")
     if not group:
         return " ".join(str(error).split())
     return str(unknown(f"{group}={name}", name, error.options or []))
@@ -63,7 +65,7 @@ def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | No
     return None
 
 
-def _file_of(error: BaseException) -> str:
+def _file_prefix(error: BaseException) -> str:
     """Hydra begins its message with the config it was merging: In 'recipe/name': ..."""
     text = str(error)
     if text.startswith("In '"):
@@ -72,37 +74,37 @@ def _file_of(error: BaseException) -> str:
 
 
 def check_key(key: str, schema: type[Any]) -> None:
-    """Raises if no option has this name; a free mapping on the way takes any name."""
-    at: Any = schema
+    """Raises if no option has this name. A free mapping accepts any name."""
+    current: Any = schema
     path: list[str] = []
     for name in key.replace("/", ".").split("."):
-        if typing.get_origin(at) is dict:  # whose names are free, but not what they stand for
-            at = typing.get_args(at)[1]
+        if typing.get_origin(current) is dict:  # its keys are free, its values are typed
+            current = typing.get_args(current)[1]
             path.append(name)
             continue
-        if not dataclasses.is_dataclass(at):
+        if not dataclasses.is_dataclass(current):
             return
-        fields = typing.get_type_hints(at)
+        fields = typing.get_type_hints(current)
         if name not in fields:
             known = [".".join([*path, field]) for field in fields]
             raise unknown("option", ".".join([*path, name]), known)
-        at = without_none(fields[name])
+        current = without_none(fields[name])
         path.append(name)
 
 
 def field_type(key: str, schema: type[Any]) -> Any:
-    """The type of an option by its whole name; none where there is no such option."""
-    at: Any = schema
+    """The type of an option by its full name; None without such an option."""
+    current: Any = schema
     for name in key.split("."):
-        if not dataclasses.is_dataclass(at):
+        if not dataclasses.is_dataclass(current):
             return None
-        at = without_none(typing.get_type_hints(at).get(name))
-    return at
+        current = without_none(typing.get_type_hints(current).get(name))
+    return current
 
 
 def without_none(hint: Any) -> Any:
-    """`X` for `X | None`, and the value type of a mapping of dataclasses is left to Hydra."""
+    """`X` for `X | None`; other types unchanged."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        inner = [part for part in typing.get_args(hint) if part is not type(None)]
-        return inner[0] if len(inner) == 1 else hint
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        return members[0] if len(members) == 1 else hint
     return hint

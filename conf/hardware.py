@@ -1,4 +1,4 @@
-"""What this machine has: its accelerators as the driver names them, and what its CPU can do."""
+"""This machine's accelerators, as the driver names them, and the features of its CPU."""
 
 import hashlib
 import os
@@ -53,7 +53,7 @@ def cpu_name() -> str:
 
 
 def gpu_handles() -> list[Any]:
-    """NVML's handles of the GPUs that programs here may use, in their order; none without a
+    """NVML's handles of the GPUs that programs here may use, in their order; empty without a
     driver. CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID."""
     import pynvml
 
@@ -65,13 +65,13 @@ def gpu_handles() -> list[Any]:
         if visible is None:
             return handles
         uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        found = []
-        for entry in filter(None, (part.strip() for part in visible.split(","))):
-            match = [n for n in range(count) if entry == str(n) or uuids[n].startswith(entry)]
-            if not match:
+        visible_handles = []
+        for entry in filter(None, (text.strip() for text in visible.split(","))):
+            matches = [n for n in range(count) if entry == str(n) or uuids[n].startswith(entry)]
+            if not matches:
                 break  # CUDA, too, stops at the first that does not exist
-            found.append(handles[match[0]])
-        return found
+            visible_handles.append(handles[matches[0]])
+        return visible_handles
     except pynvml.NVMLError:
         return []
 
@@ -84,8 +84,8 @@ def gpu_names() -> list[str]:
 
 
 def gpu_cards() -> list[str]:
-    """The same GPUs, each card by a name of its own, as far as the driver tells it; cards of one
-    name differ in speed."""
+    """A short hash of each GPU's UUID, in the same order: cards of the same name differ in speed.
+    Empty where the driver does not give UUIDs."""
     import pynvml
 
     try:
@@ -95,22 +95,22 @@ def gpu_cards() -> list[str]:
     return [hashlib.sha256(uuid.encode()).hexdigest()[:8] for uuid in uuids]
 
 
-def resolve_gpu(asked: GpuConfig) -> GpuConfig:
-    """The GPU that was asked for, or the one that is here with what is known of it."""
-    if asked.name:
-        return asked
+def resolve_gpu(requested: GpuConfig) -> GpuConfig:
+    """The requested GPU; without a name the one of this machine, with its known specifications."""
+    if requested.name:
+        return requested
     names = gpu_names()
     if not names:
-        return replace(asked, name=CPU)
+        return replace(requested, name=CPU)
     for path in sorted(GPU_FILES.glob("*.yaml")):
-        facts = yaml.safe_load(path.read_text())
-        if facts.get("name") == names[0]:
-            return GpuConfig(**facts)
-    return replace(asked, name=names[0])
+        fields = yaml.safe_load(path.read_text())
+        if fields.get("name") == names[0]:
+            return GpuConfig(**fields)
+    return replace(requested, name=names[0])
 
 
 def compute_capability(gpu: GpuConfig) -> float | None:
-    """Of the GPU here, or of the one that was named; none without one."""
+    """The compute capability of the named GPU, else of this machine's; None without a GPU."""
     import pynvml
 
     handles = gpu_handles()
@@ -124,5 +124,5 @@ def gpu_memory_gib() -> list[tuple[float, float]]:
     """Total and free memory of each GPU."""
     import pynvml
 
-    found = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in gpu_handles()]
-    return [(info.total / 2**30, info.free / 2**30) for info in found]
+    infos = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in gpu_handles()]
+    return [(info.total / 2**30, info.free / 2**30) for info in infos]

@@ -15,7 +15,7 @@ from omegaconf import MISSING
 from conf import sources
 from conf.compose import Command
 from conf.explain import without_none
-from conf.schema.ranges import TEXT, words
+from conf.schema.ranges import TEXT, range_text
 
 FIELDS = "Options of the groups, with their defaults; a chosen file may set others (see --cfg job)"
 WIDTH = 100
@@ -28,10 +28,10 @@ def help_text(command: Command) -> str:
     defaults = _defaults(command.name)
     folders = sources.folders_of([])
     groups = "[GROUP=NAME] " if command.groups else ""
-    parts = [
+    sections = [
         f"python -m {command.module or command.name} {groups}[OPTION=VALUE] ...",
         purpose,
-        *[_group(group, defaults.get(group, ""), folders) for group in command.groups],
+        *[_group_choices(group, defaults.get(group, ""), folders) for group in command.groups],
         "\n".join(["Options, with their defaults", *_options(command)]),
         "\n".join(["Examples", *[f"  {example}" for example in command.examples]]),
         "\n".join(
@@ -48,7 +48,7 @@ def help_text(command: Command) -> str:
         ),
         *(["\n".join([FIELDS, *_group_options(command)])] if command.groups else []),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(sections)
 
 
 def _defaults(name: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ def _defaults(name: str) -> dict[str, str]:
     return {str(group): str(choice) for group, choice in pairs}
 
 
-def _group(group: str, default: str, folders: list[Path]) -> str:
+def _group_choices(group: str, default: str, folders: list[Path]) -> str:
     files = sources.choices(group, folders)
     names = sorted(files, key=lambda name: (name != default, name))
     rows = [_row(name, summary(files[name])) for name in names]
@@ -68,53 +68,55 @@ def _row(name: str, text: str) -> str:
     lines = textwrap.wrap(text, WIDTH - COLUMN) or [""]
     if len(name) + 3 > COLUMN:  # the text begins below a long name
         return ("\n" + " " * COLUMN).join([f"  {name}", *lines])
-    first = f"  {name}".ljust(COLUMN - 1) + " "
-    return ("\n" + " " * COLUMN).join([first + lines[0], *lines[1:]])
+    first_line = f"  {name}".ljust(COLUMN - 1) + " "
+    return ("\n" + " " * COLUMN).join([first_line + lines[0], *lines[1:]])
 
 
 def summary(path: Path) -> str:
     """The first line of a config file, which is a comment that says what it is."""
     with path.open(encoding="utf-8") as file:
-        first = file.readline()
-    return first.lstrip("# ").rstrip() if first.startswith("#") else ""
+        first_line = file.readline()
+    return first_line.lstrip("# ").rstrip() if first_line.startswith("#") else ""
 
 
 def _options(command: Command) -> list[str]:
-    found = []
+    rows = []
     names = {field: name for name, field in command.plain}
     for path, field, text in options(command.schema):
         if path.split(".")[0] not in command.groups:
-            found.append(_option(names.get(path, path), field, text))
-    return found
+            rows.append(_option_row(names.get(path, path), field, text))
+    return rows
 
 
 def _group_options(command: Command) -> list[str]:
     return [
-        _option(path, field, text)
+        _option_row(path, field, text)
         for path, field, text in options(command.schema)
         if path.split(".")[0] in command.groups
     ]
 
 
-def _option(name: str, field: Any, text: str) -> str:
-    rule = words(field.metadata)
+def _option_row(name: str, field: Any, text: str) -> str:
+    rule = range_text(field.metadata)
     return _row(f"{name}={_default(field)}", f"{text} ({rule})" if rule else text)
 
 
-def options(schema: type[Any], before: str = "") -> list[tuple[str, Any, str]]:
-    """Every option, those of its parts included: name, field and text."""
+def options(schema: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
+    """Every option, those of nested dataclasses included: name, field and text."""
     texts, types = documentation(schema), typing.get_type_hints(schema)
-    found = []
+    documented_options = []
     for field in dataclasses.fields(schema):
-        part, name = without_none(types[field.name]), before + field.name
-        if typing.get_origin(part) is dict and dataclasses.is_dataclass(typing.get_args(part)[1]):
-            part, name = typing.get_args(part)[1], f"{name}.NAME"
-        if dataclasses.is_dataclass(part):
-            found += options(typing.cast(type, part), f"{name}.")
+        option_type, name = without_none(types[field.name]), prefix + field.name
+        if typing.get_origin(option_type) is dict and dataclasses.is_dataclass(
+            typing.get_args(option_type)[1]
+        ):
+            option_type, name = typing.get_args(option_type)[1], f"{name}.NAME"
+        if dataclasses.is_dataclass(option_type):
+            documented_options += options(typing.cast(type, option_type), f"{name}.")
         else:
             text = field.metadata.get(TEXT) or texts.get(field.name, "")
-            found.append((name, field, text))
-    return found
+            documented_options.append((name, field, text))
+    return documented_options
 
 
 def _default(field: Any) -> str:
@@ -129,11 +131,11 @@ def _default(field: Any) -> str:
 
 
 def documentation(schema: type[Any]) -> dict[str, str]:
-    """The text under each field of a dataclass, those it inherits included."""
+    """The text under each field of a dataclass, inherited fields included."""
     texts: dict[str, str] = {}
-    for part in reversed(schema.__mro__):
-        if dataclasses.is_dataclass(part):
-            texts |= _own_documentation(part)
+    for ancestor in reversed(schema.__mro__):
+        if dataclasses.is_dataclass(ancestor):
+            texts |= _own_documentation(ancestor)
     return texts
 
 

@@ -1,7 +1,7 @@
-"""One job of a command, as a launcher of Hydra runs it, here or in another process.
+"""One job of a command, as a Hydra launcher runs it, here or in another process.
 
-Launchers such as joblib, submitit and Ray pickle the job and what it returns. So a failure is part
-of what it returns, and holds nothing but text.
+Launchers such as joblib, submitit and Ray pickle the job and its return value. So a failure is part
+of the return value and holds nothing but text.
 """
 
 import os
@@ -30,37 +30,37 @@ class JobFailure:
     exit_code: int
     traceback: str
     is_closed_pipe: bool
-    """Whether nobody reads its output any more."""
+    """Whether the reader of its output has gone."""
     job: str = ""
-    """Which job it was, by its overrides, where several ran."""
+    """The overrides of the job, where several ran."""
 
     @staticmethod
     def of(error: Exception, job: str = "") -> "JobFailure":
         message, code = message_and_code(error)
-        lines = "".join(traceback.format_exception(error))
-        return JobFailure(message, code, lines, isinstance(error, BrokenPipeError), job)
+        stack = "".join(traceback.format_exception(error))
+        return JobFailure(message, code, stack, isinstance(error, BrokenPipeError), job)
 
     def report(self) -> int:
-        """Prints one message and returns the exit code that belongs to it."""
+        """Prints one message and returns its exit code."""
         debugging = os.environ.get(DEBUG) == "1"
         if debugging:
             print(self.traceback, end="", file=sys.stderr)
         hint = f" ({DEBUG}=1 shows where)" if self.exit_code == INTERNAL_ERROR else ""
-        which = f"{self.job}: " if self.job else ""
-        shown = f"error: {which}{self.message}{'' if debugging else hint}"
-        print(as_called(shown), file=sys.stderr)
+        prefix = f"{self.job}: " if self.job else ""
+        line = f"error: {prefix}{self.message}{'' if debugging else hint}"
+        print(as_called(line), file=sys.stderr)
         return self.exit_code
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job: what it returned, or why it failed."""
+    """The result of a job: its return value, or its failure."""
 
     value: object = None
     failure: JobFailure | None = None
 
     def __float__(self) -> float:
-        """For sweepers that optimize: the number that the job's value stands for."""
+        """The job's value as a number, for sweepers that optimize."""
         if self.failure is not None:
             raise QuantlineError(self.failure.message, self.failure.exit_code)
         if not isinstance(self.value, SupportsFloat):
@@ -70,15 +70,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """A command's `main`, on the typed object of a composed config."""
+    """Runs a command's `main` on the typed object of a composed config."""
 
     main: Callable[[Any], object]
 
     def __call__(self, config: DictConfig) -> Outcome:
         """Returns a failure instead of raising it, so that the other jobs of a sweep run."""
         settings = HydraConfig.get()
-        several = settings.mode == RunMode.MULTIRUN
-        name = " ".join(settings.overrides.task) if several else ""
+        is_multirun = settings.mode == RunMode.MULTIRUN
+        name = " ".join(settings.overrides.task) if is_multirun else ""
         try:
             return Outcome(self.main(to_object(config)))
         except Exception as error:

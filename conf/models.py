@@ -1,4 +1,4 @@
-"""Which folder a model lies in. Making or fetching what is missing is quantize's work."""
+"""The folder of a model. Making or fetching a missing one is quantize's work."""
 
 import hashlib
 import json
@@ -35,11 +35,11 @@ def is_made_here(model: ModelConfig) -> bool:
 
 
 def cached_folder(model: ModelConfig) -> Path:
-    """Where a model that is made here lies; the name carries what it was made from."""
-    recipe = asdict(model) | {"format": CACHED_FORMAT}
-    for irrelevant in ("id", "revision", "path", "trust_remote_code"):
-        del recipe[irrelevant]
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
+    """The folder of a model that is made here. Its name has a hash of what it is made from."""
+    source = asdict(model) | {"format": CACHED_FORMAT}
+    for unused_field in ("id", "revision", "path", "trust_remote_code"):
+        del source[unused_field]
+    digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()[:12]
     return cache_root() / "models" / f"{model.name}-{model.weights}-{digest}"
 
 
@@ -54,22 +54,24 @@ def files_sha256(files: Iterable[Path]) -> str:
 
 
 def shapes_folder(model: ModelConfig, recipe: str) -> Path:
-    """Where the config and tensor shapes of a recipe on a model are kept, without weights."""
-    what = asdict(model)
-    for irrelevant in ("name", "weights", "seed", "package", "training"):
-        del what[irrelevant]
+    """The folder of the config and tensor shapes of a recipe on a model, without weights."""
+    model_fields = asdict(model)
+    for unused_field in ("name", "weights", "seed", "package", "training"):
+        del model_fields[unused_field]
     files = sources.choices("recipe", sources.folders_of([]))
-    content = files[recipe].read_text() if recipe in files else ""
-    config = Path(model.path).expanduser() / CONFIG if model.path else None
-    stands = config.read_text() if config and config.is_file() else ""
+    recipe_text = files[recipe].read_text() if recipe in files else ""
+    config_file = Path(model.path).expanduser() / CONFIG if model.path else None
+    config_text = config_file.read_text() if config_file and config_file.is_file() else ""
     formats = [SHAPES_FORMAT, MADE_UP_FORMAT]
-    stated = json.dumps([formats, what, recipe, content, stands], sort_keys=True)
-    digest = hashlib.sha256(stated.encode()).hexdigest()[:12]
+    cache_key = json.dumps(
+        [formats, model_fields, recipe, recipe_text, config_text], sort_keys=True
+    )
+    digest = hashlib.sha256(cache_key.encode()).hexdigest()[:12]
     return cache_root() / "shapes" / f"{model.name}-{recipe}-{digest}"
 
 
 class _ConfigFields(Fields):
-    """With the part of config.json that says what is quantized."""
+    """config.json with its typed `quantization_config`."""
 
     quantization_config: QuantizationFields | None = None
 
@@ -85,8 +87,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     return text | content
 
 
-def needed(config: Mapping[str, object], key: str) -> int:
-    """A whole number of a config that there is no answer without."""
+def required_int(config: Mapping[str, object], key: str) -> int:
+    """A whole number that a config must have."""
     value = config.get(key)
     if not isinstance(value, int):
         raise bad_input(f"{CONFIG}: {key} is {shown(value)}, a whole number is needed")
@@ -94,32 +96,32 @@ def needed(config: Mapping[str, object], key: str) -> int:
 
 
 def kv_values_per_token(config: Mapping[str, object], split: int = 1) -> int:
-    """Numbers that the KV cache keeps for each token of context, on each of `split` GPUs; a head
-    is copied where there are more GPUs than heads. Layers that look back over a window, or keep a
-    state instead, do not grow with the context and are left out; latent attention keeps one vector
-    for all heads, on every GPU."""
-    kinds = config.get("layer_types")
-    full = kinds.count("full_attention") if isinstance(kinds, list) else 0
-    layers = full or needed(config, "num_hidden_layers")
+    """Numbers in the KV cache per token of context, on each of `split` GPUs. A head is copied
+    where there are more GPUs than heads. Layers with a sliding window or a recurrent state do not
+    grow with the context and do not count. Latent attention has one vector for all heads, on every
+    GPU."""
+    layer_types = config.get("layer_types")
+    full_layers = layer_types.count("full_attention") if isinstance(layer_types, list) else 0
+    layers = full_layers or required_int(config, "num_hidden_layers")
     if config.get("kv_lora_rank"):
-        rotary = needed({"qk_rope_head_dim": 0, **config}, "qk_rope_head_dim")
-        return layers * (needed(config, "kv_lora_rank") + rotary)
-    heads = needed(config, "num_attention_heads")
-    kept = max(1, kv_head_count(config, heads) // split)
-    return 2 * layers * kept * head_width(config)
+        rotary = required_int({"qk_rope_head_dim": 0, **config}, "qk_rope_head_dim")
+        return layers * (required_int(config, "kv_lora_rank") + rotary)
+    heads = required_int(config, "num_attention_heads")
+    kv_heads = max(1, kv_head_count(config, heads) // split)
+    return 2 * layers * kv_heads * head_width(config)
 
 
 def head_width(config: Mapping[str, object]) -> int:
     """Numbers of one attention head."""
     if config.get("head_dim"):
-        return needed(config, "head_dim")
-    return needed(config, "hidden_size") // needed(config, "num_attention_heads")
+        return required_int(config, "head_dim")
+    return required_int(config, "hidden_size") // required_int(config, "num_attention_heads")
 
 
 def kv_head_count(config: Mapping[str, object], heads: int) -> int:
-    """Heads that the KV cache keeps; all of them where the config says nothing else."""
+    """Heads in the KV cache; all heads where the config has no other number."""
     key = "num_key_value_heads"
-    return needed({key: config.get(key) or heads}, key)
+    return required_int({key: config.get(key) or heads}, key)
 
 
 def is_hub_id(entry: str) -> bool:

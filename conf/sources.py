@@ -46,7 +46,7 @@ PACKAGE = "# @package"  # a Hydra header: the keys belong to another place
 
 
 def check_file(path: Path, group: str) -> None:
-    """Raises with file and line where a file is no config of its group."""
+    """Raises, with file and line, where a file is not a valid config of its group."""
     file = strict_yaml.read(path)
     if file.content is not None and not isinstance(file.content, dict):
         raise file.error((), "must be a mapping of names to values")
@@ -72,8 +72,8 @@ def _check_defaults(file: YamlFile, chain: list[str]) -> None:
         if not isinstance(name, str) or name not in known:
             raise file.error(("defaults", number), str(unknown("recipe", str(name), known)))
         if name in chain:
-            shown = " -> ".join([*chain, name])
-            raise file.error(("defaults", number), f"{shown}: a recipe cannot build on itself")
+            cycle = " -> ".join([*chain, name])
+            raise file.error(("defaults", number), f"{cycle}: a recipe cannot build on itself")
         _check_defaults(strict_yaml.read(known[name]), [*chain, name])
 
 
@@ -84,8 +84,8 @@ class RecipeFolder(FileConfigSource):
     def scheme() -> str:
         return SCHEME
 
-    def _inside(self, config_path: str) -> str | None:
-        """The path below the folder, or None for what the folder does not offer."""
+    def _local_path(self, config_path: str) -> str | None:
+        """The path below the folder; None for a config that the folder does not have."""
         group, _, name = config_path.partition("/")
         if group == "recipe":
             return name
@@ -100,24 +100,24 @@ class RecipeFolder(FileConfigSource):
     def is_group(self, config_path: str) -> bool:
         if config_path in ("", "recipe"):
             return self.available()
-        inside = self._inside(config_path)
+        local_path = self._local_path(config_path)
         return (
-            inside is not None
+            local_path is not None
             and not config_path.startswith("recipe/")
-            and super().is_group(inside)
+            and super().is_group(local_path)
         )
 
     def is_config(self, config_path: str) -> bool:
-        inside = self._inside(config_path)
-        return bool(inside) and super().is_config(str(inside))
+        local_path = self._local_path(config_path)
+        return bool(local_path) and super().is_config(str(local_path))
 
     def load_config(self, config_path: str) -> ConfigResult:
-        inside = self._inside(config_path)
-        if not inside:
+        local_path = self._local_path(config_path)
+        if not local_path:
             raise ConfigLoadError(f"no config '{config_path}' in {self.path}")
         group = config_path.partition("/")[0]
-        check_file(Path(self.path, self._normalize_file_name(inside)), group)
-        return super().load_config(inside)
+        check_file(Path(self.path, self._normalize_file_name(local_path)), group)
+        return super().load_config(local_path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path == "":
@@ -153,30 +153,34 @@ def team_folders_from_environment() -> list[Path]:
 def folders_of(search_path: list[str]) -> list[Path]:
     """All folders with recipes: ours, the environment's, and those of hydra.searchpath."""
     prefix = f"{SCHEME}://"
-    named = [Path(entry.removeprefix(prefix)) for entry in search_path if entry.startswith(prefix)]
-    for folder in named:
+    searched = [
+        Path(entry.removeprefix(prefix)) for entry in search_path if entry.startswith(prefix)
+    ]
+    for folder in searched:
         if not folder.is_dir():
             raise bad_input(f"hydra.searchpath: there is no folder {folder}")
-    return [RECIPES, *team_folders_from_environment(), *named]
+    return [RECIPES, *team_folders_from_environment(), *searched]
 
 
 def names_in(folder: Path, group: str) -> list[str]:
     """The names that a recipe folder offers for a group."""
-    place = folder if group == "recipe" else folder / group
-    return sorted(path.stem for path in place.glob("*.yaml"))
+    group_folder = folder if group == "recipe" else folder / group
+    return sorted(path.stem for path in group_folder.glob("*.yaml"))
 
 
 def choices(group: str, folders: list[Path]) -> dict[str, Path]:
-    """Every name of a group and its file. A name that stands in two places is an error."""
-    places: dict[str, list[Path]] = defaultdict(list)
+    """Every name of a group and its file. A name with two files is an error."""
+    paths_of: dict[str, list[Path]] = defaultdict(list)
     if group != "recipe":
         for path in sorted((CONF / group).glob("*.yaml")):
-            places[path.stem].append(path)
+            paths_of[path.stem].append(path)
     for folder in dict.fromkeys(folder.resolve() for folder in folders):
         for name in names_in(folder, group):
-            places[name].append((folder if group == "recipe" else folder / group) / f"{name}.yaml")
-    for name, paths in places.items():
+            paths_of[name].append(
+                (folder if group == "recipe" else folder / group) / f"{name}.yaml"
+            )
+    for name, paths in paths_of.items():
         if len(paths) > 1:
             listed = " and ".join(str(path) for path in paths)
             raise bad_input(f"{group}={name} stands in two places: {listed}. Rename one of them.")
-    return {name: paths[0] for name, paths in places.items()}
+    return {name: paths[0] for name, paths in paths_of.items()}

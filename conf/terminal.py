@@ -1,4 +1,4 @@
-"""Progress a person can read, on standard error, and everybody else's chatter in a log file."""
+"""Progress on standard error for the user, and the output of libraries in a log file."""
 
 import os
 import sys
@@ -28,18 +28,18 @@ MOST_NAMED = 3
 
 
 def say(message: str) -> None:
-    """One line for the person who waits; standard output stays free for results."""
+    """Prints a line for the user to standard error; standard output is for results."""
     print(as_called(message), file=sys.stderr, flush=True)
 
 
 def listed(names: list[str], most: int = MOST_NAMED) -> str:
-    """The first of them, and how many more there are."""
+    """The first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class Lines(Progress):
-    """Progress for a log or a pipe: a line now and then instead of a bar that is drawn over."""
+    """Progress for a log or a pipe: a line every few seconds instead of a bar."""
 
     def start(self) -> None:
         self._due = 0.0
@@ -94,7 +94,7 @@ def chatter_to(log_file: Path) -> Iterator[Console]:
     sys.stderr.flush()
     terminal, output = os.dup(2), os.dup(1)
     with (
-        _named(log_file),
+        _naming(log_file),
         os.fdopen(terminal, "w", encoding="utf-8") as screen,
         log_file.open("ab") as log,
     ):
@@ -111,8 +111,8 @@ def chatter_to(log_file: Path) -> Iterator[Console]:
 
 
 @contextmanager
-def _named(log_file: Path) -> Iterator[None]:
-    """A write that names no file went to the log: libraries print without an open file."""
+def _naming(log_file: Path) -> Iterator[None]:
+    """Names the log in an environment error without a file name: libraries print to the log."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Real text for calibrating and judging, read as documents, in two parts that share nothing."""
+"""Text for calibration and evaluation, as documents. No document is in both parts."""
 
 import hashlib
 import json
@@ -18,16 +18,16 @@ Document = str | Chat
 EVALUATION_SHARE = 0.3
 PYTHON_DOCS_PIECE = 2000  # characters: about 500 tokens
 SHORTEST_PARAGRAPH = 60  # shorter ones (headings, "Changed in version ...") repeat by nature
-HUB_BUFFER = 10_000  # documents of a hub set that the seeded choice is made from
+HUB_BUFFER = 10_000  # documents of a hub set that the seeded shuffle holds
 
 
 def documents(source: TextSource, part: Part, seed: int = 0) -> Iterator[Document]:
     """The documents of one part, in a seeded order.
 
-    Which part a document belongs to depends on its own text alone, so that calibration and
-    evaluation never share one, whatever the seed and however much either takes.
+    A document's part depends only on its own text, so that calibration and evaluation never share
+    a document, whatever the seed and the number of documents.
     """
-    return (document for document in _read(source, seed) if _part_of(document) == part)
+    return (document for document in _read_documents(source, seed) if _part_of(document) == part)
 
 
 def windows(accuracy: AccuracyConfig, tokens_of: Callable[[str], list[int]]) -> list[list[int]]:
@@ -43,8 +43,8 @@ def windows(accuracy: AccuracyConfig, tokens_of: Callable[[str], list[int]]) -> 
             f"{len(tokens)}; ask for fewer, or give more text"
         )
     tokens, size = tokens[: accuracy.tokens], accuracy.window
-    parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
-    return [part for part in parts if len(part) > 1]
+    chunks = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    return [chunk for chunk in chunks if len(chunk) > 1]
 
 
 def _part_of(document: Document) -> Part:
@@ -54,10 +54,10 @@ def _part_of(document: Document) -> Part:
     return "evaluation" if share < EVALUATION_SHARE else "calibration"
 
 
-def _read(source: TextSource, seed: int) -> Iterator[Document]:
+def _read_documents(source: TextSource, seed: int) -> Iterator[Document]:
     if source.source == "hub":
         return _from_rows(_hub_rows(source, seed), source)
-    pieces = list(_file(source)) if source.source == "file" else list(python_docs())
+    pieces = list(_file_documents(source)) if source.source == "file" else list(python_docs())
     random.Random(seed).shuffle(pieces)
     return iter(pieces)
 
@@ -65,8 +65,8 @@ def _read(source: TextSource, seed: int) -> Iterator[Document]:
 def python_docs() -> Iterator[str]:
     """CPython's documentation topics in pieces of a page.
 
-    Topics quote each other at length; a paragraph counts where it stands first, so that no two
-    pieces share one.
+    Topics repeat paragraphs of other topics. Only the first copy of a paragraph is used, so that
+    no two pieces share one.
     """
     from pydoc_data.topics import topics
 
@@ -94,7 +94,7 @@ def _pieces(paragraphs: Iterable[str]) -> Iterator[str]:
         yield "\n\n".join(piece)
 
 
-def _file(source: TextSource) -> Iterator[Document]:
+def _file_documents(source: TextSource) -> Iterator[Document]:
     path = Path(str(source.path)).expanduser()
     if not path.is_file():
         raise bad_input(f"calibration.path: there is no file {path}")
@@ -105,7 +105,7 @@ def _file(source: TextSource) -> Iterator[Document]:
 
 
 def _text_file(path: Path, source: TextSource) -> Iterator[Document]:
-    """Documents are what stands between blank lines that come in pairs, else paragraphs."""
+    """Documents are separated by two blank lines; in a file without those, by one."""
     if source.is_chat:
         raise bad_input(f"{path}: a text file holds no chats; use .jsonl or .parquet")
     text = path.read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def _parquet_file(path: Path, source: TextSource) -> Iterator[Document]:
 
 
 def _hub_rows(source: TextSource, seed: int) -> Iterable[dict[str, Any]]:
-    """Rows of a hub set, streamed, so that a sample of a large set does not fetch all of it."""
+    """Rows of a hub set, streamed: a sample of a large set does not fetch all of it."""
     import datasets
 
     try:
@@ -180,9 +180,9 @@ def _document(row: dict[str, Any], source: TextSource, where: str) -> Iterator[D
 
 
 def _chat(value: Any, where: str) -> Chat:
-    whole = isinstance(value, list) and all(
+    is_chat = isinstance(value, list) and all(
         isinstance(turn, dict) and {"role", "content"} <= set(turn) for turn in value
     )
-    if not whole or not value:
+    if not is_chat or not value:
         raise bad_input(f"{where}: a chat is a list of turns with role and content")
     return [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in value]

@@ -10,7 +10,14 @@ import psutil
 from conf.errors import bad_input, world_fault
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
-from conf.models import CONFIG, head_width, kv_head_count, kv_values_per_token, needed, read_config
+from conf.models import (
+    CONFIG,
+    head_width,
+    kv_head_count,
+    kv_values_per_token,
+    read_config,
+    required_int,
+)
 from conf.schema.load import PARALLEL
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.tensors import tensors
@@ -47,7 +54,7 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
     weights = _weights_gib(folder, options) / (tensor * pipeline)
     token = kv_token_bytes(config, options) / pipeline
-    limit = needed(config, "max_position_embeddings")
+    limit = required_int(config, "max_position_embeddings")
     context = int(options.get("max_model_len") or 0)
     if context > limit and "hf_overrides" not in options:
         raise bad_input(f"engine.max_model_len={context}: the model was made for {limit:,}")
@@ -111,7 +118,7 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
     if tensor > 1:
         _check_heads(folder, config, tensor)
         _check_groups(folder, config, tensor)
-    layers = needed(config, "num_hidden_layers")
+    layers = required_int(config, "num_hidden_layers")
     if pipeline > layers:
         raise bad_input(f"engine.pipeline_parallel_size={pipeline}: the model has {layers} layers")
     wanted, here = tensor * pipeline * data, len(gpu_memory_gib())
@@ -123,7 +130,7 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
 
 
 def _check_heads(folder: Path, config: Mapping[str, object], parts: int) -> None:
-    heads = needed(config, "num_attention_heads")
+    heads = required_int(config, "num_attention_heads")
     kv_heads = kv_head_count(config, heads)
     if heads % parts:
         raise bad_input(
@@ -140,8 +147,8 @@ def _check_heads(folder: Path, config: Mapping[str, object], parts: int) -> None
 def _check_groups(folder: Path, config: Mapping[str, object], parts: int) -> None:
     """Layers that are split along their inputs must be cut between groups of columns."""
     quantization = quantization_of(config)
-    heads = needed(config, "num_attention_heads")
-    inner = needed({"intermediate_size": 0, **config}, "intermediate_size")
+    heads = required_int(config, "num_attention_heads")
+    inner = required_int({"intermediate_size": 0, **config}, "intermediate_size")
     split = {"o_proj": heads * head_width(config), "down_proj": inner}
     groups = quantization.groups if quantization is not None else []
     sizes = [group.weights.group_size for group in groups if group.weights is not None]

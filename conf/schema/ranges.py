@@ -93,7 +93,7 @@ def range_of(schema: type[Any], name: str) -> Range:
     return found
 
 
-def words(metadata: Mapping[str, Any]) -> str:
+def range_text(metadata: Mapping[str, Any]) -> str:
     """A field's range as help prints it; nothing for a field that has none."""
     return metadata[RANGE].short if RANGE in metadata else ""
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from conf.formats.quant_args import QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import quantization_of
 from conf.formats.registry import format_of, other_parts, packed_parts
-from conf.models import head_width, kv_values_per_token, needed
+from conf.models import head_width, kv_values_per_token, required_int
 from conf.schema.load import ScenarioConfig
 from evaluate.results.row_types import Limit
 from evaluate.results.row_values import SpeedValues
@@ -80,7 +80,10 @@ def cost(
     head = [(name, tensor) for name, tensor in tensors.items() if "lm_head" in name]
     if not head:
         head = [(name, tensor) for name, tensor in tensors.items() if "embed_tokens" in name]
-    heads, layers = needed(config, "num_attention_heads"), needed(config, "num_hidden_layers")
+    heads, layers = (
+        required_int(config, "num_attention_heads"),
+        required_int(config, "num_hidden_layers"),
+    )
     has_kv_scales = quantization is not None and quantization.kv_cache is not None
     kv_width = kv_bytes or (1 if has_kv_scales else dtype_bytes)
     return Cost(

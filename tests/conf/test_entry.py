@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf import ROOT, entry
-from conf.entry import COMMANDS, MODULES, as_called, let_children_find_us
+from conf.entry import COMMANDS, MODULES, as_called, set_child_import_path
 from tests.conftest import Run
 
 FAST = ("quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.limits", "serve")
@@ -130,6 +130,6 @@ def test_every_module_has_its_name() -> None:
 def test_processes_look_for_our_packages_here_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/theirs", str(ROOT), ""]))
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    let_children_find_us()
+    set_child_import_path()
     assert os.environ["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/theirs"])
     assert os.environ["PYTHONSAFEPATH"] == "1"
