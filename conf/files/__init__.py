@@ -1,1 +1,1 @@
-"""Readers of files that others wrote: JSON, YAML, safetensors headers, a model's config.json."""
+"""Readers of files of other tools: JSON, YAML, safetensors headers, a model's config.json."""

@@ -1,4 +1,4 @@
-"""Reads JSON files that others wrote. Every fault is one message with the file and the key."""
+"""Reads JSON files of other tools. An error is one message with the file and the key."""
 
 import json
 import math
@@ -11,19 +11,19 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import QuantlineError, bad_input, world_fault
 
-LARGEST = 1 << 28  # bytes; the largest tokenizers have 40 MB
+LARGEST_FILE = 1 << 28  # bytes; the largest tokenizers have 40 MB
 LARGEST_INTEGER = 10**38  # tokenizers write 10**30 for "no limit"
 # Mamba's configs hold an open interval. Nothing else has a reason to be infinite.
 MAY_BE_INFINITE = frozenset({"time_step_limit"})
-SHOWN = 80  # characters of a value in a message
+MOST_SHOWN = 80  # characters of a value in a message
 
 
 class _RepeatedKeyError(ValueError):
-    """A key stands in an object twice: readers disagree on which one counts."""
+    """A key appears twice in an object: readers disagree on which one counts."""
 
 
 def check_regular(path: Path) -> None:
-    """Refuses what is no plain file of its folder. Opening a FIFO would wait forever."""
+    """Raises where the path is no plain file of its folder. Opening a FIFO would wait forever."""
     name = shown(path.name)[1:-1]
     if path.is_symlink():
         _check_link(path)
@@ -42,7 +42,7 @@ def _check_link(path: Path) -> None:
     """A hub cache links its snapshots to blobs beside them; other links stay in the folder."""
     target = Path(os.path.realpath(path))
     root = Path(os.path.realpath(path.parent))
-    if not any(target.is_relative_to(place) for place in (root, root.parent.parent / "blobs")):
+    if not any(target.is_relative_to(allowed) for allowed in (root, root.parent.parent / "blobs")):
         raise bad_input(f"{shown_path(path)}: is a link out of the folder, to {target}")
     if not target.exists():
         raise bad_input(f"{shown_path(path)}: is a link to {target.name}, which is not there")
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
     """A UTF-8 text file without a byte order mark."""
     check_regular(path)
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > LARGEST_FILE:
             raise bad_input(f"{shown_path(path)}: has {path.stat().st_size:,} bytes, too many")
         content = path.read_bytes()
     except PermissionError as error:
@@ -99,21 +99,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _RepeatedKeyError(f"the key {shown(twice)} stands in an object twice")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedKeyError(f"the key {shown(repeated)} stands in an object twice")
     return content
 
 
 def _check_values(value: Any, where: str, key: str) -> None:
     if isinstance(value, dict):
-        for name, part in value.items():
+        for name, item in value.items():
             _check_string(name, where, key)
             inner = f"{key}.{name}" if key else name
             if name not in MAY_BE_INFINITE:
-                _check_values(part, where, inner)
+                _check_values(item, where, inner)
     elif isinstance(value, list):
-        for number, part in enumerate(value):
-            _check_values(part, where, f"{key}[{number}]")
+        for number, item in enumerate(value):
+            _check_values(item, where, f"{key}[{number}]")
     elif isinstance(value, str):
         _check_string(value, where, key)
     elif isinstance(value, float) and not math.isfinite(value):
@@ -126,12 +126,14 @@ def _check_string(value: str, where: str, key: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        at = f"{key}: " if key else ""
-        raise bad_input(f"{where}: {at}{shown(value)} holds half of a surrogate pair") from error
+        prefix = f"{key}: " if key else ""
+        raise bad_input(
+            f"{where}: {prefix}{shown(value)} holds half of a surrogate pair"
+        ) from error
 
 
 def validated(kind: type[BaseModel] | TypeAdapter[Any], content: Any, where: str) -> Any:
-    """The content as that type; a fault names the first wrong key, its value and what is right."""
+    """The content as that type; an error names the first invalid key, its value and the rule."""
     try:
         if isinstance(kind, TypeAdapter):
             return kind.validate_python(content)
@@ -145,34 +147,36 @@ def validated(kind: type[BaseModel] | TypeAdapter[Any], content: Any, where: str
 def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError:
     """A validation error as one message."""
     faults = error.errors(include_url=False, include_context=False)
-    first = faults[0]
-    key = _key(first["loc"], content, first["type"] == "missing")
-    more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
-    reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
-    if first["type"] == "missing":
-        return bad_input(f"{where}: there is no {key}{more}")
+    fault = faults[0]
+    key = _key(fault["loc"], content, fault["type"] == "missing")
+    others = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+    reason = fault["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+    if fault["type"] == "missing":
+        return bad_input(f"{where}: there is no {key}{others}")
     if not key:
-        return bad_input(f"{where}: {' '.join(reason.split())}{more}")
-    return bad_input(f"{where}: {key} is {shown(first['input'])}; {' '.join(reason.split())}{more}")
+        return bad_input(f"{where}: {' '.join(reason.split())}{others}")
+    return bad_input(
+        f"{where}: {key} is {shown(fault['input'])}; {' '.join(reason.split())}{others}"
+    )
 
 
 def _key(location: tuple[int | str, ...], content: Any, is_missing: bool) -> str:
-    """The key's place in the file. pydantic mixes in names of the types that it tried."""
-    parts = []
-    for number, part in enumerate(location):
+    """The key's path in the file. pydantic mixes in names of the types that it tried."""
+    keys = []
+    for number, key in enumerate(location):
         try:
-            content = content[part]
+            content = content[key]
         except (LookupError, TypeError):
             if not is_missing or number < len(location) - 1:
                 continue
-        parts.append(str(part))
-    return shown(".".join(parts))[1:-1]
+        keys.append(str(key))
+    return shown(".".join(keys))[1:-1]
 
 
 def shown(value: Any) -> str:
     """A value for a message: short, one line, printable on every terminal."""
-    words = ascii(value)
-    return words if len(words) <= SHOWN else f"{words[:SHOWN]}..."
+    text = ascii(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def shown_path(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The fields of a model's config.json that decide what it computes, typed and with their ranges.
+"""The fields of a model's config.json that decide what it computes, with types and ranges.
 
 Fields that are not named here are checked by transformers, when the architecture is built.
 """
@@ -80,17 +80,23 @@ class Fields(BaseModel):
     text_config: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _agree(self) -> "Fields":
+    def _check_consistency(self) -> "Fields":
         for name in ("dtype", "torch_dtype"):
             value = getattr(self, name)
             if isinstance(value, str) and value.removeprefix("torch.") not in DTYPES:
                 raise ValueError(f"{name} is {value!r}, choose one of {', '.join(DTYPES)}")
-        heads, kept, width = self.num_attention_heads, self.num_key_value_heads, self.hidden_size
-        if isinstance(heads, int) and isinstance(kept, int) and heads % kept:
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
             raise ValueError(
-                f"num_attention_heads is {heads}, which num_key_value_heads {kept} do not divide"
+                f"num_attention_heads is {heads}, which num_key_value_heads {kv_heads} "
+                "do not divide"
             )
-        derived = not self.head_dim and not self.kv_lora_rank
-        if derived and isinstance(heads, int) and isinstance(width, int) and width % heads:
+        width, has_head_width = self.hidden_size, bool(self.head_dim or self.kv_lora_rank)
+        if (
+            not has_head_width
+            and isinstance(heads, int)
+            and isinstance(width, int)
+            and width % heads
+        ):
             raise ValueError(f"hidden_size {width} cannot be split into {heads} heads")
         return self

@@ -1,7 +1,7 @@
-"""Reads a YAML file that people write, and refuses what YAML would take in silence.
+"""Reads a YAML file that people write, and refuses what YAML would accept silently.
 
-A key that stands twice, an alias that unfolds into millions of entries, a file that is no text, a
-tag that would run code: each is one message with the file and the line.
+A repeated key, an alias that unfolds into millions of entries, a file that is no text, a tag that
+would run code: each is one message with the file and the line.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Keys = tuple[str | int, ...]
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and reads the tuples that llm-compressor writes as lists."""
+    """A safe loader that reads the tuples of llm-compressor's files as lists."""
 
 
 def _tuple(loader: yaml.SafeLoader, node: Any) -> list[Any]:
@@ -35,24 +35,24 @@ _Loader.add_constructor(TUPLE, _tuple)
 
 @dataclass
 class YamlFile:
-    """What a file says, and on which line each key stands."""
+    """A file's content, and the line of each key."""
 
     path: Path
     content: Any
     lines: dict[Keys, int] = field(default_factory=dict)
 
     def error(self, keys: Keys, message: str) -> QuantlineError:
-        """A message with the file, the line and the key, or the nearest key that stands there."""
-        at = keys
-        while at and at not in self.lines:
-            at = at[:-1]
-        line = f":{self.lines[at]}" if at else ""
+        """A message with the file, the line and the key, or its nearest parent in the file."""
+        known_keys = keys
+        while known_keys and known_keys not in self.lines:
+            known_keys = known_keys[:-1]
+        line = f":{self.lines[known_keys]}" if known_keys else ""
         name = ".".join(str(key) for key in keys)
         return bad_input(f"{self.path}{line}: {name + ': ' if name else ''}{message}")
 
 
 def read(path: Path) -> YamlFile:
-    """The file's content; raises with file and line for what is no plain YAML."""
+    """The file's content; raises, with file and line, where it is no plain YAML."""
     text = _text(path)
     try:
         node = yaml.compose(text, _Loader)
@@ -80,7 +80,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
-    """Where every key stands, aliases unfolded; bounded, so that no alias grows without end."""
+    """The line of every key, aliases unfolded; bounded, so that no alias grows without end."""
     entries = 0
     open_nodes: list[tuple[Keys, yaml.Node]] = [((), root)]
     while open_nodes:
@@ -94,23 +94,23 @@ def _lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
         if isinstance(node, yaml.MappingNode):
             yield from _mapping(path, keys, node, open_nodes)
         elif isinstance(node, yaml.SequenceNode):
-            for number, part in enumerate(node.value):
-                yield (*keys, number), part.start_mark.line + 1
-                open_nodes.append(((*keys, number), part))
+            for number, child in enumerate(node.value):
+                yield (*keys, number), child.start_mark.line + 1
+                open_nodes.append(((*keys, number), child))
 
 
 def _mapping(
     path: Path, keys: Keys, node: yaml.MappingNode, open_nodes: list[tuple[Keys, yaml.Node]]
 ) -> Iterator[tuple[Keys, int]]:
     seen: dict[str, int] = {}
-    for key, part in node.value:
+    for key, child in node.value:
         line = key.start_mark.line + 1
         if key.tag == MERGE:
-            open_nodes.append((keys, part))
+            open_nodes.append((keys, child))
             continue
         if not isinstance(key, yaml.ScalarNode) or key.tag != STRING:
-            shown = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-            raise bad_input(f"{path}:{line}: the key {shown!r} is no name")
+            key_text = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+            raise bad_input(f"{path}:{line}: the key {key_text!r} is no name")
         if key.value in seen:
             raise bad_input(
                 f"{path}:{line}: the key '{key.value}' stands twice; first in line "
@@ -118,4 +118,4 @@ def _mapping(
             )
         seen[key.value] = line
         yield (*keys, key.value), line
-        open_nodes.append(((*keys, key.value), part))
+        open_nodes.append(((*keys, key.value), child))

@@ -47,7 +47,7 @@ class Tensor:
         return self.count * ELEMENT_BITS[self.dtype] // 8
 
     def held_bytes(self, width: int) -> int:
-        """As an engine holds it: plain numbers as wide as it computes, all others as stored."""
+        """Bytes in an engine: plain numbers have its own type's width, others are as stored."""
         return self.count * width if self.dtype in PLAIN else self.bytes
 
 
@@ -70,7 +70,7 @@ class Index(BaseModel):
 
 @dataclass(frozen=True)
 class TensorFiles:
-    """The tensors of a folder, and where each lies."""
+    """The tensors of a folder, and the file of each."""
 
     tensors: dict[str, Tensor]
     owners: dict[str, Path]
@@ -79,17 +79,18 @@ class TensorFiles:
 
 
 def tensor_files(folder: Path) -> TensorFiles:
-    """Reads every header; complains about files that are cut short, missing or contradictory."""
+    """Reads every header; raises for files that are truncated, missing or contradictory."""
     files = weight_files(folder)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     owners: dict[str, Path] = {}
     for path in files:
         for name, tensor in read_header(path).items():
             if name in owners:
                 raise bad_input(f"{path}: {name} stands in {owners[name].name}, too")
-            found[name], owners[name] = tensor, path
-    check_index(folder, TensorFiles(found, owners, files))
-    return TensorFiles(found, owners, files)
+            tensors[name], owners[name] = tensor, path
+    stored = TensorFiles(tensors, owners, files)
+    check_index(folder, stored)
+    return stored
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -112,8 +113,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
             start = file.read(HEADER_LENGTH)
-            whole = len(start) == HEADER_LENGTH
-            length = struct.unpack("<Q", start)[0] if whole else LARGEST_HEADER
+            is_complete = len(start) == HEADER_LENGTH
+            length = struct.unpack("<Q", start)[0] if is_complete else LARGEST_HEADER
             if length >= min(size, LARGEST_HEADER):
                 raise bad_input(f"{path}: is no whole .safetensors file ({size} bytes)")
             header = file.read(length).decode("utf-8")
@@ -138,11 +139,11 @@ def _check_layout(path: Path, entries: dict[str, _Entry], size: int, start: int)
         first, last = entry.data_offsets
         if entry.dtype not in ELEMENT_BITS:
             raise bad_input(f"{path}: {name} has the unknown type {shown(entry.dtype)}")
-        needed = math.prod(entry.shape) * ELEMENT_BITS[entry.dtype] // 8
-        if first != end or last - first != needed:
+        expected_bytes = math.prod(entry.shape) * ELEMENT_BITS[entry.dtype] // 8
+        if first != end or last - first != expected_bytes:
             raise bad_input(
                 f"{path}: its header is damaged: {name} lies at {first} to {last}, "
-                f"{end} to {end + needed} is expected"
+                f"{end} to {end + expected_bytes} is expected"
             )
         end = last
     if size < start + end:
@@ -151,33 +152,33 @@ def _check_layout(path: Path, entries: dict[str, _Entry], size: int, start: int)
         raise bad_input(f"{path}: has {size - start - end} bytes behind its last tensor")
 
 
-def check_index(folder: Path, found: TensorFiles) -> None:
-    """An index names each tensor's file; one left over from another export does not fit."""
+def check_index(folder: Path, stored: TensorFiles) -> None:
+    """Raises where the index is not of these files, as one left over from another export."""
     path = folder / INDEX
     if not path.exists() and not path.is_symlink():
         return
     index = validated(Index, read_object(path), str(path))
-    present = {file.name for file in found.files}
+    file_names = {file.name for file in stored.files}
     for name, file in index.weight_map.items():
-        if file not in present:
+        if file not in file_names:
             raise bad_input(f"{path}: names {shown(file)[1:-1]}, which is not there")
-        if name not in found.owners or found.owners[name].name != file:
+        if name not in stored.owners or stored.owners[name].name != file:
             raise bad_input(f"{path}: says that {name} is in {file}, which it is not")
-    for name, owner in found.owners.items():
+    for name, owner in stored.owners.items():
         if name not in index.weight_map:
             raise bad_input(f"{path}: does not list {name}, which is in {owner.name}")
-    for file in sorted(present - set(index.weight_map.values())):
+    for file in sorted(file_names - set(index.weight_map.values())):
         raise bad_input(f"{path}: does not name {file}, which is in the folder")
 
 
-def wrong_total(folder: Path, found: TensorFiles) -> str | None:
-    """How an index misstates the bytes of all tensors. Engines do not read that number, and some
-    published originals have a wrong one: only a proof asks."""
+def wrong_total(folder: Path, stored: TensorFiles) -> str | None:
+    """The fault of an index with a wrong total of bytes; None without a fault. Engines do not
+    read that number and some published originals have a wrong one: only verification checks it."""
     path = folder / INDEX
     if not path.is_file():
         return None
     total = (validated(Index, read_object(path), str(path)).metadata or {}).get("total_size")
-    stored = sum(tensor.bytes for tensor in found.tensors.values())
-    if total is None or (type(total) in (int, float) and total == stored):
+    stored_bytes = sum(tensor.bytes for tensor in stored.tensors.values())
+    if total is None or (type(total) in (int, float) and total == stored_bytes):
         return None
-    return f"{INDEX}: metadata.total_size is {shown(total)}, the tensors have {stored} bytes"
+    return f"{INDEX}: metadata.total_size is {shown(total)}, the tensors have {stored_bytes} bytes"

@@ -32,11 +32,11 @@ class Fp8(StoredFormat):
     def fits(self, group: QuantGroup) -> bool:
         needs_activations = group.format == FLOAT_QUANTIZED
         has_8_bits = group.weights is not None and group.weights.bits == 8
-        has_what_it_needs = group.activations is not None or not needs_activations
-        return super().fits(group) and has_8_bits and has_what_it_needs
+        has_needed_activations = group.activations is not None or not needs_activations
+        return super().fits(group) and has_8_bits and has_needed_activations
 
     def read_other(self, method: str, content: Mapping[str, object]) -> QuantGroup:
-        """Of vLLM and FBGEMM."""
+        """Reads a config of vLLM or FBGEMM."""
         block = content.get("weight_block_size")
         weights = QuantArgs(FLOAT, 8, "tensor")
         if isinstance(block, list) and len(block) == 2:
@@ -53,7 +53,7 @@ class Fp8(StoredFormat):
         if refused is not None:
             return refused
         if weights.strategy == "block":
-            return _block_activations(weights, activations)
+            return _block_activations_refusal(weights, activations)
         return token_or_tensor(activations)
 
     def code_range(self, weights: QuantArgs) -> tuple[float, float]:
@@ -84,7 +84,7 @@ class Fp8(StoredFormat):
         return KernelSupport(True, summary, instead)
 
 
-def _weights_refusal(weights: QuantArgs, alone: bool) -> Refusal | None:
+def _weights_refusal(weights: QuantArgs, is_weight_only: bool) -> Refusal | None:
     if weights.scales != STATIC:
         return of_weights("dynamic", "weights have static scales; use dynamic: false")
     if not weights.symmetric:
@@ -95,14 +95,16 @@ def _weights_refusal(weights: QuantArgs, alone: bool) -> Refusal | None:
         return of_weights("strategy", "FP8 kernels take a scale for each channel, tensor or block")
     if weights.scale_type is not None:
         return of_weights("scale_type", "scales of FP8 weights are in the model's own type")
-    blocks = WEIGHT_ONLY_BLOCKS if alone else BLOCKS
+    blocks = WEIGHT_ONLY_BLOCKS if is_weight_only else BLOCKS
     if weights.strategy == "block" and weights.block_structure not in blocks:
         reason = "FP8 block kernels take blocks of 128 x 128"
-        return of_weights("block_structure", reason if alone else f"{reason}, 64 x 64 or 32 x 32")
+        return of_weights(
+            "block_structure", reason if is_weight_only else f"{reason}, 64 x 64 or 32 x 32"
+        )
     return None
 
 
-def _block_activations(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
+def _block_activations_refusal(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
     assert weights.block_structure is not None
     width = weights.block_structure[1]
     if activations.strategy != "group":

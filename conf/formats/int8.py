@@ -13,7 +13,7 @@ from conf.formats.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, 
 
 
 class Int8(StoredFormat):
-    """Narrower integers with activations are stored alike; no kernel for them is known here."""
+    """Narrower integers with activations are stored the same way; no known kernel runs them."""
 
     name = "int8"
     spellings = ("int-quantized", NAIVE_QUANTIZED, PACK_QUANTIZED)

@@ -1,7 +1,7 @@
-"""MXFP4 and MXFP8 of others: floats in groups, with scales that are powers of two.
+"""MXFP4 and MXFP8 of other tools: floats in groups, with scales that are powers of two.
 
-Their checkpoints can be proven. No recipe makes them, so numbers alone never name them: the
-config has to spell the format out.
+Their checkpoints can be verified. No recipe makes them, so number types alone never select them:
+the config has to name the format.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ class Mx(StoredFormat):
         return weights.type == FLOAT and weights.strategy == "group"
 
     def code_range(self, weights: QuantArgs) -> tuple[float, float]:
-        return _kin(weights).code_range(weights)
+        return _similar_format(weights).code_range(weights)
 
     def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
         weights = group.weights
@@ -54,15 +54,15 @@ class Mx(StoredFormat):
 
     def kernels(self, weights: QuantArgs | None) -> str:
         assert weights is not None
-        return _kin(weights).kernels(weights)
+        return _similar_format(weights).kernels(weights)
 
     def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
         assert weights is not None
-        return _kin(weights).support(weights, machine)
+        return _similar_format(weights).support(weights, machine)
 
 
-def _kin(weights: QuantArgs) -> StoredFormat:
-    """The format whose kernels and numbers are the same."""
+def _similar_format(weights: QuantArgs) -> StoredFormat:
+    """The format with the same kernels and code range."""
     return nvfp4.FORMAT if weights.bits == 4 else fp8.FORMAT
 
 

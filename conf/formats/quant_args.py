@@ -1,4 +1,4 @@
-"""How weights, activations and the KV cache are quantized, as config.json and recipes say it."""
+"""How weights, activations and the KV cache are quantized, in config.json and in recipes."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The one reader of `quantization_config`, the part of config.json that says what is quantized.
+"""The only reader of `quantization_config`, the part of config.json about quantization.
 
 compressed-tensors writes groups of modules. Other tools (GPTQ, AWQ, vLLM's FP8) write their own
 fields, which the stored format of their `quant_method` reads as one group.
@@ -78,12 +78,12 @@ class QuantizationFields(BaseModel):
 
 
 def quantization_of(config: Mapping[str, object]) -> QuantizationConfig | None:
-    """What a config.json says of quantization; null for a model that is not quantized."""
+    """The quantization config of a config.json; None for a model that is not quantized."""
     return read_quantization(config.get(KEY), KEY)
 
 
 def read_quantization(content: object, where: str) -> QuantizationConfig | None:
-    """A `quantization_config`. Complains by key about a value of the wrong type or out of range."""
+    """Reads a `quantization_config`; raises, with the key, for an invalid value."""
     if not content:
         return None
     fields: QuantizationFields = validated(QuantizationFields, content, where)
@@ -101,7 +101,7 @@ def read_quantization(content: object, where: str) -> QuantizationConfig | None:
 
 def _groups(fields: QuantizationFields) -> list[QuantGroup]:
     if not fields.config_groups:
-        return _groups_of_other(fields)
+        return _groups_of_other_tool(fields)
     return [
         QuantGroup(
             name,
@@ -115,9 +115,9 @@ def _groups(fields: QuantizationFields) -> list[QuantGroup]:
     ]
 
 
-def _groups_of_other(fields: QuantizationFields) -> list[QuantGroup]:
-    """Another tool's config as one group. Of a tool that is not known here, only the bits and the
-    group size are read."""
+def _groups_of_other_tool(fields: QuantizationFields) -> list[QuantGroup]:
+    """Another tool's config as one group. For an unknown tool, only the bits and the group size
+    are read."""
     method = fields.quant_method
     stored = format_of_method(method)
     if method is not None and stored is not None:
@@ -131,7 +131,7 @@ def _groups_of_other(fields: QuantizationFields) -> list[QuantGroup]:
 
 
 def _args(fields: _Args | None) -> QuantArgs | None:
-    """With compressed-tensors' defaults for what is not written."""
+    """The typed arguments, with compressed-tensors' defaults for missing fields."""
     if fields is None:
         return None
     size = fields.group_size
@@ -149,10 +149,10 @@ def _args(fields: _Args | None) -> QuantArgs | None:
     )
 
 
-def _block(written: list[int] | str | None) -> list[int] | None:
+def _block(value: list[int] | str | None) -> list[int] | None:
     """Older files write 128x128."""
-    return [int(part) for part in written.split("x")] if isinstance(written, str) else written
+    return [int(size) for size in value.split("x")] if isinstance(value, str) else value
 
 
-def _scale_type(written: object) -> str | None:
-    return "fp8" if written in FP8_SCALES else str(written) if written else None
+def _scale_type(value: object) -> str | None:
+    return "fp8" if value in FP8_SCALES else str(value) if value else None

@@ -1,4 +1,4 @@
-"""Why no engine runs a format, and the reasons that formats have in common."""
+"""Why no engine runs a format, and the reasons that formats share."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ def of_activations(field: str, reason: str) -> Refusal:
 
 
 def unlike_weights(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
-    """Activations of another type or width than their weights."""
+    """Refuses activations of another type or width than their weights."""
     if activations.type != weights.type:
         reason = f"no kernel multiplies {weights.type} weights with {activations.type} activations"
         return of_activations("type", reason)
@@ -35,7 +35,7 @@ def unlike_weights(weights: QuantArgs, activations: QuantArgs) -> Refusal | None
 
 
 def scaled_activations(activations: QuantArgs) -> Refusal | None:
-    """Scales that no 8-bit kernel takes."""
+    """Refuses scales that no 8-bit kernel takes."""
     if activations.scale_type is not None:
         return of_activations("scale_type", "NVFP4 alone has scales of their own type")
     if activations.type == FLOAT and not activations.symmetric:
@@ -45,12 +45,12 @@ def scaled_activations(activations: QuantArgs) -> Refusal | None:
 
 
 def token_or_tensor(activations: QuantArgs) -> Refusal | None:
-    """8-bit kernels take a scale for each token or for the tensor."""
+    """Refuses strategies that no 8-bit kernel takes: only token and tensor have one."""
     allowed = {("token", DYNAMIC), ("tensor", STATIC)}
     if activations.type == FLOAT:
         allowed.add(("tensor", DYNAMIC))
     if (activations.strategy, activations.scales) in allowed:
         return None
     reason = "activations go with strategy token and dynamic: true, or tensor and dynamic: false"
-    wrong = "strategy" if activations.strategy not in ("token", "tensor") else "dynamic"
-    return of_activations(wrong, reason)
+    field = "strategy" if activations.strategy not in ("token", "tensor") else "dynamic"
+    return of_activations(field, reason)

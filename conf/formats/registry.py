@@ -22,24 +22,26 @@ def _formats(folders: tuple[str, ...]) -> list[StoredFormat]:
 
 
 def format_of(group: QuantGroup) -> StoredFormat | None:
-    """The format of a group: by its spelling where the numbers fit it, otherwise by its numbers;
-    null where none is known."""
+    """The format of a group: by its spelling where its number types fit, otherwise by its number
+    types; None where none is known."""
     if group.weights is None:
         return None
-    spelled = (f for f in formats() if group.format in f.spellings and f.fits(group))
-    return next(spelled, None) or next(iter(covering(group.weights, group.activations)), None)
+    by_spelling = (
+        stored for stored in formats() if group.format in stored.spellings and stored.fits(group)
+    )
+    return next(by_spelling, None) or next(iter(covering(group.weights, group.activations)), None)
 
 
 def covering(weights: QuantArgs | None, activations: QuantArgs | None) -> list[StoredFormat]:
-    """The formats for numbers of this type."""
+    """The formats for these number types."""
     return [stored for stored in formats() if stored.covers(weights, activations)]
 
 
 def format_of_config(config: QuantizationConfig | None) -> StoredFormat | None:
-    """The format of most layers: of the config as a whole, or of its first group."""
-    whole = next((stored for stored in formats() if stored.is_whole_config(config)), None)
-    if whole is not None or config is None or not config.groups:
-        return whole
+    """The format of most layers: that of the whole config, or of its first group."""
+    by_config = next((stored for stored in formats() if stored.is_whole_config(config)), None)
+    if by_config is not None or config is None or not config.groups:
+        return by_config
     return format_of(config.groups[0])
 
 

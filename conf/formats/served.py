@@ -1,9 +1,9 @@
-"""What engines run: which numbers, with which kernels, on which machine.
+"""What engines run: which number types, with which kernels, on which machine.
 
-Read from vLLM 0.25.1's and 0.32.0's choice of schemes (`compressed_tensors.py`,
-`_get_scheme_from_parts`) and from the formats that compressed-tensors 0.19 writes. Seen running:
-the Hopper kernels on an H200, the INT8 kernel on ARM. `refusal` allows what only lacks a kernel on
-one machine; `support` says that when a checkpoint is loaded.
+Taken from vLLM 0.25.1's and 0.32.0's choice of schemes (`compressed_tensors.py`,
+`_get_scheme_from_parts`) and from the formats that compressed-tensors 0.19 writes. Observed to run:
+the Hopper kernels on an H200, the INT8 kernel on ARM. `refusal` allows a format that some machine
+has a kernel for; `support` tells whether a given machine has one.
 """
 
 from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantizationConfig
@@ -13,7 +13,7 @@ from conf.formats.stored_format import TURING, KernelSupport, Machine
 
 
 def refusal(weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
-    """Why no engine runs this pair; null where one does."""
+    """Why no engine runs these weights and activations; None where one does."""
     refusals = [stored.refusal(weights, activations) for stored in covering(weights, activations)]
     if not refusals:
         reason = f"no stored format has {weights.number} weights"
@@ -22,10 +22,10 @@ def refusal(weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None
 
 
 def kv_refusal(args: QuantArgs) -> Refusal | None:
-    """Why vLLM takes no scales of this kind for its KV cache; null where it does."""
+    """Why vLLM takes no such scales for its KV cache; None where it does."""
     if (args.type, args.bits) != (FLOAT, 8):
-        wrong = "type" if args.type != FLOAT else "bits"
-        return Refusal("kv_cache", wrong, "vLLM's quantized KV cache is FP8: float with 8 bits")
+        field = "type" if args.type != FLOAT else "bits"
+        return Refusal("kv_cache", field, "vLLM's quantized KV cache is FP8: float with 8 bits")
     if args.strategy not in ("tensor", "attn_head"):
         return Refusal("kv_cache", "strategy", "a KV cache has a scale for each tensor")
     if not args.symmetric:
@@ -38,27 +38,27 @@ def kv_refusal(args: QuantArgs) -> Refusal | None:
 
 
 def kernels(weights: QuantArgs | None, activations: QuantArgs | None) -> str:
-    """vLLM's kernels for a recipe's numbers, on all hardware."""
+    """vLLM's kernels for a recipe's number types, on all hardware."""
     return covering(weights, activations)[0].kernels(weights)
 
 
 def support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
-    """What vLLM does with a quantization config on a machine."""
+    """Whether and with which kernel vLLM runs a quantization config on a machine."""
     stored = format_of_config(config)
     weights = config.groups[0].weights if config is not None and config.groups else None
-    answer = stored.support(weights, machine) if stored is not None else None
-    if answer is not None and not answer.runs:
-        return answer
+    kernel_support = stored.support(weights, machine) if stored is not None else None
+    if kernel_support is not None and not kernel_support.runs:
+        return kernel_support
     if machine.capability is not None and machine.capability < TURING:
         reason = (
             f"vLLM needs a GPU since Turing ({TURING:g}), this has compute capability "
             f"{machine.capability:g}"
         )
         return KernelSupport(False, reason, "it on another GPU")
-    return answer or _unknown(config)
+    return kernel_support or _unknown_support(config)
 
 
-def _unknown(config: QuantizationConfig | None) -> KernelSupport:
+def _unknown_support(config: QuantizationConfig | None) -> KernelSupport:
     method = (config.method if config is not None else None) or "unnamed"
     return KernelSupport(
         True, f"whether vLLM has kernels for its format ({method}) is not known here"

@@ -1,6 +1,6 @@
 """2:4 sparsity: two zeros in every four weights of a row.
 
-Checkpoints made here keep pruned weights dense. What others store sparse runs nowhere.
+Checkpoints made here store pruned weights dense. No engine runs sparse ones of other tools.
 """
 
 from conf.formats import unquantized

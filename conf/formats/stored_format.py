@@ -1,4 +1,4 @@
-"""What every stored format says of itself. Nothing here needs torch."""
+"""The interface of a stored format. Nothing here needs torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ TURING, ADA, HOPPER, BLACKWELL = 7.5, 8.9, 9.0, 10.0  # compute capabilities
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides which kernels run."""
+    """The hardware that decides which kernels run."""
 
     capability: float | None
     """Compute capability of the GPU; null without a GPU."""
@@ -25,7 +25,7 @@ class Machine:
         return self.processor in ("x86_64", "AMD64")
 
     def lacks_cpu_kernel(self, numbers: str) -> "KernelSupport":
-        """No kernel of vLLM's for these numbers on this processor."""
+        """vLLM has no kernel for these number types on this processor."""
         reason = f"vLLM has no CPU kernel for {numbers} on {self.processor}"
         return KernelSupport(False, reason, "w8a8_smooth_gptq")
 
@@ -38,7 +38,7 @@ class KernelSupport:
     summary: str
     """The kernel, or why there is none."""
     instead: str = ""
-    """What to serve where it does not run, or runs badly."""
+    """What to serve instead where it does not run, or runs slowly."""
 
 
 class StoredFormat(ABC):
@@ -46,9 +46,9 @@ class StoredFormat(ABC):
 
     name: str
     spellings: tuple[str, ...] = ()
-    """`format` in compressed-tensors' config. Formats may share one, if their numbers differ."""
+    """`format` in compressed-tensors' config. Formats of different number types may share one."""
     methods: tuple[str, ...] = ()
-    """`quant_method` of other tools that store such numbers."""
+    """`quant_method` of other tools that store this format."""
     packed_parts: tuple[str, ...] = ()
     """Tensors that hold several weights in an element."""
     other_parts: tuple[str, ...] = ("_scale", "_zero_point")
@@ -58,7 +58,7 @@ class StoredFormat(ABC):
 
     @abstractmethod
     def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
-        """Whether this is the format for numbers of this type, whatever their details."""
+        """Whether this is the format for these number types, whatever their details."""
 
     @abstractmethod
     def kernels(self, weights: QuantArgs | None) -> str:
@@ -66,18 +66,18 @@ class StoredFormat(ABC):
 
     @abstractmethod
     def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
-        """What vLLM does with it on a machine; null where that is not known here."""
+        """Whether and with which kernel vLLM runs it on a machine; None where that is unknown."""
 
     @abstractmethod
     def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
         """The tensors of a linear layer, by the last part of their names."""
 
     def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
-        """Why no engine runs these numbers in this format; null where one does."""
+        """Why no engine runs these number types in this format; None where one does."""
         return None
 
     def is_whole_config(self, config: QuantizationConfig | None) -> bool:
-        """Whether a config as a whole names this format, whatever its groups say."""
+        """Whether the whole config has this format, whatever its groups are."""
         return False
 
     def read_other(self, method: str, content: Mapping[str, object]) -> QuantGroup:
@@ -85,7 +85,7 @@ class StoredFormat(ABC):
         raise NotImplementedError(f"{self.name}: no reader for configs of {method}")
 
     def fits(self, group: QuantGroup) -> bool:
-        """Whether a group's numbers can be stored in this format."""
+        """Whether a group's number types can be stored in this format."""
         return self.covers(group.weights, group.activations)
 
     def code_range(self, weights: QuantArgs) -> tuple[float, float]:
@@ -98,16 +98,16 @@ class StoredFormat(ABC):
         return weights.bits
 
     def column_step(self, weights: QuantArgs) -> int:
-        """Columns of a layer are a multiple of this."""
+        """The number that a layer's columns must be a multiple of."""
         return 1
 
     def describe(self, weights: QuantArgs) -> str:
-        """A layer's format, for a proof and its manifest."""
+        """A layer's format, for verification and the manifest."""
         size = f" of {weights.group_size}" if weights.group_size else ""
         return f"{weights.number}, a scale for each {weights.strategy}{size}"
 
     def product(self, group: QuantGroup) -> str | None:
-        """The number type that matrices are multiplied in; null for the engine's own."""
+        """The number type that matrices are multiplied in; None for the engine's own."""
         if group.activations is None:
             return None
         return "int8" if group.activations.type == INT else "fp8"

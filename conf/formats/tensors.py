@@ -1,4 +1,4 @@
-"""The tensors that quantized linear layers store, and the parts that formats have in common."""
+"""The tensors that quantized linear layers store, as far as formats share them."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ WORD = 32  # bits of the integers that narrow weights are packed into
 # How compressed-tensors spells the two layouts that several formats have.
 PACK_QUANTIZED, NAIVE_QUANTIZED = "pack-quantized", "naive-quantized"
 SCALAR: tuple[Shape, ...] = ((1,), ())
-# How the numbers of a tensor are written. Whoever reads values looks a reader up by this name.
+# How the numbers of a tensor are encoded. Code that reads values selects a decoder by this name.
 NUMBERS = "numbers"
 PACKED_INTEGERS = "packed integers"
 FP4_PAIRS = "pairs of FP4 numbers"
@@ -49,7 +49,7 @@ class StoredTensor:
 
 
 def codes(dtype: str, rows: int, columns: int) -> StoredTensor:
-    """One element a weight."""
+    """One element per weight."""
     return StoredTensor(Role.CODES, ((rows, columns),), (dtype,))
 
 
@@ -71,7 +71,7 @@ def scales(weights: QuantArgs, rows: int, columns: int) -> StoredTensor:
 
 
 def global_scale() -> StoredTensor:
-    """What the scales of groups are scaled by."""
+    """The scale of the group scales."""
     return StoredTensor(Role.GLOBAL_SCALE, SCALAR, ("F32",))
 
 
@@ -95,7 +95,7 @@ def scale_shapes(weights: QuantArgs, rows: int, columns: int) -> tuple[Shape, ..
 
 
 def zero_points(group: QuantGroup, rows: int, columns: int, is_packed: bool) -> StoredTensor:
-    """Of int weights. Older exports keep the zeros of symmetric formats."""
+    """Zero points of int weights. Older exports store the zeros of symmetric formats, too."""
     weights = group.weights
     assert weights is not None
     if is_packed and not weights.symmetric and weights.strategy in ("group", "channel"):
@@ -121,7 +121,7 @@ def activation_tensors(activations: QuantArgs | None) -> dict[str, StoredTensor]
 
 
 def integer_tensors(group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
-    """A layer of int weights, packed where the config says so."""
+    """The tensors of a layer of int weights, packed if the config's format is packed."""
     weights = group.weights
     assert weights is not None
     is_packed = group.format == PACK_QUANTIZED

@@ -1,4 +1,4 @@
-"""Weights as the model was trained with them, in 16 or 32 bits."""
+"""Weights of the original, in 16 or 32 bits."""
 
 from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
 from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
@@ -6,14 +6,14 @@ from conf.formats.tensors import FLOATS, Role, StoredTensor
 
 KERNELS = "the 16-bit kernels"
 GROUP = QuantGroup("unquantized", None)
-"""What a layer belongs to that no group of a config quantizes."""
+"""The group of layers that no group of a config quantizes."""
 
 
 class Unquantized(StoredFormat):
     name = "unquantized"
 
     def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
-        return False  # no numbers describe it; a config without quantization does
+        return False  # only a config without quantization selects it
 
     def is_whole_config(self, config: QuantizationConfig | None) -> bool:
         return config is None

@@ -34,14 +34,14 @@ class WeightOnlyInt(StoredFormat):
         return super().fits(group) and group.weights is not None and 1 <= group.weights.bits <= 8
 
     def read_other(self, method: str, content: Mapping[str, object]) -> QuantGroup:
-        """Of GPTQ and AWQ."""
+        """Reads a config of GPTQ or AWQ."""
         bits = content.get("bits") or content.get("w_bit") or 0
         size = content.get("group_size") or content.get("q_group_size") or -1
         assert isinstance(bits, int)
         assert isinstance(size, int)
-        grouped = size > 0
-        strategy = "group" if grouped else "channel"
-        weights = QuantArgs(INT, bits, strategy, size if grouped else None)
+        has_groups = size > 0
+        strategy = "group" if has_groups else "channel"
+        weights = QuantArgs(INT, bits, strategy, size if has_groups else None)
         return QuantGroup(method, weights, format=method)
 
     def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
@@ -63,7 +63,7 @@ class WeightOnlyInt(StoredFormat):
         return integer_tensors(group, rows, columns)
 
     def column_step(self, weights: QuantArgs) -> int:
-        """A row ends with a whole word."""
+        """A row ends at the end of a packed word."""
         return WORD // math.gcd(WORD, weights.bits)
 
     def kernels(self, weights: QuantArgs | None) -> str:

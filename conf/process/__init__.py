@@ -1,1 +1,1 @@
-"""Starting a process of ours: a typed request in, typed events out, errors that come back."""
+"""Starts our own processes: a typed request in, typed events and errors out."""

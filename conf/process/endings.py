@@ -11,31 +11,31 @@ MOUNT = Path("/sys/fs/cgroup")
 OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
 HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d ")  # as vLLM marks its lines
-SAYS_NOTHING = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
+UNSPECIFIC = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
 BY_SHELL = 128  # a shell or a container adds it to the number of the signal
 LAST_LINES = 2
 LONGEST_LINE = 160
 
 
 def oom_kills() -> int:
-    """How often the kernel has ended a process of this container, or of its group, for lack of
-    memory; 0 where it does not tell."""
+    """How many processes of this container, or of its group, the kernel has killed for lack of
+    memory; 0 where the kernel does not report it."""
     try:
         entries = [line.split(":", 2) for line in CGROUPS.read_text().splitlines()]
     except OSError:
         return 0
-    found = 0
+    kills = 0
     for _, controllers, path in entries:
-        inside = path.lstrip("/")
+        group_path = path.lstrip("/")
         for file in (
-            MOUNT / inside / "memory.events",
+            MOUNT / group_path / "memory.events",
             MOUNT / "memory.events",
-            MOUNT / "memory" / inside / "memory.oom_control",
+            MOUNT / "memory" / group_path / "memory.oom_control",
             MOUNT / "memory" / "memory.oom_control",
         ):
             if controllers in ("", "memory"):
-                found = max(found, _count(file))
-    return found
+                kills = max(kills, _count(file))
+    return kills
 
 
 def _count(file: Path) -> int:
@@ -47,8 +47,8 @@ def _count(file: Path) -> int:
 
 
 def ending(code: int, log: str, kills_before: int) -> str:
-    """How a process ended, in one line: by a signal with the last lines of its log, or with an exit
-    code and the error that its log names."""
+    """How a process ended, in one line: a signal and the last lines of its log, or an exit code
+    and the error in its log."""
     number = -code if code < 0 else code - BY_SHELL
     if number not in list(signal.Signals):
         return f"stopped with {code}: {reason_in(log)}"
@@ -67,8 +67,10 @@ def last_lines(log: str) -> str:
 
 
 def reason_in(log: str) -> str:
-    """The last line of a log that names an error of its own, or else the last one."""
+    """The last line of a log that names a specific error, else any error, else the last line."""
     lines = [line for line in log.splitlines() if not HARMLESS.search(line)]
-    named = [line for line in lines if ERROR.search(line)]
-    telling = [line for line in named if not any(words in line for words in SAYS_NOTHING)]
-    return (telling or named or [last_line(log)])[-1].strip().removeprefix("error: ")
+    error_lines = [line for line in lines if ERROR.search(line)]
+    specific_lines = [
+        line for line in error_lines if not any(phrase in line for phrase in UNSPECIFIC)
+    ]
+    return (specific_lines or error_lines or [last_line(log)])[-1].strip().removeprefix("error: ")

@@ -1,9 +1,9 @@
-"""Runs a command that ends with the process that started it, with everything that it started.
+"""Runs a command that is killed, with all its children, when the process that started it ends.
 
-Called by its path as `guard.py LIFE_LINE COMMAND ...`, with the standard library alone. The life
-line is a pipe whose other end only the starter holds: it closes when the starter is gone, however
-it ended. A second process waits for that and kills the group of the command. The command itself
-replaces this process, so that its exit status and process id are those that the starter sees.
+Called by its path as `guard.py LIFE_LINE COMMAND ...`; uses the standard library alone. The life
+line is a pipe whose other end only the parent holds: it closes when the parent ends for any reason.
+A second process waits for that and kills the command's process group. The command itself replaces
+this process, so that the parent sees its exit status and process id.
 """
 
 import os

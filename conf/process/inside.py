@@ -1,4 +1,4 @@
-"""The life of a process of ours, seen from inside: read the request, do the work, send events."""
+"""The inside of a process of ours: reads the request, does the work, sends events."""
 
 import os
 import sys
@@ -16,8 +16,8 @@ Send = Callable[[Event], None]
 def fulfil(
     program: Program[Request, Event], work: Callable[[Request, Send[Event]], None], help_text: str
 ) -> None:
-    """Does the work that standard input asks for. An error for the user goes to the caller; any
-    other ends the process with a traceback in its log."""
+    """Does the work of the request on standard input. An error for the user is sent to the caller;
+    any other ends the process with a traceback in its log."""
     answer_flags(sys.argv[1:], help_text)
     events = int(sys.argv[1])
     _close_in_forks(events)
@@ -34,18 +34,18 @@ def fulfil(
 
 
 def wait_for_turn() -> None:
-    """Returns when the caller has closed our standard input: `Running.begin`."""
+    """Returns when the caller has closed our standard input with `Running.begin`."""
     sys.stdin.read()
 
 
 def _close_in_forks(descriptor: int) -> None:
-    """Processes that an engine forks must not hold the pipe: its end is our end."""
+    """Closes the pipe in processes that an engine forks: its end tells the caller that we ended."""
     os.set_inheritable(descriptor, False)
-    held = [descriptor]
+    open_descriptors = [descriptor]
 
-    def drop() -> None:
-        # Once in each line of descent: later the number may belong to another file.
-        while held:
-            os.close(held.pop())
+    def close_once() -> None:
+        # Only once in a process and its forks: later the number may belong to another file.
+        while open_descriptors:
+            os.close(open_descriptors.pop())
 
-    os.register_at_fork(after_in_child=drop)
+    os.register_at_fork(after_in_child=close_once)

@@ -1,4 +1,4 @@
-"""What our processes send each other: one dataclass a line, as JSON with the name of its type."""
+"""Messages between our processes: one dataclass per line, as JSON with its type's name."""
 
 import json
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ READERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the work, or a part of it, failed. Sent alone it is the failure of the whole process."""
+    """Why the work, or a part of it, failed. Sent as a message, it fails the whole process."""
 
     message: str
     exit_code: int
 
     @staticmethod
     def of(error: Exception) -> "Failure":
-        """An error that is not ours counts as a failure of the environment."""
+        """An error that is not ours counts as an environment error."""
         if isinstance(error, QuantlineError):
             return Failure(str(error), error.exit_code)
         message = " ".join(f"{type(error).__name__}: {error}".split())
@@ -40,7 +40,7 @@ def encode(message: Any) -> bytes:
 
 
 def decode(line: str | bytes, kinds: Iterable[type[Any]]) -> Any:
-    """The dataclass in a line, which is one of these."""
+    """The dataclass in a line; its type is one of `kinds`."""
     content = json.loads(line)
     by_name = {kind.__name__: kind for kind in kinds}
     return _reader(by_name[content["type"]]).validate_python(content["content"])

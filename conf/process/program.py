@@ -1,4 +1,4 @@
-"""A module of ours that others run in a process of its own, and what it is sent and sends."""
+"""A module of ours that runs in its own process, with the types of its request and events."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -9,16 +9,16 @@ Event = TypeVar("Event")
 
 @dataclass(frozen=True)
 class Program(Generic[Request, Event]):
-    """The contract of a process. The package that does the work declares it, in a module that
-    imports nothing heavy; whoever starts the process imports that."""
+    """The interface of a process. The package that does the work declares it in a module that
+    imports nothing heavy, for the package that starts the process."""
 
     module: str
-    """What `python -m` is called with."""
+    """The argument of `python -m`."""
     request: type[Request]
     events: tuple[type[Event], ...]
     """Every type that it may send."""
     called: str = ""
-    """What messages call it; empty is the module's name."""
+    """Its name in messages; empty is the module's name."""
 
     @property
     def name(self) -> str:

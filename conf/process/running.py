@@ -1,4 +1,4 @@
-"""The one way to start a process of ours: nothing is left behind, failures come back as errors."""
+"""Starts processes of ours: leaves no process behind, raises their failures as errors."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ NO_LOG = "it wrote no log"
 
 
 class Running(Generic[Event]):
-    """A started process. It reads requests from standard input and sends events up a pipe; what it
-    prints goes to a log, or to our standard error without one."""
+    """A started process. It reads requests from standard input and sends events through a pipe.
+    Its output goes to a log, or to our standard error without one."""
 
     def __init__(
         self,
@@ -33,80 +33,80 @@ class Running(Generic[Event]):
         environment: Mapping[str, str] | None = None,
         folder: str | None = None,
     ) -> None:
-        """The command is given the number of the pipe as its last argument. A log is added to:
-        two processes may share one."""
-        self.kinds, self.called, self.log = (*events, Failure), called, log
+        """The command gets the number of the pipe as its last argument. Output is appended to the
+        log: two processes may share one."""
+        self.message_types, self.called, self.log = (*events, Failure), called, log
         self.kills_before = oom_kills()
-        reading, writing = os.pipe()
-        held, self.life_line = os.pipe()
-        guarded = [sys.executable, "-I", "-S", str(GUARD), str(held), *command, str(writing)]
+        read_end, write_end = os.pipe()
+        life_line_end, self.life_line = os.pipe()
+        guard = [sys.executable, "-I", "-S", str(GUARD), str(life_line_end)]
         try:
             with log.open("ab") if log else os.fdopen(os.dup(2), "wb") as output:
                 self.process = subprocess.Popen(
-                    guarded,
+                    [*guard, *command, str(write_end)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
-                    pass_fds=[writing, held],
+                    pass_fds=[write_end, life_line_end],
                     env=environment,
                     cwd=folder,
                     start_new_session=True,
                 )
         finally:
-            os.close(writing)
-            os.close(held)
+            os.close(write_end)
+            os.close(life_line_end)
         assert self.process.stdin is not None
         self.input = self.process.stdin
-        self.pipe = os.fdopen(reading, encoding="utf-8")
-        self.early: deque[Event] = deque()
-        self.failed: Failure | None = None
+        self.pipe = os.fdopen(read_end, encoding="utf-8")
+        self.buffered: deque[Event] = deque()
+        self.failure: Failure | None = None
         self.is_closed = False
 
     def send(self, request: Any) -> None:
-        """Hands it a request. One that is dead already says why in its log."""
+        """Sends a request. A process that has died already has the reason in its log."""
         with suppress(BrokenPipeError):
             self.input.write(encode(request))
             self.input.flush()
 
     def begin(self) -> None:
-        """Closes its standard input: there are no more requests, and it is its turn."""
+        """Closes its standard input: there are no more requests, and it may start its work."""
         with suppress(BrokenPipeError):
             self.input.close()
 
     def wait_until(self, kind: type[Any]) -> None:
-        """Waits for an event of this type, or for the end; what comes is kept for later."""
+        """Waits for an event of this type, or for the end, and buffers the events that arrive."""
         for event in self._arriving():
-            self.early.append(event)
+            self.buffered.append(event)
             if isinstance(event, kind):
                 return
 
     def events(self) -> Iterator[Event]:
-        """Its events as they come; raises where it failed or crashed."""
-        while self.early:
-            yield self.early.popleft()
+        """Its events as they arrive; raises where it failed or crashed."""
+        while self.buffered:
+            yield self.buffered.popleft()
         yield from self._arriving()
-        if self.failed is not None:
-            raise self.failed.error
+        if self.failure is not None:
+            raise self.failure.error
         if self.process.wait():
             raise self.crash()
 
     def _arriving(self) -> Iterator[Event]:
         for line in self.pipe:
-            message = decode(line, self.kinds)
+            message = decode(line, self.message_types)
             if isinstance(message, Failure):
-                self.failed = message
+                self.failure = message
             else:
                 yield message
 
     def crash(self) -> QuantlineError:
-        """Why it is gone without a word, from its exit status and the end of its log."""
+        """Why it ended without a message, from its exit status and the end of its log."""
         code = self.process.wait()
         text = self.log.read_text(errors="replace") if self.log else NO_LOG
         where = f" (see {self.log})" if self.log else ""
         return world_fault(f"{self.called} {ending(code, text, self.kills_before)}{where}")
 
     def close(self) -> None:
-        """Ends it and all that it started."""
+        """Kills it and all processes that it started."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -124,7 +124,7 @@ def start(
     log: Path | None,
     environment: Mapping[str, str] | None = None,
 ) -> Running[Event]:
-    """Starts a module of ours and hands it its request; `begin` is its turn."""
+    """Starts a module of ours and sends its request; `begin` lets it start its work."""
     command = [sys.executable, "-m", program.module]
     if log is not None:
         log.write_bytes(b"")
@@ -139,7 +139,7 @@ def stream(
     log: Path | None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Event]:
-    """Runs a module of ours to its end, and yields its events as they come."""
+    """Runs a module of ours to its end, and yields its events as they arrive."""
     with closing(start(program, request, log, environment)) as running:
         running.begin()
         yield from running.events()
@@ -148,7 +148,7 @@ def stream(
 def call(
     program: Program[Request, Event], request: Request, shows_output: bool = False
 ) -> list[Event]:
-    """Runs a module of ours to its end; all that it sent. Its log stays only where it failed."""
+    """Runs a module of ours to its end and returns its events. A log is kept only if it failed."""
     log = None if shows_output else log_file(f"{program.module}-{os.getpid()}")
     events = list(stream(program, request, log))
     if log is not None:
@@ -159,6 +159,6 @@ def call(
 def call_one(
     program: Program[Request, Event], request: Request, shows_output: bool = False
 ) -> Event:
-    """The one answer of a module of ours."""
+    """Runs a module of ours that sends a single event, and returns that."""
     (answer,) = call(program, request, shows_output)
     return answer

@@ -1,7 +1,7 @@
-"""Checks that a value makes sense, for the options' own constructors."""
+"""Checks of option values that several constructors share."""
 
 
 def plain_name(option: str, value: str) -> None:
-    """The name becomes a folder under the cache or the output root, and has to stay there."""
-    if value in ("", ".", "..") or any(part in value for part in ("/", "\\", "\n", "\0")):
+    """Raises where a name is no plain folder name: it becomes a folder of the cache or output."""
+    if value in ("", ".", "..") or any(character in value for character in ("/", "\\", "\n", "\0")):
         raise ValueError(f"{option}={value!r}: a plain folder name is needed")

@@ -298,7 +298,7 @@ class EvaluateConfig:
             )
 
     def _check_server(self) -> None:
-        """The harness asks servers that are started for it, one for each checkpoint."""
+        """Raises where the harness could not start its own server for each checkpoint."""
         if self.engine.kind == "transformers":
             raise ValueError("accuracy=lm_eval asks vLLM's server: engine=vllm_server or vllm")
         if self.engine.url is not None:
@@ -344,12 +344,12 @@ class ServeConfig:
     """Print the command and stop."""
 
     def __post_init__(self) -> None:
-        ways = {
+        selectors = {
             "checkpoint": self.checkpoint,
             "recipe": self.recipe_name,
             "results": self.results,
         }
-        given = [name for name, value in ways.items() if value]
+        given = [name for name, value in selectors.items() if value]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: each says what to serve; give one of them")
         if not self.results and (self.mix or self.targets != TargetsConfig()):

@@ -1,6 +1,6 @@
-"""Holds a team's config file against the typed options before Hydra merges it.
+"""Checks a team's config file against the typed options before Hydra merges it.
 
-Hydra's own complaint about a wrong type often names neither the key nor the file.
+Hydra's own error about a wrong type often names neither the key nor the file.
 """
 
 import dataclasses
@@ -24,55 +24,55 @@ TRUTHS = ("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "0", "1
 
 
 def check_types(file: YamlFile, schema: type[Any]) -> None:
-    """Raises for the first key that no option has, or whose value has another type."""
+    """Raises for the first key that is no option, or whose value has the wrong type."""
     if isinstance(file.content, dict):
-        given = {key: value for key, value in file.content.items() if key != DEFAULTS}
-        _mapping(file, (), given, schema)
+        values = {key: value for key, value in file.content.items() if key != DEFAULTS}
+        _check_mapping(file, (), values, schema)
 
 
 def check_named(file: YamlFile, schema: type[Any]) -> None:
     """The same for a file whose keys are free names, each with options of its own."""
     for name, value in (file.content or {}).items():
         if name != DEFAULTS:
-            _value(file, (name,), value, schema)
+            _check_value(file, (name,), value, schema)
 
 
-def _mapping(file: YamlFile, keys: Keys, given: dict[str, Any], schema: Any) -> None:
+def _check_mapping(file: YamlFile, keys: Keys, values: dict[str, Any], schema: Any) -> None:
     hints = typing.get_type_hints(schema)
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in hints:
             raise file.error((*keys, name), str(unknown("key", name, hints)))
-        _value(file, (*keys, name), value, hints[name])
+        _check_value(file, (*keys, name), value, hints[name])
 
 
-def _value(file: YamlFile, keys: Keys, value: Any, hint: Any) -> None:
-    inner = without_none(hint)
-    if inner is Any or _is_reference(value):
+def _check_value(file: YamlFile, keys: Keys, value: Any, hint: Any) -> None:
+    value_type = without_none(hint)
+    if value_type is Any or _is_reference(value):
         return
-    if value == MISSING or (value is None and inner is hint):
+    if value == MISSING or (value is None and value_type is hint):
         raise file.error(keys, f"{value or 'null'}: a value is needed")
     if value is None:
         return
-    if dataclasses.is_dataclass(inner):
+    if dataclasses.is_dataclass(value_type):
         if not isinstance(value, dict):
             raise file.error(keys, f"{value!r}: has options of its own, as NAME: VALUE")
-        _mapping(file, keys, value, inner)
-    elif typing.get_origin(inner) is list:
+        _check_mapping(file, keys, value, value_type)
+    elif typing.get_origin(value_type) is list:
         if not isinstance(value, list):
             raise file.error(keys, f"{value!r}: must be a list, as [{value}]")
-        for number, part in enumerate(value):
-            _value(file, (*keys, number), part, typing.get_args(inner)[0])
-    elif typing.get_origin(inner) is dict:
+        for number, item in enumerate(value):
+            _check_value(file, (*keys, number), item, typing.get_args(value_type)[0])
+    elif typing.get_origin(value_type) is dict:
         if not isinstance(value, dict):
             raise file.error(keys, f"{value!r}: must be a mapping of names to values")
-        for name, part in value.items():
-            _value(file, (*keys, name), part, typing.get_args(inner)[1])
-    elif not _fits(value, inner):
-        raise file.error(keys, f"{value!r}: must be {KINDS[inner]}")
+        for name, item in value.items():
+            _check_value(file, (*keys, name), item, typing.get_args(value_type)[1])
+    elif not _fits(value, value_type):
+        raise file.error(keys, f"{value!r}: must be {KINDS[value_type]}")
 
 
 def _is_reference(value: Any) -> bool:
-    """A value that stands elsewhere."""
+    """Whether the value refers to another option."""
     return isinstance(value, str) and value.startswith("${")
 
 

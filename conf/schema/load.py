@@ -1,4 +1,4 @@
-"""What an evaluation puts on a checkpoint: the load, the engine that takes it, the accelerator."""
+"""Options of an evaluation's workload, engine and accelerator."""
 
 import math
 from dataclasses import dataclass, field
@@ -36,8 +36,8 @@ class ScenarioConfig:
     def __post_init__(self) -> None:
         kinds = [name for name in ("batch", "concurrency", "rate") if getattr(self, name)]
         if len(kinds) != 1:
-            found = f"found {' and '.join(kinds)}" if kinds else "found none"
-            raise ValueError(f"scenario: give one of batch, concurrency and rate; {found}")
+            given = f"found {' and '.join(kinds)}" if kinds else "found none"
+            raise ValueError(f"scenario: give one of batch, concurrency and rate; {given}")
         if self.is_sustained and not self.requests:
             raise ValueError("scenario: a load that lasts needs requests, their number")
         if self.is_sustained and not (self.ttft_ms and self.tpot_ms):

@@ -1,8 +1,8 @@
-"""What a value may be. Each rule stands once, in the metadata of its field; help prints it.
+"""Ranges and choices of option values, declared in the metadata of each field; help prints them.
 
 A dataclass field carries its rule: `samples: int = field(default=64, metadata=within(1, 1000))`.
-`check_values` walks a composed config before its typed objects are made, so that a message names
-the option by its whole path.
+`check_values` walks a composed config before its typed objects are made, so that a message has
+the full name of the option.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Range:
     """Whether `least` itself is left out."""
 
     def __contains__(self, value: float) -> bool:
-        # Written so that NaN, which compares with nothing, is outside.
+        # Written so that NaN, for which every comparison is false, is outside.
         return value <= self.most and (
             value > self.least if self.above_least else value >= self.least
         )
@@ -77,40 +77,40 @@ def choices(*known: str) -> Metadata:
 
 
 def not_empty() -> Metadata:
-    """Metadata: a text that says something; in a list, each entry."""
+    """Metadata: a text that is not blank; in a list, each entry."""
     return {NOT_EMPTY: True}
 
 
 def documented(text: str) -> Metadata:
-    """Metadata: what help prints, where it is not known before the module is read."""
+    """Metadata: the text that help prints, for a field whose text is computed."""
     return {TEXT: text}
 
 
 def range_of(schema: type[Any], name: str) -> Range:
     """The range that a field declares."""
-    found = schema.__dataclass_fields__[name].metadata[RANGE]
-    assert isinstance(found, Range)
-    return found
+    declared = schema.__dataclass_fields__[name].metadata[RANGE]
+    assert isinstance(declared, Range)
+    return declared
 
 
 def range_text(metadata: Mapping[str, Any]) -> str:
-    """A field's range as help prints it; nothing for a field that has none."""
+    """A field's range as help prints it; empty without one."""
     return metadata[RANGE].short if RANGE in metadata else ""
 
 
-def check_values(schema: type[Any], values: Mapping[str, Any], before: str = "") -> None:
-    """Raises ValueError for the first value that its field does not take, parts included."""
+def check_values(schema: type[Any], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises ValueError for the first invalid value, those of nested dataclasses included."""
     hints = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
-        value, path = values.get(field.name), f"{before}{field.name}"
+        value, path = values.get(field.name), f"{prefix}{field.name}"
         if value is None or value == MISSING:
             continue
         hint = without_none(hints[field.name])
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             check_values(typing.cast(type, hint), value, f"{path}.")
         elif typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
-            for name, part in value.items():
-                check_values(typing.get_args(hint)[1], part or {}, f"{path}.{name}.")
+            for name, entry in value.items():
+                check_values(typing.get_args(hint)[1], entry or {}, f"{path}.{name}.")
         else:
             check_value(path, value, field.metadata)
 
@@ -126,11 +126,11 @@ def check_value(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _leaves(f"{path}.{name}", part)
+        for name, item in value.items():
+            yield from _leaves(f"{path}.{name}", item)
     elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _leaves(path, part)
+        for item in value:
+            yield from _leaves(path, item)
     else:
         yield path, value
 

@@ -1,4 +1,4 @@
-"""What a recipe file may say, typed. The text under a field is its documentation."""
+"""The typed options of a recipe file. The text under a field is its documentation."""
 
 import re
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class NumberFormat:
 
     @property
     def stored(self) -> QuantArgs:
-        """The same in the words of the table of what engines run."""
+        """The same as QuantArgs, for the checks of what engines run."""
         return QuantArgs(
             self.type,
             self.bits,
@@ -138,7 +138,7 @@ class RecipeConfig:
             path = Path(self.file).expanduser().absolute()
             self.name = path.parent.name if path.stem == "recipe" else path.stem
             plain_name("recipe.name", self.name)
-            return  # what the file says is checked when it is read
+            return  # the file's content is checked when it is read
         plain_name("recipe.name", self.name)
         check_order("recipe.steps", self.steps, self.weights is not None)
         self._check_formats()
@@ -197,36 +197,36 @@ class RecipeConfig:
 
 def check_order(option: str, names: list[str], rounds: bool) -> None:
     """Raises where a step would undo an earlier one, or nothing rounds at the end."""
-    shown = f"{option}=[{', '.join(names)}]"
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"{shown}: {twice[0]} stands there twice")
+    setting = f"{option}=[{', '.join(names)}]"
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise ValueError(f"{setting}: {repeated[0]} stands there twice")
     if not names:
-        raise ValueError(f"{shown}: name at least one step")
+        raise ValueError(f"{setting}: name at least one step")
     steps = [known_steps()[name] for name in names]
     rounding = [name for name in names if name in ROUNDERS]
     unusable = rounding or any(step.needs_rounding for step in steps)
     if not rounds and (unusable or not prunes(names)):
         raise ValueError(
-            f"{shown}: nothing rounds; end with {', '.join(ROUNDERS)} (weights=null goes with "
+            f"{setting}: nothing rounds; end with {', '.join(ROUNDERS)} (weights=null goes with "
             f"{' or '.join(names_of(Kind.PRUNES))} alone)"
         )
     if rounds and (len(rounding) != 1 or rounding != names[-1:]):
         raise ValueError(
-            f"{shown}: the last step has to round, and no other ({', '.join(ROUNDERS)}); what "
+            f"{setting}: the last step has to round, and no other ({', '.join(ROUNDERS)}); what "
             "comes after rounding undoes it"
         )
     for number, step in enumerate(steps):
         for undone in names[:number]:
             if undone in step.undoes:
                 raise ValueError(
-                    f"{shown}: {step.name} {step.undoes[undone]} and undoes {undone}; "
+                    f"{setting}: {step.name} {step.undoes[undone]} and undoes {undone}; "
                     f"the order is {step.name}, {undone}"
                 )
 
 
 def check_pattern(option: str, pattern: str) -> None:
-    """Raises for a module pattern that cannot be one; whether it matches depends on the model."""
+    """Raises for an invalid module pattern; whether it matches depends on the model."""
     if len(pattern) > PATTERN_MOST:
         raise ValueError(
             f"{option}: a pattern of {len(pattern)} characters; {PATTERN_MOST} at most"

@@ -1,4 +1,4 @@
-"""What a team asks of results: the files to read, its targets, its mix of loads."""
+"""Options of reports and comparisons: result files, targets, mix of workloads."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -66,14 +66,16 @@ class CompareConfig:
             raise ValueError(f"checkpoints={self.checkpoints}: give two of them")
 
 
-def asked(config: ReportConfig) -> list[str]:
-    """What a report was asked beside its files, as options."""
-    usual, targets = ReportConfig(), asdict(config.targets)
-    words = [f"mix.{name}={share:g}" for name, share in config.mix.items()]
-    for name, default in asdict(usual.targets).items():
+def changed_options(config: ReportConfig) -> list[str]:
+    """The options of a report that differ from their defaults, without its files."""
+    defaults, targets = ReportConfig(), asdict(config.targets)
+    options = [f"mix.{name}={share:g}" for name, share in config.mix.items()]
+    for name, default in asdict(defaults.targets).items():
         if targets[name] != default:
             value = targets[name]
-            words.append(f"targets.{name}={str(value).lower() if value is True else f'{value:g}'}")
-    if config.max_spread != usual.max_spread:
-        words.append(f"max_spread={config.max_spread:g}")
-    return words
+            options.append(
+                f"targets.{name}={str(value).lower() if value is True else f'{value:g}'}"
+            )
+    if config.max_spread != defaults.max_spread:
+        options.append(f"max_spread={config.max_spread:g}")
+    return options

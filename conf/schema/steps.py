@@ -1,8 +1,8 @@
-"""What the schema of recipes has to know of an algorithm, and where the algorithms are found.
+"""The interface of an algorithm for the schema of recipes, and the search for algorithms.
 
 Each algorithm is one file in quantize/steps. No file in conf names one: the folder is searched, as
-Hydra searches for its plugins, so that a new file is all that a new algorithm takes. The files are
-read for every command, so their top level imports nothing heavy.
+Hydra searches for its plugins, so that a new algorithm is just a new file. Every command imports
+these files, so their top level imports nothing heavy.
 """
 
 import importlib
@@ -54,16 +54,16 @@ class StepSchema(Generic[Options]):
     signs_scales: bool = False
     """Whether it may store a negative scale."""
     undoes: ClassVar[Mapping[str, str]] = {}
-    """Steps whose work is lost where this one follows them, and how it undoes them."""
+    """Steps whose result is lost if this step follows them, and how it undoes them."""
     gates: tuple[str, ...] = ()
-    """Options that judge the result and change no weight."""
+    """Options that check the result and change no weight."""
 
     def check_options(self, options: Options) -> None:
         """Raises ValueError where options contradict each other."""
 
     def check_weights(self, option: str, weights: QuantArgs, options: Options) -> None:
-        """Raises ValueError where the step cannot work on weights that are stored like this.
-        `option`: what the message begins with."""
+        """Raises ValueError where the step cannot work on weights of this format.
+        `option`: the start of the message."""
 
 
 AnyStep = StepSchema[Any]
@@ -75,7 +75,7 @@ def known_steps() -> dict[str, AnyStep]:
     package = importlib.import_module(FOLDER)
     steps: dict[str, AnyStep] = {}
     for module in pkgutil.iter_modules(package.__path__, f"{FOLDER}."):
-        if module.ispkg:  # what several algorithms share
+        if module.ispkg:  # code that several algorithms share
             continue
         step = getattr(importlib.import_module(module.name), INSTANCE)
         assert isinstance(step, StepSchema), f"{module.name}.{INSTANCE}"
@@ -102,7 +102,7 @@ def may_sign_scales(names: Iterable[str]) -> bool:
 
 
 def gate_options() -> tuple[str, ...]:
-    """The options that change no weight, by their whole names."""
+    """The options that change no weight, by their full names."""
     steps = known_steps().values()
     return tuple(f"recipe.{step.name}.{option}" for step in steps for option in step.gates)
 

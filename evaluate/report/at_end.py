@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conf.errors import WORLD_FAULT, QuantlineError
 from conf.schema.commands import EvaluateConfig
-from conf.schema.report import ReportConfig, asked
+from conf.schema.report import ReportConfig, changed_options
 
 
 def report_folder(results: Path) -> Path:
@@ -39,7 +39,7 @@ def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
 
 
 def _no_report(wanted: ReportConfig, words: str, code: int) -> QuantlineError:
-    options = [f"results=[{wanted.results[0]}]", f"out={wanted.out}", *asked(wanted)]
+    options = [f"results=[{wanted.results[0]}]", f"out={wanted.out}", *changed_options(wanted)]
     command = shlex.join(["python", "-m", "evaluate.report", *options])
     return QuantlineError(
         f"no report: {words}. All runs are kept in {wanted.results[0]}; {command} writes it", code

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import bad_input
-from conf.schema.report import ReportConfig, asked
+from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer, decide
 from evaluate.report.show.charts.all_charts import charts
@@ -66,7 +66,7 @@ def make_report(config: ReportConfig) -> Report:
 
 
 def _options_note(config: ReportConfig) -> list[str]:
-    options = asked(config)
+    options = changed_options(config)
     return [f"asked for: {', '.join(options)}"] if options else []
 
 

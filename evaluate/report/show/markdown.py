@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from conf.schema.report import ReportConfig, asked
+from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer
@@ -164,7 +164,7 @@ def _environment(report: Report) -> list[str]:
 
 
 def _command(config: ReportConfig) -> str:
-    words = [f"results=[{','.join(config.results)}]", f"out={config.out}", *asked(config)]
+    words = [f"results=[{','.join(config.results)}]", f"out={config.out}", *changed_options(config)]
     return shlex.join(["python", "-m", "evaluate.report", *words])
 
 
