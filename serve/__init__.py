@@ -1,4 +1,4 @@
-"""Loads a checkpoint in an engine: asked once, or served over HTTP."""
+"""Loads a checkpoint in an engine, to answer one prompt or to serve it over HTTP."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m serve checkpoint=DIR`: serve a checkpoint, or ask it one thing with prompt=TEXT."""
+"""`python -m serve checkpoint=DIR`: serves a checkpoint, or answers one prompt=TEXT."""
 
 from conf.app import run
 from serve.command import COMMAND, main

@@ -1,4 +1,4 @@
-"""Asks a checkpoint one question through vLLM."""
+"""Answers one prompt with a checkpoint in vLLM."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ CONTEXT = 1024
 
 
 def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
-    """The greedy answer of the checkpoint, on the kernels that would serve it."""
+    """The checkpoint's greedy answer, from the same kernels that a server would use."""
     check(folder, folder, engine)
     os.environ.update(environment(engine.options))
     log = log_file("ask")

@@ -1,4 +1,4 @@
-"""The first answer of a server, held against the one that the checkpoint gave when it was made."""
+"""Compares the first answer of a server with the answer that quantize recorded."""
 
 import math
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from conf.models import has_chat_template, read_config
 from quantize.checkpoint import manifest
 from serve.engine.client import post
 
-TOKENS = 32  # as many as quantize kept
-ALIKE = 0.3  # share of words in common, in their order; kernels differ, nonsense has next to none
-# A weak model, sure of little, soon says other words on other kernels, and yet expects the kept
-# ones nearly as much as its own (2.4 and 2.5 nats a token, where it was measured); a broken one
-# does not (5.5 and 2.6), or expects nothing more than anything else.
-SURPRISED = 2.0
-CLUELESS = 0.5  # of the nats that a guess among all words has
+TOKENS = 32  # as many as quantize recorded
+LEAST_LIKENESS = 0.3  # share of common words, in order; nonsense has almost none
+# A weak model soon answers differently on other kernels. Yet the recorded answer is nearly as
+# likely for it as its own (measured: 2.4 and 2.5 nats a token). For a broken model it is much less
+# likely (5.5 and 2.6), or all tokens are about equally likely.
+MOST_SURPRISE = 2.0
+MOST_UNCERTAINTY = 0.5  # share of the nats of a uniform guess among all tokens
 PROMPT = "What is the capital of France?"
 GREEDY = {"max_tokens": TOKENS, "temperature": 0}
 FAILURES = (OSError, LookupError, TypeError, ValueError, HTTPException)
@@ -27,14 +27,14 @@ FAILURES = (OSError, LookupError, TypeError, ValueError, HTTPException)
 
 @dataclass
 class Canary:
-    """What was asked, what was said, and what was said when the checkpoint was made."""
+    """A prompt, the server's answer, and the answer that quantize recorded."""
 
     prompt: str
     answer: str
     expected: str
     """Empty for a checkpoint that is not ours."""
     surprise: float = 0.0
-    """How much less the expected words were expected than its own, in nats a token."""
+    """How much less likely the expected answer is than its own, in nats a token."""
 
     @property
     def likeness(self) -> float:
@@ -42,14 +42,14 @@ class Canary:
 
     @property
     def differs(self) -> bool:
-        return bool(self.expected) and self.likeness < ALIKE
+        return bool(self.expected) and self.likeness < LEAST_LIKENESS
 
     @property
     def fault(self) -> str:
-        """What is wrong with the answer; empty where nothing is."""
+        """What is wrong with the answer; empty without a fault."""
         if not self.answer.strip():
             return f"it says nothing when asked {self.prompt!r}"
-        if self.differs and not self.surprise <= SURPRISED:  # which is so of no number, too
+        if self.differs and not self.surprise <= MOST_SURPRISE:  # true for NaN, too
             return (
                 f"asked {self.prompt!r} it says {self.answer!r}; when it was made it said "
                 f"{self.expected!r}"
@@ -57,23 +57,23 @@ class Canary:
         return ""
 
 
-def listen(folder: Path, url: str, name: str) -> Canary:
-    """Asks the server what quantize asked; where it answers otherwise, what it holds of the answer
-    that was kept."""
-    ours = manifest.find(folder)
-    kept = ours.canary if ours else {}
+def ask_canary(folder: Path, url: str, name: str) -> Canary:
+    """Asks the server the prompt that quantize asked. Where the answer differs, also measures how
+    likely the recorded answer is."""
+    checkpoint_manifest = manifest.find(folder)
+    recorded = checkpoint_manifest.canary if checkpoint_manifest else {}
     is_chat, vocabulary = has_chat_template(folder), int(read_config(folder)["vocab_size"])
-    question = Question(url, name, kept.get("prompt", PROMPT), is_chat, vocabulary)
+    question = Question(url, name, recorded.get("prompt", PROMPT), is_chat, vocabulary)
     try:
-        words = question.answer()
+        answer = question.answer()
     except FAILURES as error:
         kind = type(error).__name__
         raise world_fault(f"the server does not answer its first question ({kind})") from error
-    canary = Canary(question.prompt, words.strip(), kept.get("answer", ""))
+    canary = Canary(question.prompt, answer.strip(), recorded.get("answer", ""))
     if canary.differs:
         try:
             canary.surprise = question.surprise(canary.expected)
-        except FAILURES:  # a server that does not tell
+        except FAILURES:  # a server that returns no probabilities
             canary.surprise = math.inf
     return canary
 
@@ -87,29 +87,33 @@ class Question:
     prompt: str
     is_chat: bool
     vocabulary: int
-    """How many words it knows."""
+    """Tokens in the vocabulary."""
 
     def answer(self) -> str:
         path = "/v1/chat/completions" if self.is_chat else "/v1/completions"
-        choice = self._post(path, GREEDY | self._asked)["choices"][0]
+        choice = self._post(path, GREEDY | self._prompt_fields)["choices"][0]
         return str(choice["message"]["content"] or "") if self.is_chat else str(choice["text"])
 
     def surprise(self, expected: str) -> float:
-        """How much less these words were expected than its own, in nats a token; without end where
-        it expects nothing."""
-        before = self._post("/tokenize", self._asked)["tokens"]
-        kept = self._post("/tokenize", {"prompt": expected, "add_special_tokens": False})["tokens"]
-        said = self._post("/v1/completions", GREEDY | {"prompt": before, "logprobs": 0})
-        own = -fmean(said["choices"][0]["logprobs"]["token_logprobs"])
-        if own > CLUELESS * math.log(self.vocabulary):
+        """How much less likely this answer is than the server's own, in nats a token; infinite
+        where its own answer is close to a uniform guess."""
+        prompt_tokens = self._post("/tokenize", self._prompt_fields)["tokens"]
+        expected_only = {"prompt": expected, "add_special_tokens": False}
+        expected_tokens = self._post("/tokenize", expected_only)["tokens"]
+        answering = GREEDY | {"prompt": prompt_tokens, "logprobs": 0}
+        completion = self._post("/v1/completions", answering)
+        own_surprise = -fmean(completion["choices"][0]["logprobs"]["token_logprobs"])
+        if own_surprise > MOST_UNCERTAINTY * math.log(self.vocabulary):
             return math.inf
-        whole = {"prompt": before + kept, "prompt_logprobs": 0, "max_tokens": 1}
-        read = self._post("/v1/completions", GREEDY | whole)["choices"][0]["prompt_logprobs"]
-        told = [next(iter(token.values()))["logprob"] for token in read[len(before) :]]
-        return -fmean(told) - own
+        scoring = {"prompt": prompt_tokens + expected_tokens, "prompt_logprobs": 0, "max_tokens": 1}
+        logprobs = self._post("/v1/completions", GREEDY | scoring)["choices"][0]["prompt_logprobs"]
+        expected_logprobs = [
+            next(iter(token.values()))["logprob"] for token in logprobs[len(prompt_tokens) :]
+        ]
+        return -fmean(expected_logprobs) - own_surprise
 
     @property
-    def _asked(self) -> dict[str, Any]:
+    def _prompt_fields(self) -> dict[str, Any]:
         if self.is_chat:
             return {"messages": [{"role": "user", "content": self.prompt}]}
         return {"prompt": self.prompt}

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole, before an engine loads it: vLLM loads a broken one silently."""
+"""Checks a checkpoint before an engine loads it: vLLM loads a broken one silently."""
 
 import hashlib
 import json
@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from conf.cache import cache_root
 from conf.errors import bad_input, gate_failed
@@ -25,12 +24,12 @@ from quantize.programs import VERIFY, VerifyRequest
 from serve import proven
 from serve.tensors import Tensor, tensors
 
-PLAIN = frozenset({"weight", "bias"})  # a module that a recipe left alone
+PLAIN = frozenset({"weight", "bias"})  # tensors of a module that is not quantized
 KV_SCALES = ("k_scale", "v_scale")
 
 
 def check(folder: Path, original: Path, engine: EngineConfig) -> None:
-    """Raises what is wrong with a checkpoint, naming the file or tensor."""
+    """Raises the first fault of a checkpoint, with the file or tensor."""
     config = read_config(folder)
     for key in ("max_position_embeddings", "vocab_size"):
         if key not in config:
@@ -41,12 +40,12 @@ def check(folder: Path, original: Path, engine: EngineConfig) -> None:
     if folder != original:
         _check_tokenizer(folder, original)
     _check_kv_scales(folder, engine, stored)
-    if is_provable(config):
-        _check_proof(folder)
+    if is_verifiable(config):
+        _check_verified(folder)
 
 
-def is_provable(config: Mapping[str, object]) -> bool:
-    """Whether quantize can prove a checkpoint of this config."""
+def is_verifiable(config: Mapping[str, object]) -> bool:
+    """Whether quantize can verify a checkpoint of this config."""
     quantization = quantization_of(config)
     return quantization is not None and quantization.method == COMPRESSED_TENSORS
 
@@ -63,8 +62,8 @@ def _check_quantization(
 
 
 def _check_layers(folder: Path, stored: dict[str, Tensor]) -> None:
-    """All layers have the same modules and these the same tensors, but for what a recipe leaves
-    alone, and layers that have something of their own instead."""
+    """Raises where a layer lacks a module, or a module a tensor, that the other layers have.
+    Unquantized modules may have fewer tensors; a layer may have other modules instead."""
     layers: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name in stored:
         if match := re.match(r"(.*\.layers\.)(\d+)\.(.*)\.(\w+)$", name):
@@ -73,23 +72,31 @@ def _check_layers(folder: Path, stored: dict[str, Tensor]) -> None:
         return
     counts = Counter(module for modules in layers.values() for module in modules)
     for number, modules in layers.items():
-        missing = [part for part in counts if part not in modules]
-        own = any(counts[module] == 1 for module in modules)
-        if missing and not own and counts[missing[0]] == len(layers) - 1:
-            raise bad_input(f"{folder}: {missing[0].format(number)} is missing")
+        missing_modules = [module for module in counts if module not in modules]
+        has_own_module = any(counts[module] == 1 for module in modules)
+        if missing_modules and not has_own_module and counts[missing_modules[0]] == len(layers) - 1:
+            raise bad_input(f"{folder}: {missing_modules[0].format(number)} is missing")
     for module in counts:
-        kinds = {
-            n: frozenset(modules[module]) for n, modules in layers.items() if module in modules
+        tensors_by_layer = {
+            number: frozenset(modules[module])
+            for number, modules in layers.items()
+            if module in modules
         }
-        usual = Counter(kinds.values()).most_common(1)[0][0]
-        for number, parts in kinds.items():
-            lost = sorted(usual - parts)
-            if lost and parts < usual and (not parts <= PLAIN or lost == ["bias"]):
-                raise bad_input(f"{folder}: {module.format(number)}.{lost[0]} is missing")
+        usual_tensors = Counter(tensors_by_layer.values()).most_common(1)[0][0]
+        for number, layer_tensors in tensors_by_layer.items():
+            missing_tensors = sorted(usual_tensors - layer_tensors)
+            if (
+                missing_tensors
+                and layer_tensors < usual_tensors
+                and (not layer_tensors <= PLAIN or missing_tensors == ["bias"])
+            ):
+                raise bad_input(
+                    f"{folder}: {module.format(number)}.{missing_tensors[0]} is missing"
+                )
 
 
 def _check_tokenizer(folder: Path, original: Path) -> None:
-    """The checkpoint's vocabulary is the original's; where the original has none, any will do."""
+    """Raises where the vocabulary is not the original's; without one there, any is valid."""
     if not (original / TOKENIZER).is_file():
         return
     if not (folder / TOKENIZER).is_file():
@@ -98,7 +105,7 @@ def _check_tokenizer(folder: Path, original: Path) -> None:
         raise bad_input(f"{folder / TOKENIZER}: its vocabulary is not the original's")
 
 
-def _vocabulary(path: Path) -> Any:
+def _vocabulary(path: Path) -> tuple[object, list[object]]:
     content = read_object(path)
     try:
         return content["model"]["vocab"], [token["content"] for token in content["added_tokens"]]
@@ -118,41 +125,41 @@ def _check_kv_scales(folder: Path, engine: EngineConfig, stored: dict[str, Tenso
 
 
 def support_of(folder: Path, gpu: GpuConfig) -> KernelSupport:
-    """Whether vLLM runs its format on that GPU, or on this machine's CPU without one."""
+    """Whether vLLM runs the checkpoint's format on that GPU, or on this CPU without a GPU."""
     machine = Machine(compute_capability(gpu), os.uname().machine)
     return support(quantization_of(read_config(folder)), machine)
 
 
-def _check_proof(folder: Path) -> None:
-    """The proof of quantize, in a process of its own; a checkpoint that passed is remembered. Small
-    files are looked at each time."""
-    ours = manifest.find(folder)
-    if ours and (faults := manifest.small_file_faults(folder, ours)):
+def _check_verified(folder: Path) -> None:
+    """Verifies the checkpoint with quantize, in its own process, once: a mark remembers that it
+    passed. Small files are checked each time."""
+    checkpoint_manifest = manifest.find(folder)
+    if checkpoint_manifest and (faults := manifest.small_file_faults(folder, checkpoint_manifest)):
         raise bad_input(f"{folder}: {faults[0]}")
-    passed = proven.mark(folder, checkpoint_hash(folder))
-    if passed.is_file():
+    passed_mark = proven.mark(folder, checkpoint_hash(folder))
+    if passed_mark.is_file():
         return
-    verified = call_one(VERIFY, VerifyRequest(str(folder)))
-    if verified.faults:
-        count, first = len(verified.faults), verified.faults[0]
-        refused = gate_failed if verified.holds_nan else bad_input
-        raise refused(f"{shown_path(folder)}: {count} faults; {first}")
-    passed.parent.mkdir(parents=True, exist_ok=True)
-    passed.touch()
+    verification = call_one(VERIFY, VerifyRequest(str(folder)))
+    if verification.faults:
+        count, first = len(verification.faults), verification.faults[0]
+        error_of = gate_failed if verification.holds_nan else bad_input
+        raise error_of(f"{shown_path(folder)}: {count} faults; {first}")
+    passed_mark.parent.mkdir(parents=True, exist_ok=True)
+    passed_mark.touch()
 
 
 def checkpoint_hash(folder: Path) -> str:
-    """One hash over the weight files and the config; remembered until a file changes."""
+    """One hash over the weight files and the config; cached until a file changes."""
     files = [*sorted(folder.glob("*.safetensors")), folder / CONFIG]
     if (folder / SHAPES).is_file():
         files.append(folder / SHAPES)
     stamp = json.dumps([_stamp(path) for path in files])
-    kept = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
-    if kept.is_file():
-        return kept.read_text()
+    cached = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
+    if cached.is_file():
+        return cached.read_text()
     digest = files_sha256(files)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(digest)
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    cached.write_text(digest)
     return digest
 
 
@@ -164,7 +171,7 @@ def _stamp(path: Path) -> list[str | int]:
 
 
 def quantization_hash(config: Mapping[str, object]) -> str:
-    """A hash of the quantization config; of none for an original."""
+    """A hash of the quantization config; empty for an original."""
     quantization = config.get(KEY)
     if not quantization:
         return ""

@@ -1,4 +1,4 @@
-"""The command `serve`: serves a checkpoint, or asks it one thing with prompt=TEXT."""
+"""The command `serve`: serves a checkpoint, or answers one prompt=TEXT."""
 
 from conf.compose import Command
 from conf.schema.commands import ServeConfig
@@ -18,12 +18,12 @@ COMMAND = Command(
 def main(config: ServeConfig) -> None:
     from conf.errors import bad_input
     from serve.ask import ask
-    from serve.resolving import find
+    from serve.resolving import resolve
     from serve.server import serve
 
     if config.engine.kind == "transformers":
         raise bad_input("engine=transformers: what serves is vLLM; leave engine= out")
     if config.prompt is not None:
-        print(ask(find(config).folder, config.prompt, config.engine))
+        print(ask(resolve(config).folder, config.prompt, config.engine))
     else:
         serve(config)

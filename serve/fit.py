@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits this machine, split as asked: memory, context, heads, groups."""
+"""Checks that a checkpoint fits this machine's GPUs: memory, context, heads, groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ SHORTEST = 256
 
 @dataclass
 class Fit:
-    """What a checkpoint needs, and what is there."""
+    """The memory that a checkpoint needs and the memory that is available."""
 
     weights_gib: float
     """On each GPU."""
@@ -43,9 +43,9 @@ class Fit:
     limit: int
     """Tokens that the model was made for."""
     share: float | None
-    """Of a GPU's memory that can be taken; none on a CPU."""
+    """The share of a GPU's memory that the engine may use; None on a CPU."""
     taken_gib: float = 0.0
-    """Of a GPU, by other programs."""
+    """GPU memory that other programs use."""
 
 
 def fit(folder: Path, options: dict[str, Any]) -> Fit:
@@ -53,14 +53,14 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     config = read_config(folder)
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
     weights = _weights_gib(folder, options) / (tensor * pipeline)
-    token = kv_token_bytes(config, options) / pipeline
+    token_bytes = kv_token_bytes(config, options) / pipeline
     limit = required_int(config, "max_position_embeddings")
     context = int(options.get("max_model_len") or 0)
     if context > limit and "hf_overrides" not in options:
         raise bad_input(f"engine.max_model_len={context}: the model was made for {limit:,}")
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
-        return _on_cpu(weights, token, limit)
+        return _on_cpu(weights, token_bytes, limit)
     total, free = min(cards, key=lambda card: card[1])
     utilization = float(options.get("gpu_memory_utilization") or 0)
     if utilization * total > free:
@@ -70,22 +70,22 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
     cache = share * total - weights - WORKING_GIB
-    if cache * GIB < token * min(SHORTEST, limit):
+    if cache * GIB < token_bytes * min(SHORTEST, limit):
         raise world_fault(
             f"{folder}: needs {weights:.1f} GiB for its weights, {WORKING_GIB:.0f} GiB to work and "
             f"room for a cache; {free:.1f} of {total:.1f} GiB are free. Take a smaller format, or "
             "split it with engine.tensor_parallel_size"
         )
-    return Fit(weights, cache, _tokens(cache, token), limit, share, total - free)
+    return Fit(weights, cache, _tokens(cache, token_bytes), limit, share, total - free)
 
 
 def _weights_gib(folder: Path, options: dict[str, Any]) -> float:
-    """As the engine will hold them: 16-bit tensors in its own type, all others as they are."""
-    wide = 4 if options.get("dtype") == "float32" else 2
-    return sum(tensor.held_bytes(wide) for tensor in tensors(folder).values()) / GIB
+    """Memory of the weights in the engine: plain numbers in its own type, others as stored."""
+    float_bytes = 4 if options.get("dtype") == "float32" else 2
+    return sum(tensor.held_bytes(float_bytes) for tensor in tensors(folder).values()) / GIB
 
 
-def _on_cpu(weights: float, token: float, limit: int) -> Fit:
+def _on_cpu(weights: float, token_bytes: float, limit: int) -> Fit:
     cache = float(environment().get("VLLM_CPU_KVCACHE_SPACE") or CPU_KV_CACHE_GIB)
     free = psutil.virtual_memory().available / GIB
     if weights + cache > free:
@@ -93,7 +93,7 @@ def _on_cpu(weights: float, token: float, limit: int) -> Fit:
             f"it needs {weights:.1f} GiB for its weights and {cache:g} GiB for the cache, "
             f"{free:.1f} GiB are free; VLLM_CPU_KVCACHE_SPACE=GIB lowers the cache"
         )
-    return Fit(weights, cache, _tokens(cache, token), limit, None)
+    return Fit(weights, cache, _tokens(cache, token_bytes), limit, None)
 
 
 def _tokens(cache_gib: float, token_bytes: float) -> int:
@@ -112,7 +112,7 @@ def kv_token_bytes(config: Mapping[str, object], options: dict[str, Any]) -> flo
 
 
 def check_parallel(folder: Path, options: dict[str, Any]) -> None:
-    """Raises where a split would cut a head or a group, or needs GPUs that are not there."""
+    """Raises where a split would cut a head or a group, or needs more GPUs than there are."""
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
     config = read_config(folder)
     if tensor > 1:
@@ -121,41 +121,45 @@ def check_parallel(folder: Path, options: dict[str, Any]) -> None:
     layers = required_int(config, "num_hidden_layers")
     if pipeline > layers:
         raise bad_input(f"engine.pipeline_parallel_size={pipeline}: the model has {layers} layers")
-    wanted, here = tensor * pipeline * data, len(gpu_memory_gib())
-    if here and wanted > here and options.get("distributed_executor_backend") != "ray":
+    needed_gpus, available_gpus = tensor * pipeline * data, len(gpu_memory_gib())
+    if (
+        available_gpus
+        and needed_gpus > available_gpus
+        and options.get("distributed_executor_backend") != "ray"
+    ):
         raise bad_input(
-            f"{wanted} GPUs are asked for and {here} are here; across hosts: "
+            f"{needed_gpus} GPUs are asked for and {available_gpus} are here; across hosts: "
             "engine.distributed_executor_backend=ray"
         )
 
 
-def _check_heads(folder: Path, config: Mapping[str, object], parts: int) -> None:
+def _check_heads(folder: Path, config: Mapping[str, object], gpus: int) -> None:
     heads = required_int(config, "num_attention_heads")
     kv_heads = kv_head_count(config, heads)
-    if heads % parts:
+    if heads % gpus:
         raise bad_input(
-            f"engine.tensor_parallel_size={parts}: {folder / CONFIG} has {heads} attention heads, "
+            f"engine.tensor_parallel_size={gpus}: {folder / CONFIG} has {heads} attention heads, "
             "which it does not divide"
         )
-    if kv_heads % parts and parts % kv_heads:
+    if kv_heads % gpus and gpus % kv_heads:
         raise bad_input(
-            f"engine.tensor_parallel_size={parts}: {kv_heads} key-value heads can neither be "
+            f"engine.tensor_parallel_size={gpus}: {kv_heads} key-value heads can neither be "
             "split nor copied evenly"
         )
 
 
-def _check_groups(folder: Path, config: Mapping[str, object], parts: int) -> None:
+def _check_groups(folder: Path, config: Mapping[str, object], gpus: int) -> None:
     """Layers that are split along their inputs must be cut between groups of columns."""
     quantization = quantization_of(config)
     heads = required_int(config, "num_attention_heads")
-    inner = required_int({"intermediate_size": 0, **config}, "intermediate_size")
-    split = {"o_proj": heads * head_width(config), "down_proj": inner}
+    inner_width = required_int({"intermediate_size": 0, **config}, "intermediate_size")
+    columns_of = {"o_proj": heads * head_width(config), "down_proj": inner_width}
     groups = quantization.groups if quantization is not None else []
     sizes = [group.weights.group_size for group in groups if group.weights is not None]
     for size in filter(None, sizes):
-        for name, columns in split.items():
-            if columns % (parts * size):
+        for name, columns in columns_of.items():
+            if columns % (gpus * size):
                 raise bad_input(
-                    f"engine.tensor_parallel_size={parts}: {name} has {columns} columns in groups "
-                    f"of {size}, which {parts} parts would cut; quantize with a smaller group_size"
+                    f"engine.tensor_parallel_size={gpus}: {name} has {columns} columns in groups "
+                    f"of {size}, which {gpus} parts would cut; quantize with a smaller group_size"
                 )

@@ -1,9 +1,9 @@
-"""What stands between the network and vLLM's routes, inside the server's own process.
+"""ASGI middleware between the network and vLLM's routes, inside the server's own process.
 
-vLLM asks for its key only under /v1 and leaves the rest open; it aborts what is running when it is
-told to stop. Here every route but /health and /ready asks for the key, /ready says whether the
-canary was heard, and a server that drains takes nothing new while it finishes what runs. What is
-not done in time is ended here, each request with a finish reason.
+vLLM checks its key only under /v1, and aborts running requests when it is told to stop. Here every
+route but /health and /ready requires the key, and /ready tells whether the canary has passed. A
+server that drains refuses new requests while it finishes running ones. Requests that do not finish
+in time are aborted, each with a finish reason.
 """
 
 import asyncio
@@ -12,15 +12,16 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from serve.engine.state import ABORTING, DRAINING, READY, STATE
+from serve.engine.state import ABORTING, DRAINING, READY, STATE, ReadyAnswer
 
 KEY = "VLLM_API_KEY"
-SECONDS_TO_ABORT = 4  # less than the program that watches waits for an answer
+SECONDS_TO_ABORT = 4  # less than the watching program waits for an answer
 OPEN = ("/health", "/ready")
 NO_KEY = "the key is missing or wrong: Authorization: Bearer KEY"
 FINISHED, DONE = b'"finish_reason":"', b"data: [DONE]"
@@ -37,7 +38,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class ServerMiddleware:
-    """ASGI middleware; vLLM puts it outside of everything else."""
+    """vLLM installs it as the outermost middleware."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -47,7 +48,7 @@ class ServerMiddleware:
         self.running = 0
         self.is_aborting = False
         self.aborted = 0
-        """Requests that were running when the rest was ended."""
+        """Requests that were running when aborting began."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -63,14 +64,14 @@ class ServerMiddleware:
             return await _refuse(scope, send, 503, "the server is stopping")
         self.running += 1
         if path in EMPTY_ENDS:
-            send = self._with_an_end(scope, send)
+            send = self._with_finish_reason(scope, send)
         try:
             return await self.app(scope, receive, send)
         finally:
             self.running -= 1
 
-    def _with_an_end(self, scope: Scope, send: Send) -> Send:
-        """Of a stream that is aborted before its first token vLLM sends no finish reason."""
+    def _with_finish_reason(self, scope: Scope, send: Send) -> Send:
+        """Adds a finish reason to a stream aborted before its first token: vLLM sends none."""
         finished = False
 
         async def sending(message: MutableMapping[str, Any]) -> None:
@@ -87,11 +88,11 @@ class ServerMiddleware:
         if self.key is None:
             return True
         headers = dict(scope["headers"])
-        scheme, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        return scheme.lower() == "bearer" and secrets.compare_digest(_digest(given), self.key)
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        return scheme.lower() == "bearer" and secrets.compare_digest(_digest(token), self.key)
 
     def _is(self, state: str) -> bool:
-        """As the program that watches the server says; without one it is simply ready."""
+        """Whether the watching program has set this state; without one, the server is ready."""
         if self.state is None:
             return state == READY
         return (self.state / state).exists()
@@ -103,14 +104,18 @@ class ServerMiddleware:
             await _abort_all(scope)
         draining = self._is(DRAINING)
         is_ready = self._is(READY) and not draining
-        content: dict[str, Any] = {"ready": is_ready, "draining": draining, "running": self.running}
-        content["aborted"] = self.aborted
-        content["server"] = self.state.name if self.state else ""
-        await _answer(send, 200 if is_ready else 503, content)
+        answer = ReadyAnswer(
+            ready=is_ready,
+            draining=draining,
+            running=self.running,
+            aborted=self.aborted,
+            server=self.state.name if self.state else "",
+        )
+        await _answer(send, 200 if is_ready else 503, asdict(answer))
 
 
 def _empty_end(scope: Scope) -> bytes:
-    """The one event of an answer that is over before it began."""
+    """The only event of an answer that was aborted before its first token."""
     kind, choice = EMPTY_ENDS[scope["path"]]
     arguments = getattr(getattr(scope.get("app"), "state", None), "args", None)
     names = getattr(arguments, "served_model_name", None) or [""]
@@ -125,12 +130,12 @@ def _empty_end(scope: Scope) -> bytes:
 
 
 async def _abort_all(scope: Scope) -> None:
-    """Has the engine end every request with finish_reason abort, also those that still wait, and
-    take no more; asked again, it ends those that have reached it since."""
+    """Makes the engine end every request with finish_reason abort, waiting ones included, and
+    accept no more. Called again, it ends those that have arrived since."""
     engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
     if engine is None:
         return
-    # An engine that is dead or hangs ends nothing; the server is stopped all the same.
+    # A dead or hanging engine ends no request; the server is stopped anyway.
     with suppress(Exception):
         await asyncio.wait_for(
             engine.pause_generation(mode="abort", clear_cache=False), SECONDS_TO_ABORT
@@ -138,24 +143,24 @@ async def _abort_all(scope: Scope) -> None:
 
 
 def _is_preflight(scope: Scope) -> bool:
-    """A browser's question whether it may ask, which is answered before any route."""
+    """Whether it is a browser's CORS preflight, which is answered before any route."""
     names = {name for name, _ in scope["headers"]}
-    asks = {b"origin", b"access-control-request-method"} <= names
-    return bool(scope.get("method") == "OPTIONS" and asks)
+    has_cors_headers = {b"origin", b"access-control-request-method"} <= names
+    return bool(scope.get("method") == "OPTIONS" and has_cors_headers)
 
 
-def _digest(words: str) -> bytes:
-    return hashlib.sha256(words.encode()).digest()
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
-async def _refuse(scope: Scope, send: Send, status: int, words: str) -> None:
+async def _refuse(scope: Scope, send: Send, status: int, message: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    await _answer(send, status, {"error": {"message": words, "code": status}})
+    await _answer(send, status, {"error": {"message": message, "code": status}})
 
 
-async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
+async def _answer(send: Send, status: int, content: Mapping[str, object]) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(content).encode()})

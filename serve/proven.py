@@ -1,8 +1,8 @@
 """Remembers which checkpoints passed verification, and under which verifying code.
 
-A mark is valid only for the same files, the same claims and the same verifier. The verifier is the
-source of every module that can take part in verifying and the versions of the libraries below it:
-a mark that other code wrote is never found.
+A mark is valid only for the same files, the same manifest and the same verifier. The verifier is
+the source of every module that verification may import and the versions of its libraries. A mark of
+another verifier has another name.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ LIBRARIES = ("compressed-tensors", "safetensors", "torch", "transformers")
 
 def mark(folder: Path, checkpoint: str) -> Path:
     """The file that exists once the checkpoint with this hash has passed verification."""
-    claims = folder / manifest.FILE
-    claimed = files_sha256([claims]) if claims.is_file() else ""
-    stated = json.dumps([verifier(), checkpoint, claimed])
-    return cache_root() / "proven" / hashlib.sha256(stated.encode()).hexdigest()
+    manifest_file = folder / manifest.FILE
+    manifest_hash = files_sha256([manifest_file]) if manifest_file.is_file() else ""
+    cache_key = json.dumps([verifier(), checkpoint, manifest_hash])
+    return cache_root() / "proven" / hashlib.sha256(cache_key.encode()).hexdigest()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What to serve: a folder, a hub id, a published recipe, or what results recommend."""
+"""Resolves the checkpoint to serve: a folder, a hub id, a published recipe, or a recommendation."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,37 +16,39 @@ from serve.engine.launch import checkpoint_folder, model_folder
 
 
 @dataclass
-class Found:
-    """A folder to serve, and what is known of serving it."""
+class ServedCheckpoint:
+    """The checkpoint to serve, with the engine options that were measured for it."""
 
     folder: Path
     name: str
-    """What clients call it."""
+    """The model name in the API."""
     why: str = ""
+    """Why it was recommended; empty where it was not."""
     options: dict[str, Any] = field(default_factory=dict)
-    """vLLM's options that were measured with it."""
+    """The vLLM options it was measured with."""
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-def find(config: ServeConfig) -> Found:
+def resolve(config: ServeConfig) -> ServedCheckpoint:
+    """The checkpoint that the options name or that the results recommend."""
     model = str(config.model.name)
     if config.results:
         return _recommended(config)
     if config.recipe_name:
-        return Found(_published(config, config.recipe_name), model)
+        return ServedCheckpoint(_published(config, config.recipe_name), model)
     if config.checkpoint and is_hub_id(config.checkpoint):
         hub = ModelConfig(id=config.checkpoint, revision=config.model.revision)
-        return Found(model_folder(hub), str(hub.name))
+        return ServedCheckpoint(model_folder(hub), str(hub.name))
     folder = checkpoint_folder(config.checkpoint, config.checkpoint_root, config.model)
-    return Found(folder, _served_name(folder, config))
+    return ServedCheckpoint(folder, _served_name(folder, config))
 
 
 def _served_name(folder: Path, config: ServeConfig) -> str:
-    """The model's name; for a folder that was named, the one that its manifest gives."""
+    """The model's name; for checkpoint=FOLDER, the name in its manifest."""
     if config.checkpoint is None:
         return str(config.model.name)
-    ours = manifest.find(folder)
-    return ours.model if ours else folder.name
+    checkpoint_manifest = manifest.find(folder)
+    return checkpoint_manifest.model if checkpoint_manifest else folder.name
 
 
 def _published(config: ServeConfig, name: str) -> Path:
@@ -60,8 +62,8 @@ def _published(config: ServeConfig, name: str) -> Path:
     return known[name]
 
 
-def _recommended(config: ServeConfig) -> Found:
-    """The report decides, in a process of its own."""
+def _recommended(config: ServeConfig) -> ServedCheckpoint:
+    """The recommendation of the report, which runs in its own process."""
     request = ServeRequest(
         results=str(Path(str(config.results)).expanduser()),
         targets=config.targets,
@@ -74,7 +76,7 @@ def _recommended(config: ServeConfig) -> Found:
     folder = _published(config, recommended.checkpoint)
     if not (folder / "config.json").is_file():
         raise bad_input(f"{folder}: there is no model in that folder")
-    return Found(
+    return ServedCheckpoint(
         folder,
         str(config.model.name),
         why=f"{recommended.candidate}: {recommended.why}",

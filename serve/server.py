@@ -1,4 +1,4 @@
-"""The story of a server: what to serve, whether it may be, how, and watching it until it ends."""
+"""Serves a checkpoint: resolves it, checks it, chooses options, and watches the server."""
 
 import os
 import shlex
@@ -22,59 +22,59 @@ from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
 from conf.schema.load import GpuConfig
 from conf.terminal import say
-from serve.canary import Canary, listen
-from serve.checks import check, is_provable, support_of
+from serve.canary import Canary, ask_canary
+from serve.checks import check, is_verifiable, support_of
 from serve.engine.client import API_KEY
 from serve.engine.launch import options, server_command, server_environment
 from serve.engine.process import POLL_S, ServerProcess, check_port
 from serve.fit import check_parallel, fit
 from serve.middleware import OPEN
-from serve.option_reasons import Choices, choices
-from serve.resolving import Found, find
-from serve.start_times import Starts
+from serve.option_reasons import ChosenOptions, choose_options
+from serve.resolving import ServedCheckpoint, resolve
+from serve.start_times import StartTimes
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-STEADY_S = 300.0  # a server that ran this long fails for another reason than the last time
+STEADY_S = 300.0  # after so long a run, a failure has another cause than the last one
 
 
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop."""
-    key = _key(config)
-    options(config.engine)  # a wrong one is known before anything is looked for
-    found = find(config)
-    if found.why:
-        say(f"{config.results}: {found.why}")
-    _check(found.folder, config)
-    fits = fit(found.folder, options(config.engine) | found.options | config.engine.options)
-    chosen = choices(config.engine, found, fits)
-    check_parallel(found.folder, chosen.options)
+    key = _api_key(config)
+    options(config.engine)  # raises for an invalid option before the checkpoint is resolved
+    served = resolve(config)
+    if served.why:
+        say(f"{config.results}: {served.why}")
+    _check(served.folder, config)
+    memory = fit(served.folder, options(config.engine) | served.options | config.engine.options)
+    chosen = choose_options(config.engine, served, memory)
+    check_parallel(served.folder, chosen.options)
     for line in chosen.lines:
         say(line)
-    command = server_command(found.folder, chosen.options, config.host, config.port, found.name)
+    command = server_command(served.folder, chosen.options, config.host, config.port, served.name)
     if config.dry_run:
         if key and not config.api_key_file:
             say(f"{API_KEY} has to be set where this is run, as it is here: it holds the key")
         file = config.api_key_file
-        key_words = f'{API_KEY}="{_read_by_shell(file)}" ' if file else ""
-        print(key_words + _where_we_are() + shlex.join(command))
+        key_prefix = f'{API_KEY}="{_shell_expression(file)}" ' if file else ""
+        print(key_prefix + _import_path_prefix() + shlex.join(command))
         return
     check_port(config.host, config.port)
     if key:
         os.environ[API_KEY] = key
         say(f"every route asks for the key, but {' and '.join(OPEN)}")
-    Watch(config, found, chosen, command).run()
+    Watch(config, served, chosen, command).run()
 
 
-def _where_we_are() -> str:
-    """What lets vLLM find our middleware when the command is run by hand from a wheel."""
+def _import_path_prefix() -> str:
+    """Variables that let vLLM find our middleware when the command is run by hand from a wheel."""
     return f"PYTHONPATH={shlex.quote(str(ROOT))} PYTHONSAFEPATH=1 " if IS_WHEEL else ""
 
 
-def _key(config: ServeConfig) -> str:
-    """From a file or the environment; never from the command line, which everybody can read."""
+def _api_key(config: ServeConfig) -> str:
+    """The key, from a file or the environment: every user can read a command line."""
     key, source = os.environ.get(API_KEY, "").strip(), API_KEY
     if config.api_key_file:
         path = Path(config.api_key_file).expanduser()
@@ -96,32 +96,32 @@ def _key(config: ServeConfig) -> str:
     return key
 
 
-def _whole_path(key_file: str) -> str:
+def _absolute_path(key_file: str) -> str:
     return str(Path(key_file).expanduser().resolve())
 
 
-def _read_by_shell(key_file: str) -> str:
-    """What a shell puts the key in place of, so that no line shows it."""
-    return f"$(head -n1 {shlex.quote(_whole_path(key_file))})"
+def _shell_expression(key_file: str) -> str:
+    """A shell expression that reads the key, so that no command line shows it."""
+    return f"$(head -n1 {shlex.quote(_absolute_path(key_file))})"
 
 
 def _check(folder: Path, config: ServeConfig) -> None:
-    """The proof again, and whether its format runs here."""
+    """Checks the checkpoint, and that its format runs on this machine."""
     check(folder, folder, config.engine)
-    here, asked = resolve_gpu(GpuConfig()), config.gpu
-    if asked.name and asked.name != here.name and not config.dry_run:
-        raise bad_input(f"gpu={asked.name}: this machine has {here.name}")
-    kernel = support_of(folder, asked)
+    here, requested = resolve_gpu(GpuConfig()), config.gpu
+    if requested.name and requested.name != here.name and not config.dry_run:
+        raise bad_input(f"gpu={requested.name}: this machine has {here.name}")
+    kernel = support_of(folder, requested)
     if not kernel.runs:
         raise bad_input(f"{folder}: {kernel.summary}; serve {kernel.instead} instead")
-    state = "proven" if is_provable(read_config(folder)) else "whole"
+    state = "proven" if is_verifiable(read_config(folder)) else "whole"
     better = f"; better: {kernel.instead}" if kernel.instead else ""
     say(f"{folder}: {state}; {kernel.summary}{better}")
 
 
 @dataclass
 class Signals:
-    """How often the server was told to stop."""
+    """Counts how often the server was told to stop."""
 
     stops: int = 0
 
@@ -136,32 +136,36 @@ class Signals:
 
 @contextmanager
 def stop_signals() -> Iterator[Signals]:
-    """Counts Ctrl-C and SIGTERM instead of dying of them."""
-    found = Signals()
+    """Counts SIGINT, SIGTERM and SIGHUP instead of ending on them."""
+    signals = Signals()
 
     def count(*_: object) -> None:
-        found.stops += 1
+        signals.stops += 1
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, count) for number in numbers}
     try:
-        yield found
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 class Watch:
-    """A server from its start to its end, and again where that is wanted."""
+    """Runs a server to its end, and restarts it where the options say so."""
 
     def __init__(
-        self, config: ServeConfig, found: Found, chosen: Choices, command: list[str]
+        self,
+        config: ServeConfig,
+        served: ServedCheckpoint,
+        chosen: ChosenOptions,
+        command: list[str],
     ) -> None:
-        self.config, self.found, self.chosen, self.command = config, found, chosen, command
+        self.config, self.served, self.chosen, self.command = config, served, chosen, command
         host = EVERYWHERE.get(config.host, config.host)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
-        self.log = log_file(f"serve-{found.name}-{os.getpid()}")
-        self.starts = Starts(found.folder, command)
+        self.log = log_file(f"serve-{served.name}-{os.getpid()}")
+        self.start_times = StartTimes(served.folder, command)
         self.was_ready = False
         self.ready_since: float | None = None
 
@@ -170,7 +174,7 @@ class Watch:
         with stop_signals() as signals:
             while True:
                 self.ready_since = None
-                death = self._once(signals)
+                death = self._run_once(signals)
                 if not signals.is_wanted or death is None:
                     return
                 if self.config.restart == "never" or not self.was_ready:
@@ -188,9 +192,9 @@ class Watch:
         while time.monotonic() < deadline and signals.is_wanted:
             time.sleep(POLL_S)
 
-    def _once(self, signals: Signals) -> Exception | None:
-        """One life of the server; why it died, or nothing where it was told to stop."""
-        say(f"{self.found.folder}: starting vLLM (log in {self.log})")
+    def _run_once(self, signals: Signals) -> Exception | None:
+        """Runs the server once; returns why it died, or None where it was told to stop."""
+        say(f"{self.served.folder}: starting vLLM (log in {self.log})")
         server = ServerProcess(
             self.command, server_environment(self.config.engine.options), self.url, self.log, True
         )
@@ -211,55 +215,55 @@ class Watch:
             server.stop()
 
     def _stop(self, server: ServerProcess, signals: Signals) -> None:
-        """What is running may finish; before the server is ready nothing can."""
+        """Stops the server. Running requests may finish; before it was ready there are none."""
         drain_s = self.config.drain_s if self.ready_since else None
-        words = f": {drain_s:g} s for what is running; again to stop at once" if drain_s else ""
-        say(f"stopping{words}")
+        hint = f": {drain_s:g} s for what is running; again to stop at once" if drain_s else ""
+        say(f"stopping{hint}")
         stopped = server.stop(drain_s, lambda: signals.is_impatient)
-        ends = [(stopped.aborted, "ended with finish_reason abort"), (stopped.cut, "cut short")]
-        said = [f"; requests {words}: {count}" for count, words in ends if count]
-        say(f"stopped{''.join(said)}")
+        counts = [(stopped.aborted, "ended with finish_reason abort"), (stopped.cut, "cut short")]
+        endings = [f"; requests {ending}: {count}" for count, ending in counts if count]
+        say(f"stopped{''.join(endings)}")
 
     def _start(self, server: ServerProcess, signals: Signals) -> None:
         console = Console(stderr=True)
         begin = time.monotonic()
         with console.status("starting vLLM") as status:
 
-            def seen(phase: str) -> None:
-                words = f"{phase} ({self.starts.left(time.monotonic() - begin)})"
+            def show_phase(phase: str) -> None:
+                line = f"{phase} ({self.start_times.time_left(time.monotonic() - begin)})"
                 if console.is_terminal:
-                    status.update(words)
+                    status.update(line)
                 else:
-                    say(words)
+                    say(line)
 
-            server.wait_until_healthy(seen, lambda: signals.is_wanted)
+            server.wait_until_healthy(show_phase, lambda: signals.is_wanted)
         if not signals.is_wanted:
             return
-        self.starts.remember(time.monotonic() - begin)
-        if self.config.canary != "off" and not self._canary(server, signals):
+        self.start_times.remember(time.monotonic() - begin)
+        if self.config.canary != "off" and not self._ask_canary(server, signals):
             return
-        server.say_ready()
+        server.mark_ready()
         self.was_ready = True
         self.ready_since = time.monotonic()
         self._say_address(time.monotonic() - begin)
 
-    def _canary(self, server: ServerProcess, signals: Signals) -> bool:
-        """Asks, while it listens for signals and for the server's death; whether to go on."""
-        with ThreadPoolExecutor(1) as beside:
-            asked = beside.submit(listen, self.found.folder, self.url, self.found.name)
-            while not asked.done():
+    def _ask_canary(self, server: ServerProcess, signals: Signals) -> bool:
+        """Asks the canary while it watches signals and the server; returns whether to go on."""
+        with ThreadPoolExecutor(1) as executor:
+            pending = executor.submit(ask_canary, self.served.folder, self.url, self.served.name)
+            while not pending.done():
                 if not signals.is_wanted or not server.is_alive():
-                    server.stop()  # which ends the question, too
+                    server.stop()  # ends the request, too
                     break
                 time.sleep(POLL_S)
-            failure = asked.exception()
+            failure = pending.exception()
         if not signals.is_wanted:
             return False
         if not server.is_alive():
             raise server.death()
         if failure is not None:
             raise failure
-        self._judge(asked.result())
+        self._judge(pending.result())
         return True
 
     def _judge(self, canary: Canary) -> None:
@@ -277,28 +281,30 @@ class Watch:
     def _say_address(self, seconds: float) -> None:
         say(f"ready after {seconds:.0f} s: {self.url}/v1, beside it /health, /ready and /metrics")
         key_file = self.config.api_key_file if os.environ.get(API_KEY) else None
-        for line in examples(self.found, self.url, bool(os.environ.get(API_KEY)), key_file):
+        for line in examples(self.served, self.url, bool(os.environ.get(API_KEY)), key_file):
             print(line, flush=True)
 
 
-def examples(found: Found, url: str, with_key: bool, key_file: str | None = None) -> list[str]:
-    """Lines that work as they are printed."""
-    chat = has_chat_template(found.folder)
-    path = "/v1/chat/completions" if chat else "/v1/completions"
-    body = '"messages": [{"role": "user", "content": "Hello"}]' if chat else '"prompt": "Hello"'
-    shell, key = f"${API_KEY}", f'os.environ["{API_KEY}"]'
+def examples(
+    served: ServedCheckpoint, url: str, with_key: bool, key_file: str | None = None
+) -> list[str]:
+    """Commands that users can run as they are printed."""
+    is_chat = has_chat_template(served.folder)
+    path = "/v1/chat/completions" if is_chat else "/v1/completions"
+    body = '"messages": [{"role": "user", "content": "Hello"}]' if is_chat else '"prompt": "Hello"'
+    shell_key, python_key = f"${API_KEY}", f'os.environ["{API_KEY}"]'
     if key_file:
-        shell = _read_by_shell(key_file)
-        key = f'open("{_whole_path(key_file)}").readline().strip()'
-    header = f' -H "Authorization: Bearer {shell}"' if with_key else ""
-    key = key if with_key else '"none"'
-    client = f'openai.OpenAI(base_url="{url}/v1", api_key={key})'
-    call = "chat.completions" if chat else "completions"
-    asked = body.replace('"messages": ', "messages=").replace('"prompt": ', "prompt=")
-    arguments = f'model="{found.name}", {asked}, max_tokens=32'
+        shell_key = _shell_expression(key_file)
+        python_key = f'open("{_absolute_path(key_file)}").readline().strip()'
+    header = f' -H "Authorization: Bearer {shell_key}"' if with_key else ""
+    python_key = python_key if with_key else '"none"'
+    client = f'openai.OpenAI(base_url="{url}/v1", api_key={python_key})'
+    call = "chat.completions" if is_chat else "completions"
+    prompt_argument = body.replace('"messages": ', "messages=").replace('"prompt": ', "prompt=")
+    arguments = f'model="{served.name}", {prompt_argument}, max_tokens=32'
     python = f"import openai, os; print({client}.{call}.create({arguments}))"
     return [
         f"curl {url}{path} -H 'Content-Type: application/json'{header} "
-        f'-d \'{{"model": "{found.name}", {body}, "max_tokens": 32}}\'',
+        f'-d \'{{"model": "{served.name}", {body}, "max_tokens": 32}}\'',
         f"{shlex.quote(sys.executable)} -c {shlex.quote(python)}",
     ]

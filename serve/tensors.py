@@ -1,4 +1,4 @@
-"""What tensors a model folder holds, without torch and without reading weights."""
+"""The tensors of a model folder, without torch and without reading weights."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ _SHAPES = TypeAdapter(dict[str, tuple[str, _Shape]], config=ConfigDict(strict=Fa
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a folder; complains by name about a file that is cut short or missing."""
+    """Every tensor of a folder; raises, with its name, for a file that is truncated or missing."""
     path = folder / SHAPES
     if path.is_file():
         shapes = validated(_SHAPES, read_object(path), str(path))

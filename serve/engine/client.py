@@ -1,4 +1,4 @@
-"""Talking to a server on this machine or another: addresses, keys, requests."""
+"""Requests to a server on this machine or another, with its key."""
 
 import json
 import os
@@ -11,13 +11,13 @@ API_KEY = "VLLM_API_KEY"
 
 
 def no_proxy() -> urllib.request.OpenerDirector:
-    """A proxy for the world outside knows nothing of a server on this machine, and need not see
+    """An opener without a proxy: a proxy cannot reach a server on this machine, and must not see
     its key."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def key_headers() -> dict[str, str]:
-    """What a client sends to a server that asks for a key."""
+    """The headers for a server that requires a key."""
     key = os.environ.get(API_KEY)
     return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -32,12 +32,12 @@ def post(url: str, path: str, body: dict[str, Any], seconds: float = 600) -> dic
 
 
 def served_name(url: str) -> str:
-    """What a running server calls its model."""
+    """The model name of a running server."""
     request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=key_headers())
     try:
         with no_proxy().open(request, timeout=30) as answer:
             return str(json.load(answer)["data"][0]["id"])
     except (OSError, LookupError, ValueError) as error:
         # A ValueError may be about the key, and would show it.
-        words = error if isinstance(error, OSError) else type(error).__name__
-        raise world_fault(f"engine.url={url}: no server answers there ({words})") from error
+        reason = error if isinstance(error, OSError) else type(error).__name__
+        raise world_fault(f"engine.url={url}: no server answers there ({reason})") from error

@@ -1,4 +1,4 @@
-"""Starting vLLM on this machine: the model's folder, the options, the server and its end."""
+"""Starts vLLM on this machine: the model's folder, the options, the server."""
 
 import ast
 import importlib.util
@@ -31,10 +31,10 @@ OPTION_FILES = {
     "entrypoints/openai/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
     "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
 }
-READABLE = re.compile(r"\d+(\.\d+)?[kKmMgGtT]?")  # vLLM takes 8k for a number
+NUMBER_TEXT = re.compile(r"\d+(\.\d+)?[kKmMgGtT]?")  # vLLM takes 8k for a number
 JSON_LISTS = ("allowed_origins", "allowed_methods", "allowed_headers")
-# Options that would undo what was checked, or be read by everybody in the process list.
-OURS = {
+# Options that would bypass a check, or that every user could read in the process list.
+RESERVED = {
     "model": "say what to serve with checkpoint= or model=",
     "served_model_name": "clients call it by the model's name",
     "host": "give host=",
@@ -53,31 +53,31 @@ def on_cpu() -> bool:
 
 
 def model_folder(model: ModelConfig) -> Path:
-    """The original's folder. What is missing is made by quantize, in a process of its own, so that
-    the engine's process never holds what making a model takes."""
+    """The original's folder. Quantize makes or fetches a missing one in its own process, so that
+    this process does not keep the memory for that."""
     if is_made_here(model) and cached_folder(model).is_dir():
         return cached_folder(model)
     return Path(call_one(FETCH, model, shows_output=True).folder)
 
 
 def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> Path:
-    """The checkpoint that was named, or the newest one of the model."""
+    """The named checkpoint, or the newest one of the model."""
     if checkpoint:
         folder = Path(checkpoint).expanduser()
         if not (folder / "config.json").is_file():
             raise bad_input(f"checkpoint={checkpoint}: there is no model in that folder")
         return folder
-    found = published(Path(root).expanduser(), str(model.name))
-    if not found:
+    checkpoints = published(Path(root).expanduser(), str(model.name))
+    if not checkpoints:
         raise bad_input(
             f"model={model.name}: there is no checkpoint under {root}; make one with "
             f"`python -m quantize model={model.name}`, or name a folder with checkpoint=DIR"
         )
-    return found[-1]
+    return checkpoints[-1]
 
 
 def options(engine: EngineConfig) -> dict[str, Any]:
-    """vLLM's options: what was asked for, and what this machine needs where nothing was."""
+    """vLLM's options: the requested ones, and this machine's defaults for the rest."""
     dtype = engine.dtype
     if dtype == "auto" and on_cpu() and not cpu_has_bf16():
         dtype = "float32"
@@ -87,23 +87,23 @@ def options(engine: EngineConfig) -> dict[str, Any]:
         chosen["max_model_len"] = engine.max_model_len
     known = known_options() if engine.options else {}
     for name, value in engine.options.items():
-        if name in OURS:
-            raise bad_input(f"engine.{name}: {OURS[name]}")
+        if name in RESERVED:
+            raise bad_input(f"engine.{name}: {RESERVED[name]}")
         if name not in known:
             raise unknown(f"engine.{name}", name, known)
-        if words := _misfit(known[name], value):
-            raise bad_input(f"engine.{name}={value}: {words}")
+        if fault := _type_fault(known[name], value):
+            raise bad_input(f"engine.{name}={value}: {fault}")
     return chosen | dict(engine.options)
 
 
-def _misfit(annotation: str, value: Any) -> str:
-    """What is wrong with an option's value, where its type is a plain one."""
+def _type_fault(annotation: str, value: Any) -> str:
+    """The fault of an option's value; empty without one, or where its type is not a plain one."""
     kind = annotation.removesuffix(" | None")
     if value is None or kind not in ("bool", "int", "float"):
         return ""
     if kind == "bool":
         return "" if isinstance(value, bool) else "is neither true nor false"
-    if isinstance(value, str) and READABLE.fullmatch(value):
+    if isinstance(value, str) and NUMBER_TEXT.fullmatch(value):
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return "is no number"
@@ -117,41 +117,41 @@ def known_options() -> dict[str, str]:
     if package is None or not package.submodule_search_locations:
         raise world_fault("vLLM is not installed here; `make setup` installs it")
     root = Path(package.submodule_search_locations[0])
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for file, classes in OPTION_FILES.items():
         if (root / file).is_file():
-            found |= _fields(root / file, classes)
-    if not found:
+            types |= _field_types(root / file, classes)
+    if not types:
         raise world_fault(f"{root}: this vLLM keeps its options where they are not known")
-    return {name: kind for name, kind in found.items() if name not in OURS}
+    return {name: kind for name, kind in types.items() if name not in RESERVED}
 
 
-def _fields(source: Path, classes: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+def _field_types(source: Path, classes: tuple[str, ...]) -> dict[str, str]:
+    types = {}
     for node in ast.parse(source.read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name in classes:
-            for part in node.body:
-                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                    found[part.target.id] = ast.unparse(part.annotation)
-    return found
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    types[statement.target.id] = ast.unparse(statement.annotation)
+    return types
 
 
 def environment(settings: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The process environment for vLLM with these options. It reports to nobody; on a CPU it stays
-    one process, which starts seven times faster on two cores."""
-    wanted = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    """The process environment for vLLM with these options. Usage reports are off. On a CPU, vLLM
+    stays one process, which starts seven times faster on two cores."""
+    defaults = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if on_cpu():
-        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        defaults["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if KV_CACHE_SIZE not in (settings or {}):  # which the variable would override
-            wanted["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_CACHE_GIB
-    return wanted | dict(os.environ)
+            defaults["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_CACHE_GIB
+    return defaults | dict(os.environ)
 
 
 def server_command(
     folder: Path, settings: dict[str, Any], host: str, port: int, name: str
 ) -> list[str]:
-    """The command line of the server. The module is called by its path because the CPU build of
-    vLLM has another distribution name, on which `vllm serve` stumbles."""
+    """The command line of the server. It runs the module, because `vllm serve` fails on the other
+    distribution name of vLLM's CPU build."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(folder), "--host", host, "--port", str(port)]
     command += ["--served-model-name", name, "--middleware", MIDDLEWARE]
@@ -169,14 +169,14 @@ def server_command(
 
 
 def _switch(flag: str, value: bool) -> list[str]:
-    """vLLM has a `--no-` for most switches, not for those that switch something off themselves."""
+    """vLLM has a `--no-` form for most switches, but not for `--disable-...` ones."""
     if value:
         return [f"--{flag}"]
     return [] if flag.startswith(("disable-", "no-")) else [f"--no-{flag}"]
 
 
 def server_environment(settings: Mapping[str, Any]) -> dict[str, str]:
-    """A server answers many at once and needs its engine in a process of its own."""
+    """The environment of a server, whose engine needs its own process to answer many at once."""
     variables = environment(settings)
     variables.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     return variables
@@ -193,7 +193,7 @@ def running_server(
     server = ServerProcess(command, server_environment(settings), f"http://127.0.0.1:{port}", log)
     try:
         server.wait_until_healthy()
-        server.say_ready()
+        server.mark_ready()
         yield server
     finally:
         server.stop()

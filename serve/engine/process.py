@@ -1,4 +1,4 @@
-"""One vLLM server as a child process: its start as it goes, its end with nothing left behind."""
+"""A vLLM server as a child process: its phases of starting, and its end without leftovers."""
 
 import ctypes
 import http.client
@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -26,7 +25,7 @@ from conf.errors import QuantlineError, world_fault
 from conf.process.endings import ending, oom_kills
 from serve.engine.client import no_proxy
 from serve.engine.endings import ENGINE_DIED, engine_ending
-from serve.engine.state import ABORTING, DRAINING, READY, STATE
+from serve.engine.state import ABORTING, DRAINING, READY, STATE, ReadyAnswer
 
 SECONDS_TO_START = 1800
 SECONDS_TO_STOP = 30
@@ -35,9 +34,9 @@ SECONDS_TO_FLUSH = 2
 SECONDS_TO_DIE = 10
 POLL_S = 0.2
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-LIBRARY = ctypes.CDLL(None)  # loaded here: a process that was just forked must not
+LIBRARY = ctypes.CDLL(None)  # loaded here: a forked process must not load it
 TAIL = 64 * 1024
-# What vLLM writes when it gets there; the last that was seen is where it is.
+# What vLLM logs in each phase; the last one in the log is the current phase.
 PHASES = (
     ("reading weights", r"Starting to load model|Loading safetensors|Loading weights"),
     ("compiling", r"Dynamo bytecode|Compiling a graph|torch\.compile took"),
@@ -50,7 +49,7 @@ OUT_OF_MEMORY = re.compile(
     r"available)[^\n]*KV cache|KV cache is needed|Free memory on device|Cannot allocate memory"
 )
 NO_PROXY = no_proxy()
-LOWER = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_memory_utilization"
+MEMORY_ADVICE = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_memory_utilization"
 
 
 def free_port() -> int:
@@ -60,7 +59,7 @@ def free_port() -> int:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises where another program listens already, before minutes are spent on loading."""
+    """Raises where another program uses the port, before minutes are spent on loading."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,12 +73,12 @@ def check_port(host: str, port: int) -> None:
 
 @dataclass
 class Stopped:
-    """What became of the requests that were running."""
+    """How the requests ended that were running at the stop."""
 
     aborted: int = 0
-    """Ended before they were done, with finish_reason abort."""
+    """Ended early, with finish_reason abort."""
     cut: int = 0
-    """Left without an end."""
+    """Ended without a finish reason."""
 
 
 class ServerProcess:
@@ -93,20 +92,20 @@ class ServerProcess:
         log: Path,
         own_session: bool = False,
     ) -> None:
-        """In a session of its own a Ctrl-C in the terminal does not reach it: whoever starts it so
-        lets it finish what it is doing. Without, it ends with the group of its starter."""
+        """With its own session, a Ctrl-C in the terminal does not reach it: the caller stops it and
+        can let requests finish. Without, it ends with the process group of the caller."""
         self.command, self.url, self.log, self.own_session = command, url, log, own_session
         self.state = _state_folder()
         self.variables = variables | {STATE: str(self.state)}
         self.begin = time.monotonic()
         self.kills_before = oom_kills()
-        self.place = log.stat().st_size if log.is_file() else 0
-        with log.open("ab") as chatter:
+        self.log_start = log.stat().st_size if log.is_file() else 0
+        with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=chatter,
-                stderr=chatter,
+                stdout=output,
+                stderr=output,
                 env=self.variables,
                 start_new_session=own_session,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
@@ -114,21 +113,21 @@ class ServerProcess:
 
     def wait_until_healthy(
         self,
-        seen: Callable[[str], None] = lambda _: None,
+        on_phase: Callable[[str], None] = lambda _: None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Waits for the first answer and says each phase as it begins; an end that comes first is
-        an error with its reason."""
+        """Waits for the first answer and reports each phase as it begins. Raises the reason where
+        the server ends first."""
         phase = ""
         while time.monotonic() < self.begin + SECONDS_TO_START and is_wanted():
             if self.process.poll() is not None:
                 raise self.death()
             if self._is_ours():
                 return
-            now = self.phase()
-            if now != phase:
-                phase = now
-                seen(phase)
+            current = self.phase()
+            if current != phase:
+                phase = current
+                on_phase(phase)
             time.sleep(POLL_S)
         if is_wanted():
             raise world_fault(
@@ -136,37 +135,38 @@ class ServerProcess:
             )
 
     def phase(self) -> str:
-        """How far its start is, by its log."""
-        text = self.text()
+        """The current phase of its start, from its log."""
+        text = self.log_tail()
         reached = [name for name, pattern in PHASES if re.search(pattern, text)]
         return reached[-1] if reached else "starting vLLM"
 
-    def text(self) -> str:
-        """What it wrote to its log, the last of it."""
+    def log_tail(self) -> str:
+        """The end of what this process wrote to its log."""
         with self.log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(self.place, size - TAIL))
+            file.seek(max(self.log_start, size - TAIL))
             return file.read().decode(errors="replace")
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def say_ready(self) -> None:
+    def mark_ready(self) -> None:
+        """Makes /ready answer that the server is ready."""
         (self.state / READY).touch()
 
     def death(self) -> QuantlineError:
-        """Why it is gone, in one line."""
-        code, text = self.process.wait(), self.text()
+        """Why it ended, in one line."""
+        code, text = self.process.wait(), self.log_tail()
         where = f"(see {self.log})"
         if code >= 0 and OUT_OF_MEMORY.search(text):
-            return world_fault(f"the engine ran out of memory: {LOWER} {where}")
+            return world_fault(f"the engine ran out of memory: {MEMORY_ADVICE} {where}")
         if code >= 0 and ENGINE_DIED.search(text):
             return world_fault(f"{engine_ending(text, self.kills_before)} {where}")
         return world_fault(f"the server {ending(code, text, self.kills_before)} {where}")
 
     def late_death(self) -> QuantlineError | None:
-        """Why it is gone, after giving one that no longer answers the time to end; none where it
-        is well."""
+        """Why it ended; None where it is healthy. A server that no longer answers gets some time
+        to end first."""
         deadline = time.monotonic() + SECONDS_TO_DIE
         while self.is_alive() and time.monotonic() < deadline and not self._is_healthy():
             time.sleep(POLL_S)
@@ -175,37 +175,37 @@ class ServerProcess:
     def stop(
         self, drain_s: float | None = None, is_impatient: Callable[[], bool] = lambda: False
     ) -> Stopped:
-        """Ends it and everything that it started. Given seconds, requests may finish for so long;
-        those that are left are then ended with a finish reason."""
+        """Ends it and every process that it started. With `drain_s`, running requests have so many
+        seconds to finish; the rest is aborted with a finish reason."""
         stopped = Stopped()
         if self.is_alive() and drain_s is not None:
-            left = self._drain(drain_s, is_impatient)
-            stopped = self._abort(left) if left else stopped
-        family = self._family()
+            unfinished = self._drain(drain_s, is_impatient)
+            stopped = self._abort(unfinished) if unfinished else stopped
+        processes = self._processes()
         if self.is_alive():
             self.process.send_signal(signal.SIGTERM)
-            begin = time.monotonic()
-            while self.is_alive() and time.monotonic() < begin + (
+            stop_begin = time.monotonic()
+            while self.is_alive() and time.monotonic() < stop_begin + (
                 SECONDS_TO_FLUSH if is_impatient() else SECONDS_TO_STOP
             ):
                 time.sleep(POLL_S)
-        for member in {*family, *self._family()}:
+        for process in {*processes, *self._processes()}:
             with suppress(psutil.NoSuchProcess):
-                member.kill()
+                process.kill()
         self.process.kill()
         self.process.wait()
-        psutil.wait_procs(family, timeout=SECONDS_TO_STOP)
+        psutil.wait_procs(processes, timeout=SECONDS_TO_STOP)
         shutil.rmtree(self.state, ignore_errors=True)
         return stopped
 
-    def _family(self) -> list[psutil.Process]:
-        """Everything that it started; in a session of its own also what outlived it."""
+    def _processes(self) -> list[psutil.Process]:
+        """Every process that it started; with its own session also those that outlived it."""
         if self.own_session:
             return [p for p in psutil.process_iter() if _session_of(p.pid) == self.process.pid]
-        found: list[psutil.Process] = []
+        children: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            found = psutil.Process(self.process.pid).children(recursive=True)
-        return found
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        return children
 
     def _drain(self, seconds: float, is_impatient: Callable[[], bool]) -> int:
         self.state.mkdir(parents=True, exist_ok=True)
@@ -217,30 +217,30 @@ class ServerProcess:
             running = self._running(running)
         return running
 
-    def _abort(self, left: int) -> Stopped:
-        """Ends the requests that are left, each with its own finish reason: told to stop, vLLM
-        kills its engine and leaves their connections open. The server counts them as it ends them:
-        some may have finished since they were last counted here."""
+    def _abort(self, unfinished: int) -> Stopped:
+        """Aborts the unfinished requests, each with a finish reason: on SIGTERM vLLM kills its
+        engine and leaves their connections open. The server counts the aborted ones: some may have
+        finished since they were last counted here."""
         (self.state / ABORTING).touch()
         deadline = time.monotonic() + SECONDS_TO_ABORT
-        ended = running = left
+        aborted = running = unfinished
         while True:
-            answer = self._ready() or {}  # each question has the server end what is left
-            running = int(answer.get("running", running))
-            ended = int(answer.get("aborted", ended))
+            answer = self._ready() or ReadyAnswer()  # each request makes the server abort the rest
+            running = running if answer.running is None else answer.running
+            aborted = aborted if answer.aborted is None else answer.aborted
             if not running or time.monotonic() >= deadline or not self.is_alive():
-                return Stopped(aborted=max(0, ended - running), cut=running)
+                return Stopped(aborted=max(0, aborted - running), cut=running)
             time.sleep(POLL_S)
 
     def _running(self, before: int) -> int:
-        """Requests that are running; as many as before where it does not say."""
+        """Requests that are running; `before` where the server does not answer."""
         answer = self._ready()
-        return before if answer is None else int(answer.get("running", before))
+        return before if answer is None or answer.running is None else answer.running
 
     def _is_ours(self) -> bool:
-        """Whether it answers, and not another program that had the port first."""
+        """Whether this server answers, not another program on the same port."""
         answer = self._ready()
-        return answer is not None and answer.get("server") == self.state.name and self._is_healthy()
+        return answer is not None and answer.server == self.state.name and self._is_healthy()
 
     def _is_healthy(self) -> bool:
         try:
@@ -249,8 +249,8 @@ class ServerProcess:
         except (urllib.error.URLError, OSError):
             return False
 
-    def _ready(self) -> dict[str, Any] | None:
-        """What it says of itself, whether it is ready or not; none where it does not answer."""
+    def _ready(self) -> ReadyAnswer | None:
+        """Its answer on /ready, whether it is ready or not; None where it does not answer."""
         try:
             try:
                 with NO_PROXY.open(f"{self.url}/ready", timeout=5) as answer:
@@ -258,16 +258,17 @@ class ServerProcess:
             except urllib.error.HTTPError as error:
                 content = json.load(error)
         except ConnectionRefusedError:
-            return {"running": 0}
+            return ReadyAnswer(running=0)
         except urllib.error.URLError as error:
-            return {"running": 0} if isinstance(error.reason, ConnectionRefusedError) else None
+            is_refused = isinstance(error.reason, ConnectionRefusedError)
+            return ReadyAnswer(running=0) if is_refused else None
         except (OSError, ValueError, http.client.HTTPException):
             return None
-        return content if isinstance(content, dict) else None
+        return ReadyAnswer.of(content) if isinstance(content, dict) else None
 
 
 def _state_folder() -> Path:
-    """A folder for the server's state; those of programs that are gone are removed."""
+    """A new folder for the server's state. Folders of processes that have ended are removed."""
     root = cache_root() / "servers"
     root.mkdir(parents=True, exist_ok=True)
     for old in root.iterdir():
@@ -285,5 +286,5 @@ def _session_of(process: int) -> int:
 
 
 def _die_with_parent() -> None:
-    """The kernel ends the server should this process be killed."""
+    """Makes the kernel end the server if this process is killed."""
     LIBRARY.prctl(DIE_WITH_PARENT, signal.SIGTERM)

@@ -20,8 +20,8 @@ from serve import fit as fitting
 from serve.canary import Canary
 from serve.engine.launch import known_options, server_command
 from serve.fit import Fit, check_parallel, fit, kv_token_bytes
-from serve.option_reasons import choices
-from serve.resolving import Found
+from serve.option_reasons import choose_options
+from serve.resolving import ServedCheckpoint
 from tests.conftest import Run
 from tests.evaluate.report.made import Cell, runs, write
 
@@ -116,10 +116,10 @@ def test_a_cache_holds_so_many_tokens(tmp_path: Path, monkeypatch: pytest.Monkey
     found = fit(folder, {})
     assert found.cache_gib == pytest.approx(0.9 * 16 - 8 - 2)
     assert found.context == int(4.4 * 2**30 / 147456) // 16 * 16
-    chosen = choices(EngineConfig(), Found(folder, "qwen"), found)
+    chosen = choose_options(EngineConfig(), ServedCheckpoint(folder, "qwen"), found)
     assert chosen.options["max_model_len"] == found.context
     assert "the model was made for 40,960" in chosen.reasons["max_model_len"]
-    asked = choices(EngineConfig(max_model_len=512), Found(folder, "qwen"), found)
+    asked = choose_options(EngineConfig(max_model_len=512), ServedCheckpoint(folder, "qwen"), found)
     assert asked.options["max_model_len"] == 512
 
 
@@ -181,21 +181,23 @@ def test_a_model_of_several_parts_says_its_text_models_sizes(tmp_path: Path) -> 
 
 
 def test_a_gpu_that_others_use_is_taken_in_part() -> None:
-    chosen = choices(
-        EngineConfig(), Found(Path(), "m"), Fit(4.0, 4.0, 50_000, 40_960, 0.5, taken_gib=8.0)
+    chosen = choose_options(
+        EngineConfig(),
+        ServedCheckpoint(Path(), "m"),
+        Fit(4.0, 4.0, 50_000, 40_960, 0.5, taken_gib=8.0),
     )
     assert chosen.options["gpu_memory_utilization"] == pytest.approx(0.5, abs=0.01)
     assert "8.0 GiB of the GPU are taken" in chosen.reasons["gpu_memory_utilization"]
 
 
 def test_options_that_were_measured_come_with_their_reason_and_can_be_overridden() -> None:
-    found = Found(
+    found = ServedCheckpoint(
         Path(), "m", options={"linear_backend": "marlin"}, reasons={"linear_backend": "r"}
     )
     fits = Fit(4.0, 4.0, 50_000, 40_960, None)
-    assert "linear_backend=marlin: r" in choices(EngineConfig(), found, fits).lines
+    assert "linear_backend=marlin: r" in choose_options(EngineConfig(), found, fits).lines
     other = EngineConfig(options={"linear_backend": "machete"})
-    assert choices(other, found, fits).options["linear_backend"] == "machete"
+    assert choose_options(other, found, fits).options["linear_backend"] == "machete"
 
 
 @pytest.mark.parametrize(

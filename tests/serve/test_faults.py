@@ -18,8 +18,8 @@ from conf.process.endings import reason_in
 from conf.schema.commands import ServeConfig
 from serve import server
 from serve.engine.process import ServerProcess, check_port, free_port
-from serve.option_reasons import Choices
-from serve.resolving import Found
+from serve.option_reasons import ChosenOptions
+from serve.resolving import ServedCheckpoint
 from serve.server import Watch, examples
 from tests.conftest import evaluate_config
 
@@ -52,7 +52,7 @@ def watch(tmp_path: Path, then: str, restart: str = "never") -> Watch:
         model=made.model, engine=made.engine, gpu=made.gpu, port=port, canary="off", restart=restart
     )
     command = [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "lives"), then]
-    return Watch(config, Found(tmp_path, "tiny"), Choices({}), command)
+    return Watch(config, ServedCheckpoint(tmp_path, "tiny"), ChosenOptions({}), command)
 
 
 def lives(tmp_path: Path) -> int:
@@ -155,11 +155,13 @@ def test_phases_of_a_start_are_read_from_the_log(tmp_path: Path) -> None:
 
 def test_printed_lines_hold_no_key(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
-    lines = examples(Found(tmp_path, "tiny"), "http://127.0.0.1:8000", with_key=True)
+    lines = examples(ServedCheckpoint(tmp_path, "tiny"), "http://127.0.0.1:8000", with_key=True)
     assert all("VLLM_API_KEY" in line for line in lines)
     assert "/v1/chat/completions" in lines[0]
     (tmp_path / "key").write_text("sesame\n")
-    named = examples(Found(tmp_path, "tiny"), "http://[::1]:8000", True, str(tmp_path / "key"))
+    named = examples(
+        ServedCheckpoint(tmp_path, "tiny"), "http://[::1]:8000", True, str(tmp_path / "key")
+    )
     assert named[0].startswith("curl http://[::1]:8000/v1/chat/completions ")
     assert "$(head -n1 " in named[0]
     assert "sesame" not in "".join(named)

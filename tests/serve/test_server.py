@@ -21,7 +21,7 @@ import openai
 import psutil
 import pytest
 
-from serve.canary import SURPRISED, Question
+from serve.canary import MOST_SURPRISE, Question
 from serve.engine.process import check_port, free_port
 
 WORDS = 1024  # that tiny knows
@@ -190,7 +190,7 @@ def test_words_that_the_model_might_say_surprise_it_less_than_nonsense(
     question = Question(served.url, "tiny", "A list is", is_chat=False, vocabulary=WORDS)
     own = question.answer()
     assert question.surprise(own) < 1
-    assert question.surprise("zq Paris 7 ]] kangaroo") > SURPRISED
+    assert question.surprise("zq Paris 7 ]] kangaroo") > MOST_SURPRISE
     assert replace(question, vocabulary=2).surprise(own) == math.inf
 
 
