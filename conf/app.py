@@ -25,7 +25,7 @@ from conf.compose import (
     COMPOSE_ERRORS,
     VERSION_BASE,
     Command,
-    checked,
+    checked_overrides,
     quiet_overrides,
     register,
     to_object,
@@ -67,7 +67,7 @@ def _run_jobs(
     register(command)
     overrides = _overrides(arguments)
     flags = [argument for argument in arguments if argument not in overrides]
-    sys.argv[1:] = [*flags, *quiet_overrides(), *checked(command, overrides)]
+    sys.argv[1:] = [*flags, *quiet_overrides(), *checked_overrides(command, overrides)]
     parsed = get_args_parser().parse_args()
     # Hydra prints its own errors and exits 1 unless this is set; ours suggest close names.
     os.environ["HYDRA_FULL_ERROR"] = "1"

@@ -69,7 +69,7 @@ def register(command: Command) -> None:
     ConfigStore.instance().store(name=f"{command.name}_options", node=command.schema)
 
 
-def checked(command: Command, overrides: list[str]) -> list[str]:
+def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
     """The overrides for Hydra, each checked against the known options and names."""
     overrides = [_as_list(_as_field(text, command), command) for text in overrides]
     parsed = OverridesParser.create().parse_overrides(overrides)
@@ -177,7 +177,7 @@ def quiet_overrides() -> list[str]:
 def compose(command: Command, overrides: list[str]) -> Any:
     """The typed object of a command and its overrides, for use inside a program."""
     register(command)
-    arguments = checked(command, overrides)
+    arguments = checked_overrides(command, overrides)
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(sources.CONF), version_base=VERSION_BASE):
         try:

@@ -36,7 +36,7 @@ def explain(error: BaseException) -> str:
     reason = str(cause.msg or cause).split("\n", 1)[0]
     if isinstance(cause, ConfigKeyError) and "." in key:
         group, _, name = key.rpartition(".")
-        return f"{prefix}{key}: {name} was not chosen; {group}=[...] says which are"
+        return f"{prefix}{key}: {name} was not chosen; {group}=[...] chooses them"
     if isinstance(cause, ValidationError) and NO_OPTIONS.search(reason):
         return f"{prefix}{key}: has options of its own; write {key}.NAME=VALUE"
     if isinstance(cause, ValidationError):

@@ -64,7 +64,7 @@ class Outcome:
         if self.failure is not None:
             raise QuantlineError(self.failure.message, self.failure.exit_code)
         if not isinstance(self.value, SupportsFloat):
-            raise TypeError("the command returns no number that could be optimized")
+            raise TypeError("the command returns no number to optimize")
         return float(self.value)
 
 

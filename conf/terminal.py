@@ -53,9 +53,9 @@ class Lines(Progress):
         if time.monotonic() < self._due and not task.finished:
             return
         self._due = time.monotonic() + SECONDS_BETWEEN_LINES
-        left = f", {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        time_left = f", {task.time_remaining:.0f} s left" if task.time_remaining else ""
         total = f"{task.total:.0f}" if task.total else "?"
-        line = f"{task.description}: {task.completed:.0f} of {total}{left}"
+        line = f"{task.description}: {task.completed:.0f} of {total}{time_left}"
         self.console.print(line, soft_wrap=True, highlight=False)
 
 

@@ -48,7 +48,7 @@ class Canary:
     def fault(self) -> str:
         """What is wrong with the answer; empty without a fault."""
         if not self.answer.strip():
-            return f"it says nothing when asked {self.prompt!r}"
+            return f"the answer to {self.prompt!r} is empty"
         if self.differs and not self.surprise <= MOST_SURPRISE:  # true for NaN, too
             return (
                 f"asked {self.prompt!r} it says {self.answer!r}; when it was made it said "

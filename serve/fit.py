@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -18,7 +17,7 @@ from conf.models import (
     read_config,
     required_int,
 )
-from conf.schema.load import PARALLEL
+from conf.schema.load import PARALLEL, EngineOptions
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.tensors import tensors
 
@@ -48,7 +47,7 @@ class Fit:
     """GPU memory that other programs use."""
 
 
-def fit(folder: Path, options: dict[str, Any]) -> Fit:
+def fit(folder: Path, options: EngineOptions) -> Fit:
     """Raises where the weights or a useful cache do not fit."""
     config = read_config(folder)
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
@@ -79,7 +78,7 @@ def fit(folder: Path, options: dict[str, Any]) -> Fit:
     return Fit(weights, cache, _tokens(cache, token_bytes), limit, share, total - free)
 
 
-def _weights_gib(folder: Path, options: dict[str, Any]) -> float:
+def _weights_gib(folder: Path, options: EngineOptions) -> float:
     """Memory of the weights in the engine: plain numbers in its own type, others as stored."""
     float_bytes = 4 if options.get("dtype") == "float32" else 2
     return sum(tensor.held_bytes(float_bytes) for tensor in tensors(folder).values()) / GIB
@@ -100,7 +99,7 @@ def _tokens(cache_gib: float, token_bytes: float) -> int:
     return int(cache_gib * GIB / token_bytes) // BLOCK * BLOCK
 
 
-def kv_token_bytes(config: Mapping[str, object], options: dict[str, Any]) -> float:
+def kv_token_bytes(config: Mapping[str, object], options: EngineOptions) -> float:
     """Bytes of cache for each token of context on each GPU."""
     values = kv_values_per_token(config, int(options.get("tensor_parallel_size", 1)))
     quantization = quantization_of(config)
@@ -111,7 +110,7 @@ def kv_token_bytes(config: Mapping[str, object], options: dict[str, Any]) -> flo
     return float(values * (4 if options.get("dtype") == "float32" else 2))
 
 
-def check_parallel(folder: Path, options: dict[str, Any]) -> None:
+def check_parallel(folder: Path, options: EngineOptions) -> None:
     """Raises where a split would cut a head or a group, or needs more GPUs than there are."""
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
     config = read_config(folder)

@@ -2,9 +2,8 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
-from conf.schema.load import EngineConfig
+from conf.schema.load import EngineConfig, EngineOptions
 from serve.engine.launch import on_cpu, options
 from serve.fit import SHARE, Fit
 from serve.resolving import ServedCheckpoint
@@ -14,7 +13,7 @@ from serve.resolving import ServedCheckpoint
 class ChosenOptions:
     """Options of vLLM and the reasons for them."""
 
-    options: dict[str, Any]
+    options: EngineOptions
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -47,7 +46,7 @@ def choose_options(engine: EngineConfig, served: ServedCheckpoint, memory: Fit) 
         chosen.reasons["gpu_memory_utilization"] = (
             f"{memory.taken_gib:.1f} GiB of the GPU are taken by others"
             if memory.share < SHARE
-            else "the rest is for what else runs on the card"
+            else "the rest is for other programs on the GPU"
         )
     return chosen
 

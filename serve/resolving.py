@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from conf.errors import bad_input, unknown
 from conf.hardware import cpu_name, resolve_gpu
 from conf.models import ORIGINAL, is_hub_id
 from conf.process.running import call_one
 from conf.schema.commands import ModelConfig, ServeConfig
+from conf.schema.load import EngineOptions
 from evaluate.report.programs import RECOMMEND, ServeRequest
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import published
@@ -24,7 +24,7 @@ class ServedCheckpoint:
     """The model name in the API."""
     why: str = ""
     """Why it was recommended; empty where it was not."""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: EngineOptions = field(default_factory=dict)
     """The vLLM options it was measured with."""
     reasons: dict[str, str] = field(default_factory=dict)
 

@@ -64,7 +64,7 @@ def serve(config: ServeConfig) -> None:
     check_port(config.host, config.port)
     if key:
         os.environ[API_KEY] = key
-        say(f"every route asks for the key, but {' and '.join(OPEN)}")
+        say(f"every route requires the key, except {' and '.join(OPEN)}")
     Watch(config, served, chosen, command).run()
 
 
@@ -143,11 +143,11 @@ def stop_signals() -> Iterator[Signals]:
         signals.stops += 1
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, count) for number in numbers}
+    earlier_handlers = {number: signal.signal(number, count) for number in numbers}
     try:
         yield signals
     finally:
-        for number, handler in before.items():
+        for number, handler in earlier_handlers.items():
             signal.signal(number, handler)
 
 
@@ -268,7 +268,7 @@ class Watch:
 
     def _judge(self, canary: Canary) -> None:
         if canary.fault and self.config.canary == "check":
-            raise gate_failed(f"{canary.fault}; canary=warn serves it all the same")
+            raise gate_failed(f"{canary.fault}; canary=warn serves it anyway")
         if canary.fault:
             say(f"warning: {canary.fault}")
         elif canary.differs:
@@ -276,7 +276,7 @@ class Watch:
         elif canary.expected:
             say(f"canary: {canary.likeness:.0%} of the words that it said when it was made")
         else:
-            say("canary: it answers; there is no earlier answer to compare with")
+            say("canary: it answers; there is no recorded answer to compare with")
 
     def _say_address(self, seconds: float) -> None:
         say(f"ready after {seconds:.0f} s: {self.url}/v1, beside it /health, /ready and /metrics")

@@ -149,14 +149,14 @@ def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError
     faults = error.errors(include_url=False, include_context=False)
     fault = faults[0]
     key = _key(fault["loc"], content, fault["type"] == "missing")
-    others = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+    more_faults = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
     reason = fault["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if fault["type"] == "missing":
-        return bad_input(f"{where}: there is no {key}{others}")
+        return bad_input(f"{where}: there is no {key}{more_faults}")
     if not key:
-        return bad_input(f"{where}: {' '.join(reason.split())}{others}")
+        return bad_input(f"{where}: {' '.join(reason.split())}{more_faults}")
     return bad_input(
-        f"{where}: {key} is {shown(fault['input'])}; {' '.join(reason.split())}{others}"
+        f"{where}: {key} is {shown(fault['input'])}; {' '.join(reason.split())}{more_faults}"
     )
 
 

@@ -79,8 +79,8 @@ class Fp8(StoredFormat):
             return KernelSupport(True, summary, instead)
         if machine.capability >= ADA:
             return KernelSupport(True, "CutlassFP8ScaledMM")
-        here = f"compute capability {machine.capability:g}"
-        summary = f"weight-only Marlin, since {here} multiplies no FP8 ({ADA:g} does)"
+        capability = f"compute capability {machine.capability:g}"
+        summary = f"weight-only Marlin, since {capability} multiplies no FP8 ({ADA:g} does)"
         return KernelSupport(True, summary, instead)
 
 

@@ -61,13 +61,15 @@ class Nvfp4(StoredFormat):
         return KernelSupport(True, "native FP4" if is_native else "weight-only Marlin")
 
 
-def _group_refusal(part: str, args: QuantArgs) -> Refusal | None:
+def _group_refusal(tensor_kind: str, args: QuantArgs) -> Refusal | None:
     if args.strategy != "tensor_group":
-        return Refusal(part, "strategy", "4-bit floats are NVFP4, with strategy tensor_group")
+        return Refusal(
+            tensor_kind, "strategy", "4-bit floats are NVFP4, with strategy tensor_group"
+        )
     if args.group_size != GROUP_SIZE:
-        return Refusal(part, "group_size", f"NVFP4 has groups of {GROUP_SIZE}")
+        return Refusal(tensor_kind, "group_size", f"NVFP4 has groups of {GROUP_SIZE}")
     if args.scale_type != "fp8":
-        return Refusal(part, "scale_type", "NVFP4 has fp8 scales")
+        return Refusal(tensor_kind, "scale_type", "NVFP4 has fp8 scales")
     return None
 
 

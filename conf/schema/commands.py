@@ -37,7 +37,7 @@ class PackageSource:
     file: str = MISSING
     """The GGUF file inside the wheel."""
     special_tokens: dict[str, str] = field(default_factory=dict)
-    """Tokens whose roles the GGUF file does not say."""
+    """Special tokens whose roles are not in the GGUF file."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class ModelConfig:
     """The model to quantize, measure or serve."""
 
     name: str | None = None
-    """What results and checkpoints call it; from the folder or hub id if not given."""
+    """Its name in results and checkpoints; by default from the folder or hub id."""
     id: str | None = None
     """Hub id, as org/name."""
     revision: str = "main"
@@ -71,7 +71,7 @@ class ModelConfig:
     seed: int = field(default=0, metadata=within(0, SEED_MOST))
     """Seed of random or locally trained weights."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model. Off unless asked for by name."""
+    """Run Python code that comes with the model. Off by default."""
     architecture: Architecture | None = None
     """Dimensions; read from config.json for a folder or an unlisted hub id."""
     package: PackageSource | None = None
@@ -143,33 +143,33 @@ class CalibrationConfig(TextSource):
     seed: int = field(default=0, metadata=within(0, SEED_MOST))
     """Seed of the choice of documents."""
     allow_fewer: bool = False
-    """Go on with fewer samples than asked for, instead of stopping."""
+    """Go on where the text has fewer samples, instead of stopping."""
 
 
 @dataclass
 class AccuracyConfig:
-    """What is asked about accuracy beside speed."""
+    """How accuracy is measured, beside speed."""
 
     kind: str = field(default="none", metadata=choices(*ACCURACIES))
-    """none, quick (how near checkpoints stay to the original, token by token), lm_eval (tasks of
-    EleutherAI's harness, question by question), or sensitivity (which layers pay for a recipe's
-    format)."""
+    """none, quick (divergence of checkpoints from the original, token by token), lm_eval (tasks of
+    EleutherAI's harness, question by question), or sensitivity (which layers lose most in a
+    recipe's format)."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
     tokens: int = field(default=16384, metadata=within(2, 10**9))
-    """Tokens to judge."""
+    """Tokens of text to evaluate."""
     window: int = field(default=512, metadata=within(2, TOKENS_MOST))
-    """Tokens the model sees at once."""
+    """Tokens in one window of context."""
     likely: int = field(default=64, metadata=within(1, 2**20))
-    """Most likely tokens that are compared at every position."""
+    """Number of most likely tokens that are compared at each position."""
     continuations: int = field(default=8, metadata=within(0, 10**6))
-    """Openings that are continued greedily."""
+    """Prompts that are continued greedily."""
     continued_tokens: int = field(default=48, metadata=within(1, TOKENS_MOST))
     """Tokens of each continuation."""
     seed: int = field(default=0, metadata=within(0, SEED_MOST))
     """Seed of the choice of text, of few-shot examples and of the intervals."""
     min_recovery: float | None = field(default=None, metadata=above(0, 1))
-    """A gate: exit 4 where less of the original's quality is left, as 0.99."""
+    """Gate: exit 4 where the recovery, the share of the original's quality, is lower, as 0.99."""
     tasks: list[str] = field(default_factory=list, metadata=not_empty())
     """For lm_eval: names of the harness's tasks or groups, or YAML files that describe one."""
     fewshot: int | None = field(default=None, metadata=within(0, 1000))
@@ -209,7 +209,7 @@ class QuantizeConfig:
     batch_size: int = field(default=8, metadata=within(1, 65536))
     """Calibration sequences in one forward pass."""
     prompt: str = "What is the capital of France?"
-    """What the finished checkpoint is asked, and its answer kept."""
+    """Prompt for the finished checkpoint; the answer is recorded for serve's canary."""
 
     def __post_init__(self) -> None:
         for pattern in self.ignore:
@@ -222,13 +222,13 @@ class QuantizeConfig:
         if self.group_size not in (None, AUTO):
             self._check_group_size(str(self.group_size))
 
-    def _check_group_size(self, given: str) -> None:
+    def _check_group_size(self, text: str) -> None:
         try:
-            size = int(given)
+            size = int(text)
         except ValueError:
-            raise ValueError(f"group_size={given}: give a whole number, or auto") from None
+            raise ValueError(f"group_size={text}: give a whole number, or auto") from None
         if size not in GROUP_SIZE:
-            raise ValueError(f"group_size={given}: must be {GROUP_SIZE}")
+            raise ValueError(f"group_size={text}: must be {GROUP_SIZE}")
 
 
 @dataclass
@@ -249,19 +249,19 @@ class EvaluateConfig:
     recipes: list[str] | None = None
     """For weights=random or accuracy=sensitivity: the recipes to measure."""
     original: bool = True
-    """For weights=random: the original, too; false where another command measures it."""
+    """For weights=random: measure the original, too."""
     results: str = field(default="results.jsonl", metadata=not_empty())
-    """The file that runs are added to; runs that stand there already are not measured again."""
+    """The file that runs are added to; runs that it already holds are not measured again."""
     force: bool = False
-    """Measure everything again; the older runs stay in the file and no longer count."""
+    """Measure everything again; older runs stay in the file but no longer count."""
     repeats: int = field(default=5, metadata=within(1, 10000))
-    """Timed runs of each scenario in one start of the engine, after one that warms up."""
+    """Timed runs of each scenario in one start of the engine, after one warm-up run."""
     starts: int = field(default=1, metadata=within(1, 100))
-    """Starts of the engine for each checkpoint, in turns (A B A B). One start is a quick look; two
-    or more measure what starts differ by."""
+    """Starts of the engine for each checkpoint, in turns (A B A B). Two or more measure how much
+    starts differ."""
     side_by_side: int = field(default=1, metadata=within(1, 16))
-    """Engines that are loaded together, where they fit on the GPU, and measured one at a time:
-    saves most of the time that starts take. Peak memory and the time to start are not measured."""
+    """Engines that are loaded together, where they fit on the GPU, and measured one at a time.
+    Saves most of the start time. Peak memory and start time are not measured."""
     profile: bool = False
     """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
@@ -333,7 +333,7 @@ class ServeConfig:
     api_key_file: str | None = None
     """A file whose first line is the key that clients must send; or set VLLM_API_KEY."""
     canary: str = field(default="check", metadata=choices("check", "warn", "off"))
-    """check: stop where the first answer is not like the one kept at quantizing; warn, or off."""
+    """check: stop where the first answer is unlike the one of quantize; warn, or off."""
     restart: str = field(default="never", metadata=choices("never", "on-failure"))
     """on-failure: start again when the engine dies, after a pause that grows."""
     drain_s: float = field(default=30.0, metadata=within(0, 86400))

@@ -5,6 +5,7 @@ Hydra's own error about a wrong type often names neither the key nor the file.
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import MISSING
@@ -37,7 +38,7 @@ def check_named(file: YamlFile, schema: type[Any]) -> None:
             _check_value(file, (name,), value, schema)
 
 
-def _check_mapping(file: YamlFile, keys: Keys, values: dict[str, Any], schema: Any) -> None:
+def _check_mapping(file: YamlFile, keys: Keys, values: Mapping[str, object], schema: Any) -> None:
     hints = typing.get_type_hints(schema)
     for name, value in values.items():
         if name not in hints:

@@ -10,26 +10,28 @@ from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, choices, w
 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 ENGINES = ("vllm", "vllm_server", "transformers")
+EngineOptions = dict[str, Any]
+"""The engine's own options by name. The engine declares their types."""
 
 
 @dataclass
 class ScenarioConfig:
-    """One load: a batch that starts at once, or requests that keep coming."""
+    """One workload: a batch that starts at once, or requests over time."""
 
     input_tokens: int = field(default=MISSING, metadata=within(1, TOKENS_MOST))
     """Tokens in each prompt."""
     output_tokens: int = field(default=MISSING, metadata=within(1, TOKENS_MOST))
     """Tokens in each answer."""
     batch: int | None = field(default=None, metadata=within(1, 10**6))
-    """Requests that start at once; null for a load that lasts."""
+    """Requests that start at once; null for a sustained workload."""
     concurrency: int | None = field(default=None, metadata=within(1, 10**6))
-    """Closed loop: clients, each asking again as soon as it has its answer."""
+    """Closed loop: clients, each of which sends its next request after its answer."""
     rate: float | None = field(default=None, metadata=above(0, 1e6))
     """Open loop: requests a second that arrive at random (Poisson) times."""
     requests: int | None = field(default=None, metadata=within(1, 10**7))
-    """Requests in a load that lasts."""
+    """Requests in a sustained workload."""
     ttft_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
-    """A request of a lasting load counts as good if its first token comes within this time."""
+    """A request of a sustained workload counts as good if its first token comes in this time."""
     tpot_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
     """And if the following tokens take no longer than this each, in the mean."""
 
@@ -45,7 +47,7 @@ class ScenarioConfig:
 
     @property
     def is_sustained(self) -> bool:
-        """Whether requests keep coming."""
+        """Whether requests arrive over time, not all at once."""
         return self.batch is None
 
     @property
@@ -66,7 +68,7 @@ class EngineConfig:
     kind: str = field(default="vllm", metadata=choices(*ENGINES))
     """vllm (in a process of its own), vllm_server (over HTTP) or transformers."""
     dtype: str = "auto"
-    """Number type of what is not quantized; auto is the checkpoint's where the device has it."""
+    """Number type of unquantized tensors; auto is the checkpoint's where the device has it."""
     max_model_len: int | None = field(default=None, metadata=within(1, TOKENS_MOST))
     """Longest context; null is what the scenarios need."""
     enforce_eager: bool | None = None
@@ -75,7 +77,7 @@ class EngineConfig:
     """For vllm_server: a server that is already running, as http://HOST:PORT."""
     allow_missing_kv_scales: bool = False
     """Let an FP8 KV cache run with scales of 1 where the checkpoint has none."""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: EngineOptions = field(default_factory=dict)
     """Any further option of the engine; `engine.NAME=VALUE` puts it here."""
 
     def __post_init__(self) -> None:
@@ -83,19 +85,19 @@ class EngineConfig:
             raise ValueError(f"engine.url goes with engine=vllm_server, not with {self.kind}")
 
 
-def gpus_of(options: dict[str, Any]) -> int:
+def gpus_of(options: EngineOptions) -> int:
     """How many GPUs an engine with these options takes."""
     return math.prod(int(options.get(name, 1)) for name in PARALLEL)
 
 
 @dataclass
 class GpuConfig:
-    """The accelerator and what its maker says of it; peak rates are for dense products."""
+    """The accelerator and its published specifications; peak rates are for dense products."""
 
     name: str | None = None
-    """Its name as the driver gives it, or null to look."""
+    """Its name as the driver gives it, or null to detect it."""
     compute_capability: float | None = field(default=None, metadata=above(0, 100))
-    """Of NVIDIA's architectures: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell."""
+    """Compute capability: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell."""
     memory_gib: float | None = field(default=None, metadata=above(0, 1e6))
     """Memory on the card."""
     bandwidth_gb_s: float | None = field(default=None, metadata=above(0, 1e7))

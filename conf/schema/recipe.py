@@ -55,7 +55,7 @@ class NumberFormat:
     symmetric: bool = True
     """Without a zero point."""
     dynamic: bool = False
-    """Scales computed as the tokens come (activations)."""
+    """Scales computed for each token (activations)."""
     scale_type: str | None = field(default=None, metadata=choices(*SCALE_TYPES))
     """Number type of the scales: fp8, or null for the model's own."""
 
@@ -108,7 +108,7 @@ class RecipeConfig:
     """
 
     name: str = MISSING
-    """What checkpoints and results call it; the file's name if not given."""
+    """Its name in checkpoints and results; by default the file's name."""
     file: str | None = field(default=None, metadata=not_empty())
     """A recipe.yaml of llm-compressor, to be run as it is instead of the steps below."""
     description: str = ""

@@ -11,24 +11,24 @@ SHARE = above(0, 1e9)
 
 @dataclass
 class TargetsConfig:
-    """What a checkpoint must keep to be recommended; null asks for nothing."""
+    """Limits that a checkpoint must meet to be recommended; null is no limit."""
 
     ttft_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
-    """Longest time to the first token; of a batch its last request's, of a server's load the
-    99th percentile."""
+    """Longest time to the first token: of the last request in a batch, or the 99th percentile of a
+    sustained workload."""
     tpot_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
     """Longest time for each token after the first."""
     min_recovery: float | None = field(default=None, metadata=above(0, 1))
-    """Least share of the original's quality, as 0.99; null refuses what was judged a loss."""
+    """Lowest recovery (share of the original's quality), as 0.99; null refuses a judged loss."""
     max_memory_gib: float | None = field(default=None, metadata=above(0, 1e6))
-    """Most memory for weights, graphs and the load's own KV cache."""
+    """Most memory for weights, graphs and the workload's own KV cache."""
     allow_unjudged: bool = False
     """Recommend a checkpoint even if its accuracy was not judged and that of others was."""
 
 
 @dataclass
 class ReportConfig:
-    """Writes report.md and report.html from results: what to serve, and how sure that is."""
+    """Writes report.md and report.html from results: what to serve, and how certain that is."""
 
     results: list[str] = field(default_factory=lambda: ["results.jsonl"], metadata=not_empty())
     """Files of results."""
@@ -36,8 +36,8 @@ class ReportConfig:
     """Folder for report.md, report.html and the plots."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
     mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
-    """Shares of the service's time by scenario, as mix.interactive=0.6; empty is every standard
-    scenario alike."""
+    """Shares of the service's time by scenario, as mix.interactive=0.6; empty is equal
+    shares of every standard scenario."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not ranked."""
 
@@ -55,7 +55,7 @@ class CompareConfig:
     checkpoints: list[str] | None = None
     """Two checkpoints to compare within the results; null compares two files."""
     value: str = "latency_s"
-    """What is compared; smaller has to be better."""
+    """The metric to compare, of which smaller is better."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not judged."""
 

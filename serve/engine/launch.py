@@ -17,7 +17,7 @@ from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
 from conf.process.running import call_one
 from conf.schema.commands import ModelConfig
-from conf.schema.load import EngineConfig
+from conf.schema.load import EngineConfig, EngineOptions
 from quantize.checkpoint.manifest import published
 from quantize.programs import FETCH
 from serve.engine.client import API_KEY
@@ -36,11 +36,11 @@ JSON_LISTS = ("allowed_origins", "allowed_methods", "allowed_headers")
 # Options that would bypass a check, or that every user could read in the process list.
 RESERVED = {
     "model": "say what to serve with checkpoint= or model=",
-    "served_model_name": "clients call it by the model's name",
+    "served_model_name": "clients use the model's name",
     "host": "give host=",
     "port": "give port=",
     "uds": "the server listens on a port",
-    "middleware": "it is what asks for the key",
+    "middleware": "it checks the key",
     "root_path": "the server has no prefix",
     "api_key": f"everybody here could read it; set {API_KEY} instead",
     "hf_token": "everybody here could read it; set HF_TOKEN instead",
@@ -76,13 +76,13 @@ def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> 
     return checkpoints[-1]
 
 
-def options(engine: EngineConfig) -> dict[str, Any]:
+def options(engine: EngineConfig) -> EngineOptions:
     """vLLM's options: the requested ones, and this machine's defaults for the rest."""
     dtype = engine.dtype
     if dtype == "auto" and on_cpu() and not cpu_has_bf16():
         dtype = "float32"
     eager = on_cpu() if engine.enforce_eager is None else engine.enforce_eager
-    chosen: dict[str, Any] = {"dtype": dtype, "enforce_eager": eager}
+    chosen: EngineOptions = {"dtype": dtype, "enforce_eager": eager}
     if engine.max_model_len:
         chosen["max_model_len"] = engine.max_model_len
     known = known_options() if engine.options else {}
@@ -122,7 +122,7 @@ def known_options() -> dict[str, str]:
         if (root / file).is_file():
             types |= _field_types(root / file, classes)
     if not types:
-        raise world_fault(f"{root}: this vLLM keeps its options where they are not known")
+        raise world_fault(f"{root}: cannot find the options of this vLLM version")
     return {name: kind for name, kind in types.items() if name not in RESERVED}
 
 
@@ -148,7 +148,7 @@ def environment(settings: Mapping[str, Any] | None = None) -> dict[str, str]:
 
 
 def server_command(
-    folder: Path, settings: dict[str, Any], host: str, port: int, name: str
+    folder: Path, settings: EngineOptions, host: str, port: int, name: str
 ) -> list[str]:
     """The command line of the server. It runs the module, because `vllm serve` fails on the other
     distribution name of vLLM's CPU build."""
@@ -184,7 +184,7 @@ def server_environment(settings: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def running_server(
-    folder: Path, settings: dict[str, Any], name: str, log: Path
+    folder: Path, settings: EngineOptions, name: str, log: Path
 ) -> Iterator[ServerProcess]:
     """Starts vLLM's server on a free port of this machine, yields it once it answers, and leaves
     no process behind."""
