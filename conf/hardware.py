@@ -21,7 +21,7 @@ GPU_FILES = Path(__file__).parent / "gpu"
 
 @cache
 def cpu_has_bf16() -> bool:
-    """Whether the CPU multiplies bf16 itself; float32 can be 300 times faster where it does not."""
+    """Whether the CPU has bf16 products; without them float32 can be 300 times faster."""
     return bool(BF16_FLAGS & _cpu_flags())
 
 

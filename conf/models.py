@@ -18,7 +18,7 @@ from conf.schema.commands import ModelConfig
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 ORIGINAL = "original"
-SHAPES = "tensors.json"  # shapes of a described checkpoint's tensors, which has no weights
+SHAPES = "tensors.json"  # tensor shapes of a described checkpoint, which has no weights
 READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 3
 MADE_UP = "made_up"  # how weights are to be made up, in the config of a described checkpoint
@@ -28,7 +28,7 @@ CACHED_FORMAT = 1  # raise it when models of the same config are made differentl
 
 
 def is_made_here(model: ModelConfig) -> bool:
-    """Whether the folder is one that Quantline fills itself: random, trained here, or converted."""
+    """Whether Quantline makes the model itself: random, trained here, or converted."""
     if model.path:
         return False
     return model.weights == "random" or model.training is not None or model.package is not None
@@ -77,8 +77,8 @@ class _ConfigFields(Fields):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A model folder's config.json, with the fields of its text part at the top level; complains
-    by file and key about what is missing, of the wrong type or out of range."""
+    """A model folder's config.json, with the fields of its text part at the top level. Raises,
+    with file and key, for a field that is missing, of the wrong type or out of range."""
     path = folder / CONFIG
     content = read_object(path)
     validated(_ConfigFields, content, str(path))
@@ -131,7 +131,7 @@ def is_hub_id(entry: str) -> bool:
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Whether the model's tokenizer knows how to write out a chat."""
+    """Whether the model's tokenizer has a chat template."""
     if any((folder / name).is_file() for name in TEMPLATE_FILES):
         return True
     try:

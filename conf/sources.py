@@ -61,7 +61,7 @@ def check_file(path: Path, group: str) -> None:
 
 
 def _check_defaults(file: YamlFile, chain: list[str]) -> None:
-    """A recipe builds on recipes that exist, and never on itself."""
+    """Raises where a recipe builds on one that does not exist, or on itself."""
     entries = (file.content or {}).get("defaults", [])
     if not isinstance(entries, list):
         raise file.error(("defaults",), f"{entries!r}: must be a list of recipes, as [NAME]")

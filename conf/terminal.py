@@ -94,7 +94,7 @@ def chatter_to(log_file: Path) -> Iterator[Console]:
     sys.stderr.flush()
     terminal, output = os.dup(2), os.dup(1)
     with (
-        _naming(log_file),
+        _naming_log(log_file),
         os.fdopen(terminal, "w", encoding="utf-8") as screen,
         log_file.open("ab") as log,
     ):
@@ -111,7 +111,7 @@ def chatter_to(log_file: Path) -> Iterator[Console]:
 
 
 @contextmanager
-def _naming(log_file: Path) -> Iterator[None]:
+def _naming_log(log_file: Path) -> Iterator[None]:
     """Names the log in an environment error without a file name: libraries print to the log."""
     try:
         yield

@@ -40,7 +40,7 @@ class Fit:
     context: int
     """Tokens of one request that the cache holds."""
     limit: int
-    """Tokens that the model was made for."""
+    """The model's longest context, in tokens."""
     share: float | None
     """The share of a GPU's memory that the engine may use; None on a CPU."""
     taken_gib: float = 0.0
@@ -148,7 +148,7 @@ def _check_heads(folder: Path, config: Mapping[str, object], gpus: int) -> None:
 
 
 def _check_groups(folder: Path, config: Mapping[str, object], gpus: int) -> None:
-    """Layers that are split along their inputs must be cut between groups of columns."""
+    """Raises where a layer that is split along its inputs would be cut inside a group."""
     quantization = quantization_of(config)
     heads = required_int(config, "num_attention_heads")
     inner_width = required_int({"intermediate_size": 0, **config}, "intermediate_size")

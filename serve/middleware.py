@@ -60,7 +60,7 @@ class ServerMiddleware:
             return await _refuse(scope, send, 401, NO_KEY)
         if path in UNCOUNTED:
             return await self.app(scope, receive, send)
-        if self._is(DRAINING):
+        if self._has_state(DRAINING):
             return await _refuse(scope, send, 503, "the server is stopping")
         self.running += 1
         if path in EMPTY_ENDS:
@@ -91,19 +91,19 @@ class ServerMiddleware:
         scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         return scheme.lower() == "bearer" and secrets.compare_digest(_digest(token), self.key)
 
-    def _is(self, state: str) -> bool:
+    def _has_state(self, state: str) -> bool:
         """Whether the watching program has set this state; without one, the server is ready."""
         if self.state is None:
             return state == READY
         return (self.state / state).exists()
 
     async def _ready(self, scope: Scope, send: Send) -> None:
-        if self._is(ABORTING):
+        if self._has_state(ABORTING):
             if not self.is_aborting:
                 self.is_aborting, self.aborted = True, self.running
             await _abort_all(scope)
-        draining = self._is(DRAINING)
-        is_ready = self._is(READY) and not draining
+        draining = self._has_state(DRAINING)
+        is_ready = self._has_state(READY) and not draining
         answer = ReadyAnswer(
             ready=is_ready,
             draining=draining,

@@ -47,7 +47,7 @@ def serve(config: ServeConfig) -> None:
     served = resolve(config)
     if served.why:
         say(f"{config.results}: {served.why}")
-    _check(served.folder, config)
+    _check_servable(served.folder, config)
     memory = fit(served.folder, options(config.engine) | served.options | config.engine.options)
     chosen = choose_options(config.engine, served, memory)
     check_parallel(served.folder, chosen.options)
@@ -105,7 +105,7 @@ def _shell_expression(key_file: str) -> str:
     return f"$(head -n1 {shlex.quote(_absolute_path(key_file))})"
 
 
-def _check(folder: Path, config: ServeConfig) -> None:
+def _check_servable(folder: Path, config: ServeConfig) -> None:
     """Checks the checkpoint, and that its format runs on this machine."""
     check(folder, folder, config.engine)
     here, requested = resolve_gpu(GpuConfig()), config.gpu
@@ -263,10 +263,10 @@ class Watch:
             raise server.death()
         if failure is not None:
             raise failure
-        self._judge(pending.result())
+        self._report_canary(pending.result())
         return True
 
-    def _judge(self, canary: Canary) -> None:
+    def _report_canary(self, canary: Canary) -> None:
         if canary.fault and self.config.canary == "check":
             raise gate_failed(f"{canary.fault}; canary=warn serves it anyway")
         if canary.fault:

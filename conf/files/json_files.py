@@ -39,7 +39,7 @@ def check_regular(path: Path) -> None:
 
 
 def _check_link(path: Path) -> None:
-    """A hub cache links its snapshots to blobs beside them; other links stay in the folder."""
+    """Raises for a link out of the folder, except into the blobs of a hub cache."""
     target = Path(os.path.realpath(path))
     root = Path(os.path.realpath(path.parent))
     if not any(target.is_relative_to(allowed) for allowed in (root, root.parent.parent / "blobs")):
@@ -80,9 +80,9 @@ def read_object(path: Path) -> dict[str, Any]:
 def parse_object(text: str, where: str) -> dict[str, Any]:
     """The JSON object in a text: no key twice, every number finite, every string valid Unicode."""
     try:
-        content = json.loads(text, object_pairs_hook=_object)
+        content = json.loads(text, object_pairs_hook=_object_without_repeats)
         if not isinstance(content, dict):
-            raise bad_input(f"{where}: holds {_kind(content)}, a JSON object is expected")
+            raise bad_input(f"{where}: holds {_type_text(content)}, a JSON object is expected")
         _check_values(content, where, "")
     except json.JSONDecodeError as error:
         raise bad_input(f"{where}:{error.lineno}: no JSON ({error.msg})") from error
@@ -95,7 +95,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     return content
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
@@ -148,7 +148,7 @@ def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError
     """A validation error as one message."""
     faults = error.errors(include_url=False, include_context=False)
     fault = faults[0]
-    key = _key(fault["loc"], content, fault["type"] == "missing")
+    key = _key_path(fault["loc"], content, fault["type"] == "missing")
     more_faults = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
     reason = fault["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if fault["type"] == "missing":
@@ -160,7 +160,7 @@ def mismatch(error: ValidationError, content: Any, where: str) -> QuantlineError
     )
 
 
-def _key(location: tuple[int | str, ...], content: Any, is_missing: bool) -> str:
+def _key_path(location: tuple[int | str, ...], content: Any, is_missing: bool) -> str:
     """The key's path in the file. pydantic mixes in names of the types that it tried."""
     keys = []
     for number, key in enumerate(location):
@@ -184,7 +184,7 @@ def shown_path(path: Path) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _kind(value: Any) -> str:
+def _type_text(value: Any) -> str:
     return {list: "a list", str: "a string", type(None): "null"}.get(type(value), "no object")
 
 

@@ -53,10 +53,10 @@ class YamlFile:
 
 def read(path: Path) -> YamlFile:
     """The file's content; raises, with file and line, where it is no plain YAML."""
-    text = _text(path)
+    text = _read_text(path)
     try:
         node = yaml.compose(text, _Loader)
-        lines = dict(_lines(path, node)) if node is not None else {}
+        lines = dict(_key_lines(path, node)) if node is not None else {}
         return YamlFile(path, yaml.load(text, _Loader), lines)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -68,7 +68,7 @@ def read(path: Path) -> YamlFile:
         raise bad_input(f"{path}: no YAML ({reason})") from error
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         raise bad_input(f"{path}: there is no such file")
     if path.stat().st_size > BYTES_MOST:
@@ -79,7 +79,7 @@ def _text(path: Path) -> str:
         raise bad_input(f"{path}: no UTF-8 text (byte {error.start})") from error
 
 
-def _lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
+def _key_lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
     """The line of every key, aliases unfolded; bounded, so that no alias grows without end."""
     entries = 0
     open_nodes: list[tuple[Keys, yaml.Node]] = [((), root)]
@@ -92,14 +92,14 @@ def _lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
         if len(keys) > DEPTH_MOST:
             raise bad_input(f"{path}:{line}: nested more than {DEPTH_MOST} deep")
         if isinstance(node, yaml.MappingNode):
-            yield from _mapping(path, keys, node, open_nodes)
+            yield from _mapping_lines(path, keys, node, open_nodes)
         elif isinstance(node, yaml.SequenceNode):
             for number, child in enumerate(node.value):
                 yield (*keys, number), child.start_mark.line + 1
                 open_nodes.append(((*keys, number), child))
 
 
-def _mapping(
+def _mapping_lines(
     path: Path, keys: Keys, node: yaml.MappingNode, open_nodes: list[tuple[Keys, yaml.Node]]
 ) -> Iterator[tuple[Keys, int]]:
     seen: dict[str, int] = {}

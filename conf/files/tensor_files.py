@@ -133,7 +133,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 
 def _check_layout(path: Path, entries: dict[str, _Entry], size: int, start: int) -> None:
-    """The tensors fill the file without gaps, each with the bytes that its shape needs."""
+    """Raises where the tensors leave gaps in the file, or one has not the bytes of its shape."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         first, last = entry.data_offsets

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from conf.formats.quant_args import DYNAMIC, FLOAT, STATIC, QuantArgs, QuantGroup
 from conf.formats.refusals import (
     Refusal,
-    of_activations,
-    of_weights,
-    scaled_activations,
-    token_or_tensor,
-    unlike_weights,
+    mismatch_refusal,
+    refuse_activations,
+    refuse_weights,
+    scale_refusal,
+    strategy_refusal,
 )
 from conf.formats.stored_format import ADA, KernelSupport, Machine, StoredFormat
 from conf.formats.tensors import NAIVE_QUANTIZED, StoredTensor, activation_tensors, codes, scales
@@ -49,12 +49,12 @@ class Fp8(StoredFormat):
         refused = _weights_refusal(weights, activations is None)
         if refused is not None or activations is None:
             return refused
-        refused = unlike_weights(weights, activations) or scaled_activations(activations)
+        refused = mismatch_refusal(weights, activations) or scale_refusal(activations)
         if refused is not None:
             return refused
         if weights.strategy == "block":
             return _block_activations_refusal(weights, activations)
-        return token_or_tensor(activations)
+        return strategy_refusal(activations)
 
     def code_range(self, weights: QuantArgs) -> tuple[float, float]:
         return -LARGEST, LARGEST
@@ -86,19 +86,21 @@ class Fp8(StoredFormat):
 
 def _weights_refusal(weights: QuantArgs, is_weight_only: bool) -> Refusal | None:
     if weights.scales != STATIC:
-        return of_weights("dynamic", "weights have static scales; use dynamic: false")
+        return refuse_weights("dynamic", "weights have static scales; use dynamic: false")
     if not weights.symmetric:
-        return of_weights("symmetric", "float formats have no zero point; use symmetric: true")
+        return refuse_weights("symmetric", "float formats have no zero point; use symmetric: true")
     if weights.bits != 8:
-        return of_weights("bits", "float weights have 8 bits (FP8) or 4 (NVFP4)")
+        return refuse_weights("bits", "float weights have 8 bits (FP8) or 4 (NVFP4)")
     if weights.strategy not in ("tensor", "channel", "block"):
-        return of_weights("strategy", "FP8 kernels take a scale for each channel, tensor or block")
+        return refuse_weights(
+            "strategy", "FP8 kernels take a scale for each channel, tensor or block"
+        )
     if weights.scale_type is not None:
-        return of_weights("scale_type", "scales of FP8 weights are in the model's own type")
+        return refuse_weights("scale_type", "scales of FP8 weights are in the model's own type")
     blocks = WEIGHT_ONLY_BLOCKS if is_weight_only else BLOCKS
     if weights.strategy == "block" and weights.block_structure not in blocks:
         reason = "FP8 block kernels take blocks of 128 x 128"
-        return of_weights(
+        return refuse_weights(
             "block_structure", reason if is_weight_only else f"{reason}, 64 x 64 or 32 x 32"
         )
     return None
@@ -108,11 +110,13 @@ def _block_activations_refusal(weights: QuantArgs, activations: QuantArgs) -> Re
     assert weights.block_structure is not None
     width = weights.block_structure[1]
     if activations.strategy != "group":
-        return of_activations("strategy", "weights in blocks go with activations in groups")
+        return refuse_activations("strategy", "weights in blocks go with activations in groups")
     if activations.scales != DYNAMIC:
-        return of_activations("dynamic", "activations in groups need dynamic: true")
+        return refuse_activations("dynamic", "activations in groups need dynamic: true")
     if activations.group_size != width:
-        return of_activations("group_size", f"groups are as wide as the weights' blocks, {width}")
+        return refuse_activations(
+            "group_size", f"groups are as wide as the weights' blocks, {width}"
+        )
     return None
 
 

@@ -3,10 +3,10 @@
 from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
 from conf.formats.refusals import (
     Refusal,
-    of_weights,
-    scaled_activations,
-    token_or_tensor,
-    unlike_weights,
+    mismatch_refusal,
+    refuse_weights,
+    scale_refusal,
+    strategy_refusal,
 )
 from conf.formats.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
 from conf.formats.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, integer_tensors
@@ -29,9 +29,9 @@ class Int8(StoredFormat):
         assert activations is not None
         return (
             _weights_refusal(weights)
-            or unlike_weights(weights, activations)
-            or scaled_activations(activations)
-            or token_or_tensor(activations)
+            or mismatch_refusal(weights, activations)
+            or scale_refusal(activations)
+            or strategy_refusal(activations)
         )
 
     def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:
@@ -53,16 +53,16 @@ class Int8(StoredFormat):
 
 def _weights_refusal(weights: QuantArgs) -> Refusal | None:
     if weights.scales != STATIC:
-        return of_weights("dynamic", "weights have static scales; use dynamic: false")
+        return refuse_weights("dynamic", "weights have static scales; use dynamic: false")
     if weights.scale_type is not None:
-        return of_weights("scale_type", "scales of int weights are in the model's own type")
+        return refuse_weights("scale_type", "scales of int weights are in the model's own type")
     if weights.bits != 8:
         reason = "int weights with quantized activations have 8 bits; without activations 2 to 8"
-        return of_weights("bits", reason)
+        return refuse_weights("bits", reason)
     if weights.strategy not in ("tensor", "channel"):
-        return of_weights("strategy", "INT8 kernels take a scale for each channel or tensor")
+        return refuse_weights("strategy", "INT8 kernels take a scale for each channel or tensor")
     if not weights.symmetric:
-        return of_weights("symmetric", "INT8 kernels take symmetric weights")
+        return refuse_weights("symmetric", "INT8 kernels take symmetric weights")
     return None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from conf.formats.quant_args import FLOAT, LOCAL, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import Refusal, of_activations, of_weights, unlike_weights
+from conf.formats.refusals import Refusal, mismatch_refusal, refuse_activations, refuse_weights
 from conf.formats.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
 from conf.formats.tensors import (
     StoredTensor,
@@ -32,13 +32,15 @@ class Nvfp4(StoredFormat):
 
     def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
         if weights.scales != STATIC:
-            return of_weights("dynamic", "weights have static scales; use dynamic: false")
+            return refuse_weights("dynamic", "weights have static scales; use dynamic: false")
         if not weights.symmetric:
-            return of_weights("symmetric", "float formats have no zero point; use symmetric: true")
+            return refuse_weights(
+                "symmetric", "float formats have no zero point; use symmetric: true"
+            )
         refused = _group_refusal("weights", weights)
         if refused is not None or activations is None:
             return refused
-        return unlike_weights(weights, activations) or _activations_refusal(activations)
+        return mismatch_refusal(weights, activations) or _activations_refusal(activations)
 
     def code_range(self, weights: QuantArgs) -> tuple[float, float]:
         return -LARGEST, LARGEST
@@ -75,10 +77,10 @@ def _group_refusal(tensor_kind: str, args: QuantArgs) -> Refusal | None:
 
 def _activations_refusal(activations: QuantArgs) -> Refusal | None:
     if not activations.symmetric:
-        return of_activations("symmetric", "float formats have no zero point")
+        return refuse_activations("symmetric", "float formats have no zero point")
     if activations.scales != LOCAL:
         reason = "NVFP4 activations need local scales; scheme NVFP4 of a recipe.file has them"
-        return of_activations("dynamic", reason)
+        return refuse_activations("dynamic", reason)
     return _group_refusal("activations", activations)
 
 

@@ -15,36 +15,36 @@ class Refusal:
     reason: str
 
 
-def of_weights(field: str, reason: str) -> Refusal:
+def refuse_weights(field: str, reason: str) -> Refusal:
     return Refusal("weights", field, reason)
 
 
-def of_activations(field: str, reason: str) -> Refusal:
+def refuse_activations(field: str, reason: str) -> Refusal:
     return Refusal("activations", field, reason)
 
 
-def unlike_weights(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
+def mismatch_refusal(weights: QuantArgs, activations: QuantArgs) -> Refusal | None:
     """Refuses activations of another type or width than their weights."""
     if activations.type != weights.type:
         reason = f"no kernel multiplies {weights.type} weights with {activations.type} activations"
-        return of_activations("type", reason)
+        return refuse_activations("type", reason)
     if activations.bits != weights.bits:
         reason = f"activations have as many bits as their weights, {weights.bits}"
-        return of_activations("bits", reason)
+        return refuse_activations("bits", reason)
     return None
 
 
-def scaled_activations(activations: QuantArgs) -> Refusal | None:
+def scale_refusal(activations: QuantArgs) -> Refusal | None:
     """Refuses scales that no 8-bit kernel takes."""
     if activations.scale_type is not None:
-        return of_activations("scale_type", "NVFP4 alone has scales of their own type")
+        return refuse_activations("scale_type", "NVFP4 alone has scales of their own type")
     if activations.type == FLOAT and not activations.symmetric:
         reason = "float formats have no zero point; use symmetric: true"
-        return of_activations("symmetric", reason)
+        return refuse_activations("symmetric", reason)
     return None
 
 
-def token_or_tensor(activations: QuantArgs) -> Refusal | None:
+def strategy_refusal(activations: QuantArgs) -> Refusal | None:
     """Refuses strategies that no 8-bit kernel takes: only token and tensor have one."""
     allowed = {("token", DYNAMIC), ("tensor", STATIC)}
     if activations.type == FLOAT:
@@ -53,4 +53,4 @@ def token_or_tensor(activations: QuantArgs) -> Refusal | None:
         return None
     reason = "activations go with strategy token and dynamic: true, or tensor and dynamic: false"
     field = "strategy" if activations.strategy not in ("token", "tensor") else "dynamic"
-    return of_activations(field, reason)
+    return refuse_activations(field, reason)

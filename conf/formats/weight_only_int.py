@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import Refusal, of_weights
+from conf.formats.refusals import Refusal, refuse_weights
 from conf.formats.stored_format import HOPPER, KernelSupport, Machine, StoredFormat
 from conf.formats.tensors import (
     NAIVE_QUANTIZED,
@@ -46,17 +46,17 @@ class WeightOnlyInt(StoredFormat):
 
     def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
         if weights.scales != STATIC:
-            return of_weights("dynamic", "weights have static scales; use dynamic: false")
+            return refuse_weights("dynamic", "weights have static scales; use dynamic: false")
         if weights.scale_type is not None:
-            return of_weights("scale_type", "scales of int weights are in the model's own type")
+            return refuse_weights("scale_type", "scales of int weights are in the model's own type")
         if not 2 <= weights.bits <= 8:
-            return of_weights("bits", "weight-only kernels take int weights of 2 to 8 bits")
+            return refuse_weights("bits", "weight-only kernels take int weights of 2 to 8 bits")
         if weights.strategy not in ("channel", "group"):
             reason = "weight-only kernels take a scale for each channel or group"
-            return of_weights("strategy", reason)
+            return refuse_weights("strategy", reason)
         if weights.group_size is not None and weights.group_size % GROUP_STEP:
             reason = f"weight-only kernels take groups that are multiples of {GROUP_STEP}, as 128"
-            return of_weights("group_size", reason)
+            return refuse_weights("group_size", reason)
         return None
 
     def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from conf.architecture import Architecture
-from conf.schema.checks import plain_name
+from conf.schema.checks import check_plain_name
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
 from conf.schema.ranges import (
     RANGE,
@@ -87,7 +87,7 @@ class ModelConfig:
             )
         if not self.name:
             self.name = self._name_from_source()
-        plain_name("model.name", self.name)
+        check_plain_name("model.name", self.name)
 
     def _name_from_source(self) -> str:
         source = self.path or self.id

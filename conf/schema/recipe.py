@@ -8,7 +8,7 @@ from omegaconf import MISSING
 
 from conf.formats.quant_args import DYNAMIC, STATIC, QuantArgs
 from conf.formats.served import refusal
-from conf.schema.checks import plain_name
+from conf.schema.checks import check_plain_name
 from conf.schema.ranges import Range, choices, documented, not_empty, within
 from conf.schema.steps import (
     Kind,
@@ -137,9 +137,9 @@ class RecipeConfig:
         if self.file:
             path = Path(self.file).expanduser().absolute()
             self.name = path.parent.name if path.stem == "recipe" else path.stem
-            plain_name("recipe.name", self.name)
+            check_plain_name("recipe.name", self.name)
             return  # the file's content is checked when it is read
-        plain_name("recipe.name", self.name)
+        check_plain_name("recipe.name", self.name)
         check_order("recipe.steps", self.steps, self.weights is not None)
         self._check_formats()
         for name in self.steps:

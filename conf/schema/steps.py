@@ -38,15 +38,15 @@ class NoOptions:
 
 
 class StepSchema(Generic[Options]):
-    """An algorithm as recipes name it: its options, its rules, and its place among the others."""
+    """An algorithm as recipes use it: its name, options, rules and order."""
 
     name: str
-    """What recipes call it."""
+    """Its name in recipes."""
     kind: Kind
     options: type[Options]
     """A dataclass. Its fields become options `recipe.NAME.FIELD`."""
     passes: float
-    """Its cost: forward passes of the calibration text that take as long."""
+    """Its cost, as a number of forward passes over the calibration text."""
     needs_text: bool = True
     """Whether it needs calibration text."""
     needs_rounding: bool = False

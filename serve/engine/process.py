@@ -122,7 +122,7 @@ class ServerProcess:
         while time.monotonic() < self.begin + SECONDS_TO_START and is_wanted():
             if self.process.poll() is not None:
                 raise self.death()
-            if self._is_ours():
+            if self._is_this_server():
                 return
             current = self.phase()
             if current != phase:
@@ -237,7 +237,7 @@ class ServerProcess:
         answer = self._ready()
         return before if answer is None or answer.running is None else answer.running
 
-    def _is_ours(self) -> bool:
+    def _is_this_server(self) -> bool:
         """Whether this server answers, not another program on the same port."""
         answer = self._ready()
         return answer is not None and answer.server == self.state.name and self._is_healthy()

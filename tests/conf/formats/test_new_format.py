@@ -22,7 +22,7 @@ from serve.tensors import Tensor
 
 MODULE = '''
 from conf.formats.quant_args import QuantArgs, QuantGroup
-from conf.formats.refusals import of_weights
+from conf.formats.refusals import refuse_weights
 from conf.formats.stored_format import KernelSupport, StoredFormat
 from conf.formats.tensors import Role, StoredTensor
 
@@ -44,7 +44,7 @@ class Ternary(StoredFormat):
         return group.weights is not None and group.weights.bits == 2
 
     def refusal(self, weights, activations):
-        return None if weights.bits == 2 else of_weights("bits", "ternary weights have 2 bits")
+        return None if weights.bits == 2 else refuse_weights("bits", "ternary weights have 2 bits")
 
     def read_other(self, method, content):
         return QuantGroup(method, QuantArgs("ternary", 2, "tensor"), format="ternary-quantized")
