@@ -194,8 +194,8 @@ def _check_patterns(model: Any, scope: StepScope) -> None:
 
 
 def _check_experts(model: Any, name: str) -> None:
-    """Refuses fused experts. transformers keeps a layer's experts in one tensor of three dimensions,
-    which no recipe's pattern matches: the checkpoint would claim to be quantized and would not be."""
+    """Refuses fused experts. transformers keeps a layer's experts in one three-dimensional tensor,
+    which no recipe's pattern matches: the checkpoint would only claim to be quantized."""
     parameters = model.named_parameters()
     fused = [
         parameter_name

@@ -34,8 +34,8 @@ class Verified:
 
     faults: list[str]
     holds_nan: bool
-    """Whether the first fault is a NaN or infinite value. That is a failed quantization; other faults
-    are damaged files."""
+    """Whether the first fault is a NaN or infinite value. That means a failed quantization; other
+    faults mean damaged files."""
 
 
 VERIFY = Program("quantize.checkpoint.verify", VerifyRequest, (Verified,))

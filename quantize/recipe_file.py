@@ -164,7 +164,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _check_order(file: YamlFile, steps: list[str]) -> None:
-    """As for our recipes, except that several modifiers may round at the end, each its own modules."""
+    """As for our recipes, except that several modifiers may round different modules at the end."""
     first_rounding = next(
         (number for number, step in enumerate(steps) if step in ROUNDERS), len(steps)
     )

@@ -12,7 +12,7 @@ Formats = dict[str, dict[str, QuantizationScheme] | list[str] | QuantizationArgs
 
 
 def formats(recipe: RecipeConfig) -> Formats:
-    """Which modules are stored in which format."""
+    """The groups of modules, each with its format, as arguments of a modifier."""
     assert recipe.weights is not None
     groups = {
         "group_0": QuantizationScheme(
