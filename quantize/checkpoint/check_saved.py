@@ -26,9 +26,9 @@ from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
 
-# Mean divergence of the next token between the reloaded checkpoint and the model in memory. Rounding
-# to the original's dtype gives about 1e-6 in float32 and up to 0.02 on a GPU in bf16, where one bit
-# flips the rounding of an activation. A wrong tensor gives far more.
+# Mean divergence of the next token between the reloaded checkpoint and the model in memory.
+# Rounding to the original's dtype gives about 1e-6 in float32 and up to 0.02 on a GPU in bf16,
+# where one bit flips the rounding of an activation. A wrong tensor gives far more.
 MOST_DIVERGENCE = 0.1
 
 
@@ -56,8 +56,8 @@ def prove(
     outcome: Outcome,
     memory_logits: torch.Tensor,
 ) -> Proven:
-    """Raises if the checkpoint has faults, differs from the model in memory, or was not made from the
-    source. `memory_logits`: those of the model in memory."""
+    """Raises if the checkpoint has faults, differs from the model in memory, or was not made from
+    the source. `memory_logits`: those of the model in memory."""
     recipe, trust_code = config.recipe, config.model.trust_remote_code
     with gated(recipe.name):
         requested = requested_recipe(asdict(recipe))
@@ -115,7 +115,7 @@ def _raise_first(recipe: str, faults: list[str]) -> None:
 
 @contextmanager
 def gated(recipe: str) -> Iterator[None]:
-    """Turns bad input into a failed gate: a fault of a checkpoint that we wrote is not the user's."""
+    """Turns bad input into a failed gate: a checkpoint that we wrote is no input of the user."""
     try:
         yield
     except QuantlineError as error:

@@ -86,8 +86,8 @@ def compare_tensors(
 
 
 def _source_name(name: str, original: StoredTensors, model: Any) -> str | None:
-    """The source's name for a parameter: some files omit the model's own prefix, and most omit a head
-    that is tied to the embedding."""
+    """The source's name for a parameter: some files omit the model's own prefix, and most omit a
+    head that is tied to the embedding."""
     tied = model.all_tied_weights_keys.get(name, name)
     for candidate in (name, name.removeprefix(f"{model.base_model_prefix}."), tied):
         if candidate in original:
@@ -165,8 +165,8 @@ def _compare_matrix(
 
 
 def similarity(weight: torch.Tensor, original: torch.Tensor, rescaled: bool) -> float:
-    """The cosine between two matrices. If steps may scale rows and columns, the best scales are fitted
-    first."""
+    """The cosine between two matrices. If steps may scale rows and columns, the best scales are
+    fitted first."""
     if rescaled:
         for _ in range(FIT_ROUNDS):
             original = original * _scales(weight, original, dim=0)
@@ -187,10 +187,10 @@ def _scales(weight: torch.Tensor, original: torch.Tensor, dim: int) -> torch.Ten
 def compare_answers(
     derivation: Derivation, original: torch.Tensor, quantized: torch.Tensor, pruned: bool = False
 ) -> None:
-    """Compares the logits of both models on the probe. The limit is relative to the divergence between
-    positions, so that it holds for sharp and for flat distributions. A pruned model's divergence is
-    recorded but has no limit: with random weights pruning moves the next token almost as far (0.53
-    of it in `tiny`), and the weights themselves were compared."""
+    """Compares the logits of both models on the probe. The limit is relative to the divergence
+    between positions, so that it holds for sharp and for flat distributions. A pruned model's
+    divergence is recorded but has no limit: with random weights pruning moves the next token almost
+    as far (0.53 of it in `tiny`), and the weights themselves were compared."""
     derivation.divergence = mean_divergence(original, quantized)
     half = quantized.shape[1] // 2
     derivation.unrelated = mean_divergence(original, quantized.roll(half, dims=1))

@@ -75,7 +75,7 @@ def unpack_integers(packed: torch.Tensor, bits: int, columns: int) -> torch.Tens
 
 
 def unpack_fp4(packed: torch.Tensor) -> torch.Tensor:
-    """The FP4 (E2M1) numbers of a uint8 tensor that holds two in a byte, the first in the low bits."""
+    """The FP4 (E2M1) numbers of a uint8 tensor with two in a byte, the first in the low bits."""
     table = torch.tensor([*FP4_VALUES, *(-value for value in FP4_VALUES)])
     codes = torch.stack([packed & 0x0F, packed >> 4], dim=-1)
     return table[codes.flatten(-2).to(torch.int64)]

@@ -64,7 +64,7 @@ def _group_size(value: Any) -> Any:
     return whole_number(range_of(NumberFormat, "group_size"))(value)
 
 
-def _lower_case(value: Any) -> Any:
+def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
@@ -120,12 +120,10 @@ class QuantizationArguments(Strict):
     """How one kind of tensor is stored."""
 
     num_bits: Annotated[int, BeforeValidator(whole_number(range_of(NumberFormat, "bits")))] = 8
-    type: Annotated[Literal["int", "float"], BeforeValidator(_lower_case)] = "int"
+    type: Annotated[Literal["int", "float"], BeforeValidator(_lower)] = "int"
     symmetric: bool = True
     group_size: Annotated[int | None, BeforeValidator(_group_size)] = None
-    strategy: Annotated[Literal[*STRATEGIES, "attn_head"] | None, BeforeValidator(_lower_case)] = (
-        None  # type: ignore[valid-type]
-    )
+    strategy: Annotated[Literal[*STRATEGIES, "attn_head"] | None, BeforeValidator(_lower)] = None  # type: ignore[valid-type]
     block_structure: Annotated[list[int], BeforeValidator(_block_structure)] | None = None
     dynamic: bool | Literal["local"] = False
     actorder: Literal["static", "weight", False] | None = None

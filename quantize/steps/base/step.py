@@ -35,8 +35,8 @@ class Step(StepSchema[Options], ABC):
     """The class of llm-compressor that runs it, as recipe files name it."""
     in_one_pass: bool = False
     """Whether the next layer reads this layer's output from before the step, so that one pass
-    through a layer is enough. Such a step is resumed only if all its layers are finished: outputs before
-    and after it differ in the last bits."""
+    through a layer is enough. Such a step is resumed only if all its layers are finished:
+    outputs before and after it differ in the last bits."""
     shows_error_as: str = ""
     """The name under which the step records the relative error of a module's output; empty where it
     records none."""
