@@ -9,6 +9,7 @@ import json
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ COMMAND = replace(
         "python -m quantize.benchmark recipe=w4a16_awq model=qwen3-8b batch_size=8",
     ),
 )
+Method = Callable[[Any, Any, QuantizeConfig, Batches, Console], None]
+"""Quantizes a model with its tokenizer in place."""
 HELD_OUT = 4  # sequences that the errors are measured on
 
 
@@ -92,7 +95,7 @@ def random_samples(config: QuantizeConfig) -> list[list[int]]:
 
 
 def _measure(
-    folder: Path, config: QuantizeConfig, calibration: Batches, method: Any, console: Console
+    folder: Path, config: QuantizeConfig, calibration: Batches, method: Method, console: Console
 ) -> QuantizationCost:
     model, tokenizer = load(folder, config.model)
     if torch.cuda.is_available():

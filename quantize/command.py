@@ -16,11 +16,11 @@ COMMAND = Command(
 
 def main(config: QuantizeConfig) -> None:
     # Cheap checks come first: the imports below take seconds.
-    from quantize.checkpoint.publish import may_publish
+    from quantize.checkpoint.publish import check_destination
     from quantize.models.fetch import check_path
 
     check_path(config.model)
-    may_publish(config)
+    check_destination(config)
 
     from quantize.pipeline import quantize
 

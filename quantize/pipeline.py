@@ -24,7 +24,7 @@ from quantize.checkpoint import save
 from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
 from quantize.checkpoint.manifest import Manifest
-from quantize.checkpoint.publish import destination, locked, may_publish, published_whole
+from quantize.checkpoint.publish import check_destination, destination, locked, published_atomically
 from quantize.checkpoint.reload import probe_logits
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
@@ -48,7 +48,7 @@ class Text:
 def quantize(config: QuantizeConfig) -> Path | None:
     """Makes the checkpoint of the config and returns its folder; None after preflight=only."""
     name = str(config.model.name)
-    may_publish(config)
+    check_destination(config)
     folder = destination(config)
     step_modifiers = None
     if config.recipe.file:
@@ -67,7 +67,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
     if config.preflight == "only":
         return None
     with locked(folder):
-        may_publish(config)  # another run may have published it since
+        check_destination(config)  # another run may have published it since
         return _write_checkpoint(config, folder, step_modifiers, plan)
 
 
@@ -97,7 +97,7 @@ def _write_checkpoint(
             outcome = compress(
                 model, tokenizer, recipe, step_modifiers, text.batches, work, console, stored_as
             )
-        with published_whole(folder, config.replace) as unfinished:
+        with published_atomically(folder, config.replace) as unfinished:
             with timed(seconds, "save"), gated(recipe.name):
                 save.on_device(model)
                 memory_logits = probe_logits(model)

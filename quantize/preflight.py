@@ -117,7 +117,7 @@ def _estimated_needs(
     """Disk, host and GPU memory in GiB, and minutes."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     on_gpu = torch.cuda.is_available() or bool(_other_machine(config))
-    disk = weights * 2 * 2  # the checkpoint and its kept layers, at the original's 16 bit
+    disk = weights * 2 * 2  # the checkpoint and the layers saved for a resume, 16 bits each
     host = weights * (2 if on_gpu else 4) * 1.3
     matrix_weights = sum(module.in_features * module.out_features for module in modules.values())
     widest = max(module.in_features for module in modules.values()) if modules else 0

@@ -29,7 +29,7 @@ from quantize.models.load import answer, empty_model, load
 # Mean divergence of the next token between the reloaded checkpoint and the model in memory.
 # Rounding to the original's dtype gives about 1e-6 in float32 and up to 0.02 on a GPU in bf16,
 # where one bit flips the rounding of an activation. A wrong tensor gives far more.
-MOST_DIVERGENCE = 0.1
+MOST_RELOAD_DIVERGENCE = 0.1
 
 
 @dataclass
@@ -69,10 +69,11 @@ def prove(
         reply = answer(reloaded, tokenizer, config.prompt)
         del reloaded
         divergence = mean_divergence(memory_logits, reloaded_logits)
-        if not divergence < MOST_DIVERGENCE:
+        if not divergence < MOST_RELOAD_DIVERGENCE:
             raise gate_failed(
                 f"recipe={recipe.name}: not published: the file answers differently from the "
-                f"model it was made from (divergence {divergence:.3g}, allowed {MOST_DIVERGENCE})"
+                f"model it was made from (divergence {divergence:.3g}, allowed "
+                f"{MOST_RELOAD_DIVERGENCE})"
             )
         derivation = _compare_with_source(unfinished, source, config, outcome, reloaded_logits)
         _raise_first(recipe.name, derivation.faults)
@@ -102,7 +103,7 @@ def _compare_with_source(
 
 
 def _targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:
-    """Linear layers that the recipe's patterns name."""
+    """Names of the linear layers that the recipe's patterns match."""
     matches = match_named_modules(model, recipe.targets, recipe.ignore)
     return {name for name, module in matches if isinstance(module, torch.nn.Linear)}
 

@@ -166,9 +166,9 @@ class Manifest:
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
     layer_seconds: dict[str, list[float]]
-    """Seconds for each layer, by step; layers of an earlier try are not in it."""
+    """Seconds for each layer, by step; layers of an earlier run are not in it."""
     resumed_layers: int
-    """Layers that an earlier, interrupted try had finished."""
+    """Layers that an earlier, interrupted run had finished."""
     seconds: dict[str, float]
     """How long each phase took."""
     peak_memory_gib: dict[str, float]
@@ -215,8 +215,8 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content_digest(content: dict[str, Any]) -> str:
-    rest = {name: value for name, value in content.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    other_fields = {name: value for name, value in content.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(other_fields, sort_keys=True).encode()).hexdigest()
 
 
 def read(folder: Path) -> Manifest:

@@ -32,7 +32,7 @@ def destination(config: QuantizeConfig) -> Path:
     return Path(config.output_dir).expanduser() / str(config.model.name) / config.recipe.name
 
 
-def may_publish(config: QuantizeConfig) -> None:
+def check_destination(config: QuantizeConfig) -> None:
     """Raises if the destination cannot be written, or holds something that may not be replaced."""
     folder = destination(config)
     _check_place(folder, config)
@@ -136,7 +136,7 @@ def _recover(folder: Path) -> None:
 
 
 @contextmanager
-def published_whole(folder: Path, replace: bool = False) -> Iterator[Path]:
+def published_atomically(folder: Path, replace: bool = False) -> Iterator[Path]:
     """A temporary folder to fill; it becomes `folder` only if the block succeeds."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -47,9 +47,9 @@ def weights_held(model: torch.nn.Module) -> Iterator[None]:
             yield
 
 
-def mean_divergence(one: torch.Tensor, other: torch.Tensor) -> float:
+def mean_divergence(reference: torch.Tensor, compared: torch.Tensor) -> float:
     """Mean Kullback-Leibler divergence of the next-token distributions."""
     divergence = torch.nn.functional.kl_div(
-        other.log_softmax(-1), one.log_softmax(-1), log_target=True, reduction="none"
+        compared.log_softmax(-1), reference.log_softmax(-1), log_target=True, reduction="none"
     )
     return float(divergence.sum(-1).mean())

@@ -21,14 +21,14 @@ SECTIONS = (
 )  # objects whose fields count as top-level fields
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-NO_TOKEN = -1  # how old Llama files say that there is no padding
+NO_TOKEN = -1  # old Llama files mean by it that there is no padding
 # Fields that change the numbers and no shape, and families whose published files all state them.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 EPSILON = re.compile(r"(^|_)eps(ilon)?$")
 ACTIVATION = re.compile(r"^(hidden_act|activation_function)$")
 ROPE_BASE, POSITIONS_COUNT = "rope_theta", "max_position_embeddings"
 PLAIN_ROPE = {"rope_theta", "partial_rotary_factor"}  # fields of a rope that needs no type
-STATES_ROPE_BASE = (4, 32)  # Llama files of earlier transformers do not, and mean the default
+STATES_ROPE_BASE = (4, 32)  # Llama files of an earlier transformers omit it and mean the default
 # Fields that make transformers load other weights or change modules, silently.
 REDIRECTS = ("transformers_weights", "fusion_config")
 

@@ -22,7 +22,7 @@ class AwqOptions:
     grid: int = field(default=20, metadata=within(2, 1000))
     """Scales tried for each group of layers."""
     duo_scaling: bool = True
-    """Let weights have a say beside activations."""
+    """Choose scales by weights as well as activations."""
 
 
 class Awq(RescalingStep[AwqOptions]):

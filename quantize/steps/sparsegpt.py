@@ -78,7 +78,7 @@ class SparseGpt(Step[SparseGptOptions]):
         return sparsegpt_patches()
 
     def check_changes(self, changes: "Changes") -> None:
-        changes.require_modules(self.name, changes.touched(ERROR_NAME), changes.named)
+        changes.require_modules(self.name, changes.touched(ERROR_NAME), changes.targeted)
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

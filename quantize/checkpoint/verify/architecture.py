@@ -100,11 +100,13 @@ def _class_faults(config: dict[str, Any], model_type: str) -> list[str]:
 
 
 def _spelling_faults(config: dict[str, Any], model_type: str) -> list[str]:
-    known = set(CONFIG_MAPPING[model_type]().to_dict())
-    absent = sorted(known - set(config))
+    known_fields = set(CONFIG_MAPPING[model_type]().to_dict())
+    absent_fields = sorted(known_fields - set(config))
     faults = []
-    for name in sorted(set(config) - known):
-        for suggestion in difflib.get_close_matches(name, absent, n=1, cutoff=SPELLING_CUTOFF):
+    for name in sorted(set(config) - known_fields):
+        for suggestion in difflib.get_close_matches(
+            name, absent_fields, n=1, cutoff=SPELLING_CUTOFF
+        ):
             faults.append(f"{CONFIG}: there is no field {shown(name)}. Did you mean {suggestion}?")
     return faults
 
@@ -123,9 +125,9 @@ def differs_from_source(
     text_config = source.get("text_config") or {}
     if text_config.get("model_type") == published.get("model_type"):
         source = text_config  # only the language model of a multimodal one was kept
-    before, after = (_normalized(content) for content in (source, published))
+    source_fields, published_fields = (_normalized(content) for content in (source, published))
     faults = []
-    for key, old, new in differences(before, after):
+    for key, old, new in differences(source_fields, published_fields):
         is_untied = key == TIED and old is True and new is False and head_is_stored
         is_newly_stated = key.rpartition(".")[2] == "dtype" and old is None
         if not is_untied and not is_newly_stated:

@@ -127,7 +127,7 @@ READERS: dict[str, Callable[[torch.Tensor, Linear], torch.Tensor]] = {
 
 def is_readable(layer: Linear) -> bool:
     """Whether the values of the layer's format can be checked."""
-    return SCALE in layer.tensors and layer.tensors[layer.codes_part].encoding in READERS
+    return SCALE in layer.tensors and layer.tensors[layer.codes_suffix].encoding in READERS
 
 
 def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
@@ -137,7 +137,7 @@ def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
     rows = max(1, ELEMENTS_AT_ONCE // max(1, layer.columns * height)) * height
     for start in range(0, layer.rows, rows):
         codes = stored[start : start + rows]
-        yield READERS[layer.tensors[layer.codes_part].encoding](codes, layer)
+        yield READERS[layer.tensors[layer.codes_suffix].encoding](codes, layer)
 
 
 def _block(layer: Linear) -> tuple[int, int]:

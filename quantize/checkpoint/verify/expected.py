@@ -45,14 +45,14 @@ class Linear:
         return self.group.weights
 
     @cached_property
-    def codes_part(self) -> str:
+    def codes_suffix(self) -> str:
         holders = (Role.CODES, Role.WEIGHT)
-        return next(part for part, tensor in self.tensors.items() if tensor.role in holders)
+        return next(suffix for suffix, tensor in self.tensors.items() if tensor.role in holders)
 
     @property
     def stored(self) -> str:
         """The name of the tensor that holds the weights or codes."""
-        return f"{self.name}.{self.codes_part}"
+        return f"{self.name}.{self.codes_suffix}"
 
     @property
     def broken_group(self) -> bool:
@@ -86,7 +86,7 @@ def expect(model: Any, schemes: Schemes) -> Expectation:
             layer = _layer(name, module, schemes.linear.get(name))
             expectation.linear.append(layer)
             expectation.tensors |= {
-                f"{name}.{part}": tensor for part, tensor in layer.tensors.items()
+                f"{name}.{suffix}": tensor for suffix, tensor in layer.tensors.items()
             }
     _add_parameters(expectation, model)
     _mark_tied_head(expectation, model)
@@ -107,11 +107,11 @@ def _add_parameters(expectation: Expectation, model: Any) -> None:
     """Adds all other parameters and buffers, with the shapes of the architecture."""
     linear = {layer.name for layer in expectation.linear}
     for owner, module in model.named_modules():
-        for part, parameter in module.named_parameters(recurse=False):
-            name = f"{owner}.{part}" if owner else part
-            if owner in linear and part == "weight":
+        for suffix, parameter in module.named_parameters(recurse=False):
+            name = f"{owner}.{suffix}" if owner else suffix
+            if owner in linear and suffix == "weight":
                 continue
-            role = _role(module, part, parameter)
+            role = _role(module, suffix, parameter)
             if role is Role.EMBEDDING and expectation.embedding is None:
                 expectation.embedding = name
             expectation.tensors[name] = StoredTensor(role, (tuple(parameter.shape),), FLOATS)
@@ -123,10 +123,10 @@ def _add_parameters(expectation: Expectation, model: Any) -> None:
             )
 
 
-def _role(module: Any, part: str, parameter: torch.Tensor) -> Role:
+def _role(module: Any, suffix: str, parameter: torch.Tensor) -> Role:
     if isinstance(module, torch.nn.Embedding):
         return Role.EMBEDDING
-    if part == "bias":
+    if suffix == "bias":
         return Role.BIAS
     if parameter.ndim == 1 and "norm" in type(module).__name__.lower():
         return Role.NORM
@@ -149,8 +149,10 @@ def _add_attention_scales(expectation: Expectation, name: str, config: Any, per_
     if per_head:
         count = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         shapes = ((count, 1, 1), (count,))
-    for part in ("k_scale", "v_scale"):
-        expectation.tensors[f"{name}.{part}"] = StoredTensor(Role.ACTIVATION_SCALE, shapes, FLOATS)
+    for suffix in ("k_scale", "v_scale"):
+        expectation.tensors[f"{name}.{suffix}"] = StoredTensor(
+            Role.ACTIVATION_SCALE, shapes, FLOATS
+        )
     expectation.tensors[f"{name}.q_scale"] = StoredTensor(
         Role.ACTIVATION_SCALE, SCALAR, FLOATS, required=False
     )

@@ -175,11 +175,11 @@ class _Verifier:
 
     def _is_usable(self, layer: Linear) -> bool:
         """Whether a layer is quantized and all of its tensors have the right shapes and types."""
-        parts = [
+        names = [
             name for name in self.expectation.tensors if name.startswith(f"{layer.name}.weight")
         ]
-        present = {name for name in parts if name in self.tensors}
-        return layer.is_quantized and not self.unusable & (present | self._required_names(parts))
+        present = {name for name in names if name in self.tensors}
+        return layer.is_quantized and not self.unusable & (present | self._required_names(names))
 
     def _required_names(self, names: Iterable[str]) -> set[str]:
         return {name for name in names if self.expectation.tensors[name].required}

@@ -82,14 +82,14 @@ def recipe_faults(
 
 
 def _format_faults(
-    name: str, part: str, requested: QuantArgs | None, stored: QuantArgs | None
+    name: str, tensor_kind: str, requested: QuantArgs | None, stored: QuantArgs | None
 ) -> list[str]:
     if requested is None and stored is None:
         return []
     if requested is None or stored is None:
-        return [f"{name}: {part} are {'not ' if stored is None else ''}quantized"]
+        return [f"{name}: {tensor_kind} are {'not ' if stored is None else ''}quantized"]
     return [
-        f"{name}: {part} have {field} {getattr(stored, field)}, "
+        f"{name}: {tensor_kind} have {field} {getattr(stored, field)}, "
         f"the recipe asks for {getattr(requested, field)}"
         for field in FIELDS
         if getattr(stored, field) != getattr(requested, field)

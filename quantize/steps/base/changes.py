@@ -23,8 +23,8 @@ class Changes:
     recipe: "RecipeConfig"
     quantized: set[str]
     """Modules that are stored in the recipe's format; the head has its own format."""
-    named: set[str]
-    """Linear layers that the recipe's patterns name."""
+    targeted: set[str]
+    """Linear layers that the recipe's patterns match."""
     scaled: list[str]
     """Modules whose output the step scaled."""
     errors: Errors
