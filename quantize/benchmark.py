@@ -81,7 +81,7 @@ def benchmark(config: QuantizeConfig) -> None:
         "output_error_by_layer": [[float(f"{value:.4g}") for value in pair] for pair in errors],
         "worst_error_ratio": round(worst, 4),
     }
-    say(f"{figures['speedup']} times as fast, worst layer error {worst:.3f} times theirs")
+    say(f"speed-up over llm-compressor {figures['speedup']}, worst layer error ratio {worst:.3f}")
     print(json.dumps(figures))
 
 

@@ -213,7 +213,7 @@ def _check_head(model: Any, recipe: RecipeConfig, scope: StepScope, modules: Lin
     if model.config.tie_word_embeddings and "lm_head" in modules and not recipe.lm_head:
         raise bad_input(
             f"{scope.option}.ignore: lm_head is the embedding in this model and would be quantized "
-            "with it; leave it in ignore, or ask for it with lm_head=int8"
+            "with it; leave it in ignore, or set lm_head=int8"
         )
 
 
@@ -231,7 +231,7 @@ def _check_widths(scope: StepScope, modules: Linears) -> None:
             if match_targets(name, module, list(scope.formats))[0] in targets
         }
         if not reached:
-            raise bad_input(f"{scope.option}.targets: {targets} reaches no module that is left")
+            raise bad_input(f"{scope.option}.targets: {targets} matches no module outside ignore")
         size = stored_format.weights.group_size or (
             stored_format.activations.group_size if stored_format.activations else 0
         )

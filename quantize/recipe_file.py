@@ -69,7 +69,7 @@ def _check_suffix(file: YamlFile, keys: Keys, suffix: str, content: Any) -> None
     name = ".".join(map(str, keys))
     if not name.endswith(suffix):
         raise file.error(
-            keys, f"'{name}' needs the suffix {suffix}; without it llm-compressor passes it over"
+            keys, f"'{name}' needs the suffix {suffix}; without it llm-compressor ignores it"
         )
     if content is None or content == {}:
         raise file.error(keys, f"'{name}' is empty")
@@ -235,7 +235,7 @@ def _check_targets(file: YamlFile, place: Keys, modifier: Any, config: Any) -> N
     if targets != ["Linear"] and set(targets) != set(group_targets):
         raise file.error(
             (*place, "targets"),
-            f"{targets}: is passed over, since the groups name their own targets, {group_targets}",
+            f"{targets}: is ignored, since the groups name their own targets, {group_targets}",
         )
 
 

@@ -53,7 +53,7 @@ def calibration_samples(
         raise bad_input(
             f"calibration.samples={config.samples}: the text gives only {len(samples)} "
             f"({counts.documents} documents, {counts.skipped} of them too short to use); "
-            "ask for fewer, or set calibration.allow_fewer=true"
+            "lower calibration.samples, or set calibration.allow_fewer=true"
         )
     if not samples:
         raise bad_input("calibration: the text gives no sample at all")

@@ -87,7 +87,7 @@ def _weight_files(folder: Path, index: dict[str, str] | None) -> list[Path]:
 def _check_index(path: Path, index: dict[str, str], owners: dict[str, Path]) -> None:
     for name, file in index.items():
         if name not in owners or owners[name].name != file:
-            raise bad_input(f"{path}: says that {shown(name)} is in {file}, which it is not")
+            raise bad_input(f"{path}: says that {shown(name)} is in {file}, but it is not")
     for name, owner in owners.items():
         if name not in index:
             raise bad_input(f"{path}: does not list {name}, which is in {owner.name}")

@@ -57,7 +57,7 @@ def refuse_misfits(folder: Path, info: dict[str, Any]) -> None:
     faults = (
         ("has other shapes than config.json says", wrong_shapes),
         ("lacks weights that config.json asks for", sorted(info["missing_keys"])),
-        ("holds tensors that config.json has no place for", unexpected),
+        ("holds tensors that config.json does not describe", unexpected),
         ("cannot be loaded", [str(message) for message in info["error_msgs"]]),
     )
     for problem, names in faults:
@@ -103,8 +103,8 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
         answer(model, tokenizer, prompt, tokens=1)
     if not torch.isfinite(logits).all():
         raise bad_input(
-            f"{folder}: the original computes NaN or infinite values; are config.json's norms, "
-            "positions and activation right, and its weights within reason?"
+            f"{folder}: the original computes NaN or infinite values; check config.json's norms, "
+            "positions and activation, and the size of the weights"
         )
     with tempfile.TemporaryDirectory() as scratch, reading(folder), writing(scratch):
         model.config.save_pretrained(scratch)

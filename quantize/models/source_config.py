@@ -129,7 +129,7 @@ def _check_rope(rope: Any, where: str) -> None:
     }
     for name in layer_ropes:
         if not name.endswith("_attention"):
-            raise bad_input(f"{where}.{name} is an object, which only a kind of layer has")
+            raise bad_input(f"{where}.{name} is an object; only layer types (..._attention) are")
     for layer_rope in layer_ropes.values() or [rope]:  # one for each kind of layer, or one for all
         if (
             "rope_type" not in layer_rope
