@@ -13,7 +13,7 @@ import torch
 
 from conf.hardware import resolve_gpu
 from conf.models import files_sha256, read_config
-from conf.schema.commands import QuantizeConfig
+from conf.schema.commands import CalibrationConfig, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
 from conf.terminal import chatter_to, say
@@ -37,12 +37,23 @@ PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
 
 
 @dataclass
+class TextRecord:
+    """Where the calibration text came from, and what was used of it."""
+
+    source: CalibrationConfig
+    counts: TextCounts
+
+
+@dataclass
 class Text:
-    """The calibration text as batches, and its record."""
+    """The calibration text as batches, and its record; None for a recipe that needs no text."""
 
     batches: Batches
-    record: dict[str, object] | None
-    sha256: str = ""
+    record: TextRecord | None
+
+    @property
+    def sha256(self) -> str:
+        return self.record.counts.sha256 if self.record else ""
 
 
 def quantize(config: QuantizeConfig) -> Path | None:
@@ -110,7 +121,7 @@ def _write_checkpoint(
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
     work.remove()
-    _print_summary(folder, manifest, file_bytes(source))
+    _print_summary(folder, manifest, proven, file_bytes(source))
     return folder
 
 
@@ -123,11 +134,7 @@ def _calibration_text(config: QuantizeConfig, tokenizer: Any, step_modifiers: li
         return Text([], None)
     samples, counts = calibration_samples(config.calibration, tokenizer)
     say(f"text: {counts.samples} samples, {counts.tokens:,} tokens, {counts.cut_tokens:,} cut off")
-    return Text(batches(samples, config.batch_size), _text_record(config, counts), counts.sha256)
-
-
-def _text_record(config: QuantizeConfig, counts: TextCounts) -> dict[str, object]:
-    return {"source": asdict(config.calibration), "counts": asdict(counts)}
+    return Text(batches(samples, config.batch_size), TextRecord(config.calibration, counts))
 
 
 def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, object]:
@@ -165,7 +172,7 @@ def _manifest(
         model_config=asdict(config.model),
         model_sha256=source_hash,
         recipe_config=asdict(config.recipe),
-        text=text.record,
+        text=asdict(text.record) if text.record else None,
         errors=outcome.errors,
         fallbacks=outcome.fallbacks,
         layer_seconds=rounded_seconds(outcome.layer_seconds),
@@ -213,22 +220,22 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] = time.perf_counter() - start
 
 
-def _print_summary(folder: Path, manifest: Manifest, original_bytes: int) -> None:
+def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_bytes: int) -> None:
     share = file_bytes(folder) / original_bytes
     say(
         f"{manifest.model}: {file_bytes(folder) / 1e6:.1f} MB ({share:.0%} of the original), "
         f"{sum(manifest.seconds.values()):.0f} s"
     )
-    for number_format, count in manifest.proof["formats"].items():
+    for number_format, count in proven.proof.formats.items():
         say(f"proven: {count} layers {number_format}")
-    say(f"proven: divergence after reloading {manifest.proof['reload_divergence']:.1e}")
-    derivation = manifest.proof["source"]
+    say(f"proven: divergence after reloading {proven.divergence:.1e}")
+    derivation = proven.derivation
     say(
-        f"proven: made from the source's files: {derivation['unchanged']} tensors unchanged, "
-        f"{derivation['weights']} weights at least {derivation['similarity']:.4f} similar"
+        f"proven: made from the source's files: {derivation.unchanged} tensors unchanged, "
+        f"{derivation.weights} weights at least {derivation.similarity:.4f} similar"
     )
     if manifest.fallbacks:
         say(f"{len(manifest.fallbacks)} modules could only be rounded: {manifest.fallbacks[0]} ...")
     say(f"asked: {manifest.canary['prompt']}")
-    say(f"it says: {manifest.canary['answer']}")
+    say(f"it says: {proven.reply}")
     print(folder)
