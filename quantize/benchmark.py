@@ -1,14 +1,15 @@
-"""`python -m quantize.benchmark recipe=NAME model=NAME`: ours against llm-compressor's defaults.
+"""`python -m quantize.benchmark recipe=NAME model=NAME`: Quantline against llm-compressor's loop.
 
-The same model, recipe and tokens, one after the other in one process: seconds a layer, peak GPU
-memory, and how far each quantized layer's output lies from the original's. Tokens are random: the
-time does not depend on them, and a model with random weights has no text of its own.
+Both methods run one after the other in one process, on the same model, recipe and tokens. Measured
+are seconds per layer, peak GPU memory, and the error of each quantized layer's output. Tokens are
+random: the time does not depend on them, and no text suits a model with random weights.
 """
 
 import json
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,14 @@ COMMAND = replace(
         "python -m quantize.benchmark recipe=w4a16_awq model=qwen3-8b batch_size=8",
     ),
 )
+Method = Callable[[Any, Any, QuantizeConfig, Batches, Console], None]
+"""Quantizes a model with its tokenizer in place."""
 HELD_OUT = 4  # sequences that the errors are measured on
 
 
 @dataclass
-class Measured:
-    """One way's cost and its model."""
+class QuantizationCost:
+    """What quantizing a model cost, and the quantized model."""
 
     seconds: float
     seconds_per_layer: float
@@ -54,26 +57,31 @@ class Measured:
 
 
 def benchmark(config: QuantizeConfig) -> None:
-    """Prints both ways' figures and their ratio as JSON."""
+    """Prints the figures of both methods and their ratio as JSON."""
     folder = fetch(config.model)
     samples = random_samples(config)
     with tempfile.TemporaryDirectory() as scratch, chatter_to(Path(scratch) / "log") as console:
-        theirs = _measure(folder, config, batches(samples, 1), _theirs, console)
-        ours = _measure(folder, config, batches(samples, config.batch_size), _ours, console)
+        library = _measure(folder, config, batches(samples, 1), _with_llmcompressor, console)
+        quantline = _measure(
+            folder, config, batches(samples, config.batch_size), _with_quantline, console
+        )
         original, _ = load(folder, config.model)
-        errors = layer_errors(original, [theirs.model, ours.model], samples[:HELD_OUT])
-    worst = max(mine / other if other else (math.inf if mine else 1.0) for other, mine in errors)
+        errors = layer_errors(original, [library.model, quantline.model], samples[:HELD_OUT])
+    worst = max(
+        our_error / library_error if library_error else (math.inf if our_error else 1.0)
+        for library_error, our_error in errors
+    )
     figures = {
         "recipe": config.recipe.name,
         "tokens": sum(map(len, samples)),
         "layers": len(errors),
-        "llmcompressor": _figures(theirs),
-        "quantline": _figures(ours),
-        "speedup": round(theirs.seconds / ours.seconds, 2),
+        "llmcompressor": _figures(library),
+        "quantline": _figures(quantline),
+        "speedup": round(library.seconds / quantline.seconds, 2),
         "output_error_by_layer": [[float(f"{value:.4g}") for value in pair] for pair in errors],
         "worst_error_ratio": round(worst, 4),
     }
-    say(f"{figures['speedup']} times as fast, worst layer error {worst:.3f} times theirs")
+    say(f"speed-up over llm-compressor {figures['speedup']}, worst layer error ratio {worst:.3f}")
     print(json.dumps(figures))
 
 
@@ -87,53 +95,53 @@ def random_samples(config: QuantizeConfig) -> list[list[int]]:
 
 
 def _measure(
-    folder: Path, config: QuantizeConfig, data: Batches, way: Any, console: Console
-) -> Measured:
+    folder: Path, config: QuantizeConfig, calibration: Batches, method: Method, console: Console
+) -> QuantizationCost:
     model, tokenizer = load(folder, config.model)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    way(model, tokenizer, config, data, console)
+    method(model, tokenizer, config, calibration, console)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
     layers = model.config.num_hidden_layers
     console.print(
-        f"{way.__name__}: {seconds:.1f} s, {seconds / layers:.2f} s a layer", soft_wrap=True
+        f"{method.__name__}: {seconds:.1f} s, {seconds / layers:.2f} s a layer", soft_wrap=True
     )
-    return Measured(seconds, seconds / layers, peak, model)
+    return QuantizationCost(seconds, seconds / layers, peak, model)
 
 
-def _theirs(
-    model: Any, tokenizer: Any, config: QuantizeConfig, data: Batches, console: Console
+def _with_llmcompressor(
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, console: Console
 ) -> None:
-    """llm-compressor as it comes: its own loop, one sequence at a time."""
-    loader = DataLoader(data, batch_size=None)
+    """Quantizes with llm-compressor's own loop, one sequence at a time."""
+    loader = DataLoader(calibration, batch_size=None)
     oneshot(model=model, tokenizer=tokenizer, recipe=modifiers(config.recipe), dataset=loader)
 
 
-def _ours(
-    model: Any, tokenizer: Any, config: QuantizeConfig, data: Batches, console: Console
+def _with_quantline(
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, console: Console
 ) -> None:
     steps = modifiers(config.recipe)
-    compress(model, tokenizer, config.recipe, steps, data, None, console)
+    compress(model, tokenizer, config.recipe, steps, calibration, None, console)
 
 
-def _figures(measured: Measured) -> dict[str, float]:
+def _figures(cost: QuantizationCost) -> dict[str, float]:
     return {
-        "seconds": round(measured.seconds, 2),
-        "seconds_per_layer": round(measured.seconds_per_layer, 3),
-        "peak_gpu_gib": round(measured.peak_gpu_gib, 2),
+        "seconds": round(cost.seconds, 2),
+        "seconds_per_layer": round(cost.seconds_per_layer, 3),
+        "peak_gpu_gib": round(cost.peak_gpu_gib, 2),
     }
 
 
 def layer_errors(
-    original: Any, others: list[Any], samples: list[list[int]]
+    original: Any, quantized_models: list[Any], samples: list[list[int]]
 ) -> list[tuple[float, ...]]:
     """For each layer and model, the relative squared error of what the layer adds to its input."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = []
+    errors = []
     with torch.no_grad():
         hidden = original.model.embed_tokens(torch.tensor(samples))
         positions = torch.arange(hidden.shape[1]).unsqueeze(0)
@@ -142,19 +150,20 @@ def layer_errors(
             rotary = original.model.rotary_emb.to(device)(stream, positions.to(device))
             outputs = [
                 _run_layer(model.model.layers[number], stream, rotary, device)
-                for model in (original, *others)
+                for model in (original, *quantized_models)
             ]
-            exact = outputs[0] - stream  # what the layer adds
-            found.append(
+            contribution = outputs[0] - stream  # what the layer adds to its input
+            errors.append(
                 tuple(
                     float(
-                        (output - outputs[0]).float().square().sum() / exact.float().square().sum()
+                        (output - outputs[0]).float().square().sum()
+                        / contribution.float().square().sum()
                     )
                     for output in outputs[1:]
                 )
             )
             hidden = outputs[0].cpu()
-    return found
+    return errors
 
 
 def _run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, device: str) -> torch.Tensor:

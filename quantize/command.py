@@ -1,4 +1,4 @@
-"""The command `quantize`: its options, and what is checked before anything is imported."""
+"""The command `quantize`: its options, and the checks that run before the heavy imports."""
 
 from conf.compose import Command
 from conf.schema.commands import QuantizeConfig
@@ -15,12 +15,12 @@ COMMAND = Command(
 
 
 def main(config: QuantizeConfig) -> None:
-    # What can be refused at once is, before seconds go by with imports.
-    from quantize.checkpoint.publish import may_publish
+    # Cheap checks come first: the imports below take seconds.
+    from quantize.checkpoint.publish import check_destination
     from quantize.models.fetch import check_path
 
     check_path(config.model)
-    may_publish(config)
+    check_destination(config)
 
     from quantize.pipeline import quantize
 

@@ -1,8 +1,8 @@
-"""`python -m quantize.describe`: what a recipe would make of a model, without any weights.
+"""`python -m quantize.describe`: describes a recipe's checkpoint without any weights.
 
-Started by other commands. Makes, for each recipe, a folder with the config that a checkpoint would
-have and the shapes of its tensors, or says why there can be none. An engine that makes up weights
-runs the recipe's real kernels on it.
+Started by other commands. Makes, for each recipe, a folder with the config and the tensor shapes
+that a checkpoint would have, or reports why there can be none. An engine with dummy weights runs
+the recipe's real kernels on it.
 """
 
 import json
@@ -51,16 +51,16 @@ def describe(model: ModelConfig, name: str) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     if model.path:
-        shutil.copy(Path(model.path).expanduser() / CONFIG, partial / CONFIG)
+        shutil.copy(Path(model.path).expanduser() / CONFIG, unfinished / CONFIG)
     else:
         assert model.architecture is not None
         config = architecture_config(model.architecture)
         config.dtype = torch.bfloat16
-        config.architectures = [type(_empty(partial, config, model)).__name__]
-        config.save_pretrained(partial)
-    empty = empty_model(partial, model.trust_remote_code).to(torch.bfloat16)
+        config.architectures = [type(_empty_model_of(unfinished, config, model)).__name__]
+        config.save_pretrained(unfinished)
+    empty = empty_model(unfinished, model.trust_remote_code).to(torch.bfloat16)
     made_up = {"format": MADE_UP_FORMAT, "sparse": False}
     quantization: dict[str, Any] = {}
     if name != ORIGINAL:
@@ -69,43 +69,49 @@ def describe(model: ModelConfig, name: str) -> Path:
             raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
         check_fit(empty, recipe, str(model.name))
         made_up["sparse"] = recipe.is_sparse
-        quantization = _quantized(empty, recipe)
-    tied = empty.config.tie_word_embeddings
+        quantization = _quantize_empty(empty, recipe)
+    is_tied = empty.config.tie_word_embeddings
     shapes = {
         key: [TYPES[tensor.dtype], list(tensor.shape)]
         for key, tensor in empty.state_dict().items()
-        if not (tied and key == "lm_head.weight")
+        if not (is_tied and key == "lm_head.weight")
     }
-    (partial / SHAPES).write_text(json.dumps(shapes))
-    content = json.loads((partial / CONFIG).read_text())
-    (partial / CONFIG).write_text(json.dumps(content | quantization | {MADE_UP: made_up}, indent=2))
-    _write_tokenizer(partial, int(empty.config.vocab_size))
+    (unfinished / SHAPES).write_text(json.dumps(shapes))
+    content = json.loads((unfinished / CONFIG).read_text())
+    (unfinished / CONFIG).write_text(
+        json.dumps(content | quantization | {MADE_UP: made_up}, indent=2)
+    )
+    _write_tokenizer(unfinished, int(empty.config.vocab_size))
     try:
-        partial.replace(folder)
+        unfinished.replace(folder)
     except OSError:  # another process was faster
-        shutil.rmtree(partial)
+        shutil.rmtree(unfinished)
     return folder
 
 
 def _write_tokenizer(folder: Path, vocabulary: int) -> None:
-    """A word for every number, so that a server has something to write answers with."""
-    words = {f"w{number}": number for number in range(vocabulary)}
-    made = Tokenizer(WordLevel(words, unk_token="w0"))
-    made.pre_tokenizer = WhitespaceSplit()
-    made.save(str(folder / "tokenizer.json"), pretty=False)
-    facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w1", "unk_token": "w0"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
+    """Writes a tokenizer with one word for each token, so that a server can decode answers."""
+    token_numbers = {f"w{number}": number for number in range(vocabulary)}
+    tokenizer = Tokenizer(WordLevel(token_numbers, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "w1",
+        "unk_token": "w0",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 
-def _empty(folder: Path, config: Any, model: ModelConfig) -> Any:
+def _empty_model_of(folder: Path, config: Any, model: ModelConfig) -> Any:
     config.save_pretrained(folder)
     return empty_model(folder, model.trust_remote_code)
 
 
-def _quantized(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
-    """Puts the empty model into the recipe's format; what the config says of it."""
+def _quantize_empty(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
+    """Converts the empty model to the recipe's format; returns the entry for config.json."""
     if recipe.weights is None:
-        return {}  # pruned weights are stored as they were
+        return {}  # pruned weights keep their format
     apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
@@ -117,7 +123,7 @@ def work(request: DescribeRequest, send: Send[Described]) -> None:
         try:
             describe(request.model, name)
             send(Described(name))
-        except Exception as error:  # one that cannot be described stops no other
+        except Exception as error:  # the other recipes are still described
             send(Described(name, Failure.of(error)))
 
 

@@ -1,4 +1,4 @@
-"""Whether a recipe fits an architecture: which modules its patterns reach, and their widths."""
+"""Whether a recipe fits an architecture: which modules its patterns match, and their widths."""
 
 import difflib
 import re
@@ -19,116 +19,119 @@ from conf.formats.registry import covering
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.schema.steps import Kind
 from conf.terminal import listed
-from quantize.recipe_file import listed as as_list
-from quantize.recipe_file import scheme_targets, stored
+from quantize.recipe_file import as_list, scheme_targets, to_quant_args
 from quantize.steps.base.step import steps_named
 
 Linears = dict[str, torch.nn.Linear]
 GROUP_SIZES = (128, 64, 32)
-LISTED = 5  # modules that a message names before it says how many more
+LISTED = 5  # modules that a message names before it counts the rest
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
 MASK_WIDTH = 4  # two zeros in every four weights of a row
 
 
 @dataclass(frozen=True, eq=False)
 class Format:
-    """How the modules of one target are stored."""
+    """The number formats of the modules of one target."""
 
     weights: QuantArgs
     activations: QuantArgs | None = None
 
 
 @dataclass
-class Part:
-    """What one step of a recipe does to which modules."""
+class StepScope:
+    """The modules that one step of a recipe changes, and how."""
 
     option: str
     """How messages name it: recipe, or the file and its modifier."""
     targets: list[str]
     ignore: list[str]
     formats: dict[str, Format] = field(default_factory=dict)
-    """By target; empty for a step that stores no weights anew."""
+    """By target; empty for a step that does not change how weights are stored."""
     prunes: bool = False
 
 
-def parts_of(recipe: RecipeConfig) -> list[Part]:
-    """The parts of our own recipe: one list of modules for all its steps."""
+def step_scopes(recipe: RecipeConfig) -> list[StepScope]:
+    """The scope of a Quantline recipe: all its steps share one list of modules."""
     formats = {}
     if recipe.weights is not None:
         activations = recipe.activations.stored if recipe.activations else None
         formats = dict.fromkeys(recipe.targets, Format(recipe.weights.stored, activations))
-    return [Part("recipe", recipe.targets, recipe.ignore, formats, recipe.is_sparse)]
+    return [StepScope("recipe", recipe.targets, recipe.ignore, formats, recipe.is_sparse)]
 
 
-def parts_of_file(recipe: RecipeConfig, modifiers: list[Modifier]) -> list[Part]:
-    """The parts of an llm-compressor recipe: each modifier with its own targets and ignore list."""
-    parts = []
+def step_scopes_of_file(recipe: RecipeConfig, modifiers: list[Modifier]) -> list[StepScope]:
+    """The scopes of an llm-compressor recipe: each modifier has its own targets and ignore list."""
+    scopes = []
     for step, modifier in zip(steps_named(recipe.steps), modifiers, strict=True):
         option = f"{recipe.file}: {step.modifier_name}"
         ignore = as_list(getattr(modifier, "ignore", []))
         if step.kind is Kind.PRUNES:
-            parts.append(Part(option, as_list(modifier.targets), ignore, prunes=True))
+            scopes.append(StepScope(option, as_list(modifier.targets), ignore, prunes=True))
         elif step.kind is Kind.ROUNDS:
             formats = {
                 target: Format(
-                    stored(scheme.weights),
-                    stored(scheme.input_activations) if scheme.input_activations else None,
+                    to_quant_args(scheme.weights),
+                    to_quant_args(scheme.input_activations) if scheme.input_activations else None,
                 )
                 for target, scheme in scheme_targets(modifier).items()
             }
-            parts.append(Part(option, list(formats), ignore, formats))
+            scopes.append(StepScope(option, list(formats), ignore, formats))
         elif ignore:
-            parts.append(Part(option, [], ignore))
-    return parts
+            scopes.append(StepScope(option, [], ignore))
+    return scopes
 
 
 def check_fit(
-    model: Any, recipe: RecipeConfig, name: str, parts: list[Part] | None = None
+    model: Any, recipe: RecipeConfig, name: str, scopes: list[StepScope] | None = None
 ) -> Linears:
-    """Raises where the recipe does not fit the architecture; the modules that it changes."""
-    parts = parts or parts_of(recipe)
+    """Raises if the recipe does not fit the architecture; returns the modules that it changes."""
+    scopes = scopes or step_scopes(recipe)
     modules: Linears = {}
     rounded: dict[str, str] = {}
     _check_experts(model, name)
-    for part in parts:
-        _check_patterns(model, part)
-        reached = dict(matched(model, part.targets, part.ignore))
-        if part.targets and not reached:
+    for scope in scopes:
+        _check_patterns(model, scope)
+        reached = dict(matching_linears(model, scope.targets, scope.ignore))
+        if scope.targets and not reached:
             raise bad_input(
-                f"{part.option}: no linear layer of {type(model).__name__} is left: targets "
-                f"{part.targets} without ignore {part.ignore}"
+                f"{scope.option}: no linear layer of {type(model).__name__} is left: targets "
+                f"{scope.targets} without ignore {scope.ignore}"
             )
-        _check_head(model, recipe, part, reached)
-        for name_of, module in reached.items() if part.formats else ():
-            if name_of in rounded:
-                raise bad_input(f"{part.option}: {name_of} is rounded by {rounded[name_of]} too")
-            rounded[name_of] = part.option
-            modules[name_of] = module
-        _check_widths(part, reached)
+        _check_head(model, recipe, scope, reached)
+        for module_name, module in reached.items() if scope.formats else ():
+            if module_name in rounded:
+                raise bad_input(
+                    f"{scope.option}: {module_name} is rounded by {rounded[module_name]} too"
+                )
+            rounded[module_name] = scope.option
+            modules[module_name] = module
+        _check_widths(scope, reached)
         modules |= reached
     _check_head_groups(model, recipe)
     return modules
 
 
 def fitting_group(model: Any, recipe: RecipeConfig) -> int:
-    """The largest group that divides the columns of every module."""
-    columns = {module.in_features for _, module in matched(model, recipe.targets, recipe.ignore)}
+    """The largest group size that divides the columns of every module."""
+    columns = {
+        module.in_features for _, module in matching_linears(model, recipe.targets, recipe.ignore)
+    }
     for size in GROUP_SIZES:
         if all(width % size == 0 for width in columns):
             return size
     raise bad_input(f"group_size=auto: none of {GROUP_SIZES} divides {sorted(columns)} columns")
 
 
-def matched(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str, Any]]:
-    found = match_named_modules(model, targets, ignore)
-    return [(name, module) for name, module in found if isinstance(module, torch.nn.Linear)]
+def matching_linears(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str, Any]]:
+    matches = match_named_modules(model, targets, ignore)
+    return [(name, module) for name, module in matches if isinstance(module, torch.nn.Linear)]
 
 
 # ---- patterns -----------------------------------------------------------------------------
 
 
 def check_pattern_times(model: Any, option: str, patterns: list[str]) -> None:
-    """Raises for an expression that tries so many ways that a single name takes forever."""
+    """Raises for a regular expression whose backtracking would take too long."""
     names = [name for name, _ in model.named_modules()]
     for pattern in dict.fromkeys(patterns):
         if not pattern.startswith("re:"):
@@ -147,7 +150,7 @@ def check_pattern_times(model: Any, option: str, patterns: list[str]) -> None:
 
 @contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
-    """Python's regular expressions have no limit of their own, but look for signals."""
+    """Stops a regular expression by a signal: Python's `re` has no time limit of its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -155,32 +158,34 @@ def _time_limit(seconds: int) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, stop)
+    previous_handler = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)
 
 
-def _check_patterns(model: Any, part: Part) -> None:
-    check_pattern_times(model, part.option, [*part.targets, *part.ignore])
+def _check_patterns(model: Any, scope: StepScope) -> None:
+    check_pattern_times(model, scope.option, [*scope.targets, *scope.ignore])
     names = [name for name, _ in model.named_modules() if name]
-    for option, patterns in (("targets", part.targets), ("ignore", part.ignore)):
+    for option, patterns in (("targets", scope.targets), ("ignore", scope.ignore)):
         for pattern in patterns:
-            found = [module for _, module in match_named_modules(model, [pattern])]
-            if not found:
+            matches = [module for _, module in match_named_modules(model, [pattern])]
+            if not matches:
                 kinds = {type(module).__name__ for module in model.modules()}
-                words = [*names, *kinds]
-                close = difflib.get_close_matches(pattern.removeprefix("re:"), words, n=1)
-                hint = f" Did you mean {close[0]}?" if close else ""
-                raise bad_input(f"{part.option}.{option}: '{pattern}' matches no module.{hint}")
-            linear = any(isinstance(module, torch.nn.Linear) for module in found)
-            if option == "targets" and not linear:
-                kind = type(found[0]).__name__
+                candidates = [*names, *kinds]
+                suggestions = difflib.get_close_matches(
+                    pattern.removeprefix("re:"), candidates, n=1
+                )
+                hint = f" Did you mean {suggestions[0]}?" if suggestions else ""
+                raise bad_input(f"{scope.option}.{option}: '{pattern}' matches no module.{hint}")
+            has_linear = any(isinstance(module, torch.nn.Linear) for module in matches)
+            if option == "targets" and not has_linear:
+                kind = type(matches[0]).__name__
                 raise bad_input(
-                    f"{part.option}.targets: '{pattern}' matches no linear layer (only {kind}); "
+                    f"{scope.option}.targets: '{pattern}' matches no linear layer (only {kind}); "
                     "name linear layers, as Linear or re:.*_proj$"
                 )
 
@@ -189,10 +194,14 @@ def _check_patterns(model: Any, part: Part) -> None:
 
 
 def _check_experts(model: Any, name: str) -> None:
-    """transformers keeps a layer's experts in one tensor of three dimensions, which no recipe's
-    patterns reach: the checkpoint would be the original's size and say it is quantized."""
-    tensors = model.named_parameters()
-    fused = [part for part, tensor in tensors if tensor.dim() > 2 and "experts" in part]
+    """Refuses fused experts. transformers keeps a layer's experts in one three-dimensional tensor,
+    which no recipe's pattern matches: the checkpoint would only claim to be quantized."""
+    parameters = model.named_parameters()
+    fused = [
+        parameter_name
+        for parameter_name, tensor in parameters
+        if tensor.dim() > 2 and "experts" in parameter_name
+    ]
     if fused:
         raise bad_input(
             f"model={name}: its experts are kept as one tensor ({fused[0]} and {len(fused) - 1} "
@@ -200,49 +209,61 @@ def _check_experts(model: Any, name: str) -> None:
         )
 
 
-def _check_head(model: Any, recipe: RecipeConfig, part: Part, modules: Linears) -> None:
+def _check_head(model: Any, recipe: RecipeConfig, scope: StepScope, modules: Linears) -> None:
     if model.config.tie_word_embeddings and "lm_head" in modules and not recipe.lm_head:
         raise bad_input(
-            f"{part.option}.ignore: lm_head is the embedding in this model and would be quantized "
-            "with it; leave it in ignore, or ask for it with lm_head=int8"
+            f"{scope.option}.ignore: lm_head is the embedding in this model and would be quantized "
+            "with it; leave it in ignore, or set lm_head=int8"
         )
 
 
-def _check_widths(part: Part, modules: Linears) -> None:
-    """Columns that are no multiple of a group, of a packed word or of a mask."""
-    for form in dict.fromkeys(part.formats.values()):
-        targets = [target for target, of in part.formats.items() if of is form]
+def _check_widths(scope: StepScope, modules: Linears) -> None:
+    """Raises if columns are not a multiple of the group size, the packed word or the mask."""
+    for stored_format in dict.fromkeys(scope.formats.values()):
+        targets = [
+            target
+            for target, target_format in scope.formats.items()
+            if target_format is stored_format
+        ]
         reached = {
             name: module
             for name, module in modules.items()
-            if match_targets(name, module, list(part.formats))[0] in targets
+            if match_targets(name, module, list(scope.formats))[0] in targets
         }
         if not reached:
-            raise bad_input(f"{part.option}.targets: {targets} reaches no module that is left")
-        size = form.weights.group_size or (form.activations.group_size if form.activations else 0)
+            raise bad_input(f"{scope.option}.targets: {targets} matches no module outside ignore")
+        size = stored_format.weights.group_size or (
+            stored_format.activations.group_size if stored_format.activations else 0
+        )
         if size:
-            _divides(reached, size, f"group size {size}", "; group_size=auto picks one that fits")
-        step = _column_step(form)
+            _check_divisible(
+                reached, size, f"group size {size}", "; group_size=auto picks one that fits"
+            )
+        step = _column_step(stored_format)
         if step > 1:
-            bits = form.weights.bits
-            _divides(reached, step, f"the packing of {bits}-bit weights into {step} columns")
-    if part.prunes:
-        _divides(modules, MASK_WIDTH, "the width of a 2:4 mask, 4,")
+            bits = stored_format.weights.bits
+            _check_divisible(
+                reached, step, f"the packing of {bits}-bit weights into {step} columns"
+            )
+    if scope.prunes:
+        _check_divisible(modules, MASK_WIDTH, "the width of a 2:4 mask, 4,")
 
 
-def _column_step(form: Format) -> int:
-    stored = covering(form.weights, form.activations)
-    return max((each.column_step(form.weights) for each in stored), default=1)
+def _column_step(stored_format: Format) -> int:
+    candidates = covering(stored_format.weights, stored_format.activations)
+    return max(
+        (candidate.column_step(stored_format.weights) for candidate in candidates), default=1
+    )
 
 
-def _divides(modules: Linears, size: int, what: str, hint: str = "") -> None:
-    wrong = [
+def _check_divisible(modules: Linears, size: int, divisor: str, hint: str = "") -> None:
+    misfits = [
         f"{name} ({module.in_features} columns)"
         for name, module in modules.items()
         if module.in_features % size
     ]
-    if wrong:
-        raise bad_input(f"{what} does not divide {listed(wrong, LISTED)}{hint}")
+    if misfits:
+        raise bad_input(f"{divisor} does not divide {listed(misfits, LISTED)}{hint}")
 
 
 def _check_head_groups(model: Any, recipe: RecipeConfig) -> None:

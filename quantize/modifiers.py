@@ -1,4 +1,4 @@
-"""From a recipe to llm-compressor's modifiers."""
+"""Builds llm-compressor's modifiers from a recipe."""
 
 from llmcompressor.modifiers import Modifier
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ def modifiers(recipe: RecipeConfig) -> list[Modifier]:
         raise bad_input(f"recipe={recipe.name}: {reason}") from error
 
 
-def runnable(recipe: RecipeConfig, from_file: list[Modifier]) -> list[Modifier]:
-    """The modifiers of a recipe file, changed so that they do what the file says."""
+def runnable(recipe: RecipeConfig, file_modifiers: list[Modifier]) -> list[Modifier]:
+    """The modifiers of a recipe file, adjusted so that llm-compressor does what the file says."""
     steps = steps_named(recipe.steps)
-    return [step.runnable(modifier) for step, modifier in zip(steps, from_file, strict=True)]
+    return [step.runnable(modifier) for step, modifier in zip(steps, file_modifiers, strict=True)]

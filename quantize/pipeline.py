@@ -1,4 +1,4 @@
-"""The story of a run: check, fetch, read text, calibrate, save, prove, publish."""
+"""A whole run: check, fetch, read text, calibrate, save, verify, publish."""
 
 import importlib.metadata
 import resource
@@ -13,7 +13,7 @@ import torch
 
 from conf.hardware import resolve_gpu
 from conf.models import files_sha256, read_config
-from conf.schema.commands import QuantizeConfig
+from conf.schema.commands import CalibrationConfig, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
 from conf.terminal import chatter_to, say
@@ -24,7 +24,7 @@ from quantize.checkpoint import save
 from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
 from quantize.checkpoint.manifest import Manifest
-from quantize.checkpoint.publish import destination, locked, may_publish, published_whole
+from quantize.checkpoint.publish import check_destination, destination, locked, published_atomically
 from quantize.checkpoint.reload import probe_logits
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
@@ -37,55 +37,68 @@ PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
 
 
 @dataclass
+class TextRecord:
+    """Where the calibration text came from, and what was used of it."""
+
+    source: CalibrationConfig
+    counts: TextCounts
+
+
+@dataclass
 class Text:
-    """The calibration text as batches, and its record."""
+    """The calibration text as batches, and its record; None for a recipe that needs no text."""
 
     batches: Batches
-    record: dict[str, object] | None
-    sha256: str = ""
+    record: TextRecord | None
+
+    @property
+    def sha256(self) -> str:
+        return self.record.counts.sha256 if self.record else ""
 
 
 def quantize(config: QuantizeConfig) -> Path | None:
-    """Makes the checkpoint that the config asks for and returns its folder."""
+    """Makes the checkpoint of the config and returns its folder; None after preflight=only."""
     name = str(config.model.name)
-    may_publish(config)
+    check_destination(config)
     folder = destination(config)
-    steps = None
+    step_modifiers = None
     if config.recipe.file:
-        described, steps = from_file(config.recipe)
-        config = replace(config, recipe=described)
+        recipe_of_file, step_modifiers = from_file(config.recipe)
+        config = replace(config, recipe=recipe_of_file)
     with without_weights(config.model) as architecture:
         if config.model.path:
             check_source(architecture, config.model)
-        checked = preflight(architecture, config, steps)
-    config = replace(config, recipe=checked.recipe)
+        plan = preflight(architecture, config, step_modifiers)
+    config = replace(config, recipe=plan.recipe)
     recipe = config.recipe
-    steps = runnable(recipe, steps) if steps else modifiers(recipe)
-    for line in checked.lines():
+    step_modifiers = runnable(recipe, step_modifiers) if step_modifiers else modifiers(recipe)
+    for line in plan.lines():
         say(f"{name}: {line}")
-    check_machine(checked, config)
+    check_machine(plan, config)
     if config.preflight == "only":
         return None
     with locked(folder):
-        may_publish(config)  # another run may have published it since
-        return _published(config, folder, steps, checked)
+        check_destination(config)  # another run may have published it since
+        return _write_checkpoint(config, folder, step_modifiers, plan)
 
 
-def _published(config: QuantizeConfig, folder: Path, steps: list[Any], checked: Preflight) -> Path:
-    """The part of a run that writes, while it holds the folder's lock."""
+def _write_checkpoint(
+    config: QuantizeConfig, folder: Path, step_modifiers: list[Any], plan: Preflight
+) -> Path:
+    """Makes and publishes the checkpoint while the run holds the folder's lock."""
     name, recipe = str(config.model.name), config.recipe
     seconds: dict[str, float] = {}
     with timed(seconds, "fetch"):
         source = fetch(config.model)
         check_source(source, config.model)
-    check_machine(checked, config)  # what was fetched may lie on the same disk
+    check_machine(plan, config)  # the fetched files may be on the same disk
     source_hash = weights_sha256(source)
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)
         check_finite(model)
         check_usable(model, tokenizer, source, config.prompt)
     stored_as = save.source_dtype(source)
-    text = _text(config, tokenizer, steps)
+    text = _calibration_text(config, tokenizer, step_modifiers)
     key = _key(config, source_hash, text) | {"config": read_config(source)}
     work = WorkFolder(folder.with_name(f".{folder.name}.work"), key)
     log_file = folder.with_name(f"{folder.name}.log")
@@ -93,45 +106,44 @@ def _published(config: QuantizeConfig, folder: Path, steps: list[Any], checked: 
     with chatter_to(log_file) as console:
         with timed(seconds, "compress"):
             outcome = compress(
-                model, tokenizer, recipe, steps, text.batches, work, console, stored_as
+                model, tokenizer, recipe, step_modifiers, text.batches, work, console, stored_as
             )
-        with published_whole(folder, config.replace) as unfinished:
+        with published_atomically(folder, config.replace) as unfinished:
             with timed(seconds, "save"), gated(recipe.name):
                 save.on_device(model)
-                before = probe_logits(model)
+                memory_logits = probe_logits(model)
                 save.save(model, tokenizer, unfinished, stored_as)
                 del model
             with timed(seconds, "prove"):
-                proven = prove(unfinished, source, config, outcome, before)
+                proven = prove(unfinished, source, config, outcome, memory_logits)
             manifest = _manifest(config, source_hash, text, outcome, seconds, proven)
             manifest.seal(unfinished, source)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
     work.remove()
-    _summary(folder, manifest, file_bytes(source))
+    _print_summary(folder, manifest, proven, file_bytes(source))
     return folder
 
 
-def _text(config: QuantizeConfig, tokenizer: Any, steps: list[Any]) -> Text:
-    """The calibration batches and their record; none for a recipe that rounds without data."""
-    if not (config.recipe.needs_text or any(step.requires_calibration_data for step in steps)):
+def _calibration_text(config: QuantizeConfig, tokenizer: Any, step_modifiers: list[Any]) -> Text:
+    """The calibration batches and their record; empty for a recipe that needs no text."""
+    if not (
+        config.recipe.needs_text
+        or any(modifier.requires_calibration_data for modifier in step_modifiers)
+    ):
         return Text([], None)
     samples, counts = calibration_samples(config.calibration, tokenizer)
     say(f"text: {counts.samples} samples, {counts.tokens:,} tokens, {counts.cut_tokens:,} cut off")
-    return Text(batches(samples, config.batch_size), _record(config, counts), counts.sha256)
-
-
-def _record(config: QuantizeConfig, counts: TextCounts) -> dict[str, object]:
-    return {"source": asdict(config.calibration), "counts": asdict(counts)}
+    return Text(batches(samples, config.batch_size), TextRecord(config.calibration, counts))
 
 
 def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, object]:
-    """What has to be the same for a finished layer to be taken over from an earlier try."""
+    """Identifies a run: a finished layer is resumed only by a run with the same key."""
     recipe = asdict(config.recipe)
-    for remark in ("description", "when", "hardware"):
-        del recipe[remark]
+    for comment_field in ("description", "when", "hardware"):
+        del recipe[comment_field]
     for step in known_steps().values():
-        for gate in step.gates:  # judges the result and changes no layer
+        for gate in step.gates:  # a limit for the result, which changes no layer
             del recipe[step.name][gate]
     if config.recipe.file:
         recipe["content"] = Path(config.recipe.file).expanduser().read_text()
@@ -160,12 +172,12 @@ def _manifest(
         model_config=asdict(config.model),
         model_sha256=source_hash,
         recipe_config=asdict(config.recipe),
-        text=text.record,
+        text=asdict(text.record) if text.record else None,
         errors=outcome.errors,
         fallbacks=outcome.fallbacks,
-        layer_seconds=rounded(outcome.layer_seconds),
+        layer_seconds=rounded_seconds(outcome.layer_seconds),
         resumed_layers=outcome.resumed_layers,
-        seconds={part: round(value, 2) for part, value in seconds.items()},
+        seconds={phase: round(duration, 2) for phase, duration in seconds.items()},
         peak_memory_gib=peak_memory(),
         versions=versions(),
         device=device_name(),
@@ -174,7 +186,7 @@ def _manifest(
     )
 
 
-def rounded(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+def rounded_seconds(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
     return {step: [round(value, 3) for value in values] for step, values in seconds.items()}
 
 
@@ -202,28 +214,28 @@ def file_bytes(folder: Path) -> int:
 
 
 @contextmanager
-def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
-    seconds[part] = time.perf_counter() - start
+    seconds[phase] = time.perf_counter() - start
 
 
-def _summary(folder: Path, manifest: Manifest, original_bytes: int) -> None:
+def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_bytes: int) -> None:
     share = file_bytes(folder) / original_bytes
     say(
         f"{manifest.model}: {file_bytes(folder) / 1e6:.1f} MB ({share:.0%} of the original), "
         f"{sum(manifest.seconds.values()):.0f} s"
     )
-    for kind, count in manifest.proof["formats"].items():
-        say(f"proven: {count} layers {kind}")
-    say(f"proven: divergence after reloading {manifest.proof['reload_divergence']:.1e}")
-    derived = manifest.proof["source"]
+    for number_format, count in proven.proof.formats.items():
+        say(f"proven: {count} layers {number_format}")
+    say(f"proven: divergence after reloading {proven.divergence:.1e}")
+    derivation = proven.derivation
     say(
-        f"proven: made from the source's files: {derived['unchanged']} tensors unchanged, "
-        f"{derived['weights']} weights at least {derived['similarity']:.4f} similar"
+        f"proven: made from the source's files: {derivation.unchanged} tensors unchanged, "
+        f"{derivation.weights} weights at least {derivation.similarity:.4f} similar"
     )
     if manifest.fallbacks:
         say(f"{len(manifest.fallbacks)} modules could only be rounded: {manifest.fallbacks[0]} ...")
     say(f"asked: {manifest.canary['prompt']}")
-    say(f"it says: {manifest.canary['answer']}")
+    say(f"it says: {proven.reply}")
     print(folder)

@@ -1,4 +1,4 @@
-"""What can be known before a weight is read: whether the recipe fits the model and the machine."""
+"""Checks the recipe against the model and the machine before any weight is read."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
-from quantize.fit import Linears, check_fit, check_pattern_times, fitting_group, parts_of_file
+from quantize.fit import Linears, check_fit, check_pattern_times, fitting_group, step_scopes_of_file
 from quantize.models.load import empty_model
 from quantize.steps.base.step import steps_named
 
@@ -26,18 +26,18 @@ TFLOPS_OF_MEASURED_GPU = 989
 
 @dataclass
 class Preflight:
-    """What the checks found; a check that fails raises instead."""
+    """The result of the checks; a check that fails raises instead."""
 
     recipe: RecipeConfig
-    """The recipe with the command's own options in it and its group size settled."""
+    """The recipe with the command's options applied and its group size resolved."""
     modules: int
     """Modules that will be quantized or pruned."""
     disk_gib: float
-    """Room needed for the checkpoint and for the layers kept against a crash."""
+    """Disk space needed for the checkpoint and for the layers saved for a resume."""
     host_gib: float
     """Host memory needed."""
     gpu_gib: float
-    """GPU memory needed for one layer and its step; activations move to the host if they must."""
+    """GPU memory needed for one layer and its step; activations move to the host if needed."""
     minutes: float
     """A rough estimate of the calibration."""
     machine: str = ""
@@ -49,11 +49,11 @@ class Preflight:
             f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there; about {max(self.minutes, 0.1):.1f} min",
-            *([] if self.recipe.file else [f"vLLM will run it with {_kernels(self.recipe)}"]),
+            *([] if self.recipe.file else [f"vLLM will run it with {_kernel_names(self.recipe)}"]),
         ]
 
 
-def _kernels(recipe: RecipeConfig) -> str:
+def _kernel_names(recipe: RecipeConfig) -> str:
     weights = recipe.weights.stored if recipe.weights else None
     activations = recipe.activations.stored if recipe.activations else None
     return kernels(weights, activations)
@@ -63,7 +63,7 @@ def preflight(
     source: Path, config: QuantizeConfig, modifiers: list[Modifier] | None = None
 ) -> Preflight:
     """Checks the recipe against the architecture; `check_machine` compares it with the machine.
-    `modifiers`: those of a recipe.file, each with modules of its own."""
+    `modifiers`: those of a recipe.file, each with its own modules."""
     model = empty_model(source, config.model.trust_remote_code)
     patterns = [*config.recipe.targets, *config.recipe.ignore, *config.ignore]
     check_pattern_times(model, "recipe", patterns)
@@ -72,31 +72,31 @@ def preflight(
     except ValueError as error:
         raise bad_input(str(error)) from error
     name = str(config.model.name)
-    parts = parts_of_file(recipe, modifiers) if modifiers else None
-    modules = check_fit(model, recipe, name, parts)
+    scopes = step_scopes_of_file(recipe, modifiers) if modifiers else None
+    modules = check_fit(model, recipe, name, scopes)
     for number, step in enumerate(steps_named(recipe.steps)):
         option = f"{recipe.file}: {step.modifier_name}" if recipe.file else step.name
         step.check_model(model, name, modifiers[number] if modifiers else None, option)
-    needs = _needs(model, config, modules)
+    needs = _estimated_needs(model, config, modules)
     return Preflight(recipe, len(modules), *needs, machine=_other_machine(config))
 
 
 def _other_machine(config: QuantizeConfig) -> str:
-    """The GPU that was asked for, where it is not the one here."""
-    here = str(resolve_gpu(GpuConfig()).name)
-    asked = config.gpu.name
-    if asked in (None, here):
+    """The requested GPU, if it is not this machine's; else an empty string."""
+    local_gpu = str(resolve_gpu(GpuConfig()).name)
+    requested_gpu = config.gpu.name
+    if requested_gpu in (None, local_gpu):
         return ""
     if config.preflight != "only":
         raise bad_input(
-            f"gpu.name={asked}: quantizing uses what is here ({here}); gpu= goes with "
+            f"gpu.name={requested_gpu}: quantizing uses what is here ({local_gpu}); gpu= goes with "
             "preflight=only, which plans for another GPU"
         )
-    return str(asked)
+    return str(requested_gpu)
 
 
 def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
-    """The recipe with the options that go with any recipe."""
+    """The recipe with the command's own options applied."""
     recipe = replace(
         config.recipe,
         ignore=[*config.recipe.ignore, *config.ignore],
@@ -111,54 +111,60 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 
 
-def _needs(
+def _estimated_needs(
     model: Any, config: QuantizeConfig, modules: Linears
 ) -> tuple[float, float, float, float]:
     """Disk, host and GPU memory in GiB, and minutes."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     on_gpu = torch.cuda.is_available() or bool(_other_machine(config))
-    disk = weights * 2 * 2  # the checkpoint and its kept layers, at the original's 16 bit
+    disk = weights * 2 * 2  # the checkpoint and the layers saved for a resume, 16 bits each
     host = weights * (2 if on_gpu else 4) * 1.3
-    body = sum(module.in_features * module.out_features for module in modules.values())
+    matrix_weights = sum(module.in_features * module.out_features for module in modules.values())
     widest = max(module.in_features for module in modules.values()) if modules else 0
-    layer = body / max(1, model.config.num_hidden_layers)
+    layer_weights = matrix_weights / max(1, model.config.num_hidden_layers)
     steps = steps_named(config.recipe.steps)
-    gpu = max((step.gpu_bytes(layer, widest) for step in steps), default=0.0)
+    gpu = max((step.gpu_bytes(layer_weights, widest) for step in steps), default=0.0)
     tokens = config.calibration.samples * config.calibration.length
     passes = sum(step.passes for step in steps) if config.recipe.needs_text else 0
-    share = (config.gpu.bf16_tflops or TFLOPS_OF_MEASURED_GPU) / TFLOPS_OF_MEASURED_GPU
-    seconds = 2 * body * tokens * passes / (FLOPS_GPU * share if on_gpu else FLOPS_CPU)
+    relative_speed = (config.gpu.bf16_tflops or TFLOPS_OF_MEASURED_GPU) / TFLOPS_OF_MEASURED_GPU
+    seconds = (
+        2 * matrix_weights * tokens * passes / (FLOPS_GPU * relative_speed if on_gpu else FLOPS_CPU)
+    )
     return disk / 2**30, host / 2**30, gpu / 2**30, seconds / 60
 
 
-def check_machine(found: Preflight, config: QuantizeConfig) -> None:
-    """Raises where disk or memory are too small for it now, with everything that is short."""
-    short = _short_on_other(found, config) if found.machine else _short_here(found, config)
-    if short:
-        raise world_fault("; ".join(short))
+def check_machine(plan: Preflight, config: QuantizeConfig) -> None:
+    """Raises if disk or memory are too small now; the message names everything that is short."""
+    shortages = (
+        _shortages_elsewhere(plan, config) if plan.machine else _shortages_here(plan, config)
+    )
+    if shortages:
+        raise world_fault("; ".join(shortages))
 
 
-def _short_on_other(found: Preflight, config: QuantizeConfig) -> list[str]:
-    """Of another machine only the GPU's memory is known."""
+def _shortages_elsewhere(plan: Preflight, config: QuantizeConfig) -> list[str]:
+    """The shortages of another machine, of which only the GPU's memory is known."""
     memory = config.gpu.memory_gib
-    if memory is None or memory >= found.gpu_gib:
+    if memory is None or memory >= plan.gpu_gib:
         return []
-    return [f"{found.machine} has {memory:.1f} GiB, {found.gpu_gib:.1f} are needed"]
+    return [f"{plan.machine} has {memory:.1f} GiB, {plan.gpu_gib:.1f} are needed"]
 
 
-def _short_here(found: Preflight, config: QuantizeConfig) -> list[str]:
-    place = Path(config.output_dir).expanduser().absolute()
-    while not place.exists():
-        place = place.parent
-    disk = shutil.disk_usage(place).free / 2**30
+def _shortages_here(plan: Preflight, config: QuantizeConfig) -> list[str]:
+    existing_folder = Path(config.output_dir).expanduser().absolute()
+    while not existing_folder.exists():
+        existing_folder = existing_folder.parent
+    disk = shutil.disk_usage(existing_folder).free / 2**30
     memory = psutil.virtual_memory().available / 2**30
-    compared = [
-        (disk, found.disk_gib, f"{place}: {disk:.1f} GiB are free"),
-        (memory, found.host_gib, f"{memory:.1f} GiB of memory are free"),
+    resources = [
+        (disk, plan.disk_gib, f"{existing_folder}: {disk:.1f} GiB are free"),
+        (memory, plan.host_gib, f"{memory:.1f} GiB of memory are free"),
     ]
     if torch.cuda.is_available():
         gpu = torch.cuda.mem_get_info()[0] / 2**30
-        compared.append((gpu, found.gpu_gib, f"{gpu:.1f} GiB are free on the GPU"))
+        resources.append((gpu, plan.gpu_gib, f"{gpu:.1f} GiB are free on the GPU"))
     return [
-        f"{words}, {needed:.1f} are needed" for free, needed, words in compared if free < needed
+        f"{free_text}, {needed:.1f} are needed"
+        for free, needed, free_text in resources
+        if free < needed
     ]

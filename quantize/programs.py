@@ -1,7 +1,7 @@
-"""What quantize does for other commands, each in a process of its own.
+"""The programs of quantize that other commands start, each in a process of its own.
 
-The processes import torch and llm-compressor; who starts them must not. So the requests and the
-answers are declared here, where nothing heavy is imported.
+The processes import torch and llm-compressor; the command that starts them must not. Requests and
+answers are therefore declared here, where nothing heavy is imported.
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class VerifyRequest:
 
 @dataclass(frozen=True)
 class Verified:
-    """What is wrong with a checkpoint; nothing for one that is what it says."""
+    """The faults of a checkpoint; none for a sound one."""
 
     faults: list[str]
     holds_nan: bool
-    """Whether the first fault is a NaN or infinite value: a quantization that failed, where other
-    faults are of the files."""
+    """Whether the first fault is a NaN or infinite value. That means a failed quantization; other
+    faults mean damaged files."""
 
 
 VERIFY = Program("quantize.checkpoint.verify", VerifyRequest, (Verified,))
@@ -51,7 +51,7 @@ class DescribeRequest:
 
 @dataclass(frozen=True)
 class Described:
-    """One recipe's checkpoint is described in its folder, or cannot be."""
+    """One recipe's checkpoint is described in its folder, or failed to be."""
 
     recipe: str
     failure: Failure | None = None
@@ -62,7 +62,7 @@ DESCRIBE = Program("quantize.describe", DescribeRequest, (Described,))
 
 @dataclass(frozen=True)
 class SensitivityRequest:
-    """A recipe whose format is tried on one block of the model after the other."""
+    """A recipe whose format is tried on each block of the model alone."""
 
     model: ModelConfig
     recipe: str
@@ -71,23 +71,23 @@ class SensitivityRequest:
 
 @dataclass(frozen=True)
 class Block:
-    """What rounding one block alone does."""
+    """The effect of rounding one block alone."""
 
     block: str
     modules: list[str]
     divergence: float
-    """Of its answers from the original's, in nats."""
+    """Divergence of the next token from the original's, in nats."""
     bytes: float
-    """What leaving it alone costs."""
+    """Extra bytes if the block stays unquantized."""
 
 
 @dataclass(frozen=True)
 class BlockMeasured:
-    """One of the model's blocks is measured."""
+    """The measurement of one block."""
 
     block: Block
     blocks: int
-    """All that there are."""
+    """Number of blocks in the model."""
 
 
 SENSITIVITY = Program("quantize.sensitivity", SensitivityRequest, (BlockMeasured,))

@@ -1,7 +1,7 @@
-"""llm-compressor's own recipe files: checked as our recipes are, then run as they are.
+"""llm-compressor's own recipe files: checked as strictly as our recipes, then run unchanged.
 
-llm-compressor takes a file without the suffixes `_stage` and `_modifiers` for an empty recipe,
-quantizes nothing and says nothing. Here every key, type, range, format and order is checked first.
+llm-compressor treats a file without the suffixes `_stage` and `_modifiers` as an empty recipe and
+silently quantizes nothing. Here every key, type, range, format and order is checked first.
 """
 
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ from conf.schema.steps import Kind
 from quantize.steps.base.file_fields import nested_names
 from quantize.steps.base.step import Step, step_of_modifier
 
-# A field of ours under llm-compressor's name.
-THEIRS = {
+# llm-compressor's name for a field of ours.
+LIBRARY_NAMES = {
     "bits": "num_bits",
     "scale_type": "scale_dtype",
     "activations": "input_activations",
@@ -38,13 +38,13 @@ SCALE_TYPES = {None: None, torch.float8_e4m3fn: "fp8"}
 
 
 @dataclass(frozen=True)
-class ChosenStep:
-    """A step that a file names."""
+class FileStep:
+    """A step that a recipe file names."""
 
     step: Step[Any]
     modifier: Modifier
     place: Keys
-    """Where it stands in the file."""
+    """Its keys in the file."""
 
 
 def read(path: Path) -> YamlFile:
@@ -57,27 +57,27 @@ def read(path: Path) -> YamlFile:
     if not isinstance(file.content, dict):
         raise bad_input(f"{path}: no recipe: a mapping of stages to modifiers is needed")
     for stage, groups in file.content.items():
-        _suffix(file, (stage,), "_stage", groups)
+        _check_suffix(file, (stage,), "_stage", groups)
         for group, modifiers in groups.items():
-            _suffix(file, (stage, group), "_modifiers", modifiers)
+            _check_suffix(file, (stage, group), "_modifiers", modifiers)
             for name, fields in modifiers.items():
-                _modifier(file, (stage, group, name), fields)
+                _check_modifier(file, (stage, group, name), fields)
     return file
 
 
-def _suffix(file: YamlFile, keys: Keys, suffix: str, below: Any) -> None:
+def _check_suffix(file: YamlFile, keys: Keys, suffix: str, content: Any) -> None:
     name = ".".join(map(str, keys))
     if not name.endswith(suffix):
         raise file.error(
-            keys, f"'{name}' needs the suffix {suffix}; without it llm-compressor passes it over"
+            keys, f"'{name}' needs the suffix {suffix}; without it llm-compressor ignores it"
         )
-    if below is None or below == {}:
+    if content is None or content == {}:
         raise file.error(keys, f"'{name}' is empty")
-    if not isinstance(below, dict):
+    if not isinstance(content, dict):
         raise file.error(keys, f"'{name}' must be a mapping of names to values")
 
 
-def _modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
+def _check_modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
     if not ModifierFactory._loaded:
         ModifierFactory.refresh()
     name = str(keys[-1])
@@ -85,8 +85,8 @@ def _modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
         raise file.error(keys, str(unknown("modifier", name, ModifierFactory._main_registry)))
     steps = step_of_modifier()
     if name not in steps:
-        known = str(unknown("modifier that can be run and proven here", name, steps))
-        raise file.error(keys, known)
+        message = str(unknown("modifier that can be run and proven here", name, steps))
+        raise file.error(keys, message)
     if fields is None or fields == {}:
         raise file.error(keys, "says nothing: give its options, as scheme: W8A8 or targets")
     if not isinstance(fields, dict):
@@ -95,18 +95,18 @@ def _modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
     try:
         schema.model_validate(fields)
     except ValidationError as error:
-        raise _deepest(file, keys, fields, error, schema) from error
+        raise _deepest_error(file, keys, fields, error, schema) from error
 
 
-def _deepest(
+def _deepest_error(
     file: YamlFile, keys: Keys, fields: Any, error: ValidationError, schema: type[BaseModel]
 ) -> QuantlineError:
-    """The complaint that reaches deepest; pydantic also names the types that it tried."""
-    problems = [(_path(fields, problem["loc"]), problem) for problem in error.errors()]
+    """The error with the longest path; pydantic also reports every type that it tried."""
+    problems = [(_path_in_file(fields, problem["loc"]), problem) for problem in error.errors()]
     path, problem = max(problems, key=lambda entry: len(entry[0]))
-    where, at = (*keys, *path), fields
-    for part in path:
-        at = at[part]
+    where, value = (*keys, *path), fields
+    for key in path:
+        value = value[key]
     if problem["type"] == "missing":
         return file.error((*where, problem["loc"][-1]), "is needed")
     if problem["type"] == "extra_forbidden" and len(path) == 1:
@@ -116,20 +116,20 @@ def _deepest(
             where, f"there is no such option.{nearest(str(path[-1]), nested_names(schema))}"
         )
     if problem["type"] == "none_required":
-        return file.error(where, f"{at!r}: cannot be used here; leave it out")
+        return file.error(where, f"{value!r}: cannot be used here; leave it out")
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return file.error(where, f"{at!r}: {reason}")
+    return file.error(where, f"{value!r}: {reason}")
 
 
-def _path(fields: Any, location: tuple[int | str, ...]) -> list[Any]:
-    """The part of a location that stands in the file."""
+def _path_in_file(fields: Any, location: tuple[int | str, ...]) -> list[Any]:
+    """The part of pydantic's location that exists in the file."""
     path: list[Any] = []
-    at = fields
-    for part in location:
-        entries = dict(enumerate(at)) if isinstance(at, list) else at
-        if isinstance(entries, dict) and part in entries:
-            path.append(part)
-            at = entries[part]
+    value = fields
+    for key in location:
+        entries = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(entries, dict) and key in entries:
+            path.append(key)
+            value = entries[key]
     return path
 
 
@@ -145,15 +145,15 @@ def from_file(recipe: RecipeConfig) -> tuple[RecipeConfig, list[Modifier]]:
     steps = [step_of_modifier()[name] for _, _, name in places]
     _check_order(file, [step.name for step in steps])
     try:
-        written = yaml.safe_dump(file.content, sort_keys=False)
-        modifiers = Recipe.create_instance(written).modifiers
-    except Exception as error:  # its own classes raise whatever a bad value runs into
+        text = yaml.safe_dump(file.content, sort_keys=False)
+        modifiers = Recipe.create_instance(text).modifiers
+    except Exception as error:  # its classes raise errors of any type for a bad value
         raise bad_input(f"{file.path}: {_one_line(error)}") from error
-    chosen = [ChosenStep(*parts) for parts in zip(steps, modifiers, places, strict=True)]
-    for entry in chosen:
+    file_steps = [FileStep(*fields) for fields in zip(steps, modifiers, places, strict=True)]
+    for entry in file_steps:
         if entry.step.kind is Kind.ROUNDS:
-            _check_rounding(file, entry, chosen)
-    return _described(recipe, file, chosen), modifiers
+            _check_rounding(file, entry, file_steps)
+    return _describing_recipe(recipe, file, file_steps), modifiers
 
 
 def _one_line(error: Exception) -> str:
@@ -164,88 +164,96 @@ def _one_line(error: Exception) -> str:
 
 
 def _check_order(file: YamlFile, steps: list[str]) -> None:
-    """As for our recipes; but several modifiers may round, each its own modules, at the end."""
-    first = next((number for number, step in enumerate(steps) if step in ROUNDERS), len(steps))
-    rounding = steps[first:]
-    shown = steps if any(step not in ROUNDERS for step in rounding) else steps[: first + 1]
+    """As for our recipes, except that several modifiers may round different modules at the end."""
+    first_rounding = next(
+        (number for number, step in enumerate(steps) if step in ROUNDERS), len(steps)
+    )
+    rounding = steps[first_rounding:]
+    checked_steps = (
+        steps if any(step not in ROUNDERS for step in rounding) else steps[: first_rounding + 1]
+    )
     try:
-        check_order(f"{file.path}: the modifiers' order", shown, bool(rounding))
+        check_order(f"{file.path}: the modifiers' order", checked_steps, bool(rounding))
     except ValueError as error:
         raise bad_input(str(error)) from error
 
 
-def _check_rounding(file: YamlFile, chosen: ChosenStep, all_chosen: list[ChosenStep]) -> None:
-    """The formats of a modifier that rounds, against what an engine runs."""
-    modifier: Any = chosen.modifier
-    place = chosen.place
+def _check_rounding(file: YamlFile, rounding_step: FileStep, file_steps: list[FileStep]) -> None:
+    """Checks the formats of a rounding modifier against those that an engine runs."""
+    modifier: Any = rounding_step.modifier
+    place = rounding_step.place
     try:
         config = modifier.resolved_config
     except Exception as error:
         raise file.error(place, _one_line(error)) from error
-    groups_at = (*place, "config_groups" if modifier.config_groups else "scheme")
+    groups_place = (*place, "config_groups" if modifier.config_groups else "scheme")
     _check_targets(file, place, modifier, config)
     for name, scheme in config.config_groups.items():
-        at = (*groups_at, name) if modifier.config_groups else groups_at
+        group_place = (*groups_place, name) if modifier.config_groups else groups_place
         if scheme.weights is None:
             raise file.error(
-                at, "quantizes no weights; give a scheme or config_groups with weights"
+                group_place, "quantizes no weights; give a scheme or config_groups with weights"
             )
-        weights, activations = stored(scheme.weights), None
+        weights, activations = to_quant_args(scheme.weights), None
         if scheme.input_activations is not None:
-            activations = stored(scheme.input_activations)
+            activations = to_quant_args(scheme.input_activations)
         refused = refusal(weights, activations)
         if refused is not None:
-            raise _refused(file, at, refused, getattr(scheme, _theirs(refused.part)))
+            raise _refusal_error(
+                file, group_place, refused, getattr(scheme, _library_name(refused.part))
+            )
         inferred = infer_module_format(torch.nn.Linear, scheme)
         if scheme.format is not None and scheme.format != inferred:
             raise file.error(
-                (*at, "format"), f"{scheme.format}: these weights are {inferred.value}"
+                (*group_place, "format"), f"{scheme.format}: these weights are {inferred.value}"
             )
-        _check_weights(file, weights, all_chosen)
+        _check_weights(file, weights, file_steps)
     if config.kv_cache_scheme is not None:
-        refused = kv_refusal(stored(config.kv_cache_scheme))
+        refused = kv_refusal(to_quant_args(config.kv_cache_scheme))
         if refused is not None:
-            raise _refused(file, place, refused, config.kv_cache_scheme)
+            raise _refusal_error(file, place, refused, config.kv_cache_scheme)
 
 
-def _check_weights(file: YamlFile, weights: QuantArgs, all_chosen: list[ChosenStep]) -> None:
-    """Every step of the file against the format that one of them rounds to."""
-    for chosen in all_chosen:
-        options = chosen.step.options_in(chosen.modifier)
+def _check_weights(file: YamlFile, weights: QuantArgs, file_steps: list[FileStep]) -> None:
+    """Checks every step of the file against the format that one of them rounds to."""
+    for file_step in file_steps:
+        options = file_step.step.options_in(file_step.modifier)
         try:
-            chosen.step.check_weights(f"{file.path}", weights, options)
+            file_step.step.check_weights(f"{file.path}", weights, options)
         except ValueError as error:
             raise bad_input(str(error)) from error
 
 
 def _check_targets(file: YamlFile, place: Keys, modifier: Any, config: Any) -> None:
-    """llm-compressor passes over `targets` beside config_groups or a scheme with its own."""
+    """Refuses `targets` that llm-compressor ignores because the groups name their own."""
     groups = config.config_groups.values()
-    named = [target for scheme in groups for target in scheme.targets]
-    twice = [target for target in named if named.count(target) > 1]
-    if twice:
-        raise file.error(place, f"'{twice[0]}' is a target of two groups")
+    group_targets = [target for scheme in groups for target in scheme.targets]
+    repeated = [target for target in group_targets if group_targets.count(target) > 1]
+    if repeated:
+        raise file.error(place, f"'{repeated[0]}' is a target of two groups")
     targets = modifier.targets
-    if targets != ["Linear"] and set(targets) != set(named):
+    if targets != ["Linear"] and set(targets) != set(group_targets):
         raise file.error(
             (*place, "targets"),
-            f"{targets}: is passed over, since the groups name their own targets, {named}",
+            f"{targets}: is ignored, since the groups name their own targets, {group_targets}",
         )
 
 
-def _refused(file: YamlFile, at: Keys, refused: Refusal, args: QuantizationArgs) -> QuantlineError:
-    name = _theirs(refused.field)
+def _refusal_error(
+    file: YamlFile, place: Keys, refused: Refusal, args: QuantizationArgs
+) -> QuantlineError:
+    name = _library_name(refused.field)
     value = getattr(args, name)
     shown = str(value).lower() if isinstance(value, bool) else value
-    return file.error((*at, _theirs(refused.part), name), f"{shown}: {refused.reason}")
+    return file.error((*place, _library_name(refused.part), name), f"{shown}: {refused.reason}")
 
 
-def _theirs(name: str) -> str:
-    return THEIRS.get(name, name)
+def _library_name(field: str) -> str:
+    return LIBRARY_NAMES.get(field, field)
 
 
-def stored(args: QuantizationArgs) -> QuantArgs:
-    """compressed-tensors' description in the words of the table of what engines run."""
+def to_quant_args(args: QuantizationArgs) -> QuantArgs:
+    """Converts compressed-tensors' description to ours."""
     scales = LOCAL if args.dynamic == "local" else DYNAMIC if args.dynamic else STATIC
     return QuantArgs(
         str(getattr(args.type, "value", args.type)),
@@ -259,24 +267,29 @@ def stored(args: QuantizationArgs) -> QuantArgs:
     )
 
 
-def _described(recipe: RecipeConfig, file: YamlFile, chosen: list[ChosenStep]) -> RecipeConfig:
-    """What is said of the file elsewhere: its steps, and the modules that they prune or round."""
-    prunes = [entry.modifier for entry in chosen if entry.step.kind is Kind.PRUNES]
-    main: Any = prunes[-1] if prunes else chosen[-1].modifier
+def _describing_recipe(
+    recipe: RecipeConfig, file: YamlFile, file_steps: list[FileStep]
+) -> RecipeConfig:
+    """A recipe that describes the file: its steps, and the modules that they prune or round."""
+    pruning_modifiers = [entry.modifier for entry in file_steps if entry.step.kind is Kind.PRUNES]
+    main_modifier: Any = pruning_modifiers[-1] if pruning_modifiers else file_steps[-1].modifier
     return replace(
         recipe,
         description=f"llm-compressor's {file.path.name}.",
-        steps=[entry.step.name for entry in chosen],
+        steps=[entry.step.name for entry in file_steps],
         weights=None,
         activations=None,
         lm_head=None,
         kv_cache=None,
-        targets=sorted(main.resolved_targets) if not prunes else listed(main.targets),
-        ignore=listed(main.ignore),
+        targets=sorted(main_modifier.resolved_targets)
+        if not pruning_modifiers
+        else as_list(main_modifier.targets),
+        ignore=as_list(main_modifier.ignore),
     )
 
 
-def listed(value: Any) -> list[str]:
+def as_list(value: Any) -> list[str]:
+    """A pattern or a list of patterns, as a list."""
     return [value] if isinstance(value, str) else list(value or [])
 
 

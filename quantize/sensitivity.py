@@ -1,8 +1,8 @@
-"""`python -m quantize.sensitivity`: which layers pay for a recipe's format.
+"""`python -m quantize.sensitivity`: how much each block of layers loses by a recipe's format.
 
-Started by `python -m evaluate accuracy=sensitivity`. The model is rounded without data; then each
-block, a layer's attention or its feed-forward part, is rounded alone, and its answers are compared
-with the original's on the same text.
+Started by `python -m evaluate accuracy=sensitivity`. The model is rounded without data. Then each
+block, a layer's attention or its feed-forward part, is quantized alone, and the next-token
+distributions are compared with the original's on the same text.
 """
 
 import re
@@ -39,7 +39,7 @@ FULL_BITS = 16
 def sensitivity(
     model_config: ModelConfig, recipe: RecipeConfig, accuracy: AccuracyConfig
 ) -> Iterator[BlockMeasured]:
-    """Every block's divergence from the original, and the bytes that leaving it alone costs."""
+    """Every block's divergence from the original, and the extra bytes if it stays unquantized."""
     if recipe.weights is None:
         raise bad_input(f"recipe={recipe.name}: it stores no weights in another format")
     source = fetch(model_config)
@@ -47,42 +47,44 @@ def sensitivity(
     model, tokenizer = load(source, model_config)
     recipe = _with_fitting_groups(model, recipe)
     modules = check_fit(model, recipe, str(model_config.name))
-    text = windows(accuracy, lambda part: list(tokenizer(part)["input_ids"]))
+    token_windows = windows(accuracy, lambda text: list(tokenizer(text)["input_ids"]))
     on_device(model)
-    original = [_answers(model, window) for window in text]
+    original_logits = [_logits(model, window) for window in token_windows]
     oneshot(model=model, recipe=QuantizationModifier(**formats(recipe)))
     blocks = blocks_of(list(modules))
     assert recipe.weights is not None
-    bits = recipe.weights.bits
+    quantized_bits = recipe.weights.bits
     model.apply(disable_quantization)
-    for name, names in blocks.items():
-        parts = [modules[part] for part in names]
-        for part in parts:
-            enable_quantization(part)
+    for name, module_names in blocks.items():
+        linears = [modules[module_name] for module_name in module_names]
+        for linear in linears:
+            enable_quantization(linear)
         with weights_held(model):
-            apart = [
-                mean_divergence(answers, _answers(model, window))
-                for answers, window in zip(original, text, strict=True)
+            divergences = [
+                mean_divergence(logits, _logits(model, window))
+                for logits, window in zip(original_logits, token_windows, strict=True)
             ]
-        for part in parts:
-            disable_quantization(part)
-        weights = sum(part.in_features * part.out_features for part in parts)
-        saved = weights * (FULL_BITS - bits) / 8
-        yield BlockMeasured(Block(name, names, sum(apart) / len(apart), saved), len(blocks))
+        for linear in linears:
+            disable_quantization(linear)
+        weights = sum(linear.in_features * linear.out_features for linear in linears)
+        extra_bytes = weights * (FULL_BITS - quantized_bits) / 8
+        yield BlockMeasured(
+            Block(name, module_names, sum(divergences) / len(divergences), extra_bytes), len(blocks)
+        )
 
 
 def blocks_of(names: list[str]) -> dict[str, list[str]]:
-    """Modules by the part of their layer; what stands in no layer is a block of its own. An engine
-    fuses the matrices of a part, so that they can only be left alone together."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Module names by block; a module outside the layers is a block of its own. An engine fuses the
+    matrices of a block, so all of them stay unquantized or none."""
+    blocks: dict[str, list[str]] = defaultdict(list)
     for name in names:
         match = BLOCK.match(name)
-        found[match[1] if match else name].append(name)
-    return dict(found)
+        blocks[match[1] if match else name].append(name)
+    return dict(blocks)
 
 
 def _with_fitting_groups(model: Any, recipe: RecipeConfig) -> RecipeConfig:
-    """The recipe with the largest group that fits, where its own does not."""
+    """The recipe with the largest group size that fits, if its own does not."""
     assert recipe.weights is not None
     if recipe.weights.strategy not in GROUPED:
         return recipe
@@ -91,7 +93,7 @@ def _with_fitting_groups(model: Any, recipe: RecipeConfig) -> RecipeConfig:
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 
 
-def _answers(model: Any, window: list[int]) -> torch.Tensor:
+def _logits(model: Any, window: list[int]) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model(torch.tensor([window], device=model.device)).logits[0]
     return logits.float().cpu()

@@ -1,4 +1,4 @@
-"""`python -m quantize.verify PATH`: proves a checkpoint, or names what is wrong with it."""
+"""`python -m quantize.verify PATH`: verifies a checkpoint, or names its faults."""
 
 import sys
 from pathlib import Path
@@ -32,21 +32,21 @@ def main(arguments: list[str]) -> None:
 
 
 def prove(folder: Path) -> None:
-    """Prints what was found; raises where there are faults."""
+    """Prints the formats and sizes of a verified checkpoint; raises if it has faults."""
     from quantize.checkpoint import manifest
     from quantize.checkpoint.verify import verify
 
     proof = verify(folder)
-    for kind, count in sorted(proof.formats.items()):
-        print(f"{count:6} layers  {kind}")
+    for number_format, count in sorted(proof.formats.items()):
+        print(f"{count:6} layers  {number_format}")
     print(f"{proof.tensors:6} tensors, {proof.bytes / 1e6:.1f} MB")
     if proof.faults:
         for fault in proof.faults[1:]:
             say(f"fault: {fault}")
         raise gate_failed(f"{shown_path(folder)}: {len(proof.faults)} faults; {proof.faults[0]}")
-    claimed = manifest.find(folder)
-    for missing in manifest.unprovable(claimed):
-        print(f"not proven: {missing}")
+    checkpoint_manifest = manifest.find(folder)
+    for unproven in manifest.unprovable(checkpoint_manifest):
+        print(f"not proven: {unproven}")
     print("proven: every layer is what the config says")
 
 

@@ -1,4 +1,4 @@
-"""From documents to token batches, with a count of every token that was used or left out."""
+"""Turns documents into token batches, and counts the tokens that were used or left out."""
 
 import hashlib
 import itertools
@@ -14,23 +14,23 @@ from conf.schema.commands import CalibrationConfig
 from conf.text import Document, documents
 
 Tokens = list[int]
-SHORTEST_SAMPLE = 8  # tokens; below that a sample says nothing about activations
+SHORTEST_DOCUMENT = 8  # tokens; a shorter one says nothing about activations
 
 
 @dataclass
 class TextCounts:
-    """What was really used; stored with the checkpoint."""
+    """Counts of the calibration text; stored with the checkpoint."""
 
     documents: int = 0
     """Documents that were read."""
     skipped: int = 0
-    """Of them, those that were empty or a few tokens long."""
+    """Documents that were empty or too short to use."""
     samples: int = 0
-    """Sequences that were used."""
+    """Token sequences that were used."""
     tokens: int = 0
-    """Tokens in them."""
+    """Tokens in these sequences."""
     cut_tokens: int = 0
-    """Tokens of the documents read that lie beyond the last sequence or the length limit."""
+    """Tokens that were read but not used: beyond the last sequence or the length limit."""
     sha256: str = ""
     """Hash of all token ids in their order."""
 
@@ -38,20 +38,22 @@ class TextCounts:
 def calibration_samples(
     config: CalibrationConfig, tokenizer: Any
 ) -> tuple[list[Tokens], TextCounts]:
-    """The token sequences to calibrate on: a seeded choice, packed or one a document."""
+    """The token sequences to calibrate on: a seeded choice, packed or one per document."""
     counts = TextCounts()
-    texts = _tokenized(documents(config, "calibration", config.seed), config, tokenizer, counts)
+    token_lists = _tokenized_documents(
+        documents(config, "calibration", config.seed), config, tokenizer, counts
+    )
     if config.pack:
-        samples = _packed(texts, config, tokenizer, counts)
+        samples = _packed_samples(token_lists, config, tokenizer, counts)
     else:
-        samples = _one_each(texts, config, counts)
+        samples = _one_sample_per_document(token_lists, config, counts)
     counts.samples = len(samples)
     counts.tokens = sum(map(len, samples))
     if len(samples) < config.samples and not config.allow_fewer:
         raise bad_input(
             f"calibration.samples={config.samples}: the text gives only {len(samples)} "
             f"({counts.documents} documents, {counts.skipped} of them too short to use); "
-            "ask for fewer, or set calibration.allow_fewer=true"
+            "lower calibration.samples, or set calibration.allow_fewer=true"
         )
     if not samples:
         raise bad_input("calibration: the text gives no sample at all")
@@ -59,13 +61,16 @@ def calibration_samples(
     return samples, counts
 
 
-def _tokenized(
-    texts: Iterator[Document], config: CalibrationConfig, tokenizer: Any, counts: TextCounts
+def _tokenized_documents(
+    source_documents: Iterator[Document],
+    config: CalibrationConfig,
+    tokenizer: Any,
+    counts: TextCounts,
 ) -> Iterator[Tokens]:
-    for text in texts:
+    for document in source_documents:
         counts.documents += 1
-        tokens = tokenize(text, tokenizer)
-        if len(tokens) < SHORTEST_SAMPLE:
+        tokens = tokenize(document, tokenizer)
+        if len(tokens) < SHORTEST_DOCUMENT:
             counts.skipped += 1
         else:
             yield tokens
@@ -88,37 +93,43 @@ def tokenize(document: Document, tokenizer: Any) -> Tokens:
     return tokens
 
 
-def _one_each(
-    texts: Iterator[Tokens], config: CalibrationConfig, counts: TextCounts
+def _one_sample_per_document(
+    token_lists: Iterator[Tokens], config: CalibrationConfig, counts: TextCounts
 ) -> list[Tokens]:
     samples = []
-    for tokens in itertools.islice(texts, config.samples):
+    for tokens in itertools.islice(token_lists, config.samples):
         samples.append(tokens[: config.length])
         counts.cut_tokens += max(0, len(tokens) - config.length)
     return samples
 
 
-def _packed(
-    texts: Iterator[Tokens], config: CalibrationConfig, tokenizer: Any, counts: TextCounts
+def _packed_samples(
+    token_lists: Iterator[Tokens], config: CalibrationConfig, tokenizer: Any, counts: TextCounts
 ) -> list[Tokens]:
-    wanted = config.samples * config.length
+    tokens_needed = config.samples * config.length
     stream: Tokens = []
-    for tokens in texts:
+    for tokens in token_lists:
         stream += [*tokens, tokenizer.eos_token_id]
-        if len(stream) >= wanted:
+        if len(stream) >= tokens_needed:
             break
-    full = min(len(stream) // config.length, config.samples)
-    counts.cut_tokens = len(stream) - full * config.length
-    return [stream[i * config.length : (i + 1) * config.length] for i in range(full)]
+    sample_count = min(len(stream) // config.length, config.samples)
+    counts.cut_tokens = len(stream) - sample_count * config.length
+    return [
+        stream[number * config.length : (number + 1) * config.length]
+        for number in range(sample_count)
+    ]
 
 
 def batches(samples: list[Tokens], batch_size: int) -> list[dict[str, torch.Tensor]]:
-    """Batches of equal lengths: nothing is padded and nothing is cut to the shortest."""
+    """Batches of samples of equal length, so that none is padded or cut."""
     by_length: dict[int, list[Tokens]] = defaultdict(list)
     for sample in samples:
         by_length[len(sample)].append(sample)
     return [
-        {"input_ids": torch.tensor(group), "attention_mask": torch.ones(len(group), length).long()}
-        for length, equal in by_length.items()
-        for group in (equal[i : i + batch_size] for i in range(0, len(equal), batch_size))
+        {"input_ids": torch.tensor(batch), "attention_mask": torch.ones(len(batch), length).long()}
+        for length, same_length in by_length.items()
+        for batch in (
+            same_length[start : start + batch_size]
+            for start in range(0, len(same_length), batch_size)
+        )
     ]

@@ -28,18 +28,18 @@ Batches = list[dict[str, torch.Tensor]]
 
 @dataclass
 class Outcome:
-    """What the steps did, beside changing the weights."""
+    """The record of a compression; the weights are changed in the model itself."""
 
     errors: Errors
-    """Each module's error, by step."""
+    """Errors by module and step."""
     layer_seconds: dict[str, list[float]]
     """Seconds for each layer, by step."""
     resumed_layers: int
-    """Layers that an earlier try had finished."""
+    """Layers that an earlier, interrupted run had finished."""
     fallbacks: list[str]
-    """Modules that could only be rounded."""
+    """Modules that GPTQ could only round."""
     rescaled: set[str]
-    """Modules whose weights a step scaled, or that hold the scales."""
+    """Modules that a step scaled, and those that take up the inverse scales."""
 
 
 def compress(
@@ -52,18 +52,18 @@ def compress(
     console: Console,
     stored_as: torch.dtype = torch.bfloat16,
 ) -> Outcome:
-    """Applies the recipe's steps to the model; goes on where an earlier try in `work` stopped."""
+    """Applies the recipe's steps to the model; resumes an interrupted run from `work`."""
     logger.remove()
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
-    state = sequential.Run(steps_named(recipe.steps), bars, stored_as, work)
-    sequential.RUN.set(state)
-    with ExitStack() as stack:
-        stack.enter_context(_named_failure(recipe.name))
-        stack.enter_context(bars)
-        stack.enter_context(noted_errors(model, state.errors))
-        for step in state.steps:
-            stack.enter_context(step.patches(recipe))
+    run = sequential.Run(steps_named(recipe.steps), bars, stored_as, work)
+    sequential.RUN.set(run)
+    with ExitStack() as contexts:
+        contexts.enter_context(_named_failure(recipe.name))
+        contexts.enter_context(bars)
+        contexts.enter_context(noted_errors(model, run.errors))
+        for step in run.steps:
+            contexts.enter_context(step.patches(recipe))
         oneshot(
             model=model,
             tokenizer=tokenizer,
@@ -71,19 +71,20 @@ def compress(
             dataset=DataLoader(batches, batch_size=None) if batches else None,
             pipeline=sequential.NAME,
         )
-    check_steps(model, recipe, state.scaled, state.errors, state.fallbacks)
+    check_steps(model, recipe, run.scaled, run.errors, run.fallbacks)
     return Outcome(
-        dict(state.errors),
-        dict(state.layer_seconds),
-        state.resumed_layers,
-        state.fallbacks,
-        state.rescaled,
+        dict(run.errors),
+        dict(run.layer_seconds),
+        run.resumed_layers,
+        run.fallbacks,
+        run.rescaled,
     )
 
 
 @contextmanager
 def _named_failure(recipe: str) -> Iterator[None]:
-    """What llm-compressor cannot do with this recipe and model; a full disk is not that."""
+    """Reports an llm-compressor error as bad input that names the recipe. An environment error,
+    such as a full disk, passes unchanged."""
     try:
         yield
     except QuantlineError:

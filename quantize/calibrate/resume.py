@@ -1,4 +1,4 @@
-"""Finished layers of a run, kept on disk until the checkpoint is published."""
+"""The finished layers of a run, saved on disk until the checkpoint is published."""
 
 import json
 import os
@@ -19,35 +19,35 @@ from quantize.steps.base.changes import Errors
 Modules = dict[str, torch.nn.Module]
 KEY = "key.json"
 NOTES = "notes"
-WORK_FORMAT = 3  # raise it when layers are kept differently
-KEPT = re.compile(r"step(\d+)-layer\d+\.safetensors")
+WORK_FORMAT = 3  # raise it when the saved files change
+LAYER_FILE = re.compile(r"step(\d+)-layer\d+\.safetensors")
 
 
 class LayerNotes(BaseModel):
-    """What is kept of a layer beside its weights."""
+    """The record of a finished layer, saved beside its weights."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # an error that is not finite stays so
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # keeps NaN and infinite errors
 
     errors: Errors
     fallbacks: list[str]
-    """Modules that could only be rounded."""
+    """Modules that GPTQ could only round."""
 
 
 class WorkFolder:
-    """Keeps the state of each finished layer; a later step's state takes the earlier one's place.
+    """Saves the state of each finished layer; a later step's state replaces the earlier one's.
 
-    The key says what the run was: another model, recipe or text starts over. A layer that cannot
-    be read again counts as not finished.
+    The key identifies the run: another model, recipe or text starts over. A layer file that cannot
+    be read counts as not finished.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, object]) -> None:
         self.folder = folder
-        wanted = json.dumps(key, sort_keys=True)
+        key_text = json.dumps(key, sort_keys=True)
         with writing(folder):
-            if not _is_same(folder / KEY, wanted):
-                _clear(folder)
+            if not _has_text(folder / KEY, key_text):
+                _remove(folder)
                 folder.mkdir(parents=True)
-                _write(folder / KEY, lambda path: path.write_text(wanted))
+                _write(folder / KEY, lambda path: path.write_text(key_text))
 
     def _file(self, step: int, layer: int) -> Path:
         return self.folder / f"step{step}-layer{layer:04}.safetensors"
@@ -57,26 +57,32 @@ class WorkFolder:
         return self._latest(step, layer) is not None
 
     def fits(self, step: int, layer: int, modules: Modules) -> bool:
-        """Whether what is kept of the layer is whole, and can be put back into its modules."""
+        """Whether the saved layer is complete and can be loaded into its modules."""
         path = self._latest(step, layer)
-        return path is not None and _fits(path, modules)
+        return path is not None and _matches_modules(path, modules)
 
     def start_over(self) -> None:
-        """Forgets every kept layer."""
+        """Removes every saved layer."""
         for path in self.folder.glob("step*"):
-            _clear(path)
+            _remove(path)
 
     def _latest(self, step: int, layer: int) -> Path | None:
-        by_step = {_step_of(path): path for path in self.folder.glob(f"step*-layer{layer:04}.*")}
-        later = [number for number in by_step if number is not None and number >= step]
-        return by_step[max(later)] if later else None
+        by_step = {
+            _step_number(path): path for path in self.folder.glob(f"step*-layer{layer:04}.*")
+        }
+        steps_done = [
+            step_number
+            for step_number in by_step
+            if step_number is not None and step_number >= step
+        ]
+        return by_step[max(steps_done)] if steps_done else None
 
     def save(self, step: int, layer: int, modules: Modules, notes: LayerNotes) -> None:
-        """Writes a layer whole, then forgets what the earlier step left of it."""
+        """Writes a layer atomically, then removes the files of earlier steps."""
         tensors = {
-            f"{name}.{part}": tensor.detach().cpu().contiguous()
+            f"{name}.{tensor_name}": tensor.detach().cpu().contiguous()
             for name, module in modules.items()
-            for part, tensor in _own_tensors(module)
+            for tensor_name, tensor in _direct_tensors(module)
         }
         metadata = {NOTES: notes.model_dump_json()}
         with writing(self.folder):
@@ -87,39 +93,39 @@ class WorkFolder:
             self._file(earlier, layer).unlink(missing_ok=True)
 
     def load(self, step: int, layer: int, modules: Modules) -> LayerNotes:
-        """Puts the saved state back into the layer's modules; returns what was noted of it."""
+        """Loads the saved state into the layer's modules; returns its notes."""
         path = self._latest(step, layer)
         assert path is not None
         notes, tensors = _read(path)
         for name, module in modules.items():
-            for part, _ in _own_tensors(module):
-                if f"{name}.{part}" in tensors:
-                    update_offload_parameter(module, part, tensors[f"{name}.{part}"])
+            for tensor_name, _ in _direct_tensors(module):
+                if f"{name}.{tensor_name}" in tensors:
+                    update_offload_parameter(module, tensor_name, tensors[f"{name}.{tensor_name}"])
         return notes
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _direct_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
 
 
-def _step_of(path: Path) -> int | None:
-    """The step's number in a kept layer's name; none for another file."""
-    kept = KEPT.fullmatch(path.name)
-    return int(kept[1]) if kept else None
+def _step_number(path: Path) -> int | None:
+    """The step number in the name of a layer file; None for another file."""
+    match = LAYER_FILE.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
-def _is_same(file: Path, wanted: str) -> bool:
+def _has_text(file: Path, text: str) -> bool:
     try:
-        return file.read_text() == wanted
+        return file.read_text() == text
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _clear(path: Path) -> None:
-    """Removes what is there, of whatever kind."""
+def _remove(path: Path) -> None:
+    """Removes a file, link or folder, if there is one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -132,9 +138,9 @@ def _read(path: Path) -> tuple[LayerNotes, dict[str, torch.Tensor]]:
         return notes, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def _fits(path: Path, modules: Modules) -> bool:
-    """Each weight is there and finite, every tensor has its module's shape and type. Scales that a
-    later step fills are whatever the memory held."""
+def _matches_modules(path: Path, modules: Modules) -> bool:
+    """Whether each weight is present and finite, and every tensor has its module's shape and type.
+    Scales are not checked for finite values: a later step fills them."""
     if not path.is_file():
         return False
     try:
@@ -144,11 +150,13 @@ def _fits(path: Path, modules: Modules) -> bool:
             raise
         return False
     for name, module in modules.items():
-        for part, tensor in _own_tensors(module):
-            kept = tensors.get(f"{name}.{part}")
-            if part in ("weight", "bias") and (kept is None or not torch.isfinite(kept).all()):
+        for tensor_name, tensor in _direct_tensors(module):
+            saved = tensors.get(f"{name}.{tensor_name}")
+            if tensor_name in ("weight", "bias") and (
+                saved is None or not torch.isfinite(saved).all()
+            ):
                 return False
-            if kept is not None and (kept.shape != tensor.shape or kept.dtype != tensor.dtype):
+            if saved is not None and (saved.shape != tensor.shape or saved.dtype != tensor.dtype):
                 return False
     return True
 

@@ -1,8 +1,8 @@
-"""Takes calibration text through a model layer by layer, once for each step of a recipe.
+"""Passes calibration text through a model layer by layer, once for each step of a recipe.
 
 llm-compressor's own loop moves every activation to the host and back, and starts from the first
-layer after a crash. This one keeps activations on the GPU while they fit, hands on what a pure
-rescaling leaves unchanged without computing it again, and remembers finished layers.
+layer after a crash. This one keeps activations on the GPU while they fit, skips the second pass
+through a layer after a pure rescaling, and saves finished layers.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from quantize.steps.base.step import Scaled, Step
 
 NAME = "quantline"
 GPU_SHARE_FOR_ACTIVATIONS = 0.4
-COPIES_OF_ACTIVATIONS = 3  # a layer's input, its output, and what a step keeps beside them
+ACTIVATION_COPIES = 3  # a layer's input, its output, and a step's own copy
 
 
 @dataclass
 class Run:
-    """What the passes through the model show, keep and record."""
+    """The state of a run: its progress bars, saved layers and records."""
 
     steps: list[Step[Any]]
     bars: Progress
@@ -55,16 +55,16 @@ class Run:
     scaled: dict[str, list[str]] = field(default_factory=dict)
     """Modules whose output a step scales, by step."""
     rescaled: set[str] = field(default_factory=set)
-    """These, and the modules that take the scales up again."""
+    """These modules, and those that take up the inverse scales."""
 
     def notes_of(self, modules: Modules) -> LayerNotes:
-        """What is kept of a layer beside its weights."""
+        """The notes of a layer, saved beside its weights."""
         errors = {name: self.errors[name] for name in modules if name in self.errors}
         fallbacks = [name for name in self.fallbacks if name in modules]
         return LayerNotes(errors=errors, fallbacks=fallbacks)
 
-    def take_over(self, notes: LayerNotes) -> None:
-        """Notes of a layer that an earlier try finished."""
+    def restore_notes(self, notes: LayerNotes) -> None:
+        """Adds the notes of a layer that an earlier run finished."""
         for name, errors in notes.errors.items():
             self.errors[name].update(errors)
         self.fallbacks += [name for name in notes.fallbacks if name not in self.fallbacks]
@@ -91,7 +91,7 @@ class LayerByLayer(CalibrationPipeline):  # type: ignore[misc]
 
 
 class _Passes:
-    """One step's way through the layers."""
+    """The passes of one step through the layers."""
 
     def __init__(
         self,
@@ -113,114 +113,130 @@ class _Passes:
         device = get_main_device()
         set_onload_device(model, device)
         targets = infer_sequential_targets(model, self.dataset_args.sequential_targets)
-        sample = next(iter(self.dataloader))
-        subgraphs = trace_subgraphs(model, sample, targets, self.dataset_args.tracing_ignore, 1)
+        example_batch = next(iter(self.dataloader))
+        subgraphs = trace_subgraphs(
+            model, example_batch, targets, self.dataset_args.tracing_ignore, 1
+        )
         self.layers_count = len(subgraphs)
         task = self.state.bars.add_task(self.step.name, total=len(subgraphs))
         LifecycleCallbacks.calibration_start()
         with calibration_forward_context(model), DisableQuantization(model):
             activations = IntermediatesCache.from_dataloader(
-                self.dataloader, device, self._place_for_activations(device)
+                self.dataloader, device, self._activations_device(device)
             )
             session.state.loss_masks = None
             session.state.sequential_prefetch = False
-            finished = self._finished_layers(subgraphs)
-            self.state.resumed_layers += finished
+            finished_layers = self._finished_layers(subgraphs)
+            self.state.resumed_layers += finished_layers
             for layer, subgraph in enumerate(subgraphs):
                 start = time.perf_counter()
                 with (
                     disable_offloading(),
                     _named_out_of_memory(self.step.name, layer, len(subgraphs)),
                 ):
-                    self._layer(layer, subgraph, activations, done_before=layer < finished)
-                if layer >= finished:
+                    self._run_layer(
+                        layer, subgraph, activations, is_resumed=layer < finished_layers
+                    )
+                if layer >= finished_layers:
                     self.state.layer_seconds[self.step.name].append(time.perf_counter() - start)
                 self.state.bars.update(
-                    task, completed=layer + 1, description=self.step.name + self._error_of(subgraph)
+                    task,
+                    completed=layer + 1,
+                    description=self.step.name + self._error_text(subgraph),
                 )
             LifecycleCallbacks.calibration_end()
         scaled = self.step.scaled(self.modifier)
         if scaled:
-            self._note_scaled(scaled)
+            self._record_scaled(scaled)
             self._round_norms()
-        self._keep_whole_step(subgraphs)
+        self._save_all_layers(subgraphs)
 
-    def _layer(self, layer: int, subgraph: Any, activations: Any, done_before: bool) -> None:
-        if done_before:
+    def _run_layer(self, layer: int, subgraph: Any, activations: Any, is_resumed: bool) -> None:
+        if is_resumed:
             assert self.state.work is not None
-            self.state.take_over(self.state.work.load(self.number, layer, self._modules(subgraph)))
+            self.state.restore_notes(
+                self.state.work.load(self.number, layer, self._modules(subgraph))
+            )
         else:
-            self._pass(layer, subgraph, activations, keep=self.step.in_one_pass)
+            self._forward_batches(layer, subgraph, activations, keep_outputs=self.step.in_one_pass)
             LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
-            self._note_fallbacks()
+            self._record_fallbacks()
             if not self.step.in_one_pass:
-                self._keep(layer, subgraph)
-        if done_before or not self.step.in_one_pass:
+                self._save_layer(layer, subgraph)
+        if is_resumed or not self.step.in_one_pass:
             with HooksMixin.disable_hooks():
-                self._pass(layer, subgraph, activations, keep=True)
+                self._forward_batches(layer, subgraph, activations, keep_outputs=True)
 
-    def _error_of(self, subgraph: Any) -> str:
-        """The relative error of the outputs of a layer's modules, where the step measures one."""
+    def _error_text(self, subgraph: Any) -> str:
+        """The mean relative output error of a layer's modules, for the progress bar; empty if
+        the step measures none."""
         errors = [self.state.errors.get(name, {}) for name in self._modules(subgraph)]
-        noted_as = self.step.shows_error_as
-        shares = [error[noted_as] for error in errors if noted_as in error]
-        return f", output error {sum(shares) / len(shares):.2%}" if shares else ""
+        error_name = self.step.shows_error_as
+        relative_errors = [error[error_name] for error in errors if error_name in error]
+        return (
+            f", output error {sum(relative_errors) / len(relative_errors):.2%}"
+            if relative_errors
+            else ""
+        )
 
-    def _keep(self, layer: int, subgraph: Any) -> None:
+    def _save_layer(self, layer: int, subgraph: Any) -> None:
         if self.state.work is not None:
             modules = self._modules(subgraph)
             self.state.work.save(self.number, layer, modules, self.state.notes_of(modules))
 
-    def _note_fallbacks(self) -> None:
+    def _record_fallbacks(self) -> None:
         names = self.step.fallbacks(self.modifier)
         self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
 
-    def _note_scaled(self, scaled: list[Scaled]) -> None:
+    def _record_scaled(self, scaled: list[Scaled]) -> None:
         self.state.scaled[self.step.name] = [entry.name for entry in scaled]
         self.state.rescaled |= {self.names[module] for entry in scaled for module in entry.modules}
 
-    def _pass(self, layer: int, subgraph: Any, activations: Any, keep: bool) -> None:
-        """Runs every batch through the layer; keeps the outputs as the next layer's input."""
+    def _forward_batches(
+        self, layer: int, subgraph: Any, activations: Any, keep_outputs: bool
+    ) -> None:
+        """Runs every batch through the layer; `keep_outputs` makes them the next layer's input."""
         state = active_session().state
-        for number, inputs in enumerate(activations.iter(subgraph.input_names)):
-            state.current_batch_idx = number
+        for batch_number, inputs in enumerate(activations.iter(subgraph.input_names)):
+            state.current_batch_idx = batch_number
             outputs = subgraph.forward(self.model, **inputs)
-            if keep and layer < self.layers_count - 1:
-                activations.update(number, outputs)
-                activations.delete(number, subgraph.consumed_names)
+            if keep_outputs and layer < self.layers_count - 1:
+                activations.update(batch_number, outputs)
+                activations.delete(batch_number, subgraph.consumed_names)
 
     def _modules(self, subgraph: Any) -> Modules:
-        """The layer's modules by name; observers come and go, and hold nothing to keep."""
-        found = subgraph.submodules(self.model)
-        return {self.names[module]: module for module in found if module in self.names}
+        """The layer's modules by name, without temporary observers, which hold nothing to save."""
+        submodules = subgraph.submodules(self.model)
+        return {self.names[module]: module for module in submodules if module in self.names}
 
     def _finished_layers(self, subgraphs: list[Any]) -> int:
-        """Layers from the first on that an earlier try took through this step."""
+        """How many layers, from the first on, an earlier run took through this step."""
         work = self.state.work
         if work is None:
             return 0
         count = 0
         while count < len(subgraphs) and work.has(self.number, count):
             if not work.fits(self.number, count, self._modules(subgraphs[count])):
-                return self._without(count, work)
+                return self._restart_from(count, work)
             count += 1
         return count if not self.step.in_one_pass or count == len(subgraphs) else 0
 
-    def _without(self, layer: int, work: WorkFolder) -> int:
-        """A kept layer cannot be read. Where later steps were kept too, layers before it have
-        gone farther than those behind it, and the first step may not see that: all start over."""
+    def _restart_from(self, layer: int, work: WorkFolder) -> int:
+        """The number of layers to resume when a saved layer cannot be read. With several steps,
+        earlier layers may hold the state of a later step, which the first step must not see: all
+        layers start over."""
         if self.state.resumed_layers:
             raise world_fault(f"{work.folder}: layer {layer} changed during this run; run it again")
-        several = len(self.state.steps) > 1
-        if several:
+        has_several_steps = len(self.state.steps) > 1
+        if has_several_steps:
             work.start_over()
-        return 0 if several or self.step.in_one_pass else layer
+        return 0 if has_several_steps or self.step.in_one_pass else layer
 
     def _round_norms(self) -> None:
-        """Rescaled norms and biases as they will be stored, so that later steps see the same.
+        """Rounds rescaled norms and biases to their stored type, so that later steps see the same.
 
-        Where a model computes in float32 they would otherwise be rounded after the calibration,
-        which W8A8 SmolLM2 answered with a divergence of 0.035 between memory and file.
+        A model that computes in float32 would otherwise round them after the calibration. For W8A8
+        SmolLM2 that caused a divergence of 0.035 between memory and file.
         """
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -228,21 +244,21 @@ class _Passes:
                     stored = parameter.data.to(self.state.stored_as).to(parameter.dtype)
                     update_offload_parameter(module, name, stored)
 
-    def _keep_whole_step(self, subgraphs: list[Any]) -> None:
+    def _save_all_layers(self, subgraphs: list[Any]) -> None:
         if self.state.work is None or not self.step.in_one_pass:
             return
         for layer, subgraph in enumerate(subgraphs):
             if not self.state.work.has(self.number, layer):
-                self._keep(layer, subgraph)
+                self._save_layer(layer, subgraph)
 
-    def _place_for_activations(self, device: torch.device) -> torch.device:
-        """The GPU, while the activations of all text fit beside the layer; else the host."""
+    def _activations_device(self, device: torch.device) -> torch.device:
+        """The GPU if the activations of all text fit beside the layer; else the host."""
         if device.type != "cuda":
             return torch.device("cpu")
         tokens = sum(batch["input_ids"].numel() for batch in self.dataloader)
         width = self.model.config.hidden_size * self.model.dtype.itemsize
         free, _ = torch.cuda.mem_get_info(device)
-        needed = tokens * width * COPIES_OF_ACTIVATIONS
+        needed = tokens * width * ACTIVATION_COPIES
         return device if needed < free * GPU_SHARE_FOR_ACTIVATIONS else torch.device("cpu")
 
 

@@ -1,8 +1,8 @@
-"""What we replace inside llm-compressor's GPTQ and SparseGPT.
+"""Our replacements inside llm-compressor's GPTQ and SparseGPT.
 
-Products for the Hessians run on the tensor cores, once for modules that share an input. GPTQ keeps
-a 2:4 mask while it rounds. Its error is that of a module's output, relative to the output, where
-llm-compressor gives a sum that grows with the model. Every module's error is noted.
+Hessian products run on the tensor cores, once for all modules that share an input. GPTQ keeps a 2:4
+mask while it rounds. Its error is relative to the module's output; llm-compressor reports a sum
+that grows with the model. Every module's error is recorded.
 """
 
 import contextlib
@@ -30,22 +30,22 @@ TINY = torch.finfo(torch.float32).tiny
 
 @contextlib.contextmanager
 def noted_errors(model: torch.nn.Module, errors: Errors) -> Iterator[None]:
-    """Notes each module's error, by the name that llm-compressor logs it under."""
+    """Records each module's error under the name that llm-compressor logs."""
     names = {module: name for name, module in model.named_modules()}
 
     def note(logger: Any, name: str | None = None, loss: float | None = None) -> None:
         if loss is not None:
             errors[names[logger.module]][str(name).lower()] = loss
-        original_note(logger, name, loss)
+        library_set_results(logger, name, loss)
 
-    original_note = CompressionLogger.set_results
+    library_set_results = CompressionLogger.set_results
     with patch_attr(CompressionLogger, "set_results", note):
         yield
 
 
 @contextlib.contextmanager
 def gptq_patches(keep_zeros: bool) -> Iterator[None]:
-    """Our Hessians and errors in GPTQ. `keep_zeros`: the weights are pruned and stay so."""
+    """Puts our Hessians and errors into GPTQ. `keep_zeros`: keeps the mask of pruned weights."""
     solve = quantize_keeping_zeros if keep_zeros else gptq.quantize_weight
     with (
         patch_attr(gptq, "accumulate_hessian", SharedProducts().accumulate),
@@ -56,7 +56,7 @@ def gptq_patches(keep_zeros: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sparsegpt_patches() -> Iterator[None]:
-    """Our Hessians in SparseGPT."""
+    """Puts our Hessians into SparseGPT."""
     with patch_attr(sparsegpt, "accumulate_hessian", SharedProducts().accumulate_plain):
         yield
 
@@ -73,13 +73,13 @@ def with_output_error(
     """
     original, products = weights.float().clone(), hessians.float().clone()
     quantized, _, fell_back = solve(weights=weights, hessians=hessians, **options)
-    before = _output_energy(original, products)
-    after = _output_energy(original.sub_(quantized.float()), products)
-    return quantized, (after / before.clamp_min(TINY)).sqrt(), fell_back
+    original_energy = _output_energy(original, products)
+    error_energy = _output_energy(original.sub_(quantized.float()), products)
+    return quantized, (error_energy / original_energy.clamp_min(TINY)).sqrt(), fell_back
 
 
 def _output_energy(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
-    """The squared norm of each module's output, but for a factor that all have in common."""
+    """The squared norm of each module's output, up to a common factor."""
     return (torch.bmm(weights, products) * weights).sum(dim=(1, 2)).clamp_min(0)
 
 
@@ -95,19 +95,19 @@ class SharedProducts:
     def _product_of(self, inputs: torch.Tensor) -> torch.Tensor:
         if self._product is None or self._input is not inputs:
             rows = inputs.reshape(-1, inputs.shape[-1]).float()
-            before = torch.backends.cuda.matmul.allow_tf32
+            previous_tf32 = torch.backends.cuda.matmul.allow_tf32
             torch.backends.cuda.matmul.allow_tf32 = inputs.dtype == torch.bfloat16
             try:
                 self._product = rows.t() @ rows
             finally:
-                torch.backends.cuda.matmul.allow_tf32 = before
+                torch.backends.cuda.matmul.allow_tf32 = previous_tf32
             self._input = inputs
         return self._product
 
     def accumulate(
         self, inp: torch.Tensor, module: Any, hessian: torch.Tensor, num_samples: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stands in for GPTQ's function of the same signature, for linear layers."""
+        """Replaces GPTQ's function of the same signature, for linear layers."""
         assert isinstance(module, torch.nn.Linear)
         num_samples += inp.shape[0] if inp.dim() > 2 else 1
         hessian.add_(self._product_of(inp), alpha=2)
@@ -117,9 +117,9 @@ class SharedProducts:
         self, inp: torch.Tensor, module: Any, hessian: torch.Tensor, num_samples: int
     ) -> tuple[torch.Tensor, int]:
         """SparseGPT's variant keeps a running mean instead of a sum."""
-        added = inp.shape[0] if inp.dim() > 2 else 1
-        hessian *= num_samples / (num_samples + added)
-        num_samples += added
+        batch_samples = inp.shape[0] if inp.dim() > 2 else 1
+        hessian *= num_samples / (num_samples + batch_samples)
+        num_samples += batch_samples
         hessian += self._product_of(inp) * (2 / num_samples)
         return hessian, num_samples
 
@@ -134,12 +134,12 @@ def quantize_keeping_zeros(
     blocksize: int = 128,
     percdamp: float = 0.01,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """GPTQ in which a weight that is zero stays zero, and the others make up for that too.
+    """GPTQ that keeps zero weights at zero; the other weights compensate for that, too.
 
     The same signature and result as llm-compressor's `quantize_weight`: weights, losses, and
     which of them fell back to plain rounding.
     """
-    kind = weights.dtype
+    original_dtype = weights.dtype
     mask = weights != 0
     work, hessians, order = apply_activation_ordering(
         weights.float(), hessians.float(), quant_args.actorder
@@ -173,15 +173,15 @@ def quantize_keeping_zeros(
         work[:, :, end:] -= torch.bmm(errors, inverse[:, start:end, end:])
 
     if order is not None:
-        back = order.argsort(dim=-1).unsqueeze(-2).expand_as(work)
-        work = work.gather(-1, back)
-    return work.to(kind), losses.sum(dim=1), fell_back
+        original_order = order.argsort(dim=-1).unsqueeze(-2).expand_as(work)
+        work = work.gather(-1, original_order)
+    return work.to(original_dtype), losses.sum(dim=1), fell_back
 
 
 def _group_of_column(
     columns: int, quant_args: QuantizationArgs, order: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor | None:
-    """Which scale a column uses, in the order that columns are rounded in."""
+    """The scale group of each column, in the order of rounding; None without groups."""
     if quant_args.strategy == QuantizationStrategy.BLOCK:
         width = quant_args.block_structure[1]
     elif quant_args.strategy in (QuantizationStrategy.GROUP, QuantizationStrategy.TENSOR_GROUP):

@@ -1,4 +1,4 @@
-"""Every step that a recipe claims has done something, to every layer it was meant for."""
+"""Checks that every step of a recipe changed every layer that it targets."""
 
 from typing import Any
 
@@ -18,18 +18,18 @@ def check_steps(
     errors: Errors,
     fallbacks: list[str],
 ) -> None:
-    """Raises where a step changed nothing, or left layers out. `scaled`: modules whose output a
-    step scaled, by step; `fallbacks`: modules that could only be rounded."""
-    quantized = _quantized(model)
+    """Raises if a step changed nothing, or left layers out. `scaled`: modules whose output a step
+    scaled, by step; `fallbacks`: modules that GPTQ could only round."""
+    quantized = _quantized_modules(model)
     if recipe.rounds and not quantized:
         raise gate_failed(f"recipe={recipe.name}: no module was quantized, not published")
-    named = _named(model, recipe)
+    targeted = _targeted_linears(model, recipe)
     for step in steps_named(recipe.steps):
         scaled_by_step = scaled.get(step.name, [])
-        step.check_changes(Changes(recipe, quantized, named, scaled_by_step, errors, fallbacks))
+        step.check_changes(Changes(recipe, quantized, targeted, scaled_by_step, errors, fallbacks))
 
 
-def _quantized(model: Any) -> set[str]:
+def _quantized_modules(model: Any) -> set[str]:
     """Layers whose weights are stored in a recipe's format."""
     schemes = {
         name: getattr(module, "quantization_scheme", None) for name, module in model.named_modules()
@@ -37,6 +37,6 @@ def _quantized(model: Any) -> set[str]:
     return {name for name, scheme in schemes.items() if scheme is not None and scheme.weights}
 
 
-def _named(model: Any, recipe: RecipeConfig) -> set[str]:
+def _targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:
     matched = match_named_modules(model, recipe.targets, recipe.ignore)
     return {name for name, module in matched if isinstance(module, torch.nn.Linear)}

@@ -13,7 +13,10 @@ def model_card(manifest: Manifest) -> str:
         "tags: [compressed-tensors]",
         "---",
     ]
-    formats = [f"- {count} layers {kind}" for kind, count in manifest.proof["formats"].items()]
+    formats = [
+        f"- {count} layers {number_format}"
+        for number_format, count in manifest.proof["formats"].items()
+    ]
     lines = [
         *header,
         "",
@@ -33,7 +36,7 @@ def model_card(manifest: Manifest) -> str:
         f"- original: {base}, revision {manifest.model_config['revision']}, "
         f"weights sha256 {manifest.model_sha256}",
         f"- steps: {', then '.join(recipe['steps'])}",
-        _text(manifest),
+        _calibration_line(manifest),
         f"- on {manifest.device}, with "
         + ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
         "",
@@ -50,10 +53,10 @@ def model_card(manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
-def _text(manifest: Manifest) -> str:
+def _calibration_line(manifest: Manifest) -> str:
     if manifest.text is None:
         return "- no calibration text"
     counts = manifest.text["counts"]
     source = manifest.text["source"]
-    place = source["id"] or source["path"] or source["source"]
-    return f"- calibrated on {counts['samples']} samples, {counts['tokens']:,} tokens of {place}"
+    dataset = source["id"] or source["path"] or source["source"]
+    return f"- calibrated on {counts['samples']} samples, {counts['tokens']:,} tokens of {dataset}"

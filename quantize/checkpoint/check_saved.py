@@ -1,4 +1,4 @@
-"""Opens a saved checkpoint again and holds it against the recipe, the memory and the source."""
+"""Opens a saved checkpoint again and compares it with the recipe, the memory and the source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,27 +26,27 @@ from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
 
-# The reloaded checkpoint against the model in memory, mean divergence of the next token: rounding
-# to the original's number type on the way to disk gives about 1e-6 in float32 and up to 0.02 on a
-# GPU in bf16, where one bit flips the rounding of an activation; a wrong tensor gives far more.
-CLOSE_ENOUGH = 0.1
+# Mean divergence of the next token between the reloaded checkpoint and the model in memory.
+# Rounding to the original's dtype gives about 1e-6 in float32 and up to 0.02 on a GPU in bf16,
+# where one bit flips the rounding of an activation. A wrong tensor gives far more.
+MOST_RELOAD_DIVERGENCE = 0.1
 
 
 @dataclass
 class Proven:
-    """What was found in a checkpoint that may be published."""
+    """The proof of a checkpoint that may be published."""
 
     proof: Proof
     derivation: Derivation
     divergence: float
-    """From the model in memory, of the next token."""
+    """Of the next token, from the model in memory."""
     reply: str
     """Its answer to the prompt."""
 
     def record(self) -> dict[str, Any]:
-        """What the manifest keeps of it."""
-        found = asdict(self.proof) | {"reload_divergence": self.divergence}
-        return found | {"source": asdict(self.derivation)}
+        """The manifest's record of the proof."""
+        verified = asdict(self.proof) | {"reload_divergence": self.divergence}
+        return verified | {"source": asdict(self.derivation)}
 
 
 def prove(
@@ -54,51 +54,58 @@ def prove(
     source: Path,
     config: QuantizeConfig,
     outcome: Outcome,
-    before: torch.Tensor,
+    memory_logits: torch.Tensor,
 ) -> Proven:
-    """Raises where the checkpoint is not what it says, not what was in memory, or not made from
-    the source. `before`: the logits of the model in memory."""
-    recipe, trusted = config.recipe, config.model.trust_remote_code
+    """Raises if the checkpoint has faults, differs from the model in memory, or was not made from
+    the source. `memory_logits`: those of the model in memory."""
+    recipe, trust_code = config.recipe, config.model.trust_remote_code
     with gated(recipe.name):
         requested = requested_recipe(asdict(recipe))
-        proof = verify(unfinished, recipe.is_sparse, source, requested, trusted)
+        proof = verify(unfinished, recipe.is_sparse, source, requested, trust_code)
         _raise_first(recipe.name, proof.faults)
         reloaded, tokenizer = load(unfinished, config.model)
         save.on_device(reloaded)
-        after = probe_logits(reloaded)
+        reloaded_logits = probe_logits(reloaded)
         reply = answer(reloaded, tokenizer, config.prompt)
         del reloaded
-        divergence = mean_divergence(before, after)
-        if not divergence < CLOSE_ENOUGH:
+        divergence = mean_divergence(memory_logits, reloaded_logits)
+        if not divergence < MOST_RELOAD_DIVERGENCE:
             raise gate_failed(
                 f"recipe={recipe.name}: not published: the file answers differently from the "
-                f"model it was made from (divergence {divergence:.3g}, allowed {CLOSE_ENOUGH})"
+                f"model it was made from (divergence {divergence:.3g}, allowed "
+                f"{MOST_RELOAD_DIVERGENCE})"
             )
-        derivation = _derivation(unfinished, source, config, outcome, after)
+        derivation = _compare_with_source(unfinished, source, config, outcome, reloaded_logits)
         _raise_first(recipe.name, derivation.faults)
     return Proven(proof, derivation, divergence, reply)
 
 
-def _derivation(
-    unfinished: Path, source: Path, config: QuantizeConfig, outcome: Outcome, after: torch.Tensor
+def _compare_with_source(
+    unfinished: Path,
+    source: Path,
+    config: QuantizeConfig,
+    outcome: Outcome,
+    reloaded_logits: torch.Tensor,
 ) -> Derivation:
-    """The checkpoint against the source's files; the source model is loaded from them again."""
+    """Compares the checkpoint with the source's files; the source model is loaded again."""
     recipe = config.recipe
     empty = empty_model(source, config.model.trust_remote_code)
-    pruned = to_prune(empty, recipe) if recipe.is_sparse else set()
-    found = compare_tensors(source, unfinished, empty, outcome.rescaled, pruned)
-    if recipe.is_sparse and found.pruned < (1 if recipe.file else max(1, len(pruned))):
-        found.faults.append(f"{found.pruned} of {len(pruned)} weight matrices were pruned")
+    pruned = _targeted_linears(empty, recipe) if recipe.is_sparse else set()
+    derivation = compare_tensors(source, unfinished, empty, outcome.rescaled, pruned)
+    if recipe.is_sparse and derivation.pruned < (1 if recipe.file else max(1, len(pruned))):
+        derivation.faults.append(
+            f"{derivation.pruned} of {len(pruned)} weight matrices were pruned"
+        )
     original, _ = load(source, config.model)
     save.on_device(original)
-    compare_answers(found, probe_logits(original), after, recipe.is_sparse)
-    return found
+    compare_answers(derivation, probe_logits(original), reloaded_logits, recipe.is_sparse)
+    return derivation
 
 
-def to_prune(model: Any, recipe: RecipeConfig) -> set[str]:
-    """Linear layers that the recipe's patterns name."""
-    found = match_named_modules(model, recipe.targets, recipe.ignore)
-    return {name for name, module in found if isinstance(module, torch.nn.Linear)}
+def _targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:
+    """Names of the linear layers that the recipe's patterns match."""
+    matches = match_named_modules(model, recipe.targets, recipe.ignore)
+    return {name for name, module in matches if isinstance(module, torch.nn.Linear)}
 
 
 def _raise_first(recipe: str, faults: list[str]) -> None:
@@ -109,7 +116,7 @@ def _raise_first(recipe: str, faults: list[str]) -> None:
 
 @contextmanager
 def gated(recipe: str) -> Iterator[None]:
-    """What is wrong with a checkpoint that we wrote is no fault of the input."""
+    """Turns bad input into a failed gate: a checkpoint that we wrote is no input of the user."""
     try:
         yield
     except QuantlineError as error:

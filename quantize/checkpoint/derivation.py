@@ -1,8 +1,8 @@
-"""Shows that a checkpoint was made from its source model's files, not only from a model in memory.
+"""Verifies that a checkpoint was made from its source model's files.
 
-What no step may change is the source's, bit for bit. What a step may change still resembles it:
-each stored weight is dequantized and set against the source's, and the two models' next tokens are
-compared. Everything is read from the files again.
+Tensors that no step may change equal the source's, bit for bit. Tensors that a step may change
+resemble it: each stored weight is dequantized and compared with the source's, and so are the two
+models' next tokens. Everything is read from the files again.
 """
 
 import math
@@ -21,35 +21,35 @@ from conf.models import CONFIG
 from quantize.checkpoint.reload import mean_divergence
 from quantize.models.headers import StoredTensors
 
-# Measured on `tiny`: 0.85 with 2:4 pruning, 0.986 with 4 bit, above 0.999 with 8 bit. Weights that
-# have nothing to do with each other are below 0.4, with fitted scales and 64 rows and columns.
+# Measured on `tiny`: 0.85 with 2:4 pruning, 0.986 with 4 bit, above 0.999 with 8 bit. Unrelated
+# weights are below 0.4, with fitted scales and 64 rows and columns.
 LEAST_SIMILARITY = 0.5
 # The divergence from the source's next token, over the divergence from the source's next token at
-# another position: 0 for the same model, 1 for one that has nothing to do with the source.
+# another position: 0 for the same model, 1 for an unrelated one.
 MOST_DIVERGENCE = 0.9
-NEGLIGIBLE = 1e-3  # a divergence that no choice of scale makes remarkable
-FITS = 3  # rounds of fitting scales of rows and columns
-PRUNED = 0.5
+NEGLIGIBLE = 1e-3  # a divergence below this is never a fault
+FIT_ROUNDS = 3  # rounds of fitting scales of rows and columns
+PRUNED_SHARE = 0.5
 
 
 @dataclass
 class Derivation:
-    """What was found. `faults` is empty where the checkpoint derives from the source."""
+    """The result of the comparison. `faults` is empty if the checkpoint derives from the source."""
 
     unchanged: int = 0
-    """Tensors that are the source's bit for bit."""
+    """Tensors that equal the source's bit for bit."""
     rescaled: int = 0
     """Norms and biases that SmoothQuant or AWQ scaled."""
     weights: int = 0
-    """Weight matrices that were dequantized and set against the source's."""
+    """Weight matrices that were dequantized and compared with the source's."""
     pruned: int = 0
-    """Of these, the ones in which half of the numbers are zero."""
+    """Those of them in which at least half of the numbers are zero."""
     not_compared: int = 0
     """Tensors that the source stores in another layout."""
     similarity: float = 1.0
-    """The lowest cosine between a weight matrix and the source's, scales of steps taken out."""
+    """The lowest cosine between a weight matrix and the source's, after removing steps' scales."""
     least_similar: str = ""
-    """The matrix that has it."""
+    """The matrix with that cosine."""
     divergence: float = 0.0
     """Kullback-Leibler divergence of the next token from the source model's."""
     unrelated: float = 0.0
@@ -61,30 +61,32 @@ class Derivation:
 def compare_tensors(
     source: Path, checkpoint: Path, model: Any, rescaled: set[str], pruned: set[str]
 ) -> Derivation:
-    """Sets every parameter of a checkpoint against the source's. `model`: the architecture without
+    """Compares every parameter of a checkpoint with the source's. `model`: the architecture without
     weights; `rescaled`, `pruned`: modules that the recipe's steps may scale or prune."""
-    found = Derivation()
+    derivation = Derivation()
     schemes = _schemes(checkpoint, model)
     with StoredTensors(source) as original, StoredTensors(checkpoint) as stored:
         for name, _ in model.named_parameters(remove_duplicate=False):
             module = name.rpartition(".")[0]
-            kept = _source_name(name, original, model)
+            source_name = _source_name(name, original, model)
             if name.endswith(".weight") and module in schemes:
                 weight = _dequantized(module, schemes[module], stored)
             elif name in stored:
                 weight = stored[name]
             else:
-                continue  # tied to another; what is missing is verify's to say
-            if kept is None:
-                found.not_compared += 1
+                continue  # tied to another; `verify` reports missing tensors
+            if source_name is None:
+                derivation.not_compared += 1
                 continue
-            exact = module not in schemes and module not in rescaled | pruned
-            _compare(found, name, weight, original[kept], exact, module in rescaled)
-    return found
+            must_be_equal = module not in schemes and module not in rescaled | pruned
+            _compare_tensor(
+                derivation, name, weight, original[source_name], must_be_equal, module in rescaled
+            )
+    return derivation
 
 
 def _source_name(name: str, original: StoredTensors, model: Any) -> str | None:
-    """The source's name for a parameter: some files leave out the model's own prefix, and most a
+    """The source's name for a parameter: some files omit the model's own prefix, and most omit a
     head that is tied to the embedding."""
     tied = model.all_tied_weights_keys.get(name, name)
     for candidate in (name, name.removeprefix(f"{model.base_model_prefix}."), tied):
@@ -94,7 +96,7 @@ def _source_name(name: str, original: StoredTensors, model: Any) -> str | None:
 
 
 def _schemes(checkpoint: Path, model: Any) -> dict[str, QuantizationScheme]:
-    """How config.json says that each module is stored."""
+    """The scheme of each quantized module, from config.json."""
     content = read_object(checkpoint / CONFIG).get(KEY)
     if not content:
         return {}
@@ -109,37 +111,37 @@ def _schemes(checkpoint: Path, model: Any) -> dict[str, QuantizationScheme]:
 
 
 def _dequantized(module: str, scheme: QuantizationScheme, stored: StoredTensors) -> torch.Tensor:
-    """The weight as the checkpoint's numbers and scales give it."""
+    """The weight, dequantized from the checkpoint's codes and scales."""
     prefix = f"{module}."
-    parts = {name.removeprefix(prefix): stored[name] for name in stored.under(prefix)}
-    parts.pop("bias", None)
+    tensors = {name.removeprefix(prefix): stored[name] for name in stored.under(prefix)}
+    tensors.pop("bias", None)
     compressor = BaseCompressor.get_value_from_registry(
         getattr(scheme.format, "value", scheme.format)
     )
-    weight: torch.Tensor = compressor.decompress(parts, scheme)["weight"]
+    weight: torch.Tensor = compressor.decompress(tensors, scheme)["weight"]
     return weight
 
 
-def _compare(
-    found: Derivation,
+def _compare_tensor(
+    derivation: Derivation,
     name: str,
     weight: torch.Tensor,
     original: torch.Tensor,
-    exact: bool,
+    must_be_equal: bool,
     rescaled: bool,
 ) -> None:
     if weight.shape != original.shape:
-        found.faults.append(f"{name} has the shape {tuple(weight.shape)}, not the source's")
+        derivation.faults.append(f"{name} has the shape {tuple(weight.shape)}, not the source's")
     elif torch.equal(weight, original.to(weight.dtype)):
-        found.unchanged += 1
-    elif exact:
-        found.faults.append(f"{name} is not the source's, and no step may change it")
+        derivation.unchanged += 1
+    elif must_be_equal:
+        derivation.faults.append(f"{name} is not the source's, and no step may change it")
     elif weight.dim() == 1:
-        found.rescaled += 1
+        derivation.rescaled += 1
         if not _same_signs(weight, original):
-            found.faults.append(f"{name} is not the source's scaled by positive numbers")
+            derivation.faults.append(f"{name} is not the source's scaled by positive numbers")
     else:
-        _compare_matrix(found, name, weight.float(), original.float(), rescaled)
+        _compare_matrix(derivation, name, weight.float(), original.float(), rescaled)
 
 
 def _same_signs(weight: torch.Tensor, original: torch.Tensor) -> bool:
@@ -147,30 +149,34 @@ def _same_signs(weight: torch.Tensor, original: torch.Tensor) -> bool:
 
 
 def _compare_matrix(
-    found: Derivation, name: str, weight: torch.Tensor, original: torch.Tensor, rescaled: bool
+    derivation: Derivation, name: str, weight: torch.Tensor, original: torch.Tensor, rescaled: bool
 ) -> None:
-    found.weights += 1
-    if float((weight == 0).float().mean()) >= PRUNED:
-        found.pruned += 1
+    derivation.weights += 1
+    if float((weight == 0).float().mean()) >= PRUNED_SHARE:
+        derivation.pruned += 1
     cosine = similarity(weight, original, rescaled)
-    if cosine < found.similarity or not found.least_similar:
-        found.similarity, found.least_similar = cosine, name
+    if cosine < derivation.similarity or not derivation.least_similar:
+        derivation.similarity, derivation.least_similar = cosine, name
     if not cosine >= LEAST_SIMILARITY:
-        found.faults.append(
+        derivation.faults.append(
             f"{name} does not derive from the source's weights (similarity {cosine:.2f}, "
             f"{LEAST_SIMILARITY} is the least)"
         )
 
 
 def similarity(weight: torch.Tensor, original: torch.Tensor, rescaled: bool) -> float:
-    """The cosine between two matrices; where steps may scale rows and columns, after the scales
-    are fitted that bring them closest."""
+    """The cosine between two matrices. If steps may scale rows and columns, the best scales are
+    fitted first."""
     if rescaled:
-        for _ in range(FITS):
+        for _ in range(FIT_ROUNDS):
             original = original * _scales(weight, original, dim=0)
             original = original * _scales(weight, original, dim=1)
-    norms = weight.norm() * original.norm()
-    return float((weight * original).sum() / norms) if norms > 0 else float(weight.equal(original))
+    norm_product = weight.norm() * original.norm()
+    return (
+        float((weight * original).sum() / norm_product)
+        if norm_product > 0
+        else float(weight.equal(original))
+    )
 
 
 def _scales(weight: torch.Tensor, original: torch.Tensor, dim: int) -> torch.Tensor:
@@ -179,18 +185,18 @@ def _scales(weight: torch.Tensor, original: torch.Tensor, dim: int) -> torch.Ten
 
 
 def compare_answers(
-    found: Derivation, original: torch.Tensor, quantized: torch.Tensor, pruned: bool = False
+    derivation: Derivation, original: torch.Tensor, quantized: torch.Tensor, pruned: bool = False
 ) -> None:
-    """Sets the logits of both models on the probe against each other. The scale is the divergence
-    between positions, so that it holds for sharp and for flat distributions. Pruning is recorded
-    and not judged: in random weights it moves the next token almost as far (0.53 of it in `tiny`),
-    and the weights themselves were compared."""
-    found.divergence = mean_divergence(original, quantized)
+    """Compares the logits of both models on the probe. The limit is relative to the divergence
+    between positions, so that it holds for sharp and for flat distributions. A pruned model's
+    divergence is recorded but has no limit: with random weights pruning moves the next token almost
+    as far (0.53 of it in `tiny`), and the weights themselves were compared."""
+    derivation.divergence = mean_divergence(original, quantized)
     half = quantized.shape[1] // 2
-    found.unrelated = mean_divergence(original, quantized.roll(half, dims=1))
-    most = max(NEGLIGIBLE, MOST_DIVERGENCE * found.unrelated)
-    if not (found.divergence <= most or (pruned and math.isfinite(found.divergence))):
-        found.faults.append(
+    derivation.unrelated = mean_divergence(original, quantized.roll(half, dims=1))
+    limit = max(NEGLIGIBLE, MOST_DIVERGENCE * derivation.unrelated)
+    if not (derivation.divergence <= limit or (pruned and math.isfinite(derivation.divergence))):
+        derivation.faults.append(
             f"its next tokens have nothing to do with the source model's (divergence "
-            f"{found.divergence:.3g}, {found.unrelated:.3g} for other positions)"
+            f"{derivation.divergence:.3g}, {derivation.unrelated:.3g} for other positions)"
         )

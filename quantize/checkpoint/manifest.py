@@ -1,4 +1,4 @@
-"""`quantline.json`: what a checkpoint says of itself. The contract with serve and evaluate."""
+"""`quantline.json`, the manifest of a checkpoint. It is the contract with serve and evaluate."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ __all__ = ["EDITABLE", "FILE", "WEIGHTS", "Manifest", "find", "published", "read
 
 FILE = "quantline.json"
 SCHEMA = 4
-# The fields that came with a schema; one that an older schema should not have is a fault.
+# The fields that each schema added; an older schema must not have them.
 ADDED = {3: {"files"}, 4: {"architecture", "published", "digest"}}
 READABLE = (2, 3, SCHEMA)
-# Files that may be edited, or even be gone.
+# Files that may be edited or removed.
 NOT_CLAIMED = (FILE, "README.md", "generation_config.json")
 
 Text = Annotated[str, Field(min_length=1)]
@@ -33,7 +33,7 @@ Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]+$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
-Many = Annotated[int, Field(ge=1)]
+PositiveCount = Annotated[int, Field(ge=1)]
 
 
 class _Claim(BaseModel):
@@ -52,7 +52,7 @@ class NumberClaim(_Claim):
 
 
 class RecipeClaim(_Claim):
-    """The part of a resolved recipe that checks depend on."""
+    """The fields of a resolved recipe that checks depend on."""
 
     name: Text
     file: str | None
@@ -71,7 +71,7 @@ class RecipeClaim(_Claim):
 
 
 class ModelClaim(_Claim):
-    """The part of the original's options that the card shows."""
+    """The options of the original that the model card shows."""
 
     name: Text
     id: str | None
@@ -79,21 +79,21 @@ class ModelClaim(_Claim):
 
 
 class OldProof(_Claim):
-    """The proof as schemas 2 and 3 have it."""
+    """The proof in schemas 2 and 3."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
-    formats: Annotated[dict[Text, Many], Field(min_length=1)]
-    tensors: Many
-    bytes: Many
+    formats: Annotated[dict[Text, PositiveCount], Field(min_length=1)]
+    tensors: PositiveCount
+    bytes: PositiveCount
     faults: Annotated[list[str], Field(max_length=0)]
     reload_divergence: Amount
 
 
 class ProofClaim(OldProof):
-    """The proof as it is now."""
+    """The proof in the current schema."""
 
     model_config = ConfigDict(strict=True, extra="allow")
-    layers: Many
+    layers: PositiveCount
 
 
 class TextClaim(_Claim):
@@ -104,14 +104,14 @@ class TextClaim(_Claim):
 
 
 class CanaryClaim(_Claim):
-    """A question, and what the checkpoint said."""
+    """A prompt and the checkpoint's answer."""
 
     prompt: str
     answer: str
 
 
 class _OldContents(BaseModel):
-    """The file as schemas 2 and 3 have it. Which fields are there is checked before."""
+    """The file in schemas 2 and 3. The names of its fields are checked before."""
 
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
     model: Text
@@ -135,7 +135,7 @@ class _OldContents(BaseModel):
 
 
 class _Contents(_OldContents):
-    """The file as it has to be now, before it becomes a `Manifest`."""
+    """The file in the current schema, before it becomes a `Manifest`."""
 
     proof: ProofClaim
     files: Annotated[dict[Name, str], Field(min_length=1)]
@@ -166,33 +166,33 @@ class Manifest:
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
     layer_seconds: dict[str, list[float]]
-    """Seconds for each layer, by step; layers of an earlier try are not in it."""
+    """Seconds for each layer, by step; layers of an earlier run are not in it."""
     resumed_layers: int
-    """Layers that an earlier, interrupted try had finished."""
+    """Layers that an earlier, interrupted run had finished."""
     seconds: dict[str, float]
-    """How long each part took."""
+    """How long each phase took."""
     peak_memory_gib: dict[str, float]
     """Highest use of host and GPU memory."""
     versions: dict[str, str]
     """Packages that made it."""
     device: str
-    """What it was made on."""
+    """The GPU or CPU that it was made on."""
     proof: dict[str, Any]
-    """What was found when the files were opened again."""
+    """The result of verifying the saved files."""
     canary: dict[str, str]
     """A prompt and the answer that the checkpoint gave."""
     files: dict[str, str] = field(default_factory=dict)
-    """Hash of each file beside this one, by name; empty for one that people may write in."""
+    """Hash of each file beside this one, by name; empty for an editable file."""
     architecture: dict[str, Any] = field(default_factory=dict)
-    """The original's config.json, without fields that change nothing."""
+    """The original's config.json, without cosmetic fields."""
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The fields of each editable file that decide what the model computes."""
+    """The fields of each editable file that affect what the model computes."""
     digest: str = ""
-    """Hash of everything else in this file, which shows an edit."""
+    """Hash of everything else in this file, which detects an edit."""
     schema: int = SCHEMA
 
     def seal(self, folder: Path, source: Path) -> None:
-        """Takes down what the finished folder holds, and the architecture of the original."""
+        """Records the files of the finished folder, and the architecture of the original."""
         self.files = hashes(folder)
         self.architecture = claims.fields(source / CONFIG)
         self.published = {
@@ -210,17 +210,17 @@ class Manifest:
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a manifest with the digest that belongs to it."""
-    return content | {"digest": _digest(content)}
+    """The content of a manifest with its digest."""
+    return content | {"digest": _content_digest(content)}
 
 
-def _digest(content: dict[str, Any]) -> str:
-    rest = {name: value for name, value in content.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+def _content_digest(content: dict[str, Any]) -> str:
+    other_fields = {name: value for name, value in content.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(other_fields, sort_keys=True).encode()).hexdigest()
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a checkpoint; complains by file and key about one that is not whole."""
+    """The manifest of a checkpoint; raises with the file and key if it is invalid."""
     path = folder / FILE
     if not os.path.lexists(path):
         raise bad_input(f"{folder}: there is no {FILE}; it is no checkpoint of ours")
@@ -238,17 +238,17 @@ def read(folder: Path) -> Manifest:
     return manifest
 
 
-def _check_names(path: Path, found: set[str], schema: int) -> None:
-    newer = {name for since, names in ADDED.items() if since > schema for name in names}
+def _check_names(path: Path, names_in_file: set[str], schema: int) -> None:
+    newer = {name for since, added_names in ADDED.items() if since > schema for name in added_names}
     expected = {entry.name for entry in fields(Manifest)} - newer
-    for name in sorted(expected - found):
+    for name in sorted(expected - names_in_file):
         raise bad_input(f"{path}: no manifest of schema {schema}: there is no {name}")
-    for name in sorted(found - expected):
+    for name in sorted(names_in_file - expected):
         raise bad_input(f"{path}: no manifest of schema {schema}: {shown(name)} is not part of it")
 
 
 def _check_claims(path: Path, manifest: Manifest) -> None:
-    """What no type says: the files that every checkpoint has, and the digest."""
+    """Checks beyond types: the files that every checkpoint has, and the digest."""
     if manifest.schema >= 3:
         if CONFIG not in manifest.files:
             raise bad_input(f"{path}: files does not name {CONFIG}")
@@ -262,7 +262,7 @@ def _check_claims(path: Path, manifest: Manifest) -> None:
     for name in claims.COSMETIC:
         if (name in manifest.files) != bool(manifest.published.get(name)):
             raise bad_input(f"{path}: published.{name} is missing or is not among the files")
-    if manifest.digest != _digest(asdict(manifest)):
+    if manifest.digest != _content_digest(asdict(manifest)):
         raise bad_input(f"{path}: was edited after it was published, its digest differs")
 
 
@@ -271,49 +271,49 @@ def _is_sha256(value: str) -> bool:
 
 
 def find(folder: Path) -> Manifest | None:
-    """The manifest, or none where the checkpoint is not ours."""
+    """The manifest; None if the checkpoint is not ours."""
     return read(folder) if os.path.lexists(folder / FILE) else None
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """What a checkpoint claims of its files."""
-    found = sorted(path for path in folder.iterdir() if path.name not in NOT_CLAIMED)
-    return {path.name: claims.digest(path) for path in found if path.is_file()}
+    """The hash of each published file, by name."""
+    paths = sorted(path for path in folder.iterdir() if path.name not in NOT_CLAIMED)
+    return {path.name: claims.digest(path) for path in paths if path.is_file()}
 
 
 def changed(folder: Path, claimed: dict[str, str]) -> list[str]:
-    """Files that are gone, or are not what was published, down to the last bit."""
+    """Faults of files that are missing or whose content is not what was published."""
     return claims.changed(folder, claimed)
 
 
 def faults(folder: Path, manifest: Manifest) -> list[str]:
-    """Everything in which a folder differs from what was published."""
-    weights = {name: hashed for name, hashed in manifest.files.items() if name.endswith(WEIGHTS)}
+    """All differences between a folder and what was published."""
+    weights = {name: sha256 for name, sha256 in manifest.files.items() if name.endswith(WEIGHTS)}
     return small_file_faults(folder, manifest) + claims.changed(folder, weights)
 
 
 def small_file_faults(folder: Path, manifest: Manifest) -> list[str]:
-    """In which files other than the weights, which take long to read, a folder differs."""
-    small = {name: hashed for name, hashed in manifest.files.items() if not name.endswith(WEIGHTS)}
-    found = claims.changed(folder, small)
+    """Differences in files other than the weights, which take long to read."""
+    small = {name: sha256 for name, sha256 in manifest.files.items() if not name.endswith(WEIGHTS)}
+    file_faults = claims.changed(folder, small)
     if manifest.schema >= 3:
-        found += claims.added(folder, manifest.files)
-    return found + claims.edited(folder, manifest.published)
+        file_faults += claims.added(folder, manifest.files)
+    return file_faults + claims.edited(folder, manifest.published)
 
 
 def unprovable(manifest: Manifest | None) -> list[str]:
-    """What cannot be shown without a manifest, or with one of an older schema."""
+    """What cannot be verified without a manifest, or with one of an older schema."""
     schema = manifest.schema if manifest else 0
-    found = []
+    unproven = []
     if schema < 3:
-        found.append(f"that the files are the published ones (no hashes in {FILE})")
+        unproven.append(f"that the files are the published ones (no hashes in {FILE})")
     if schema < 4:
-        found.append(f"that {CONFIG} describes the original (no architecture in {FILE})")
-    return found
+        unproven.append(f"that {CONFIG} describes the original (no architecture in {FILE})")
+    return unproven
 
 
 def is_pruned(folder: Path) -> bool | None:
-    """Whether two of four weights are zero; none where the checkpoint is not ours."""
+    """Whether the checkpoint is pruned to 2:4; None if it is not ours."""
     try:
         return prunes(read(folder).recipe_config.get("steps") or [])
     except QuantlineError:
@@ -322,7 +322,7 @@ def is_pruned(folder: Path) -> bool | None:
 
 def published(root: Path, model: str) -> list[Path]:
     """The checkpoints of a model under a root, oldest first."""
-    found = [
+    manifests = [
         path for path in (root / model).glob(f"*/{FILE}") if not path.parent.name.startswith(".")
     ]
-    return [path.parent for path in sorted(found, key=lambda path: path.lstat().st_mtime)]
+    return [path.parent for path in sorted(manifests, key=lambda path: path.lstat().st_mtime)]

@@ -1,4 +1,4 @@
-"""A checkpoint is filled beside its place and moved there whole, so that none is ever half."""
+"""Publishes a checkpoint atomically: it is written to a temporary folder and then moved."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from conf.schema.commands import QuantizeConfig
 from conf.terminal import listed
 from quantize.checkpoint.manifest import FILE
 
-CLAIMED = "files"  # the manifest's key: what was published, by name
-# Every checkpoint may hold these, whatever its manifest lists.
-ALWAYS_OURS = (
+FILES_KEY = "files"  # the manifest's key for the published files
+# Every checkpoint may hold these files, even if its manifest does not list them.
+ALWAYS_PUBLISHED = (
     FILE,
     "README.md",
     "config.json",
@@ -23,8 +23,8 @@ ALWAYS_OURS = (
     "tokenizer_config.json",
     "chat_template.jinja",
 )
-# What a checkpoint of a schema without hashes may hold, by the endings that savers use.
-SAVED_ENDINGS = (".safetensors", ".json", ".jinja", ".txt", ".model", ".yaml", ".md")
+# The suffixes of files that a checkpoint of a schema without hashes may hold.
+SAVED_SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model", ".yaml", ".md")
 
 
 def destination(config: QuantizeConfig) -> Path:
@@ -32,8 +32,8 @@ def destination(config: QuantizeConfig) -> Path:
     return Path(config.output_dir).expanduser() / str(config.model.name) / config.recipe.name
 
 
-def may_publish(config: QuantizeConfig) -> None:
-    """Stops where something is in the way that may not be replaced."""
+def check_destination(config: QuantizeConfig) -> None:
+    """Raises if the destination cannot be written, or holds something that may not be replaced."""
     folder = destination(config)
     _check_place(folder, config)
     if config.preflight == "only" and not config.replace:
@@ -42,7 +42,7 @@ def may_publish(config: QuantizeConfig) -> None:
 
 
 def check_free(folder: Path, replace: bool) -> None:
-    """Raises where the folder exists, unless it is a checkpoint of ours that is to be replaced."""
+    """Raises if the folder exists, unless it is a checkpoint of ours and `replace` is set."""
     if not folder.exists() and not folder.is_symlink():
         return
     if not replace:
@@ -58,7 +58,7 @@ def check_free(folder: Path, replace: bool) -> None:
             f"{folder}: is no checkpoint of ours (there is no {FILE}); replace=true deletes no "
             "other folder. Move it away, or choose another output_dir"
         )
-    foreign = _foreign(folder)
+    foreign = _foreign_files(folder)
     if foreign:
         raise bad_input(
             f"{folder}: replace=true would delete {listed(foreign)}, which the checkpoint did not "
@@ -66,24 +66,29 @@ def check_free(folder: Path, replace: bool) -> None:
         )
 
 
-def _foreign(folder: Path) -> list[str]:
-    """What lies in a checkpoint's folder and was not published with it."""
+def _foreign_files(folder: Path) -> list[str]:
+    """Names in a checkpoint's folder that were not published with it."""
     content = read_object(folder / FILE)
     if "schema" not in content or "recipe" not in content:
         raise bad_input(f"{folder / FILE}: is no manifest of a checkpoint; nothing is replaced")
-    claimed = content.get(CLAIMED)
-    known = {*ALWAYS_OURS, *(claimed if isinstance(claimed, dict) else ())}
+    published_files = content.get(FILES_KEY)
+    published_names = {
+        *ALWAYS_PUBLISHED,
+        *(published_files if isinstance(published_files, dict) else ()),
+    }
 
-    def is_ours(path: Path) -> bool:
+    def is_published(path: Path) -> bool:
         if path.is_symlink() or not path.is_file():
             return False
-        return path.name in known or (claimed is None and path.suffix in SAVED_ENDINGS)
+        return path.name in published_names or (
+            published_files is None and path.suffix in SAVED_SUFFIXES
+        )
 
-    return sorted(path.name for path in folder.iterdir() if not is_ours(path))
+    return sorted(path.name for path in folder.iterdir() if not is_published(path))
 
 
 def _check_place(folder: Path, config: QuantizeConfig) -> None:
-    """The place can hold a folder, and is not the source model's own."""
+    """Raises if the destination cannot be a folder, or is the source model's own."""
     for parent in folder.parents:
         if parent.is_dir():
             break
@@ -102,9 +107,9 @@ def _check_place(folder: Path, config: QuantizeConfig) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's place for this run; another run for it ends at once.
+    """Locks the folder for this run; another run that wants it fails at once.
 
-    The system drops the lock of a process that died. The file is removed while the lock is held;
+    The system drops the lock of a dead process. The file is removed while the lock is held;
     FileLock refuses a file that was removed between its opening and its locking.
     """
     file = folder.with_name(f".{folder.name}.lock")
@@ -124,15 +129,15 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _recover(folder: Path) -> None:
-    """Puts a checkpoint back that a run was killed while replacing."""
-    old = _replaced(folder)
-    if old.is_dir() and not folder.exists():
-        old.replace(folder)
+    """Restores the old checkpoint if a run was killed while replacing it."""
+    backup = _backup_folder(folder)
+    if backup.is_dir() and not folder.exists():
+        backup.replace(folder)
 
 
 @contextmanager
-def published_whole(folder: Path, replace: bool = False) -> Iterator[Path]:
-    """A folder to fill; it takes the place of `folder` only once the block ends well."""
+def published_atomically(folder: Path, replace: bool = False) -> Iterator[Path]:
+    """A temporary folder to fill; it becomes `folder` only if the block succeeds."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -145,20 +150,20 @@ def published_whole(folder: Path, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _replaced(folder: Path) -> Path:
-    """Where a checkpoint waits while the new one takes its place."""
+def _backup_folder(folder: Path) -> Path:
+    """The folder of the old checkpoint while the new one replaces it."""
     return folder.with_name(f".{folder.name}.replaced")
 
 
 def _swap(unfinished: Path, folder: Path) -> None:
-    old = _replaced(folder)
+    backup = _backup_folder(folder)
     if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.replace(old)
+        shutil.rmtree(backup, ignore_errors=True)
+        folder.replace(backup)
     try:
         unfinished.replace(folder)
     except BaseException:
-        if old.exists():
-            old.replace(folder)
+        if backup.exists():
+            backup.replace(folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)

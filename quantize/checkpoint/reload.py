@@ -1,4 +1,4 @@
-"""The reloaded checkpoint against the model in memory: do they answer alike?"""
+"""Compares the next tokens of two models: a reloaded checkpoint and the model in memory."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,11 +8,11 @@ import torch
 from compressed_tensors.offload import disable_offloading
 
 PROBE_TOKENS = 64
-LOWEST_TOKEN = 16  # below lie special tokens
+LOWEST_TOKEN = 16  # lower ones are special tokens
 
 
 def probe_logits(model: Any) -> torch.Tensor:
-    """The logits on a fixed run of tokens, spread over the vocabulary."""
+    """The logits on a fixed sequence of tokens, spread over the vocabulary."""
     config = model.config.get_text_config()
     step = max(1, (config.vocab_size - LOWEST_TOKEN) // PROBE_TOKENS)
     tokens = torch.arange(LOWEST_TOKEN, LOWEST_TOKEN + step * PROBE_TOKENS, step)
@@ -25,31 +25,31 @@ def probe_logits(model: Any) -> torch.Tensor:
 
 @contextmanager
 def weights_held(model: torch.nn.Module) -> Iterator[None]:
-    """Lets every layer fetch its weight once in a forward pass.
+    """Makes every layer fetch its weight only once in a forward pass.
 
-    compressed-tensors rounds the weight that it fetched; a layer whose weight lies on the host
-    then fetches another, unrounded one, so that a model in memory seems to lose nothing.
+    compressed-tensors rounds the weight that it fetched. A layer whose weight is on the host would
+    then fetch another, unrounded copy, and the model in memory would seem to lose nothing.
     """
-    held = ExitStack()
+    held_weights = ExitStack()
 
     def hold(module: Any, inputs: Any) -> None:
-        held.enter_context(disable_offloading())
+        held_weights.enter_context(disable_offloading())
 
     def release(module: Any, inputs: Any, output: Any) -> None:
-        held.close()
+        held_weights.close()
 
     with ExitStack() as hooks:
         for module in model.modules():
             if hasattr(module, "quantization_scheme"):
                 hooks.callback(module.register_forward_pre_hook(hold).remove)
                 hooks.callback(module.register_forward_hook(release).remove)
-        with held:
+        with held_weights:
             yield
 
 
-def mean_divergence(one: torch.Tensor, other: torch.Tensor) -> float:
+def mean_divergence(reference: torch.Tensor, compared: torch.Tensor) -> float:
     """Mean Kullback-Leibler divergence of the next-token distributions."""
     divergence = torch.nn.functional.kl_div(
-        other.log_softmax(-1), one.log_softmax(-1), log_target=True, reduction="none"
+        compared.log_softmax(-1), reference.log_softmax(-1), log_target=True, reduction="none"
     )
     return float(divergence.sum(-1).mean())

@@ -18,7 +18,7 @@ SHARD_SIZE = "4GB"
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
-    """Writes the compressed checkpoint; what is not quantized gets the original's number type."""
+    """Writes the compressed checkpoint; tensors that are not quantized get the original's dtype."""
     for module in model.modules():
         if getattr(module, "quantization_scheme", None) is not None:
             continue
@@ -28,11 +28,12 @@ def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtyp
     model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
     tokenizer.save_pretrained(folder)
     make_readable(folder)
-    _readable(folder)
+    _make_readable_by_all(folder)
 
 
-def _readable(folder: Path) -> None:
-    """safetensors writes files for their owner alone; a server often runs as another user."""
+def _make_readable_by_all(folder: Path) -> None:
+    """Sets the usual file modes. safetensors writes files that only their owner can read; a server
+    often runs as another user."""
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.iterdir():
@@ -40,12 +41,12 @@ def _readable(folder: Path) -> None:
 
 
 def on_device(model: PreTrainedModel) -> None:
-    """Puts the model on the GPU where there is one; calibrating leaves it on the host."""
+    """Puts the model on the GPU if there is one; calibration leaves it on the host."""
     if torch.cuda.is_available():
         dispatch_model(model)
 
 
 def source_dtype(folder: Path) -> torch.dtype:
-    """The number type that config.json names; where it names none, the one of most weights."""
+    """The dtype that config.json names; if it names none, that of most weights."""
     stated = stated_dtype(read_config(folder))
     return TORCH_DTYPES[stated or read_headers(folder).dominant_dtype]

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's safetensors files and what compressed-tensors stores in them."""
+"""Reads a checkpoint's safetensors files, and unpacks what compressed-tensors stores in them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -59,10 +59,10 @@ class CheckpointTensors:
 
 
 def unpack_integers(packed: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
-    """The integers of an int32 tensor that holds several a word, the first in the lowest bits.
+    """The integers of an int32 tensor that holds several in a word, the first in the lowest bits.
 
-    Values of 3, 5, 6 or 7 bits go on in the next word. compressed-tensors adds half the range
-    before packing; it is taken off again.
+    Values of 3, 5, 6 or 7 bits may continue in the next word. compressed-tensors adds half the
+    range before packing; it is subtracted again.
     """
     words = packed.to(torch.int64) & 0xFFFFFFFF
     starts = torch.arange(columns) * bits
@@ -75,10 +75,10 @@ def unpack_integers(packed: torch.Tensor, bits: int, columns: int) -> torch.Tens
 
 
 def unpack_fp4(packed: torch.Tensor) -> torch.Tensor:
-    """The FP4 (E2M1) numbers of a uint8 tensor that holds two a byte, the first in the low bits."""
+    """The FP4 (E2M1) numbers of a uint8 tensor with two in a byte, the first in the low bits."""
     table = torch.tensor([*FP4_VALUES, *(-value for value in FP4_VALUES)])
-    pairs = torch.stack([packed & 0x0F, packed >> 4], dim=-1)
-    return table[pairs.flatten(-2).to(torch.int64)]
+    codes = torch.stack([packed & 0x0F, packed >> 4], dim=-1)
+    return table[codes.flatten(-2).to(torch.int64)]
 
 
 def breaks_2_of_4(weights: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""From a model's config to a folder of safetensors: made here, taken as it is, or from the hub."""
+"""Finds or makes a model's folder of safetensors: local, generated here, or from the hub."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from conf.terminal import say
 from quantize.models.headers import read_headers
 from quantize.programs import FETCH, Fetched
 
-# What makes a folder the listed model; old files leave the second kind to transformers' defaults.
+# Fields that identify a listed model; old files leave the second kind to transformers' defaults.
 ALWAYS_STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 OFTEN_STATED = (
     "intermediate_size",
@@ -33,10 +33,10 @@ HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 
 
 def fetch(model: ModelConfig) -> Path:
-    """The folder that holds the model, checked; made or fetched first where it is missing."""
+    """The checked folder of the model; made or fetched first if it is missing."""
     folder = check_path(model)
     if folder is None and is_made_here(model):
-        folder = _made(model)
+        folder = _make_in_cache(model)
     elif folder is None:
         say(f"{model.name}: fetching {model.id} at {model.revision}")
         folder = _from_hub(model, HUB_FILES)
@@ -45,7 +45,7 @@ def fetch(model: ModelConfig) -> Path:
 
 
 def check_path(model: ModelConfig) -> Path | None:
-    """The local folder that was named, if any; complains at once where there is none."""
+    """The folder of `model.path`, if it is set; raises if there is no such folder."""
     if not model.path:
         return None
     folder = Path(model.path).expanduser()
@@ -54,14 +54,14 @@ def check_path(model: ModelConfig) -> Path | None:
     return folder
 
 
-def _made(model: ModelConfig) -> Path:
-    """Makes the model beside its place and moves it there whole; two processes make it once."""
+def _make_in_cache(model: ModelConfig) -> Path:
+    """Makes the model in a temporary folder and moves it into the cache; a lock serializes runs."""
     folder = cached_folder(model)
     with writing(folder):
-        return _made_once(model, folder)
+        return _make_locked(model, folder)
 
 
-def _made_once(model: ModelConfig, folder: Path) -> Path:
+def _make_locked(model: ModelConfig, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if folder.is_dir():
@@ -83,7 +83,7 @@ def _made_once(model: ModelConfig, folder: Path) -> Path:
 
 @contextmanager
 def without_weights(model: ModelConfig) -> Iterator[Path]:
-    """A folder that tells the model's architecture; nothing large is made or fetched for it."""
+    """A folder that holds the model's config; no weights are made or fetched."""
     folder = check_path(model)
     if folder is not None:
         check_folder(folder, model)
@@ -95,9 +95,9 @@ def without_weights(model: ModelConfig) -> Iterator[Path]:
     else:
         from quantize.models.make import architecture_config
 
-        with TemporaryDirectory() as described:
-            architecture_config(model.architecture).save_pretrained(described)
-            yield Path(described)
+        with TemporaryDirectory() as scratch:
+            architecture_config(model.architecture).save_pretrained(scratch)
+            yield Path(scratch)
 
 
 def _from_hub(model: ModelConfig, files: list[str]) -> Path:
@@ -118,30 +118,36 @@ def _from_hub(model: ModelConfig, files: list[str]) -> Path:
 
 
 def check_folder(folder: Path, model: ModelConfig) -> None:
-    """Refuses what is no plain safetensors model, before anything of it is loaded."""
-    config = _config(folder)
+    """Refuses a folder that is not a plain safetensors model, before anything is loaded."""
+    config = _read_checked_config(folder)
     if not any(folder.glob("*.safetensors")):
-        other = [path.name for path in folder.glob("*.bin")]
-        found = f" (only {', '.join(other)}, which can run code when loaded)" if other else ""
-        raise bad_input(f"{folder}: there are no .safetensors weights{found}")
+        pickle_files = [path.name for path in folder.glob("*.bin")]
+        hint = (
+            f" (only {', '.join(pickle_files)}, which can run code when loaded)"
+            if pickle_files
+            else ""
+        )
+        raise bad_input(f"{folder}: there are no .safetensors weights{hint}")
     _check_code(folder, model)
     _check_links(folder)
     read_headers(folder)
     _check_architecture(config, folder / CONFIG, model)
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    """config.json, whole and of the right kinds."""
+def _read_checked_config(folder: Path) -> dict[str, Any]:
+    """The content of config.json, its structure checked."""
     if not (folder / CONFIG).exists():
         raise bad_input(f"{folder}: there is no {CONFIG}")
-    part = read_object(folder / CONFIG).get("text_config")
-    if part is not None and not isinstance(part, dict):
-        raise bad_input(f"{folder / CONFIG}: text_config is {shown(part)}, an object is expected")
+    text_config = read_object(folder / CONFIG).get("text_config")
+    if text_config is not None and not isinstance(text_config, dict):
+        raise bad_input(
+            f"{folder / CONFIG}: text_config is {shown(text_config)}, an object is expected"
+        )
     return read_config(folder)
 
 
 def _check_code(folder: Path, model: ModelConfig) -> None:
-    if "auto_map" in _config(folder) and not model.trust_remote_code:
+    if "auto_map" in _read_checked_config(folder) and not model.trust_remote_code:
         raise bad_input(
             f"{folder / CONFIG}: auto_map asks to run Python code that comes with the model; "
             "model.trust_remote_code=true allows it"
@@ -149,28 +155,30 @@ def _check_code(folder: Path, model: ModelConfig) -> None:
 
 
 def _check_links(folder: Path) -> None:
-    """A hub cache links its snapshots to blobs beside them; a plain folder links nowhere."""
+    """Refuses links out of the folder, except those of a hub cache to its own blobs."""
     root = folder.resolve()
-    allowed = [root, root.parent.parent / "blobs"]
+    allowed_roots = [root, root.parent.parent / "blobs"]
     for path in folder.iterdir():
         if not path.is_symlink():
             continue
         with reading(path):
             target = path.resolve()
-        if not any(target.is_relative_to(at) for at in allowed):
+        if not any(target.is_relative_to(allowed_root) for allowed_root in allowed_roots):
             raise bad_input(f"{path} is a link out of the folder, to {target}")
 
 
 def _check_architecture(config: dict[str, Any], file: Path, model: ModelConfig) -> None:
-    """A listed model at a local path has to be that model."""
+    """Raises if the folder of a listed model holds another model."""
     if model.architecture is None:
         return
     rope = config.get("rope_parameters")
     stated = (rope if isinstance(rope, dict) else {}) | config
     for key in (*ALWAYS_STATED, *OFTEN_STATED):
-        listed, found = getattr(model.architecture, key), stated.get(key)
-        if found != listed and (found is not None or key in ALWAYS_STATED):
-            raise bad_input(f"{file}: {key} is {found}, but model={model.name} has {listed}")
+        expected, stated_value = getattr(model.architecture, key), stated.get(key)
+        if stated_value != expected and (stated_value is not None or key in ALWAYS_STATED):
+            raise bad_input(
+                f"{file}: {key} is {stated_value}, but model={model.name} has {expected}"
+            )
 
 
 def work(model: ModelConfig, send: Send[Fetched]) -> None:
@@ -178,7 +186,7 @@ def work(model: ModelConfig, send: Send[Fetched]) -> None:
     try:
         send(Fetched(str(fetch(model))))
     except Exception as error:
-        # The user sees our standard error: what went wrong is said once, by the caller.
+        # The user sees our standard error, too: only the caller prints the message.
         raise QuantlineError(*message_and_code(error)) from error
 
 

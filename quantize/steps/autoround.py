@@ -24,8 +24,8 @@ class AutoRoundOptions:
 
 
 class AutoRound(Step[AutoRoundOptions]):
-    """Tunes each layer on what the original hands on, not on rounded input. It may give a scale the
-    sign that lets the one code more on the negative side serve the larger weights."""
+    """Tunes each layer on the original's activations, not on those of rounded layers. A scale may
+    be negative, so that the extra code on the negative side serves the largest weight."""
 
     name = "autoround"
     kind = Kind.ROUNDS
@@ -52,16 +52,16 @@ class AutoRound(Step[AutoRoundOptions]):
 
         from pydantic import BeforeValidator
 
-        from quantize.steps.base.file_fields import RoundingFields, number, whole
+        from quantize.steps.base.file_fields import RoundingFields, number, whole_number
 
         iterations = range_of(AutoRoundOptions, "iterations")
         batch_sizes, rates = Range(1, 65536), Range(0, 1, above_least=True)
 
         class Fields(RoundingFields):
             requires_calibration_data: Literal[True] = True
-            iters: Annotated[int, BeforeValidator(whole(iterations))] = 200
+            iters: Annotated[int, BeforeValidator(whole_number(iterations))] = 200
             enable_torch_compile: bool = True
-            batch_size: Annotated[int, BeforeValidator(whole(batch_sizes))] = 8
+            batch_size: Annotated[int, BeforeValidator(whole_number(batch_sizes))] = 8
             lr: Annotated[float, BeforeValidator(number(rates))] | None = None
             device_ids: str | None = None
             disable_opt_rtn: bool = False

@@ -1,4 +1,4 @@
-"""AWQ: scales the channels that activations say matter, so that rounding hurts them less."""
+"""AWQ: scales the channels with large activations, so that rounding harms them less."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,11 +22,11 @@ class AwqOptions:
     grid: int = field(default=20, metadata=within(2, 1000))
     """Scales tried for each group of layers."""
     duo_scaling: bool = True
-    """Let weights have a say beside activations."""
+    """Choose scales by weights as well as activations."""
 
 
 class Awq(RescalingStep[AwqOptions]):
-    """Searches the scales whose rounded weights change a layer's output least."""
+    """Searches for the scales that change a layer's output least after rounding."""
 
     name = "awq"
     options = AwqOptions
@@ -62,7 +62,7 @@ class Awq(RescalingStep[AwqOptions]):
         return modifier._resolved_mappings
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        """AWQ pins memory for an accelerator, also where there is none."""
+        """Disables pinned memory where there is no accelerator; AWQ pins it regardless."""
         import torch
         from compressed_tensors.utils import patch_attr
         from llmcompressor.pipelines.cache import IntermediatesCache
@@ -84,7 +84,7 @@ class Awq(RescalingStep[AwqOptions]):
             Pattern,
             Patterns,
             Strict,
-            whole,
+            whole_number,
         )
 
         class Mapping(Strict):
@@ -97,7 +97,7 @@ class Awq(RescalingStep[AwqOptions]):
             mappings: Annotated[list[Mapping], Field(min_length=1)] | None = None
             offload_device: None = None
             duo_scaling: bool | Literal["both"] = True
-            n_grid: Annotated[int, BeforeValidator(whole(range_of(AwqOptions, "grid")))] = 20
+            n_grid: Annotated[int, BeforeValidator(whole_number(range_of(AwqOptions, "grid")))] = 20
 
         return Fields
 

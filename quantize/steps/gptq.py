@@ -1,4 +1,4 @@
-"""GPTQ: rounds a weight matrix column by column and lets the rest make up for the error."""
+"""GPTQ: rounds a weight matrix column by column; later columns compensate for the error."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class GptqOptions:
 
 
 class Gptq(Step[GptqOptions]):
-    """Rounds each layer on the output of the layers that are rounded already."""
+    """Calibrates each layer on the output of the layers that are already rounded."""
 
     name = "gptq"
     kind = Kind.ROUNDS
@@ -61,7 +61,7 @@ class Gptq(Step[GptqOptions]):
         return gptq_patches(keep_zeros=recipe.is_sparse)
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:
-        """GPTQ forgets at its end which modules it could only round."""
+        """Modules that GPTQ could only round; the modifier drops the list at its end."""
         return list(modifier._rtn_fallback_module_names)
 
     def check_changes(self, changes: "Changes") -> None:
@@ -71,11 +71,11 @@ class Gptq(Step[GptqOptions]):
 
     def _check_fallbacks(self, changes: "Changes") -> None:
         limit = changes.recipe.options_of(self).max_fallback
-        rounded, modules = changes.fallbacks, len(changes.errors)
-        if len(rounded) > limit * modules:
+        fallbacks, modules = changes.fallbacks, len(changes.errors)
+        if len(fallbacks) > limit * modules:
             raise gate_failed(
-                f"recipe={changes.recipe.name}: GPTQ could only round {len(rounded)} of {modules} "
-                f"modules, {rounded[0]} the first; raise recipe.gptq.dampening or "
+                f"recipe={changes.recipe.name}: GPTQ could only round {len(fallbacks)} of "
+                f"{modules} modules, {fallbacks[0]} the first; raise recipe.gptq.dampening or "
                 f"calibration.samples, or allow it with recipe.gptq.max_fallback (now {limit})"
             )
 
@@ -84,7 +84,7 @@ class Gptq(Step[GptqOptions]):
 
         from pydantic import BeforeValidator
 
-        from quantize.steps.base.file_fields import RoundingFields, number, whole
+        from quantize.steps.base.file_fields import RoundingFields, number, whole_number
 
         block_sizes = range_of(GptqOptions, "block_size")
         dampenings = range_of(GptqOptions, "dampening")
@@ -92,11 +92,11 @@ class Gptq(Step[GptqOptions]):
 
         class Fields(RoundingFields):
             requires_calibration_data: Literal[True] = True
-            block_size: Annotated[int, BeforeValidator(whole(block_sizes))] = 128
+            block_size: Annotated[int, BeforeValidator(whole_number(block_sizes))] = 128
             dampening_frac: Annotated[float, BeforeValidator(number(dampenings))] = 0.01
             actorder: Literal["static", "weight"] | None = None
             batched_quantization: (
-                Literal["auto"] | Annotated[int, BeforeValidator(whole(batch_sizes))] | None
+                Literal["auto"] | Annotated[int, BeforeValidator(whole_number(batch_sizes))] | None
             ) = "auto"
 
         return Fields

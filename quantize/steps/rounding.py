@@ -1,4 +1,4 @@
-"""Plain rounding of weights to the nearest value; no calibration text, unless scales need it."""
+"""Rounds weights to the nearest value; needs calibration text only for static scales."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Rounding(Step[NoOptions]):
-    """Rounds; static activation scales or a KV cache are calibrated on the way."""
+    """Rounds weights, and calibrates static activation scales or a KV cache."""
 
     name = "rounding"
     kind = Kind.ROUNDS

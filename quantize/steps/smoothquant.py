@@ -22,8 +22,8 @@ class SmoothQuantOptions:
 
 
 class SmoothQuant(RescalingStep[SmoothQuantOptions]):
-    """The rescaling leaves the model's function as it is, so the first pass through a layer gives
-    the next one's input too."""
+    """Rescaling does not change what the model computes, so the first pass through a layer also
+    gives the next layer's input."""
 
     name = "smoothquant"
     options = SmoothQuantOptions
@@ -70,7 +70,9 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
             requires_calibration_data: Literal[True] = True
             smoothing_strength: Annotated[float, BeforeValidator(number(strength))] = 0.5
             mappings: (
-                Annotated[list[Annotated[Mapping, BeforeValidator(_pair)]], Field(min_length=1)]
+                Annotated[
+                    list[Annotated[Mapping, BeforeValidator(_mapping_of_pair)]], Field(min_length=1)
+                ]
                 | None
             ) = None
             ignore: Patterns | None = None
@@ -81,7 +83,7 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
         return Fields
 
 
-def _pair(value: Any) -> Any:
+def _mapping_of_pair(value: Any) -> Any:
     """[[layers to balance], layer to smooth], as llm-compressor spells a mapping."""
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError("must be [[layers to balance], layer to smooth]")

@@ -1,4 +1,4 @@
-"""SparseGPT: prunes to 2:4, two zeros in every four weights of a row, and lets the rest make up."""
+"""SparseGPT: prunes to 2:4, two zeros in every four weights; the rest compensate."""
 
 import re
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MASK = "2:4"
 MASK_WIDTH = 4
 SPARSITY = 0.5
-NOTED_AS = "sgpt"  # llm-compressor's name for its errors
+ERROR_NAME = "sgpt"  # llm-compressor's name for its errors
 
 
 @dataclass
@@ -65,11 +65,11 @@ class SparseGpt(Step[SparseGptOptions]):
             block_size=options.block_size,
             dampening_frac=options.dampening,
             targets=recipe.targets,
-            ignore=with_dots(recipe.ignore),
+            ignore=with_dotted_variants(recipe.ignore),
         )
 
     def runnable(self, modifier: "Modifier") -> "Modifier":
-        modifier.ignore = with_dots(modifier.ignore)
+        modifier.ignore = with_dotted_variants(modifier.ignore)
         return modifier
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
@@ -78,7 +78,7 @@ class SparseGpt(Step[SparseGptOptions]):
         return sparsegpt_patches()
 
     def check_changes(self, changes: "Changes") -> None:
-        changes.require_modules(self.name, changes.touched(NOTED_AS), changes.named)
+        changes.require_modules(self.name, changes.touched(ERROR_NAME), changes.targeted)
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal
@@ -90,7 +90,7 @@ class SparseGpt(Step[SparseGptOptions]):
             Patterns,
             Targets,
             number,
-            whole,
+            whole_number,
         )
 
         block_sizes = range_of(SparseGptOptions, "block_size")
@@ -107,7 +107,7 @@ class SparseGpt(Step[SparseGptOptions]):
             targets: Targets = Field(["Linear"])
             ignore: Patterns = Field([])
             block_size: Annotated[
-                int, BeforeValidator(whole(block_sizes)), AfterValidator(_multiple_of_4)
+                int, BeforeValidator(whole_number(block_sizes)), AfterValidator(_multiple_of_4)
             ] = 128
             dampening_frac: Annotated[float, BeforeValidator(number(dampenings))] = 0.01
             preserve_sparsity_mask: bool = False
@@ -116,13 +116,13 @@ class SparseGpt(Step[SparseGptOptions]):
         return Fields
 
 
-def with_dots(ignore: list[str]) -> list[str]:
-    """SparseGPT puts a dot behind each name before it compares, so that `lm_head` would match
-    nothing and be pruned, and with it a tied embedding."""
-    return [variant for pattern in ignore for variant in _with_dot(pattern)]
+def with_dotted_variants(ignore: list[str]) -> list[str]:
+    """Adds patterns that also match a trailing dot. SparseGPT appends a dot to each name, so that
+    `lm_head` would match nothing, and the head and a tied embedding would be pruned."""
+    return [variant for pattern in ignore for variant in _dotted_variants(pattern)]
 
 
-def _with_dot(pattern: str) -> list[str]:
+def _dotted_variants(pattern: str) -> list[str]:
     if not pattern.startswith("re:"):
         return [pattern, f"re:{re.escape(pattern)}\\.?$"]
     if not pattern.endswith("$"):

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from conf.errors import QuantlineError
 from conf.schema.commands import ModelConfig
 from quantize.checkpoint import manifest
-from quantize.checkpoint.publish import published_whole
+from quantize.checkpoint.publish import published_atomically
 from tests.conftest import Run, quantize_config
 
 LINEAR = [f"self_attn.{part}_proj" for part in "qkvo"] + [
@@ -97,14 +97,14 @@ def test_a_failing_save_leaves_the_old_checkpoint_as_it_was(tmp_path: Path) -> N
     (folder / manifest.FILE).write_text(json.dumps(ours))
     with (
         pytest.raises(QuantlineError, match="No space left") as error,
-        published_whole(folder, replace=True),
+        published_atomically(folder, replace=True),
     ):
         raise OSError(28, "No space left on device")
     assert error.value.exit_code == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
     assert (folder / "model.safetensors").read_text() == "old"
 
-    with published_whole(folder, replace=True) as unfinished:
+    with published_atomically(folder, replace=True) as unfinished:
         (unfinished / "model.safetensors").write_text("new")
     assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
     assert (folder / "model.safetensors").read_text() == "new"

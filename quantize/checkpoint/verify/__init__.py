@@ -1,7 +1,7 @@
-"""Proves a checkpoint: holds what its files contain against what they claim.
+"""Verifies a checkpoint: compares what its files contain with what they claim.
 
 Nothing here uses the code that wrote a checkpoint: the files are opened again, and every tensor is
-held against the architecture, the config's format, and the manifest where there is one.
+checked against the architecture, the config's format, and the manifest if there is one.
 """
 
 from quantize.checkpoint.verify.proof import Proof

@@ -1,8 +1,8 @@
 """The stored numbers of one quantized layer, and whether they fit their scales.
 
-A scale is made from the largest weight that it serves, so the codes of a sound layer use their
-range, lie around their zero point, and give weights of a common size. The limits are far from what
-trained or random weights show: the aim is damage, not quality.
+A scale is computed from the largest weight that it serves. So the codes of a sound layer use their
+range, lie around their zero point, and give weights of similar size. The limits are far from the
+values of trained or random weights: they detect damage, not poor quality.
 """
 
 import math
@@ -26,19 +26,19 @@ LEAST_USED = 0.55  # of the codes' range, by the median group; sound layers show
 LEAST_USED_TENSOR = 0.01  # one scale may serve several fused layers
 MOST_OFF_CENTRE = 0.1  # of the codes' range, by the median group; sound layers show 0.05
 LARGEST_WEIGHT = 1e4
-OUTLIER, OUTLIER_FROM = 256, 4.0  # times the median of its tensor, and at least so large
+OUTLIER, OUTLIER_FROM = 256, 4.0  # times the median of its tensor, and at least this large
 SMALLEST_LAYER = 1e-8  # largest weight of a layer
-UNLIKE_OTHERS = 64  # times the weights of the other layers, or as much smaller
-SEVERAL = 16  # scales or codes, of which at least two should differ
+UNLIKE_OTHERS = 64  # factor between a layer's weights and the median layer's
+ENOUGH_VALUES = 16  # scales or codes; of this many at least two should differ
 LARGEST_SCALE, SMALLEST_SCALE = 1e4, 1e-30
-SIGNED = (0.1, 0.9)  # share of negative scales, by layer, where all layers have some
+NEGATIVE_SHARES = (0.1, 0.9)  # range of the share of negative scales in each layer
 MX_BIAS, MX_NAN = 127, 255
 SCALE = "weight_scale"
 
 
 @dataclass
 class Groups:
-    """What the codes that share a scale have in common, each in the shape of the scales."""
+    """Statistics of the codes that share a scale, each in the shape of the scales."""
 
     least: torch.Tensor
     most: torch.Tensor
@@ -46,16 +46,16 @@ class Groups:
     is_constant: bool
     rows_are_equal: bool
     broken_masks: int = 0
-    """Groups of four that 2:4 does not allow."""
+    """Groups of four with fewer than two zeros."""
 
 
 @dataclass
 class LayerReport:
-    """What is wrong with a layer, and how large its weights are."""
+    """The faults of a layer, and how large its weights are."""
 
     faults: list[str]
-    usual: float = 0.0
-    """Median over groups of the largest weight; 0 where it is not known."""
+    typical_size: float = 0.0
+    """Median over groups of the largest weight; 0 if unknown."""
 
 
 def check_layer(
@@ -75,25 +75,28 @@ def check_layer(
         faults.append(
             f"{layer.stored}: {groups.broken_masks} groups of four have fewer than two zeros"
         )
-    zero, zero_faults = _zero_points(tensors, layer)
-    same = _sameness_faults(layer, groups, zero)
-    if same:
-        return LayerReport(faults + zero_faults + same)
-    size = torch.maximum((groups.most - zero).abs(), (groups.least - zero).abs()) * scale.abs()
-    alive = groups.most > groups.least
-    faults += zero_faults + _code_faults(layer, groups, zero)
-    faults += size_faults(f"{layer.name}.weight_scale", size, alive)
-    return LayerReport(faults, float(size[alive].median()))
+    zero_points, zero_faults = _zero_points(tensors, layer)
+    constant_faults = _constant_faults(layer, groups, zero_points)
+    if constant_faults:
+        return LayerReport(faults + zero_faults + constant_faults)
+    group_sizes = (
+        torch.maximum((groups.most - zero_points).abs(), (groups.least - zero_points).abs())
+        * scale.abs()
+    )
+    nonconstant = groups.most > groups.least
+    faults += zero_faults + _code_faults(layer, groups, zero_points)
+    faults += size_faults(f"{layer.name}.weight_scale", group_sizes, nonconstant)
+    return LayerReport(faults, float(group_sizes[nonconstant].median()))
 
 
-def _sameness_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[str]:
-    """Codes that are all alike, as a whole or within what shares a scale."""
+def _constant_faults(layer: Linear, groups: Groups, zero_points: torch.Tensor) -> list[str]:
+    """Codes that are constant, in the whole layer or in a group that shares a scale."""
     if groups.is_constant or groups.rows_are_equal:
-        what = "one value only" if groups.is_constant else "the same row throughout"
-        return [f"{layer.stored} holds {what}"]
+        content = "one value only" if groups.is_constant else "the same row throughout"
+        return [f"{layer.stored} holds {content}"]
     height, width = _block(layer)
-    flat = (groups.most == groups.least) & (groups.most != zero)
-    if height * width >= SEVERAL and layer.weights.bits > 2 and flat.any():
+    flat = (groups.most == groups.least) & (groups.most != zero_points)
+    if height * width >= ENOUGH_VALUES and layer.weights.bits > 2 and flat.any():
         row = int(flat.nonzero()[0][0]) * height
         return [f"{layer.stored} holds one value throughout a group in row {row}"]
     if not (groups.most > groups.least).any():
@@ -103,8 +106,8 @@ def _sameness_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[
 
 def _shape_faults(tensors: CheckpointTensors, layer: Linear) -> list[str]:
     name = f"{layer.name}.weight_shape"
-    right = name not in tensors or tensors[name].tolist() == [layer.rows, layer.columns]
-    return [] if right else [f"{name} is not {layer.rows} x {layer.columns}"]
+    is_correct = name not in tensors or tensors[name].tolist() == [layer.rows, layer.columns]
+    return [] if is_correct else [f"{name} is not {layer.rows} x {layer.columns}"]
 
 
 def code_range(layer: Linear) -> tuple[float, float]:
@@ -114,17 +117,17 @@ def code_range(layer: Linear) -> tuple[float, float]:
 
 # Reads the codes of some rows as numbers, by the encoding that the stored format names.
 READERS: dict[str, Callable[[torch.Tensor, Linear], torch.Tensor]] = {
-    NUMBERS: lambda part, layer: part.float(),
-    PACKED_INTEGERS: lambda part, layer: unpack_integers(
-        part, layer.weights.bits, layer.columns
+    NUMBERS: lambda codes, layer: codes.float(),
+    PACKED_INTEGERS: lambda codes, layer: unpack_integers(
+        codes, layer.weights.bits, layer.columns
     ).float(),
-    FP4_PAIRS: lambda part, layer: unpack_fp4(part)[:, : layer.columns],
+    FP4_PAIRS: lambda codes, layer: unpack_fp4(codes)[:, : layer.columns],
 }
 
 
 def is_readable(layer: Linear) -> bool:
     """Whether the values of the layer's format can be checked."""
-    return SCALE in layer.tensors and layer.tensors[layer.codes_part].encoding in READERS
+    return SCALE in layer.tensors and layer.tensors[layer.codes_suffix].encoding in READERS
 
 
 def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
@@ -133,8 +136,8 @@ def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
     height = _block(layer)[0]
     rows = max(1, ELEMENTS_AT_ONCE // max(1, layer.columns * height)) * height
     for start in range(0, layer.rows, rows):
-        part = stored[start : start + rows]
-        yield READERS[layer.tensors[layer.codes_part].encoding](part, layer)
+        codes = stored[start : start + rows]
+        yield READERS[layer.tensors[layer.codes_suffix].encoding](codes, layer)
 
 
 def _block(layer: Linear) -> tuple[int, int]:
@@ -151,9 +154,9 @@ def _block(layer: Linear) -> tuple[int, int]:
 
 
 def _groups(tensors: CheckpointTensors, layer: Linear, sparse: bool) -> Groups | None:
-    """None where a code is no number."""
+    """Statistics of each group; None if a code is NaN or infinite."""
     height, width = _block(layer)
-    least, most, total, broken = [], [], [], 0
+    least, most, means, broken = [], [], [], 0
     first: torch.Tensor | None = None
     rows_are_equal = True
     for chunk in chunks(tensors, layer):
@@ -165,8 +168,8 @@ def _groups(tensors: CheckpointTensors, layer: Linear, sparse: bool) -> Groups |
         tiles = _tiles(chunk, height, width)
         least.append(torch.nan_to_num(tiles, math.inf).amin(dim=(1, 3)))
         most.append(torch.nan_to_num(tiles, -math.inf).amax(dim=(1, 3)))
-        total.append(torch.nanmean(tiles, dim=(1, 3)))
-    low, high, mean = torch.cat(least), torch.cat(most), torch.cat(total)
+        means.append(torch.nanmean(tiles, dim=(1, 3)))
+    low, high, mean = torch.cat(least), torch.cat(most), torch.cat(means)
     if layer.weights.strategy == "tensor":
         low, high, mean = low.amin().reshape(1), high.amax().reshape(1), mean.mean().reshape(1)
     return Groups(
@@ -180,7 +183,7 @@ def _groups(tensors: CheckpointTensors, layer: Linear, sparse: bool) -> Groups |
 
 
 def _tiles(chunk: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Cut into what shares a scale; NaN fills what sticks out."""
+    """The codes cut into groups that share a scale; NaN pads incomplete groups."""
     rows, columns = chunk.shape
     down, across = -rows % height, -columns % width
     if down or across:
@@ -189,7 +192,7 @@ def _tiles(chunk: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 
 def _scales(tensors: CheckpointTensors, layer: Linear) -> torch.Tensor:
-    """What a code is multiplied by, in the shape of the scales."""
+    """The factor of each code, in the shape of the scales."""
     stored = tensors[f"{layer.name}.{SCALE}"]
     if layer.tensors[SCALE].encoding == EXPONENTS:
         exponent = stored.view(torch.uint8).to(torch.float64)
@@ -203,36 +206,36 @@ def _scales(tensors: CheckpointTensors, layer: Linear) -> torch.Tensor:
 
 
 def negative_share(tensors: CheckpointTensors, layer: Linear) -> float:
-    """Negative scales among a layer's."""
+    """The share of a layer's scales that are negative."""
     scale = tensors[f"{layer.name}.{SCALE}"]
     return float((scale.double() < 0).double().mean()) if scale.numel() else 0.0
 
 
 def has_signed_scales(shares: list[float]) -> bool:
-    """AutoRound gives a scale the sign that lets the one code more on the negative side serve the
-    largest weight: about half of the scales are negative, in every layer."""
-    low, high = SIGNED
+    """Whether the scales look like AutoRound's. It makes a scale negative if the extra code on the
+    negative side then serves the largest weight: about half of them, in every layer."""
+    low, high = NEGATIVE_SHARES
     return bool(shares) and all(low <= share <= high for share in shares)
 
 
 def _scale_faults(tensors: CheckpointTensors, layer: Linear, signed: bool) -> list[str]:
     faults = []
-    for part in ("weight_scale", "weight_global_scale"):
-        name = f"{layer.name}.{part}"
+    for suffix in ("weight_scale", "weight_global_scale"):
+        name = f"{layer.name}.{suffix}"
         if name in tensors and tensors[name].is_floating_point():
-            small = part == "weight_scale" and tensors.header(name).dtype in ("BF16", "F32")
-            smallest = SMALLEST_SCALE if small else 0.0
-            largest = LARGEST_SCALE if part == "weight_scale" else math.inf
+            has_least = suffix == "weight_scale" and tensors.header(name).dtype in ("BF16", "F32")
+            smallest = SMALLEST_SCALE if has_least else 0.0
+            largest = LARGEST_SCALE if suffix == "weight_scale" else math.inf
             scale = tensors[name].double()
             faults += positive_faults(name, scale.abs() if signed else scale, smallest, largest)
-            faults += _alike_faults(name, scale)
+            faults += _repeated_scale_faults(name, scale)
     return faults
 
 
-def _alike_faults(name: str, scale: torch.Tensor) -> list[str]:
-    """Scales of many rows that repeat: one was written over the others. Powers of two may, since
-    they are rounded."""
-    if scale.ndim < 2 or scale.shape[0] < SEVERAL:
+def _repeated_scale_faults(name: str, scale: torch.Tensor) -> list[str]:
+    """Scales that are the same in many rows: one was written over the others. Powers of two may
+    repeat, since they are rounded."""
+    if scale.ndim < 2 or scale.shape[0] < ENOUGH_VALUES:
         return []
     if (
         bool((torch.frexp(scale.float()).mantissa.abs() == 0.5).all())
@@ -247,7 +250,7 @@ def _alike_faults(name: str, scale: torch.Tensor) -> list[str]:
 
 
 def positive_faults(name: str, scale: torch.Tensor, smallest: float, largest: float) -> list[str]:
-    """Scales that are not finite, not positive, or of no sensible size."""
+    """Scales that are not finite, not positive, or of an implausible size."""
     if not torch.isfinite(scale).all():
         return [f"{name} holds NaN or infinite values"]
     if (scale == 0).any():
@@ -262,65 +265,70 @@ def positive_faults(name: str, scale: torch.Tensor, smallest: float, largest: fl
 
 
 def _zero_points(tensors: CheckpointTensors, layer: Linear) -> tuple[torch.Tensor, list[str]]:
-    """The zero points in the shape of the scales."""
+    """The zero points in the shape of the scales, and their faults."""
     name = f"{layer.name}.weight_zero_point"
-    none = torch.zeros(layer.scale_shape, dtype=torch.float64)
+    zeros = torch.zeros(layer.scale_shape, dtype=torch.float64)
     if name not in tensors:
-        return none, []
+        return zeros, []
     stored = tensors[name]
     if layer.weights.symmetric:
-        return none, [f"{name} is not zero, the format is symmetric"] if stored.any() else []
+        return zeros, [f"{name} is not zero, the format is symmetric"] if stored.any() else []
     if tensors.header(name).dtype == "I32":
         stored = unpack_integers(stored.T.contiguous(), layer.weights.bits, layer.rows).T
-    zero = stored.double().reshape(layer.scale_shape)
+    zero_points = stored.double().reshape(layer.scale_shape)
     low, high = code_range(layer)
-    outside = bool(((zero < low) | (zero > high)).any())
-    return zero, [f"{name} holds values outside {low} to {high}"] if outside else []
+    outside = bool(((zero_points < low) | (zero_points > high)).any())
+    return zero_points, [f"{name} holds values outside {low} to {high}"] if outside else []
 
 
-def _code_faults(layer: Linear, groups: Groups, zero: torch.Tensor) -> list[str]:
-    """The codes against their range and their zero points."""
+def _code_faults(layer: Linear, groups: Groups, zero_points: torch.Tensor) -> list[str]:
+    """Codes outside their range, or not around their zero points."""
     low, high = code_range(layer)
     if groups.least.min() < low or groups.most.max() > high:
         bits = layer.weights.bits
         return [f"{layer.stored} holds codes outside {low} to {high}, the range of {bits} bits"]
     if layer.weights.symmetric:
-        used = torch.maximum(groups.most, -groups.least) / high
+        used_shares = torch.maximum(groups.most, -groups.least) / high
     else:
-        used = (groups.most - groups.least) / (high - low)
-    alive = groups.most > groups.least
+        used_shares = (groups.most - groups.least) / (high - low)
+    nonconstant = groups.most > groups.least
     faults = []
-    whole = layer.weights.strategy == "tensor"
-    share = float(used[alive].median())
-    if share < (LEAST_USED_TENSOR if whole else LEAST_USED):
-        faults.append(f"{layer.stored} uses {share:.0%} of the range of its codes")
-    centre = (groups.mean - zero).abs() / (high - low)
-    if float(centre[alive].median()) > MOST_OFF_CENTRE:
-        what = f"{layer.name}.weight_zero_point" if not layer.weights.symmetric else layer.stored
-        faults.append(f"{what}: the codes do not lie around their zero point")
+    per_tensor = layer.weights.strategy == "tensor"
+    median_share = float(used_shares[nonconstant].median())
+    if median_share < (LEAST_USED_TENSOR if per_tensor else LEAST_USED):
+        faults.append(f"{layer.stored} uses {median_share:.0%} of the range of its codes")
+    offsets = (groups.mean - zero_points).abs() / (high - low)
+    if float(offsets[nonconstant].median()) > MOST_OFF_CENTRE:
+        tensor_name = (
+            f"{layer.name}.weight_zero_point" if not layer.weights.symmetric else layer.stored
+        )
+        faults.append(f"{tensor_name}: the codes do not lie around their zero point")
     return faults
 
 
-def size_faults(name: str, size: torch.Tensor, alive: torch.Tensor) -> list[str]:
-    """The largest weights of groups or rows, held against each other."""
-    most, usual = float(size.max()), float(size[alive].median())
-    if most > LARGEST_WEIGHT:
-        return [f"{name} gives weights of {most:.3g}, at most {LARGEST_WEIGHT:g} is usual"]
-    if most > OUTLIER * usual and most > OUTLIER_FROM:
-        return [f"{name} gives weights of {most:.3g}, {most / usual:.0f} times the usual ones"]
-    if most < SMALLEST_LAYER:
-        return [f"{name} gives no weight above {most:.3g}"]
+def size_faults(name: str, sizes: torch.Tensor, counted: torch.Tensor) -> list[str]:
+    """Implausible sizes. `sizes`: the largest weight of each group or row; `counted`: those that
+    count for the median."""
+    largest, median = float(sizes.max()), float(sizes[counted].median())
+    if largest > LARGEST_WEIGHT:
+        return [f"{name} gives weights of {largest:.3g}, at most {LARGEST_WEIGHT:g} is usual"]
+    if largest > OUTLIER * median and largest > OUTLIER_FROM:
+        return [
+            f"{name} gives weights of {largest:.3g}, {largest / median:.0f} times the usual ones"
+        ]
+    if largest < SMALLEST_LAYER:
+        return [f"{name} gives no weight above {largest:.3g}"]
     return []
 
 
-def unlike_others(sizes: dict[str, float]) -> list[str]:
+def size_outliers(sizes: dict[str, float]) -> list[str]:
     """Layers whose weights are far larger or smaller than those of all others."""
-    known = {name: size for name, size in sizes.items() if size > 0}
-    if len(known) < SEVERAL // 2:
+    known_sizes = {name: size for name, size in sizes.items() if size > 0}
+    if len(known_sizes) < ENOUGH_VALUES // 2:
         return []
-    usual = float(torch.tensor(list(known.values()), dtype=torch.float64).median())
+    median = float(torch.tensor(list(known_sizes.values()), dtype=torch.float64).median())
     return [
-        f"{name} has weights of {size:.3g}, the layers of the model of about {usual:.3g}"
-        for name, size in known.items()
-        if size > UNLIKE_OTHERS * usual or size < usual / UNLIKE_OTHERS
+        f"{name} has weights of {size:.3g}, the layers of the model of about {median:.3g}"
+        for name, size in known_sizes.items()
+        if size > UNLIKE_OTHERS * median or size < median / UNLIKE_OTHERS
     ]

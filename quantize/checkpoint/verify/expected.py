@@ -1,4 +1,4 @@
-"""Every tensor that a checkpoint should hold: its shape, its types, and what it is for."""
+"""Every tensor that a checkpoint should hold: its shape, its types and its role."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +28,7 @@ class Linear:
 
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
-        """What the layer stores, by the last part of the names."""
+        """The layer's tensors by the last part of their names."""
         return self.format.tensors(self.group, self.rows, self.columns)
 
     @property
@@ -45,18 +45,18 @@ class Linear:
         return self.group.weights
 
     @cached_property
-    def codes_part(self) -> str:
+    def codes_suffix(self) -> str:
         holders = (Role.CODES, Role.WEIGHT)
-        return next(part for part, tensor in self.tensors.items() if tensor.role in holders)
+        return next(suffix for suffix, tensor in self.tensors.items() if tensor.role in holders)
 
     @property
     def stored(self) -> str:
-        """The tensor that holds the weights."""
-        return f"{self.name}.{self.codes_part}"
+        """The name of the tensor that holds the weights or codes."""
+        return f"{self.name}.{self.codes_suffix}"
 
     @property
     def broken_group(self) -> bool:
-        """Whether its groups do not divide its columns; no engine runs that."""
+        """Whether the group size does not divide the columns; no engine runs such a layer."""
         if not self.is_quantized or self.weights.strategy not in GROUPED:
             return False
         assert self.weights.group_size is not None
@@ -69,28 +69,30 @@ class Linear:
 
 @dataclass
 class Expectation:
-    """The whole checkpoint."""
+    """The expected content of a checkpoint."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     linear: list[Linear] = field(default_factory=list)
     tied: str | None = None
-    """A head that may be left out, because it is the embedding."""
+    """The weight of a head that may be missing, because it is tied to the embedding."""
     embedding: str | None = None
 
 
 def expect(model: Any, schemes: Schemes) -> Expectation:
-    """What the architecture and the config's schemes ask for."""
-    whole = Expectation()
+    """The tensors that the architecture and the config's schemes require."""
+    expectation = Expectation()
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             layer = _layer(name, module, schemes.linear.get(name))
-            whole.linear.append(layer)
-            whole.tensors |= {f"{name}.{part}": tensor for part, tensor in layer.tensors.items()}
-    _parameters(whole, model)
-    _tie(whole, model)
+            expectation.linear.append(layer)
+            expectation.tensors |= {
+                f"{name}.{suffix}": tensor for suffix, tensor in layer.tensors.items()
+            }
+    _add_parameters(expectation, model)
+    _mark_tied_head(expectation, model)
     for name in schemes.attention:
-        _attention(whole, name, model.config, schemes.attention_heads)
-    return whole
+        _add_attention_scales(expectation, name, model.config, schemes.attention_heads)
+    return expectation
 
 
 def _layer(name: str, module: torch.nn.Linear, group: QuantGroup | None) -> Linear:
@@ -101,54 +103,56 @@ def _layer(name: str, module: torch.nn.Linear, group: QuantGroup | None) -> Line
     return Linear(name, rows, columns, group, stored)
 
 
-def _parameters(whole: Expectation, model: Any) -> None:
-    """Everything that is no linear weight, with the shape that the architecture gives it."""
-    linear = {layer.name for layer in whole.linear}
+def _add_parameters(expectation: Expectation, model: Any) -> None:
+    """Adds all other parameters and buffers, with the shapes of the architecture."""
+    linear = {layer.name for layer in expectation.linear}
     for owner, module in model.named_modules():
-        for part, parameter in module.named_parameters(recurse=False):
-            name = f"{owner}.{part}" if owner else part
-            if owner in linear and part == "weight":
+        for suffix, parameter in module.named_parameters(recurse=False):
+            name = f"{owner}.{suffix}" if owner else suffix
+            if owner in linear and suffix == "weight":
                 continue
-            role = _role(module, part, parameter)
-            if role is Role.EMBEDDING and whole.embedding is None:
-                whole.embedding = name
-            whole.tensors[name] = StoredTensor(role, (tuple(parameter.shape),), FLOATS)
+            role = _role(module, suffix, parameter)
+            if role is Role.EMBEDDING and expectation.embedding is None:
+                expectation.embedding = name
+            expectation.tensors[name] = StoredTensor(role, (tuple(parameter.shape),), FLOATS)
     stored = model.state_dict().keys()
     for name, buffer in model.named_buffers():
         if name in stored:
-            whole.tensors[name] = StoredTensor(
+            expectation.tensors[name] = StoredTensor(
                 Role.OTHER, (tuple(buffer.shape),), ANY_NUMBER, False
             )
 
 
-def _role(module: Any, part: str, parameter: torch.Tensor) -> Role:
+def _role(module: Any, suffix: str, parameter: torch.Tensor) -> Role:
     if isinstance(module, torch.nn.Embedding):
         return Role.EMBEDDING
-    if part == "bias":
+    if suffix == "bias":
         return Role.BIAS
     if parameter.ndim == 1 and "norm" in type(module).__name__.lower():
         return Role.NORM
     return Role.OTHER
 
 
-def _tie(whole: Expectation, model: Any) -> None:
-    """A tied head need not be stored."""
+def _mark_tied_head(expectation: Expectation, model: Any) -> None:
+    """Marks a tied head, which need not be stored."""
     head = model.get_output_embeddings()
     name = next((name for name, module in model.named_modules() if module is head), None)
     if head is None or name is None or not getattr(model.config, "tie_word_embeddings", False):
         return
     weight = f"{name}.weight"
-    if weight in whole.tensors and whole.tensors[weight].role is Role.WEIGHT:
-        whole.tied = weight
+    if weight in expectation.tensors and expectation.tensors[weight].role is Role.WEIGHT:
+        expectation.tied = weight
 
 
-def _attention(whole: Expectation, name: str, config: Any, heads: bool) -> None:
+def _add_attention_scales(expectation: Expectation, name: str, config: Any, per_head: bool) -> None:
     shapes = SCALAR
-    if heads:
+    if per_head:
         count = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         shapes = ((count, 1, 1), (count,))
-    for part in ("k_scale", "v_scale"):
-        whole.tensors[f"{name}.{part}"] = StoredTensor(Role.ACTIVATION_SCALE, shapes, FLOATS)
-    whole.tensors[f"{name}.q_scale"] = StoredTensor(
+    for suffix in ("k_scale", "v_scale"):
+        expectation.tensors[f"{name}.{suffix}"] = StoredTensor(
+            Role.ACTIVATION_SCALE, shapes, FLOATS
+        )
+    expectation.tensors[f"{name}.q_scale"] = StoredTensor(
         Role.ACTIVATION_SCALE, SCALAR, FLOATS, required=False
     )

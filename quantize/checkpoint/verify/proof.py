@@ -1,14 +1,14 @@
-"""What a proof found."""
+"""The result of verifying a checkpoint."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Proof:
-    """What was found. `faults` is empty for a checkpoint that is what it says."""
+    """The contents and faults of a checkpoint. `faults` is empty for a sound one."""
 
     formats: dict[str, int] = field(default_factory=dict)
-    """Linear layers by the format found in the file."""
+    """Number of linear layers by their stored format."""
     layers: int = 0
     """Linear layers of the architecture."""
     tensors: int = 0

@@ -1,4 +1,4 @@
-"""The proof of a checkpoint, step by step."""
+"""Verifies a checkpoint, step by step."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from quantize.checkpoint.verify.codes import (
     has_signed_scales,
     is_readable,
     negative_share,
-    unlike_others,
+    size_outliers,
 )
 from quantize.checkpoint.verify.expected import Expectation, Linear, expect
 from quantize.checkpoint.verify.proof import Proof
@@ -48,78 +48,78 @@ def verify(
     recipe: RequestedRecipe | None = None,
     trust_remote_code: bool = False,
 ) -> Proof:
-    """Proves a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed, if not null;
-    `source`: the original, to show that the architecture, the embedding and a head left alone are
-    untouched; `recipe`: what was asked for, the manifest's where there is one."""
+    """Verifies a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed; by default the
+    recipe decides. `source`: the original; if given, the architecture and the embeddings must equal
+    its own. `recipe`: the requested recipe; by default the manifest's, if there is one."""
     config = read_config(folder)
-    claimed = manifest.find(folder)
-    if recipe is None and claimed:
-        recipe = requested_recipe(claimed.recipe_config)
+    checkpoint_manifest = manifest.find(folder)
+    if recipe is None and checkpoint_manifest:
+        recipe = requested_recipe(checkpoint_manifest.recipe_config)
     if sparse is None:
         sparse = recipe is not None and prunes(recipe.steps)
     with CheckpointTensors(folder) as tensors:
         model = build(folder, config, tensors, trust_remote_code)
-        check = _Check(model, config, folder, tensors)
-        proof = check.run(recipe, sparse)
+        verifier = _Verifier(model, config, folder, tensors)
+        proof = verifier.run(recipe, sparse)
         if source is not None:
-            proof.faults += _untouched_faults(tensors, source)
+            proof.faults += _embedding_faults(tensors, source)
             proof.faults += _architecture_faults(folder, read_object(source / CONFIG), tensors)
         proof.faults += _field_value_faults(folder, model)
-        if claimed:
-            proof.faults += _claim_faults(folder, claimed, proof, tensors)
+        if checkpoint_manifest:
+            proof.faults += _manifest_faults(folder, checkpoint_manifest, proof, tensors)
     return proof
 
 
-class _Check:
-    """One checkpoint's files against the architecture and the config."""
+class _Verifier:
+    """Verifies one checkpoint's files against the architecture and the config."""
 
     def __init__(
         self, model: Any, config: Mapping[str, Any], folder: Path, tensors: CheckpointTensors
     ) -> None:
         self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
         self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
-        self.whole: Expectation = expect(model, self.schemes)
+        self.expectation: Expectation = expect(model, self.schemes)
         self.faults = [*field_faults(read_object(folder / CONFIG)), *self.schemes.faults]
         self.unusable: set[str] = set()
-        """Tensors that are missing, or have a wrong shape or type: their values say nothing."""
+        """Tensors that are missing, or have a wrong shape or type: their values are not checked."""
         self.sizes: dict[str, float] = {}
         """How large the weights of each linear layer are."""
 
     def run(self, recipe: RequestedRecipe | None, sparse: bool) -> Proof:
-        self._stored()
-        pruned = self._pruned(recipe) if sparse else set()
-        formats = Counter(self._format(layer) for layer in self.whole.linear)
-        self._layers(pruned, recipe)
-        self._others(pruned)
-        self.faults += unlike_others(self.sizes)
-        self.faults += values.tied_faults(self.tensors, self.whole)
+        self._check_tensors()
+        pruned = self._pruned_modules(recipe) if sparse else set()
+        formats = Counter(self._format_name(layer) for layer in self.expectation.linear)
+        self._check_layers(pruned, recipe)
+        self._check_values(pruned)
+        self.faults += size_outliers(self.sizes)
+        self.faults += values.tied_faults(self.tensors, self.expectation)
         if recipe is not None:
-            named = self._named(recipe.targets, recipe.ignore)
+            targeted = self._matching_modules(recipe.targets, recipe.ignore)
             has_kv_cache = bool(self.schemes.attention)
-            self.faults += recipe_faults(recipe, named, self.schemes.linear, has_kv_cache)
+            self.faults += recipe_faults(recipe, targeted, self.schemes.linear, has_kv_cache)
         self.faults += small_file_faults(self.folder, self.config.get("vocab_size"))
-        total = wrong_total(self.folder, self.tensors.stored)
-        self.faults += [total] if total else []
+        size_fault = wrong_total(self.folder, self.tensors.stored)
+        self.faults += [size_fault] if size_fault else []
         stored = self.tensors.stored.tensors.values()
         return Proof(
             dict(formats),
-            len(self.whole.linear),
+            len(self.expectation.linear),
             len(stored),
             sum(tensor.bytes for tensor in stored),
             self.faults,
         )
 
-    def _stored(self) -> None:
-        """Every tensor that is expected is there, in its shape and type, and nothing else is."""
+    def _check_tensors(self) -> None:
+        """Checks that all expected tensors exist with their shapes and types, and no others."""
         self.faults += [
             f"{layer.name}: groups of {layer.weights.group_size} do not divide {layer.columns}"
-            for layer in self.whole.linear
+            for layer in self.expectation.linear
             if layer.broken_group
         ]
-        for name, expected in self.whole.tensors.items():
+        for name, expected in self.expectation.tensors.items():
             if name not in self.tensors:
                 self.unusable.add(name)
-                if expected.required and name != self.whole.tied:
+                if expected.required and name != self.expectation.tied:
                     self.faults.append(f"{name} is missing")
                 continue
             header = self.tensors.header(name)
@@ -131,30 +131,32 @@ class _Check:
                 self.unusable.add(name)
                 types = " or ".join(expected.dtypes)
                 self.faults.append(f"{name} is stored as {header.dtype}, {types} is expected")
-        for name in sorted(set(self.tensors) - set(self.whole.tensors)):
+        for name in sorted(set(self.tensors) - set(self.expectation.tensors)):
             self.faults.append(f"{name} belongs to no part of the model")
 
-    def _named(self, targets: list[str], ignore: list[str]) -> set[str]:
+    def _matching_modules(self, targets: list[str], ignore: list[str]) -> set[str]:
         return {name for name, _ in match_named_modules(self.model, targets, ignore)}
 
-    def _pruned(self, recipe: RequestedRecipe | None) -> set[str]:
-        """The layers that 2:4 is claimed of."""
+    def _pruned_modules(self, recipe: RequestedRecipe | None) -> set[str]:
+        """The modules that should be pruned to 2:4."""
         if recipe is None:
-            return self._named(["Linear"], ["lm_head"])
-        return self._named(recipe.targets, recipe.ignore)
+            return self._matching_modules(["Linear"], ["lm_head"])
+        return self._matching_modules(recipe.targets, recipe.ignore)
 
-    def _format(self, layer: Linear) -> str:
-        """A layer's format in words, as the files have it."""
+    def _format_name(self, layer: Linear) -> str:
+        """The name of a layer's format, as stored in the files."""
         if not layer.is_quantized:
             if layer.stored not in self.tensors:
-                return "tied to the embedding" if layer.stored == self.whole.tied else "missing"
+                return (
+                    "tied to the embedding" if layer.stored == self.expectation.tied else "missing"
+                )
             names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
             dtype = self.tensors.header(layer.stored).dtype
             return names.get(dtype, dtype)
         return layer.format.describe(layer.weights)
 
-    def _layers(self, pruned: set[str], recipe: RequestedRecipe | None) -> None:
-        usable = [layer for layer in self.whole.linear if self._is_usable(layer)]
+    def _check_layers(self, pruned: set[str], recipe: RequestedRecipe | None) -> None:
+        usable = [layer for layer in self.expectation.linear if self._is_usable(layer)]
         self.faults += [
             f"{layer.stored}: there is no check for the values of format {layer.format.name}"
             for layer in usable
@@ -166,24 +168,26 @@ class _Check:
         if recipe is not None:
             signed = may_sign_scales(recipe.steps)
         for layer in usable:
-            allowed = signed and layer.is_integer
-            report = check_layer(self.tensors, layer, layer.name in pruned, allowed)
+            may_be_negative = signed and layer.is_integer
+            report = check_layer(self.tensors, layer, layer.name in pruned, may_be_negative)
             self.faults += report.faults
-            self.sizes[layer.stored] = report.usual
+            self.sizes[layer.stored] = report.typical_size
 
     def _is_usable(self, layer: Linear) -> bool:
         """Whether a layer is quantized and all of its tensors have the right shapes and types."""
-        parts = [name for name in self.whole.tensors if name.startswith(f"{layer.name}.weight")]
-        present = {name for name in parts if name in self.tensors}
-        return layer.is_quantized and not self.unusable & (present | self._required(parts))
+        names = [
+            name for name in self.expectation.tensors if name.startswith(f"{layer.name}.weight")
+        ]
+        present = {name for name in names if name in self.tensors}
+        return layer.is_quantized and not self.unusable & (present | self._required_names(names))
 
-    def _required(self, names: Iterable[str]) -> set[str]:
-        return {name for name in names if self.whole.tensors[name].required}
+    def _required_names(self, names: Iterable[str]) -> set[str]:
+        return {name for name in names if self.expectation.tensors[name].required}
 
-    def _others(self, pruned: set[str]) -> None:
+    def _check_values(self, pruned: set[str]) -> None:
         copies = values.Copies()
         for name in self.tensors:
-            expected = self.whole.tensors.get(name)
+            expected = self.expectation.tensors.get(name)
             tensor = self.tensors[name]
             if tensor.numel() == 0:
                 self.faults.append(f"{name} is empty")
@@ -193,17 +197,17 @@ class _Check:
                 continue
             self.faults += values.tensor_faults(name, tensor, expected.role)
             if expected.role is Role.WEIGHT:
-                self.sizes[name] = values.usual_size(tensor)
+                self.sizes[name] = values.typical_size(tensor)
             if expected.role is Role.NORM:
                 self.faults += values.norm_faults(self.model, name, tensor)
             if expected.role is Role.WEIGHT and name.removesuffix(".weight") in pruned:
                 self.faults += values.mask_faults(name, tensor)
-            if name != self.whole.tied:
+            if name != self.expectation.tied:
                 self.faults += copies.faults(name, tensor, expected.role)
 
 
 def _field_value_faults(folder: Path, model: Any) -> list[str]:
-    """Fields that no model can have, and those that config.json leaves to a default."""
+    """Values in config.json that no model can have, and required fields that are missing."""
     content = read_object(folder / CONFIG)
     content.pop(KEY, None)
     try:
@@ -214,8 +218,8 @@ def _field_value_faults(folder: Path, model: Any) -> list[str]:
     return []
 
 
-def _untouched_faults(tensors: CheckpointTensors, source: Path) -> list[str]:
-    """Embeddings that no step has any business with, and yet differ from the original."""
+def _embedding_faults(tensors: CheckpointTensors, source: Path) -> list[str]:
+    """Embeddings and heads that differ from the original, though no step may change them."""
     with CheckpointTensors(source) as original:
         return [
             f"{name} is not the original's"
@@ -234,18 +238,20 @@ def _architecture_faults(
     return differs_from_source(original, read_object(folder / CONFIG), stored_head)
 
 
-def _claim_faults(
-    folder: Path, claimed: Manifest, proof: Proof, tensors: CheckpointTensors
+def _manifest_faults(
+    folder: Path, checkpoint_manifest: Manifest, proof: Proof, tensors: CheckpointTensors
 ) -> list[str]:
-    """The folder against its manifest."""
+    """Differences between the folder and its manifest."""
     check_regular(folder / manifest.FILE)
-    faults = manifest.faults(folder, claimed)
+    faults = manifest.faults(folder, checkpoint_manifest)
     for key in ("formats", "layers", "tensors", "bytes"):
-        if key in claimed.proof and claimed.proof[key] != getattr(proof, key):
+        if key in checkpoint_manifest.proof and checkpoint_manifest.proof[key] != getattr(
+            proof, key
+        ):
             faults.append(
-                f"{manifest.FILE}: proof.{key} is {claimed.proof[key]}, "
+                f"{manifest.FILE}: proof.{key} is {checkpoint_manifest.proof[key]}, "
                 f"the files have {getattr(proof, key)}"
             )
-    if claimed.architecture:
-        faults += _architecture_faults(folder, claimed.architecture, tensors)
+    if checkpoint_manifest.architecture:
+        faults += _architecture_faults(folder, checkpoint_manifest.architecture, tensors)
     return faults

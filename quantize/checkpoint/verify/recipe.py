@@ -1,4 +1,4 @@
-"""The config's groups against the recipe that was asked for."""
+"""Compares the config's groups with the requested recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FIELDS = ("type", "bits", "strategy", "group_size", "block_structure", "symmetri
 
 @dataclass(frozen=True)
 class RequestedRecipe:
-    """The part of a recipe that decides what a checkpoint holds."""
+    """The fields of a recipe that determine what a checkpoint holds."""
 
     steps: list[str]
     weights: QuantArgs | None
@@ -22,15 +22,15 @@ class RequestedRecipe:
     targets: list[str]
     ignore: list[str]
     is_file: bool
-    """A file of llm-compressor's: the recipe claims nothing beside the config itself."""
+    """Whether it is an llm-compressor file: such a recipe claims nothing beyond the config."""
 
 
 def requested_recipe(content: Mapping[str, Any]) -> RequestedRecipe:
-    """A resolved recipe, as a manifest keeps it."""
+    """Reads a resolved recipe, as a manifest stores it."""
     return RequestedRecipe(
         steps=content["steps"],
-        weights=_args(content["weights"]),
-        activations=_args(content["activations"]),
+        weights=_quant_args(content["weights"]),
+        activations=_quant_args(content["activations"]),
         lm_head=content["lm_head"],
         kv_cache=content.get("kv_cache"),
         targets=content["targets"],
@@ -39,7 +39,7 @@ def requested_recipe(content: Mapping[str, Any]) -> RequestedRecipe:
     )
 
 
-def _args(content: Mapping[str, Any] | None) -> QuantArgs | None:
+def _quant_args(content: Mapping[str, Any] | None) -> QuantArgs | None:
     if content is None:
         return None
     dynamic = content["dynamic"]
@@ -56,40 +56,41 @@ def _args(content: Mapping[str, Any] | None) -> QuantArgs | None:
 
 
 def recipe_faults(
-    recipe: RequestedRecipe, named: set[str], groups: dict[str, QuantGroup], has_kv_cache: bool
+    recipe: RequestedRecipe, targeted: set[str], groups: dict[str, QuantGroup], has_kv_cache: bool
 ) -> list[str]:
-    """`named`: the modules that the recipe's targets name; `groups`: those that are quantized."""
+    """Differences between the recipe and the config. `targeted`: modules that the recipe's targets
+    match; `groups`: the groups of quantized modules, by module."""
     if recipe.is_file:
         return []
-    wanted: dict[str, tuple[QuantArgs, QuantArgs | None]] = {}
+    requested: dict[str, tuple[QuantArgs, QuantArgs | None]] = {}
     if recipe.weights is not None:
-        wanted = dict.fromkeys(named, (recipe.weights, recipe.activations))
+        requested = dict.fromkeys(targeted, (recipe.weights, recipe.activations))
     if recipe.lm_head:
-        wanted["lm_head"] = (HEAD_FORMATS[recipe.lm_head].stored, None)
+        requested["lm_head"] = (HEAD_FORMATS[recipe.lm_head].stored, None)
     faults = []
-    for name in sorted(set(wanted) ^ set(groups)):
-        state = "is not" if name in wanted else "is, without being asked for,"
-        faults.append(f"{name} {state} quantized")
-    for name in sorted(set(wanted) & set(groups)):
-        weights, activations = wanted[name]
+    for name in sorted(set(requested) ^ set(groups)):
+        wording = "is not" if name in requested else "is, without being asked for,"
+        faults.append(f"{name} {wording} quantized")
+    for name in sorted(set(requested) & set(groups)):
+        weights, activations = requested[name]
         faults += _format_faults(name, "weights", weights, groups[name].weights)
         faults += _format_faults(name, "activations", activations, groups[name].activations)
     if bool(recipe.kv_cache) != has_kv_cache:
-        state = "is" if has_kv_cache else "is not"
-        faults.append(f"the KV cache {state} quantized, the recipe has {recipe.kv_cache}")
+        wording = "is" if has_kv_cache else "is not"
+        faults.append(f"the KV cache {wording} quantized, the recipe has {recipe.kv_cache}")
     return faults
 
 
 def _format_faults(
-    name: str, part: str, wanted: QuantArgs | None, stored: QuantArgs | None
+    name: str, tensor_kind: str, requested: QuantArgs | None, stored: QuantArgs | None
 ) -> list[str]:
-    if wanted is None and stored is None:
+    if requested is None and stored is None:
         return []
-    if wanted is None or stored is None:
-        return [f"{name}: {part} are {'not ' if stored is None else ''}quantized"]
+    if requested is None or stored is None:
+        return [f"{name}: {tensor_kind} are {'not ' if stored is None else ''}quantized"]
     return [
-        f"{name}: {part} have {field} {getattr(stored, field)}, "
-        f"the recipe asks for {getattr(wanted, field)}"
+        f"{name}: {tensor_kind} have {field} {getattr(stored, field)}, "
+        f"the recipe asks for {getattr(requested, field)}"
         for field in FIELDS
-        if getattr(stored, field) != getattr(wanted, field)
+        if getattr(stored, field) != getattr(requested, field)
     ]

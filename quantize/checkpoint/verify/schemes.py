@@ -1,4 +1,4 @@
-"""Which modules a config.json says are quantized, and how."""
+"""Reads which modules a config.json declares quantized, and how."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ FINISHED = ("compressed", "frozen")
 
 @dataclass
 class Schemes:
-    """The group of every quantized linear layer, and what is wrong with the config."""
+    """The group of every quantized linear layer, and the faults of the config."""
 
     linear: dict[str, QuantGroup] = field(default_factory=dict)
     attention: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ def read_schemes(config: Mapping[str, Any], model: torch.nn.Module, where: str) 
     content = config.get(KEY)
     if content is None:
         return Schemes()
-    quantization = _checked(content, f"{where}: {KEY}")
+    quantization = _checked_config(content, f"{where}: {KEY}")
     schemes = Schemes()
     if quantization.status not in FINISHED:
         schemes.faults.append(
@@ -54,12 +54,12 @@ def read_schemes(config: Mapping[str, Any], model: torch.nn.Module, where: str) 
                 f"{place}: format is {group.own_format}, the config's is {quantization.format}"
             )
         schemes.faults += [f"{place}: {fault}" for fault in group_faults(group)]
-        _match(schemes, place, group, model, quantization.ignore)
-    _match_attention(schemes, quantization, model)
+        _add_linears(schemes, place, group, model, quantization.ignore)
+    _add_attention(schemes, quantization, model)
     return schemes
 
 
-def _checked(content: Any, where: str) -> QuantizationConfig:
+def _checked_config(content: Any, where: str) -> QuantizationConfig:
     """The config with compressed-tensors' defaults, after its own checks."""
     stated = read_quantization(content, where)
     if stated is None or stated.method != COMPRESSED_TENSORS:
@@ -78,14 +78,14 @@ def _checked(content: Any, where: str) -> QuantizationConfig:
         completed = library.QuantizationConfig.model_validate(content).model_dump(mode="json")
     except ValidationError as error:
         raise mismatch(error, content, where) from error
-    except Exception as error:  # its validators raise whatever their arithmetic does
+    except Exception as error:  # its validators raise errors of any type
         reason = " ".join(str(error).split())[:300]
         raise bad_input(f"{where}: {type(error).__name__}: {reason}") from error
     quantization = read_quantization(completed, where)
     assert quantization is not None
     if not quantization.groups and quantization.kv_cache is None:
         raise bad_input(f"{where}: config_groups is empty")
-    for pattern in _patterns(quantization):
+    for pattern in _regular_expressions(quantization):
         try:
             re.compile(pattern)
         except re.error as error:
@@ -93,13 +93,13 @@ def _checked(content: Any, where: str) -> QuantizationConfig:
     return quantization
 
 
-def _patterns(quantization: QuantizationConfig) -> list[str]:
+def _regular_expressions(quantization: QuantizationConfig) -> list[str]:
     targets = [target for group in quantization.groups for target in group.targets]
     entries = [*quantization.ignore, *targets]
     return [entry.removeprefix("re:") for entry in entries if entry.startswith("re:")]
 
 
-def _match(
+def _add_linears(
     schemes: Schemes, place: str, group: QuantGroup, model: torch.nn.Module, ignore: list[str]
 ) -> None:
     if not group.targets:
@@ -112,7 +112,7 @@ def _match(
             schemes.linear[name] = group
 
 
-def _match_attention(
+def _add_attention(
     schemes: Schemes, quantization: QuantizationConfig, model: torch.nn.Module
 ) -> None:
     cache = quantization.kv_cache
@@ -127,7 +127,7 @@ def _match_attention(
 
 
 def group_faults(group: QuantGroup) -> list[str]:
-    """Whether a group's stored format fits the numbers that it is for."""
+    """Faults of a group whose stored format does not fit its numbers."""
     weights, activations = group.weights, group.activations
     if weights is None:
         return ["there are no weights"]

@@ -17,7 +17,7 @@ Whole = Annotated[int, Field(ge=0, le=2**62)]
 
 
 class TokenizerConfig(BaseModel):
-    """The fields of tokenizer_config.json that transformers would stumble over."""
+    """The fields of tokenizer_config.json that can make transformers fail."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     tokenizer_class: str | None = None
@@ -33,7 +33,7 @@ class TokenizerConfig(BaseModel):
 
 
 class GenerationConfig(BaseModel):
-    """The fields of generation_config.json that engines take as defaults."""
+    """The fields of generation_config.json that engines use as defaults."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     bos_token_id: Token | list[Token] | None = None
@@ -53,24 +53,24 @@ class GenerationConfig(BaseModel):
 
 
 def small_file_faults(folder: Path, vocabulary: int | None) -> list[str]:
-    """Raises where a file cannot be read; returns what contradicts the model."""
-    for name, kind in (
+    """Raises if a file cannot be read; returns contradictions to the model."""
+    for name, schema in (
         ("tokenizer_config.json", TokenizerConfig),
         ("generation_config.json", GenerationConfig),
     ):
-        if _is_there(folder / name):
-            validated(kind, read_object(folder / name), str(folder / name))
+        if _exists(folder / name):
+            validated(schema, read_object(folder / name), str(folder / name))
     for name in OBJECTS:
-        if _is_there(folder / name):
+        if _exists(folder / name):
             read_object(folder / name)
-    if _is_there(folder / "chat_template.jinja"):
+    if _exists(folder / "chat_template.jinja"):
         read_text(folder / "chat_template.jinja")
-    if _is_there(folder / TOKENIZER):
+    if _exists(folder / TOKENIZER):
         return _tokenizer_faults(folder / TOKENIZER, vocabulary)
     return []
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
@@ -81,14 +81,14 @@ def _tokenizer_faults(path: Path, vocabulary: int | None) -> list[str]:
         tokens = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the library is written in Rust, whose panics are no Exception
+    except BaseException as error:  # a panic of the Rust library is not an Exception
         raise bad_input(f"{path}: is no tokenizer ({shown(str(error))})") from error
     if not tokens:
         return [f"{path.name}: has no tokens"]
-    word, largest = max(tokens.items(), key=lambda item: item[1])
-    if vocabulary and largest >= vocabulary:
+    token, token_number = max(tokens.items(), key=lambda item: item[1])
+    if vocabulary and token_number >= vocabulary:
         return [
-            f"{path.name}: the token {shown(word)} has the number {largest}, "
+            f"{path.name}: the token {shown(token)} has the number {token_number}, "
             f"vocab_size is {vocabulary}"
         ]
     return []

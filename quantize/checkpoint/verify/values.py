@@ -1,4 +1,4 @@
-"""The values of every tensor that is not a quantized weight, and tensors that are copies."""
+"""Checks the values of every tensor that is not a quantized weight, and finds copied tensors."""
 
 import copy
 import hashlib
@@ -13,9 +13,9 @@ from quantize.checkpoint.verify.codes import LARGEST_WEIGHT, positive_faults, si
 from quantize.checkpoint.verify.expected import Expectation
 
 LARGEST_VECTOR = 1e5  # norms and biases
-SMALLEST_WEIGHT = 1e-8  # the largest of a matrix; trained ones hold at least a thousandth
+SMALLEST_WEIGHT = 1e-8  # limit for the largest of a matrix; trained ones hold at least 0.001
 SMALLEST_ACTIVATION, LARGEST_ACTIVATION = 1e-12, 1e5
-# Copies are looked for among tensors with so many different values; scalars and ones repeat.
+# Only tensors with this many different values are compared; scalars and ones repeat.
 DISTINCT = 16
 SAMPLE = 1 << 12
 MATRICES = (Role.WEIGHT, Role.EMBEDDING)
@@ -23,79 +23,83 @@ COMPARED = (Role.WEIGHT, Role.CODES, Role.SCALE, Role.NORM, Role.BIAS)
 
 
 def tensor_faults(name: str, tensor: torch.Tensor, role: Role) -> list[str]:
-    """What is wrong with one tensor, whatever else the checkpoint holds."""
+    """Faults of one tensor by itself."""
     if role is Role.ACTIVATION_SCALE:
         return positive_faults(name, tensor.double(), SMALLEST_ACTIVATION, LARGEST_ACTIVATION)
     if role is Role.GLOBAL_SCALE:
         return positive_faults(name, tensor.double(), 0.0, math.inf)
     if not tensor.is_floating_point() or role in (Role.CODES, Role.SCALE):
         return []
-    wide = tensor.float()
-    if not torch.isfinite(wide).all():
+    numbers = tensor.float()
+    if not torch.isfinite(numbers).all():
         return [f"{name} holds NaN or infinite values"]
-    most = float(wide.abs().max())
+    largest = float(numbers.abs().max())
     if role in MATRICES:
-        return _matrix_faults(name, wide, most, role)
-    if most > LARGEST_VECTOR:
-        return [f"{name} holds {most:.3g}, at most {LARGEST_VECTOR:g} is usual"]
+        return _matrix_faults(name, numbers, largest, role)
+    if largest > LARGEST_VECTOR:
+        return [f"{name} holds {largest:.3g}, at most {LARGEST_VECTOR:g} is usual"]
     return []
 
 
-def _matrix_faults(name: str, wide: torch.Tensor, most: float, role: Role) -> list[str]:
-    if most > LARGEST_WEIGHT:
-        return [f"{name} holds {most:.3g}, at most {LARGEST_WEIGHT:g} is usual"]
-    if most < SMALLEST_WEIGHT:
-        return [f"{name} holds {most:.3g} at most, which is next to zero"]
-    if wide.min() == wide.max():
+def _matrix_faults(name: str, matrix: torch.Tensor, largest: float, role: Role) -> list[str]:
+    if largest > LARGEST_WEIGHT:
+        return [f"{name} holds {largest:.3g}, at most {LARGEST_WEIGHT:g} is usual"]
+    if largest < SMALLEST_WEIGHT:
+        return [f"{name} holds {largest:.3g} at most, which is next to zero"]
+    if matrix.min() == matrix.max():
         return [f"{name} holds one value only"]
-    if wide.shape[-1] > 1 and bool((wide == wide[..., :1]).all()):
+    if matrix.shape[-1] > 1 and bool((matrix == matrix[..., :1]).all()):
         return [f"{name} holds one value in each row"]
-    if wide.shape[0] > 1 and bool((wide == wide[0]).all()):
+    if matrix.shape[0] > 1 and bool((matrix == matrix[0]).all()):
         return [f"{name} holds the same row throughout"]
     if role is Role.EMBEDDING:
         return []
-    rows = wide.abs().amax(dim=1)
-    return size_faults(name, rows, rows > 0)
+    row_sizes = matrix.abs().amax(dim=1)
+    return size_faults(name, row_sizes, row_sizes > 0)
 
 
-def usual_size(tensor: torch.Tensor) -> float:
-    """Median over rows of the largest weight; 0 where there is none."""
-    rows = tensor.float().abs().amax(dim=1)
-    alive = rows[rows > 0]
-    return float(alive.median()) if len(alive) and torch.isfinite(alive).all() else 0.0
+def typical_size(tensor: torch.Tensor) -> float:
+    """Median over rows of the largest weight; 0 if there is none."""
+    row_sizes = tensor.float().abs().amax(dim=1)
+    nonzero = row_sizes[row_sizes > 0]
+    return float(nonzero.median()) if len(nonzero) and torch.isfinite(nonzero).all() else 0.0
 
 
 def mask_faults(name: str, tensor: torch.Tensor) -> list[str]:
-    """2:4 in a matrix that is not quantized."""
+    """Violations of 2:4 in a matrix that is not quantized."""
     broken = breaks_2_of_4(tensor) if tensor.shape[-1] % 4 == 0 else 0
     return [f"{name}: {broken} groups of four have fewer than two zeros"] if broken else []
 
 
 def norm_faults(model: Any, name: str, tensor: torch.Tensor) -> list[str]:
-    """A norm of zeros lets nothing through, one of negative values turns every sign. Some norms add
-    one to their weight, for which both are sound: asked by running them with zeros."""
-    if bool((tensor > 0).any()) or not _is_silent(model.get_submodule(name.rpartition(".")[0])):
+    """A norm without positive weights: zeros block every value, negative weights flip every sign.
+    Some norms add one to their weight, so that both are sound; a run with zeros shows which."""
+    if bool((tensor > 0).any()) or not _is_zero_for_zero_weights(
+        model.get_submodule(name.rpartition(".")[0])
+    ):
         return []
-    what = "negative values" if tensor.any() else "zeros"
-    return [f"{name} holds {what} only"]
+    content = "negative values" if tensor.any() else "zeros"
+    return [f"{name} holds {content} only"]
 
 
-def _is_silent(norm: Any) -> bool:
-    """Whether a norm gives zeros where all of its parameters are zero."""
+def _is_zero_for_zero_weights(norm: Any) -> bool:
+    """Whether a norm gives zeros if all of its parameters are zero."""
     try:
         probe = copy.copy(norm)
         probe._parameters = {
-            part: torch.nn.Parameter(torch.zeros(value.shape)) if value is not None else None
-            for part, value in norm._parameters.items()
+            parameter_name: torch.nn.Parameter(torch.zeros(value.shape))
+            if value is not None
+            else None
+            for parameter_name, value in norm._parameters.items()
         }
         width = norm.weight.shape[-1]
         return not bool(probe.forward(torch.linspace(-1, 1, width)[None]).any())
-    except Exception:  # one that takes more than its input
+    except Exception:  # a norm that takes more than its input
         return False
 
 
 class Copies:
-    """Tensors that are the same, bit by bit: one was written over the other."""
+    """Finds tensors that are equal bit by bit: one was written over the other."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, str] = {}
@@ -112,9 +116,9 @@ class Copies:
         return [f"{name} holds the same values as {other}"] if other != name else []
 
 
-def tied_faults(tensors: CheckpointTensors, whole: Expectation) -> list[str]:
-    """A head that the config ties to the embedding, and that is stored with other values."""
-    head, embedding = whole.tied, whole.embedding
+def tied_faults(tensors: CheckpointTensors, expectation: Expectation) -> list[str]:
+    """The fault of a head that is tied to the embedding but stored with other values."""
+    head, embedding = expectation.tied, expectation.embedding
     if head is None or embedding is None or head not in tensors or embedding not in tensors:
         return []
     if torch.equal(tensors[head].float(), tensors[embedding].float()):

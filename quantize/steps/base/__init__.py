@@ -1,1 +1,1 @@
-"""What the algorithms share: their interface, number formats, mappings, fields of recipe files."""
+"""Shared by the algorithms: interface, number formats, mappings, fields of recipe files."""

@@ -1,4 +1,4 @@
-"""What a step changed in the model, beside what it was meant to change."""
+"""What a step changed in the model, compared with what it should have changed."""
 
 import re
 from collections.abc import Collection
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
     from conf.schema.recipe import RecipeConfig
 
 Errors = dict[str, dict[str, float]]
-"""Of each module, by the name that the step notes it under."""
+"""Errors by module, then by the name that the step records them under."""
 LAYER = re.compile(r"\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What one step did, for the step itself to judge."""
+    """The changes of one step, which the step itself checks."""
 
     recipe: "RecipeConfig"
     quantized: set[str]
-    """Modules that are stored in the recipe's format; the head has its own rules."""
-    named: set[str]
-    """Linear layers that the recipe's patterns name."""
+    """Modules that are stored in the recipe's format; the head has its own format."""
+    targeted: set[str]
+    """Linear layers that the recipe's patterns match."""
     scaled: list[str]
     """Modules whose output the step scaled."""
     errors: Errors
     fallbacks: list[str]
-    """Modules that could only be rounded."""
+    """Modules that GPTQ could only round."""
 
-    def touched(self, noted_as: str) -> set[str]:
-        """Modules of which the step noted an error: those that it changed."""
-        return {name for name, by_step in self.errors.items() if noted_as in by_step}
+    def touched(self, error_name: str) -> set[str]:
+        """Modules that the step changed: those with a recorded error."""
+        return {name for name, by_step in self.errors.items() if error_name in by_step}
 
     def require_modules(self, step: str, touched: set[str], expected: set[str]) -> None:
-        """Raises where the step left out a module."""
+        """Raises if the step left out a module."""
         if not touched:
             raise gate_failed(f"recipe={self.recipe.name}: {step} changed no module, not published")
         # A recipe file gives each step its own patterns, which are not known here.
@@ -45,7 +45,7 @@ class Changes:
             raise gate_failed(f"recipe={self.recipe.name}: {step} left out {listed(left_out)}")
 
     def require_layers(self, step: str) -> None:
-        """Raises where the step scaled nothing in a layer that is quantized."""
+        """Raises if the step scaled nothing in a quantized layer."""
         recipe = self.recipe.name
         if not self.scaled:
             raise gate_failed(f"recipe={recipe}: {step} found nothing to scale, not published")
@@ -55,5 +55,5 @@ class Changes:
 
 
 def _layers(modules: Collection[str]) -> set[str]:
-    """The numbers of the layers that these modules stand in."""
+    """The numbers of the layers that these modules belong to."""
     return {number for name in modules for number in LAYER.findall(f".{name}.")}

@@ -1,9 +1,9 @@
 """Types for the fields of a modifier in an llm-compressor recipe file, with their ranges.
 
 llm-compressor's own classes accept `true` for a whole number, a dampening of 7, or a flag that
-switches their calibration off. These types check a file before its classes see it. Each step says
-which fields its modifier has (`Step.file_fields`); a field that is an option of ours too has the
-same range.
+switches calibration off. These types check a file before llm-compressor reads it. Each step states
+the fields of its modifier (`Step.file_fields`); a field that is also an option of ours has the same
+range.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ OBSERVER_OPTIONS = ("averaging_constant", "maxshrink", "patience", "grid", "norm
 CHANNEL = -1  # a group size that means one scale for each channel
 
 
-def whole(allowed: Range) -> Callable[[Any], Any]:
-    """YAML reads 1e3 as a text and true as a number; only a whole number in its range passes."""
+def whole_number(allowed: Range) -> Callable[[Any], Any]:
+    """A validator for a whole number in a range. YAML reads 1e3 as a string, true as a number."""
 
     def check(value: Any) -> Any:
-        number = _number_in(value)
+        number = _parsed_number(value)
         if isinstance(number, bool) or not isinstance(number, int | float) or number % 1:
             raise ValueError(f"must be a whole number, {allowed}")
         if number not in allowed:
@@ -36,8 +36,10 @@ def whole(allowed: Range) -> Callable[[Any], Any]:
 
 
 def number(allowed: Range) -> Callable[[Any], Any]:
+    """A validator for a number in a range."""
+
     def check(value: Any) -> Any:
-        number = _number_in(value)
+        number = _parsed_number(value)
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise ValueError(f"must be a number, {allowed}")
         if number not in allowed:
@@ -47,7 +49,7 @@ def number(allowed: Range) -> Callable[[Any], Any]:
     return check
 
 
-def _number_in(value: Any) -> Any:
+def _parsed_number(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -59,29 +61,29 @@ def _number_in(value: Any) -> Any:
 def _group_size(value: Any) -> Any:
     if value is None or (value == CHANNEL and not isinstance(value, bool)):
         return value
-    return whole(range_of(NumberFormat, "group_size"))(value)
+    return whole_number(range_of(NumberFormat, "group_size"))(value)
 
 
 def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-def _block(value: Any) -> Any:
+def _block_structure(value: Any) -> Any:
     """Rows and columns; llm-compressor also reads 128x128."""
-    parts = value.split("x") if isinstance(value, str) else value
-    if not isinstance(parts, list) or len(parts) != 2:
+    sizes = value.split("x") if isinstance(value, str) else value
+    if not isinstance(sizes, list) or len(sizes) != 2:
         raise ValueError("must be rows and columns, as [128, 128]")
-    return [whole(range_of(NumberFormat, "block_structure"))(part) for part in parts]
+    return [whole_number(range_of(NumberFormat, "block_structure"))(size) for size in sizes]
 
 
-def _preset(name: str) -> str:
+def _known_preset(name: str) -> str:
     if name.upper() not in PRESET_SCHEMES:
         hint = nearest(name.upper(), PRESET_SCHEMES)
         raise ValueError(f"there is no '{name}'.{hint} Known: {', '.join(PRESET_SCHEMES)}.")
     return name
 
 
-def _observer(name: str) -> str:
+def _known_observer(name: str) -> str:
     known = [entry.replace("-", "_") for entry in Observer.registered_names()]
     if name.lower().replace("-", "_") not in known:
         hint = nearest(name, known)
@@ -89,7 +91,7 @@ def _observer(name: str) -> str:
     return name
 
 
-def _pattern(pattern: str) -> str:
+def _valid_pattern(pattern: str) -> str:
     if not pattern.strip():
         raise ValueError("must not be empty")
     check_value("pattern", pattern, {})
@@ -97,19 +99,19 @@ def _pattern(pattern: str) -> str:
     return pattern
 
 
-def _patterns_in(value: Any) -> Any:
+def _pattern_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Pattern = Annotated[str, AfterValidator(_pattern)]
+Pattern = Annotated[str, AfterValidator(_valid_pattern)]
 Patterns = list[Pattern]
-Targets = Annotated[Annotated[Patterns, Field(min_length=1)], BeforeValidator(_patterns_in)]
-Preset = Annotated[str, AfterValidator(_preset)]
-ObserverName = Annotated[str, AfterValidator(_observer)]
+Targets = Annotated[Annotated[Patterns, Field(min_length=1)], BeforeValidator(_pattern_list)]
+Preset = Annotated[str, AfterValidator(_known_preset)]
+ObserverName = Annotated[str, AfterValidator(_known_observer)]
 
 
 class Strict(BaseModel):
-    """Takes no other field and no other type."""
+    """Accepts no other field and no other type."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -117,12 +119,12 @@ class Strict(BaseModel):
 class QuantizationArguments(Strict):
     """How one kind of tensor is stored."""
 
-    num_bits: Annotated[int, BeforeValidator(whole(range_of(NumberFormat, "bits")))] = 8
+    num_bits: Annotated[int, BeforeValidator(whole_number(range_of(NumberFormat, "bits")))] = 8
     type: Annotated[Literal["int", "float"], BeforeValidator(_lower)] = "int"
     symmetric: bool = True
     group_size: Annotated[int | None, BeforeValidator(_group_size)] = None
     strategy: Annotated[Literal[*STRATEGIES, "attn_head"] | None, BeforeValidator(_lower)] = None  # type: ignore[valid-type]
-    block_structure: Annotated[list[int], BeforeValidator(_block)] | None = None
+    block_structure: Annotated[list[int], BeforeValidator(_block_structure)] | None = None
     dynamic: bool | Literal["local"] = False
     actorder: Literal["static", "weight", False] | None = None
     scale_dtype: str | None = None
@@ -151,7 +153,7 @@ class Group(Strict):
 
 
 class ModifierFields(Strict):
-    """What may stand under any modifier."""
+    """The fields of every modifier."""
 
     group: str | None = None
     index: None = None
@@ -161,7 +163,7 @@ class ModifierFields(Strict):
 
 
 class RoundingFields(ModifierFields):
-    """What may stand under any modifier that rounds."""
+    """The fields of every modifier that rounds."""
 
     config_groups: dict[str, Group] | None = None
     targets: Targets = ["Linear"]
@@ -176,16 +178,16 @@ class RoundingFields(ModifierFields):
 
 
 def nested_names(schema: type[BaseModel]) -> list[str]:
-    """The options that stand below those of a modifier."""
+    """The names of all options below those of a modifier."""
     names = list(OBSERVER_OPTIONS)
-    for information in schema.model_fields.values():
-        for part in _models_in(information.annotation):
-            names += [*part.model_fields, *nested_names(part)]
+    for field in schema.model_fields.values():
+        for model in _models_in(field.annotation):
+            names += [*model.model_fields, *nested_names(model)]
     return names
 
 
 def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

@@ -6,13 +6,13 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from conf.schema.recipe import HEAD_FORMATS, NumberFormat, RecipeConfig
 
 HEAD = "re:.*lm_head$"
-BODY = "re:.*layers\\..*_proj$"  # linear layers but the head, where the head has its own format
+BODY = "re:.*layers\\..*_proj$"  # linear layers without the head, if the head has its own format
 # Fields of compressed-tensors' config, which modifiers have too.
 Formats = dict[str, dict[str, QuantizationScheme] | list[str] | QuantizationArgs]
 
 
 def formats(recipe: RecipeConfig) -> Formats:
-    """Which modules are stored in which format."""
+    """The groups of modules, each with its format, as arguments of a modifier."""
     assert recipe.weights is not None
     groups = {
         "group_0": QuantizationScheme(

@@ -1,7 +1,7 @@
-"""Which layers SmoothQuant and AWQ balance: all that read a scaled output, or the model breaks.
+"""Checks the mappings of SmoothQuant and AWQ: every layer that reads a scaled output is balanced.
 
-Both divide the output of a layer and multiply the weights of the layers behind it. A layer behind
-it that a mapping leaves out reads wrong numbers, and no later check could tell.
+Both divide the output of a layer and multiply the weights of the layers that read it. A reader that
+a mapping leaves out gets wrong numbers, and no later check would notice.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Finder = Callable[[Any], Any]
 
 @dataclass
 class Balance:
-    """A layer whose output is scaled, and the layers that make up for it."""
+    """A layer whose output is scaled, and the layers that take up the inverse scales."""
 
     smooth: torch.nn.Module
     layers: list[torch.nn.Module]
@@ -30,21 +30,23 @@ class Balance:
 
 @dataclass(frozen=True)
 class MappingRules:
-    """How a step finds its mappings, and what it demands of those that a file gives."""
+    """How a step finds its mappings, and what it requires of those in a recipe file."""
 
     finder: Finder
     all_finders: list[Finder]
-    """Those of every step: together they know the most layers that can be scaled."""
+    """The finders of every step: together they know the most layers that can be scaled."""
     skips_other_widths: bool
-    """Whether the step passes over layers whose widths do not fit."""
+    """Whether the step skips layers whose widths do not fit."""
 
 
-def check_mappings(rules: MappingRules, model: Any, name: str, given: Any, option: str) -> None:
-    """Raises where the step would find no layers to balance, or only some. `given`: the mappings of
-    a recipe file, where it has any; `option`: what messages begin with."""
+def check_mappings(
+    rules: MappingRules, model: Any, name: str, file_mappings: Any, option: str
+) -> None:
+    """Raises if the step would find no layers to balance, or only some. `file_mappings`: those of a
+    recipe file, if it has any; `option`: the start of messages."""
     architecture = type(model).__name__
     try:
-        mappings = given or rules.finder(model)
+        mappings = file_mappings or rules.finder(model)
     except Exception as error:
         raise bad_input(f"{option}: has no mapping for {architecture}: {error}") from error
     resolved = [(mapping, _balances(model, mapping, option)) for mapping in mappings or []]
@@ -56,13 +58,13 @@ def check_mappings(rules: MappingRules, model: Any, name: str, given: Any, optio
     for mapping, balances in resolved:
         if not balances:
             raise bad_input(f"{option}.mappings: {mapping} matches nothing in {architecture}")
-    if given:
-        balances = [balance for _, each in resolved for balance in each]
+    if file_mappings:
+        balances = [balance for _, of_mapping in resolved for balance in of_mapping]
         _check_complete(rules, model, balances, option)
 
 
 def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:
-    """What a mapping balances, layer by layer."""
+    """The balances of a mapping, one for each layer of the model."""
     if hasattr(mapping, "smooth_layer"):
         smooth, balance = [mapping.smooth_layer], list(mapping.balance_layers)
     else:
@@ -71,13 +73,13 @@ def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:
     if len(smooth) != 1:
         raise bad_input(f"{option}.mappings: {mapping}: a mapping smooths one layer, not {smooth}")
     try:
-        sets = list(match_modules_set(model, [*smooth, *balance]))
+        module_sets = list(match_modules_set(model, [*smooth, *balance]))
     except ValueError as error:
         architecture = type(model).__name__
         reason = f"{option}.mappings: {mapping} does not fit {architecture}: {error}"
         raise bad_input(reason) from error
     balances = []
-    for smoothed, *balanced in sets:
+    for smoothed, *balanced in module_sets:
         if len(smoothed) != 1:
             raise bad_input(
                 f"{option}.mappings: {smooth[0]} matches {len(smoothed)} layers for one set of "
@@ -88,40 +90,43 @@ def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:
 
 
 def _check_complete(rules: MappingRules, model: Any, balances: list[Balance], option: str) -> None:
-    """Every layer that reads a scaled output is balanced, as the library's own mappings say."""
+    """Raises unless every layer that reads a scaled output is balanced. The library's own mappings
+    tell which layers do."""
     names = {module: name for name, module in model.named_modules()}
-    known = _known(model, rules.all_finders)
-    seen: set[torch.nn.Module] = set()
+    known_readers = _known_readers(model, rules.all_finders)
+    smoothed: set[torch.nn.Module] = set()
     for balance in balances:
         smooth = names[balance.smooth]
-        if balance.smooth in seen:
+        if balance.smooth in smoothed:
             raise bad_input(f"{option}.mappings: {smooth} is smoothed by two mappings")
-        seen.add(balance.smooth)
-        if known and balance.smooth not in known:
+        smoothed.add(balance.smooth)
+        if known_readers and balance.smooth not in known_readers:
             raise bad_input(f"{option}.mappings: {smooth} is no layer whose output can be scaled")
-        behind = known.get(balance.smooth, balance.layers)
-        wrong = [names[layer] for layer in {*behind} ^ {*balance.layers}]
-        if wrong:
-            expected = listed([names[layer] for layer in behind], LISTED)
+        readers = known_readers.get(balance.smooth, balance.layers)
+        differing = [names[layer] for layer in {*readers} ^ {*balance.layers}]
+        if differing:
+            expected = listed([names[layer] for layer in readers], LISTED)
             raise bad_input(
                 f"{option}.mappings: {smooth} is read by {expected}; the mapping must balance "
-                f"these and no other, and differs in {listed(sorted(wrong), LISTED)}"
+                f"these and no other, and differs in {listed(sorted(differing), LISTED)}"
             )
         if not rules.skips_other_widths:
             _check_widths(option, smooth, balance, names)
 
 
-def _known(model: Any, finders: list[Finder]) -> dict[torch.nn.Module, list[torch.nn.Module]]:
-    """The layers behind each layer that llm-compressor itself would smooth."""
-    behind: dict[torch.nn.Module, list[torch.nn.Module]] = {}
+def _known_readers(
+    model: Any, finders: list[Finder]
+) -> dict[torch.nn.Module, list[torch.nn.Module]]:
+    """The layers that read each layer that llm-compressor itself would smooth."""
+    readers: dict[torch.nn.Module, list[torch.nn.Module]] = {}
     for finder in finders:
         try:
             for mapping in finder(model) or []:
                 for balance in _balances(model, mapping, ""):
-                    behind[balance.smooth] = balance.layers
+                    readers[balance.smooth] = balance.layers
         except Exception:  # an architecture that it does not know
             continue
-    return behind
+    return readers
 
 
 def _check_widths(

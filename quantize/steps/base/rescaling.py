@@ -1,4 +1,4 @@
-"""SmoothQuant and AWQ: both scale the output of a layer, and the layers behind make up for it."""
+"""The base of SmoothQuant and AWQ: both scale a layer's output and the layers that read it."""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class RescalingStep(Step[Options]):
-    """A step that works on mappings: a layer whose output is scaled, and the layers behind it."""
+    """A step with mappings from a layer whose output is scaled to the layers that read it."""
 
     kind = Kind.TRANSFORMS
     skips_other_widths: bool = False
-    """Whether the modifier itself passes over a mapping whose widths do not fit."""
+    """Whether the modifier itself skips a mapping whose widths do not fit."""
 
     @abstractmethod
     def mappings(self, model: Any) -> Any:
@@ -25,7 +25,7 @@ class RescalingStep(Step[Options]):
 
     @abstractmethod
     def resolved(self, modifier: "Modifier") -> Any:
-        """The mappings that a modifier found in the model; it forgets them at its end."""
+        """The mappings that a modifier found in the model; it drops them at its end."""
 
     def check_model(self, model: Any, name: str, modifier: "Modifier | None", option: str) -> None:
         from quantize.steps.base.mappings import Finder, MappingRules, check_mappings

@@ -1,4 +1,4 @@
-"""The interface of an algorithm: what the run of a recipe asks of each of its steps."""
+"""The interface of an algorithm, which is one step of a recipe."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -28,17 +28,18 @@ class Scaled:
 
 
 class Step(StepSchema[Options], ABC):
-    """One algorithm. A subclass states its schema, makes its modifier, and overrides what else
-    differs from the answers here."""
+    """One algorithm. A subclass states its schema, makes its modifier, and overrides the defaults
+    below where it differs."""
 
     modifier_name: str
     """The class of llm-compressor that runs it, as recipe files name it."""
     in_one_pass: bool = False
     """Whether the next layer reads this layer's output from before the step, so that one pass
-    through a layer is enough. Such a step is resumed only as a whole: outputs from before and after
-    it differ in the last bits."""
+    through a layer is enough. Such a step is resumed only if all its layers are finished:
+    outputs before and after it differ in the last bits."""
     shows_error_as: str = ""
-    """The name of its error in the notes, where that is the relative error of a module's output."""
+    """The name under which the step records the relative error of a module's output; empty where it
+    records none."""
 
     # ---- its modifier ---------------------------------------------------------------------
 
@@ -48,14 +49,14 @@ class Step(StepSchema[Options], ABC):
 
     @abstractmethod
     def file_fields(self) -> "type[ModifierFields]":
-        """What may stand under the modifier in a recipe file of llm-compressor."""
+        """The fields that the modifier may have in a recipe file of llm-compressor."""
 
     def options_in(self, modifier: "Modifier") -> Options:
         """The options that a recipe file gives, as far as `check_weights` reads them."""
         return self.options()
 
     def runnable(self, modifier: "Modifier") -> "Modifier":
-        """The modifier of a recipe file, changed so that it does what the file says."""
+        """The modifier of a recipe file, adjusted so that it does what the file says."""
         return modifier
 
     # ---- what it needs --------------------------------------------------------------------
@@ -66,31 +67,31 @@ class Step(StepSchema[Options], ABC):
         return layer_weights * BYTES_16_BIT * 4 + widest**2 * BYTES_32_BIT * 5
 
     def check_model(self, model: Any, name: str, modifier: "Modifier | None", option: str) -> None:
-        """Raises where the step cannot work on this architecture. `modifier`: of a recipe file;
-        `option`: what the message begins with."""
+        """Raises if the step cannot work on this architecture. `modifier`: that of a recipe file;
+        `option`: the start of the message."""
 
     # ---- its way through the layers -------------------------------------------------------
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        """What is replaced inside llm-compressor while the recipe runs."""
+        """Patches of llm-compressor that are active while the recipe runs."""
         return nullcontext()
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:
-        """Modules that the modifier could only round; asked after each layer."""
+        """Modules that the modifier could only round; called after each layer."""
         return []
 
     def scaled(self, modifier: "Modifier") -> list[Scaled]:
-        """Modules whose output the modifier scaled; asked after the last layer."""
+        """Modules whose output the modifier scaled; called after the last layer."""
         return []
 
     # ---- what it did ----------------------------------------------------------------------
 
     def check_changes(self, changes: "Changes") -> None:
-        """Raises where the step did not do what the recipe claims."""
+        """Raises if the step did not do what the recipe claims."""
 
 
 def steps_named(names: Iterable[str]) -> list[Step[Any]]:
-    """The algorithms behind these names."""
+    """The steps of these names, in their order."""
     steps = []
     for name in names:
         step = known_steps()[name]
@@ -100,5 +101,5 @@ def steps_named(names: Iterable[str]) -> list[Step[Any]]:
 
 
 def step_of_modifier() -> dict[str, Step[Any]]:
-    """Every algorithm by the name of its modifier."""
+    """Every step by the name of its modifier."""
     return {step.modifier_name: step for step in steps_named(known_steps())}

@@ -18,7 +18,7 @@ from conf.errors import QuantlineError, environment_reason, reading, writing
 from conf.terminal import chatter_to, progress
 from quantize.calibrate.resume import LayerNotes, WorkFolder
 from quantize.calibrate.sequential import Run, _Passes
-from quantize.checkpoint.publish import locked, published_whole
+from quantize.checkpoint.publish import locked, published_atomically
 from quantize.steps.base.step import steps_named
 from tests.conftest import ROOT
 
@@ -37,7 +37,7 @@ def test_what_the_machine_refuses_is_exit_3_with_path_and_reason(
     wrapped.__cause__ = plain
     for error in (plain, rust, wrapped):
         assert report(error) == 3
-        with pytest.raises(QuantlineError) as said, published_whole(tmp_path / "out"):
+        with pytest.raises(QuantlineError) as said, published_atomically(tmp_path / "out"):
             raise error
         assert said.value.exit_code == 3
         assert f"{tmp_path / 'out'}: could not be written" in str(said.value)

@@ -12,11 +12,11 @@ import pytest
 
 from conf.errors import QuantlineError
 from quantize.checkpoint.publish import (
+    check_destination,
     check_free,
     destination,
     locked,
-    may_publish,
-    published_whole,
+    published_atomically,
 )
 from tests.conftest import ROOT, Run, quantize_config
 
@@ -122,9 +122,9 @@ def test_replace_deletes_nothing_but_a_checkpoint_of_ours(
     make(folder)
     before = content_of(tmp_path)
     with pytest.raises(QuantlineError, match=message) as error:
-        may_publish(config)
+        check_destination(config)
     assert error.value.exit_code == 2
-    with pytest.raises(QuantlineError, match=message), published_whole(folder, replace=True):
+    with pytest.raises(QuantlineError, match=message), published_atomically(folder, replace=True):
         pass
     assert content_of(tmp_path) == before
 
@@ -135,7 +135,7 @@ def test_a_checkpoint_of_ours_is_replaced_when_asked(tmp_path: Path) -> None:
     check_free(folder, replace=True)
     with pytest.raises(QuantlineError, match="replace=true makes it anew"):
         check_free(folder, replace=False)
-    with published_whole(folder, replace=True) as unfinished:
+    with published_atomically(folder, replace=True) as unfinished:
         (unfinished / "new").write_text("")
     assert [path.name for path in folder.iterdir()] == ["new"]
     assert [path.name for path in folder.parent.iterdir()] == ["recipe"]
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_an_older_schema_is_replaced_when_asked(tmp_path: Path) 
 
 def test_what_appears_while_a_run_calibrates_is_not_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "recipe"
-    with pytest.raises(QuantlineError, match="exists already"), published_whole(folder):
+    with pytest.raises(QuantlineError, match="exists already"), published_atomically(folder):
         checkpoint(folder)
     assert (folder / "model.safetensors").read_text() == "{}"
     assert [path.name for path in tmp_path.iterdir()] == ["recipe"]
@@ -169,7 +169,7 @@ def test_the_source_is_never_the_destination(tmp_path: Path) -> None:
             f"model.path={path}", f"output_dir={output}", "model.name=mine", "replace=true"
         )
         with pytest.raises(QuantlineError, match="the folder of the source model") as error:
-            may_publish(config)
+            check_destination(config)
         assert error.value.exit_code == 2
 
 

@@ -45,7 +45,7 @@ class Wanda(Step[WandaOptions]):
         return []
 
     def check_changes(self, changes: Changes) -> None:
-        CALLS.append(f"check_changes of {len(changes.named)} modules")
+        CALLS.append(f"check_changes of {len(changes.targeted)} modules")
 
     def file_fields(self) -> Any:
         from typing import Annotated, Literal
