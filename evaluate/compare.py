@@ -17,7 +17,13 @@ from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
 from evaluate.results.cells import Cell, by_workload, cells
 from evaluate.results.merging import merged_rows
-from evaluate.results.restart_noise import Noise, are_apart, cell_ratio, machine_of, noise_of
+from evaluate.results.restart_noise import (
+    Noise,
+    cell_ratio,
+    machine_of,
+    noise_of,
+    ran_on_two_machines,
+)
 from evaluate.results.rows import Row
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
@@ -71,7 +77,7 @@ def main(config: CompareConfig) -> None:
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
     say(str(noise))
-    if any(are_apart(*pair) for pair in pairs) and not noise.machines.members:
+    if any(ran_on_two_machines(*pair) for pair in pairs) and not noise.machines.members:
         say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")

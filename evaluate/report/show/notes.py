@@ -6,7 +6,7 @@ from evaluate.accuracy.judging import engine_findings
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
-from evaluate.results.restart_noise import are_apart, bandwidth_of
+from evaluate.results.restart_noise import bandwidth_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
 
@@ -85,7 +85,7 @@ def _machine_notes(group: ComparisonGroup) -> list[str]:
     for workload in group.workloads:
         for entry in workload.entries:
             beside = workload.of(entry.baseline)
-            if beside is not None and are_apart(entry.cell, beside.cell):
+            if beside is not None and ran_on_two_machines(entry.cell, beside.cell):
                 apart[entry.candidate] = None
     if not apart:
         return []
