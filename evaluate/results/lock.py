@@ -26,8 +26,8 @@ def only_writer(results: Path) -> Iterator[None]:
         lock_file.write_text(f"{os.getpid()}\n")
     except Timeout as error:
         raise world_fault(
-            f"results={results}: another evaluation{_holder(lock_file)} is writing to it; wait until it "
-            "ends, or give this one another file with results=FILE"
+            f"results={results}: another evaluation{_holder(lock_file)} is writing to it; wait "
+            "until it ends, or give this one another file with results=FILE"
         ) from error
     except OSError as error:
         lock.release()
@@ -35,9 +35,8 @@ def only_writer(results: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock_file.unlink(
-            missing_ok=True
-        )  # before the release: a process that opened it sees that it is gone
+        # Before the release: a process that opened the lock file sees that it is gone.
+        lock_file.unlink(missing_ok=True)
         lock.release()
         if not path.exists():
             for folder in new_folders:

@@ -34,7 +34,8 @@ class Recorder:
         self.failures: list[QuantlineError] = []
 
     def _check_mix(self) -> None:
-        """Checks the mix before anything is measured; the report would refuse it only at the end."""
+        """Checks the mix before anything is measured: the report would refuse it only at the
+        end."""
         mix = self.config.mix
         known = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
         check_mix(mix, known | {name for name in mix if scenario_of(name) in known})
