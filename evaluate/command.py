@@ -1,4 +1,4 @@
-"""The command `evaluate`: measure, write the report, and say what failed."""
+"""The command `evaluate`: measures, writes the report, and raises the failures."""
 
 import signal
 import sys
@@ -29,11 +29,11 @@ COMMAND = Command(
 
 
 class Terminated(BaseException):
-    """SIGTERM came. No Exception, so that nobody takes it for a failure of what is measured."""
+    """SIGTERM was received. A BaseException, so that it is not recorded as a failed measurement."""
 
 
 def main(config: EvaluateConfig) -> "Measured":
-    """What was measured: as a number, a sweeper can minimize it."""
+    """Runs the evaluation. The result converts to a number that a sweeper can minimize."""
     from evaluate.results.lock import only_writer
 
     with _ended_by_sigterm(config.results), only_writer(Path(config.results)):
@@ -42,10 +42,10 @@ def main(config: EvaluateConfig) -> "Measured":
 
 @contextmanager
 def _ended_by_sigterm(results: str) -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: processes that it started are ended, too."""
+    """Makes SIGTERM end the command as Ctrl-C does, including the processes that it started."""
 
     def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough
+        signal.signal(number, signal.SIG_IGN)  # ignore further signals
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, end)

@@ -10,10 +10,10 @@ from evaluate.results.cells import Cell
 from evaluate.results.restart_noise import (
     Noise,
     NoiseEstimate,
-    ran_on_two_machines,
     cell_ratio,
     noise_estimate,
     noise_of,
+    ran_on_two_machines,
 )
 from evaluate.results.row_types import Limit, Startup
 from evaluate.results.significance import STATED_START, Sample, Start, compare
