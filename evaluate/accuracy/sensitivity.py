@@ -79,7 +79,7 @@ def _measure_blocks(config: EvaluateConfig, recipe: str) -> SensitivityValues:
     """Measures the blocks in a quantize process."""
     request = SensitivityRequest(config.model, recipe, config.accuracy)
     log = log_file(f"sensitivity-{recipe}")
-    say(f"{recipe}: rounding one block after the other (log in {log})")
+    say(f"{recipe}: quantizing one block at a time (log in {log})")
     blocks: list[Block] = []
     try:
         with progress() as bars:
@@ -119,7 +119,7 @@ def _show(row: SensitivityRow) -> None:
     values = row.values
     table = Table(
         *("block", "divergence alone", "times the median", "MB to leave it alone"),
-        title=f"{row.model}, {row.checkpoint}: the blocks that pay most",
+        title=f"{row.model}, {row.checkpoint}: the blocks with the largest divergence",
     )
     median = values.median_divergence
     for block in values.blocks[:SHOWN]:
@@ -128,7 +128,7 @@ def _show(row: SensitivityRow) -> None:
         table.add_row(block.block, f"{block.divergence:.5f}", f"{times:.1f}", f"{megabytes:.1f}")
     Console().print(table)
     if not values.ignore:
-        say("no block stands out: leaving some alone would buy little")
+        say("no block has a far larger divergence than the others: ignoring some would gain little")
         return
     share = (values.ignored_divergence or 0.0) / (values.total_divergence or 1)
     megabytes = (values.ignored_bytes or 0.0) / 1e6

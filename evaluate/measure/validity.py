@@ -40,10 +40,11 @@ def reasons(requests: list[Request], scenario: ScenarioConfig, observed: Observe
         (scenario.input_tokens, [request.input_tokens for request in answered], "in"),
         (scenario.output_tokens, [request.output_tokens for request in answered], "out"),
     ):
-        wrong = [count for count in counts if count != expected]
-        if wrong:
+        wrong_counts = [count for count in counts if count != expected]
+        if wrong_counts:
             faults.append(
-                f"{len(wrong)} requests had {wrong[0]} tokens {direction}, asked for {expected}"
+                f"{len(wrong_counts)} requests had {wrong_counts[0]} tokens {direction}, "
+                f"asked for {expected}"
             )
     if (
         observed.prefix_queries

@@ -28,7 +28,7 @@ def recommend(request: ServeRequest) -> Recommended:
     if report.faults:
         raise bad_input(
             f"{len(report.faults)} lines cannot be read, the first: {report.faults[0]}; "
-            "mend or remove them, or name what to serve with checkpoint= or recipe="
+            "correct or remove them, or name what to serve with checkpoint= or recipe="
         )
     fitting = [answer for answer in report.answers if _fits(answer.group, request)]
     if not fitting:

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from conf.errors import unknown
 
 
-def check_mix(mix: Iterable[str], known: set[str]) -> None:
+def check_mix(mix: Iterable[str], known_workloads: set[str]) -> None:
     """Raises for the first name that is not a known workload."""
     for name in mix:
-        if name not in known:
-            raise unknown(f"mix.{name}", name, known)
+        if name not in known_workloads:
+            raise unknown(f"mix.{name}", name, known_workloads)
 
 
 def scenario_of(workload: str) -> str:

@@ -37,8 +37,8 @@ class Recorder:
         """Checks the mix before anything is measured: the report would refuse it only at the
         end."""
         mix = self.config.mix
-        known = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
-        check_mix(mix, known | {name for name in mix if scenario_of(name) in known})
+        known_names = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
+        check_mix(mix, known_names | {name for name in mix if scenario_of(name) in known_names})
 
     def record(
         self, row_type: type[RowType], checkpoint: str, measure: str, key: str, **fields: Any

@@ -65,7 +65,7 @@ def _speed_faults(row: SpeedRow) -> Iterator[str]:
 def _check_settings(settings: WorkloadSettings) -> Iterator[str]:
     kinds = [name for name in ("batch", "concurrency", "rate") if name in settings.names]
     if len(kinds) > 1:
-        yield f"settings has {' and '.join(kinds)}: a load has one of them"
+        yield f"settings has {' and '.join(kinds)}: a workload has only one of them"
     for name in TOKENS:
         if kinds and name not in settings.names:
             yield f"settings.{name} is missing"

@@ -34,9 +34,7 @@ def loaded(load: LoadRequest) -> Loaded:
     """The engine's kernels, memory and startup seconds, from its log."""
     text = load.log.read_text(errors="replace")
     if load.dummy and RANDOM_WEIGHTS_LINE not in text:
-        raise world_fault(
-            "this vLLM makes up weights in its own way, mostly zeros, which run faster"
-        )
+        raise world_fault("this vLLM used its own dummy weights, mostly zeros, which run faster")
     kernels = {
         match["scheme"]: match["kernel"] for pattern in KERNELS for match in pattern.finditer(text)
     }

@@ -63,9 +63,9 @@ def _weights_notes(group: ComparisonGroup) -> list[str]:
         return []
     if group.engine != "transformers" and any(row.environment.made_up is None for row in made_up):
         return [
-            f"{group.title}: random weights that vLLM made up, mostly zeros where they are "
-            "quantized. They take less power, which flatters long prompts and large batches; "
-            "evaluate makes up others by now"
+            f"{group.title}: vLLM's own dummy weights, mostly zeros where they are quantized. They "
+            "take less power, which overstates the speed of long prompts and large batches; newer "
+            "versions of evaluate use other random weights"
         ]
     return [
         f"{group.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
@@ -166,5 +166,5 @@ def left_out(rows: list[Row], groups: list[ComparisonGroup]) -> list[str]:
 def _first_of(sentences: list[str], count: int, suffix: str = "") -> list[str]:
     """The first sentences without duplicates, and how many more there are."""
     sentences = list(dict.fromkeys(sentences))
-    left = len(sentences) - count
-    return sentences[:count] + ([f"and {left} more{suffix}"] if left > 0 else [])
+    omitted = len(sentences) - count
+    return sentences[:count] + ([f"and {omitted} more{suffix}"] if omitted > 0 else [])

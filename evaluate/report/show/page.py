@@ -142,7 +142,7 @@ def write_page(report: Report, out: Path) -> None:
 
 def breakable(name: str) -> Markup:
     """Lets a line break after each underscore of a name."""
-    return Markup("_<wbr>").join(Markup.escape(part) for part in name.split("_"))
+    return Markup("_<wbr>").join(Markup.escape(piece) for piece in name.split("_"))
 
 
 @dataclass
