@@ -84,7 +84,7 @@ class GpuWatch:
             yield watched
             return
         done = threading.Event()
-        samples: list[Sample] = []
+        samples: list[GpuSample] = []
         thread = threading.Thread(target=self._sample, args=(done, samples), daemon=True)
         before = self._energy()
         thread.start()
@@ -104,7 +104,7 @@ class GpuWatch:
         counters = [self._query(read, handle) for handle in self.handles]
         return None if None in counters else sum(counters) / 1e3
 
-    def _sample(self, done: threading.Event, samples: list["Sample"]) -> None:
+    def _sample(self, done: threading.Event, samples: list["GpuSample"]) -> None:
         """Samples the slowest clock, the total memory in use and all cards' throttle reasons."""
         nvml = self.nvml
         while True:
@@ -119,7 +119,7 @@ class GpuWatch:
             ]
             reasons = None if None in throttle_reasons else reduce(or_, throttle_reasons)
             used = sum(entry.used for entry in memory if entry) / 2**30
-            samples.append(Sample(float(min(clocks)), used, reasons))
+            samples.append(GpuSample(float(min(clocks)), used, reasons))
             if done.wait(PAUSE_S):
                 return
 
@@ -131,14 +131,16 @@ class GpuWatch:
             return None
 
 
-class Sample(NamedTuple):
+class GpuSample(NamedTuple):
+    """One reading of all GPUs."""
+
     clock: float
     memory: float
     reasons: int | None
     """As bits; None if a card does not report them."""
 
 
-def summarize(samples: list[Sample], watched: Watched) -> None:
+def summarize(samples: list[GpuSample], watched: Watched) -> None:
     clocks = [sample.clock for sample in samples if sample.clock]
     watched.sm_clock_mhz = sum(clocks) / len(clocks) if clocks else None
     watched.peak_memory_gib = max(sample.memory for sample in samples) or None

@@ -36,7 +36,7 @@ MARKS = ("user_annotation", "gpu_user_annotation")  # of a CPU, of a GPU
 
 
 @dataclass
-class Event:
+class TraceEvent:
     """A timed event of a trace, in microseconds."""
 
     name: str
@@ -122,7 +122,7 @@ def operators(events: list[dict[str, Any]]) -> ProfileValues:
     )
 
 
-def self_times(events: list[Event]) -> list[float]:
+def self_times(events: list[TraceEvent]) -> list[float]:
     """Each event's length without the events inside it, thread by thread."""
     lengths = [event.length for event in events]
     threads: dict[Any, list[int]] = defaultdict(list)
@@ -158,7 +158,7 @@ def kind_of(name: str) -> str:
     return OTHER
 
 
-def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
+def _by_kind(events: list[TraceEvent], lengths: list[float]) -> dict[str, float]:
     """Seconds by kind, and the idle time."""
     kinds_s: dict[str, float] = defaultdict(float)
     for event, length in zip(events, lengths, strict=True):
@@ -168,7 +168,7 @@ def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
 
 
 def _phases(
-    events: list[dict[str, Any]], device: list[Event], lengths: list[float]
+    events: list[dict[str, Any]], device: list[TraceEvent], lengths: list[float]
 ) -> dict[str, Phase]:
     """Prefill steps and decode steps; each step lasts until the next one begins. Empty if no step
     is marked on the device's timeline."""
@@ -199,7 +199,7 @@ def _phases(
     }
 
 
-def busy(events: list[Event]) -> float:
+def busy(events: list[TraceEvent]) -> float:
     """Microseconds in which at least one event ran."""
     total = 0.0
     end = float("-inf")
@@ -209,12 +209,12 @@ def busy(events: list[Event]) -> float:
     return total
 
 
-def _window(events: list[Event]) -> float:
+def _window(events: list[TraceEvent]) -> float:
     if not events:
         return 0.0
     return max(event.end for event in events) - min(event.start for event in events)
 
 
-def _event(entry: dict[str, Any]) -> Event:
+def _event(entry: dict[str, Any]) -> TraceEvent:
     external = (entry.get("args") or {}).get("External id")
-    return Event(str(entry["name"]), entry["ts"], entry["dur"], entry.get("tid"), external)
+    return TraceEvent(str(entry["name"]), entry["ts"], entry["dur"], entry.get("tid"), external)

@@ -72,7 +72,14 @@ class _Measurement:
             loaded = self.engine.loaded
             if self.job.neighbours:
                 loaded.startup = Startup()  # they shared the CPU
-            self.send(EngineLoaded(**loaded.content(), faults=faults))
+            self.send(
+                EngineLoaded(
+                    startup=loaded.startup.content(),
+                    memory=loaded.memory.content(),
+                    kernels=loaded.kernels,
+                    faults=faults,
+                )
+            )
             wait_for_turn()
             self.own_processes = self.watch.processes()
             for name, scenario in self.job.scenarios.items():

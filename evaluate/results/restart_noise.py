@@ -13,9 +13,9 @@ from evaluate.results.rows import Row
 from evaluate.results.significance import (
     STATED_DRIFT,
     STATED_START,
-    Measured,
     Ratio,
     Sample,
+    VarianceEstimate,
     WorkloadNoise,
     compare,
     drift,
@@ -33,7 +33,7 @@ Logarithms = dict[str, dict[str, list[float]]]
 class NoiseEstimate:
     """How much the same setup differs from one start, or machine, to the next."""
 
-    measured: dict[str, Measured] = field(default_factory=dict)
+    measured: dict[str, VarianceEstimate] = field(default_factory=dict)
     """By workload: the variance of the logarithm of the time."""
     members: int = 0
     """Starts, or machines, behind the estimate."""
@@ -60,16 +60,16 @@ class NoiseEstimate:
         workloads add only one degree to those of a single workload."""
         return self.members - self.kinds + int(len(self.measured) >= FEW)
 
-    def usual_noise(self, workload: str) -> Measured | None:
+    def usual_noise(self, workload: str) -> VarianceEstimate | None:
         """The usual variance under the other workloads. For a workload without a second start it
         is their mean, since that workload may be a noisy one."""
         if workload in self.measured:
             enough = len(self.measured) >= FEW
-            return Measured(self.usual**2, self._degrees) if enough else None
+            return VarianceEstimate(self.usual**2, self._degrees) if enough else None
         if not self.measured:
             return None
         mean = statistics.fmean(estimate.variance for estimate in self.measured.values())
-        return Measured(mean, self._degrees)
+        return VarianceEstimate(mean, self._degrees)
 
 
 @dataclass
@@ -145,7 +145,7 @@ def ran_on_two_machines(one: Cell, other: Cell) -> bool:
 
 
 def noise_estimate(logarithms: Logarithms) -> NoiseEstimate:
-    measured: dict[str, Measured] = {}
+    measured: dict[str, VarianceEstimate] = {}
     sizes: dict[str, int] = {}
     for workload, groups in logarithms.items():
         variance = pooled_variance(list(groups.values()))

@@ -89,7 +89,7 @@ def sample(values: Sequence[float]) -> Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
+class VarianceEstimate:
     """A measured variance with its degrees of freedom."""
 
     variance: float
@@ -100,11 +100,11 @@ class Measured:
 class WorkloadNoise:
     """The noise under one workload, and its number of comparisons."""
 
-    starts: Measured | None = None
+    starts: VarianceEstimate | None = None
     """Variance of starts under this workload."""
-    usual: Measured | None = None
+    usual: VarianceEstimate | None = None
     """Variance of starts under other workloads, on the same engine and machine."""
-    machines: Measured | None = None
+    machines: VarianceEstimate | None = None
     drift: float = STATED_DRIFT
     comparisons: int = 1
     """Pairs of setups under this workload."""
@@ -171,14 +171,14 @@ def _half_width(one: Sample, other: Sample, noise: WorkloadNoise) -> tuple[float
     return measured, False
 
 
-def _combined_with_stated(measured: Measured, stated: float) -> Measured:
+def _combined_with_stated(measured: VarianceEstimate, stated: float) -> VarianceEstimate:
     """The weighted mean of a measured variance of few degrees of freedom and the stated one."""
     degrees = measured.degrees + PRIOR_DEGREES
     total = measured.variance * measured.degrees + stated**2 * PRIOR_DEGREES
-    return Measured(total / degrees, degrees)
+    return VarianceEstimate(total / degrees, degrees)
 
 
-def _start_noise(one: Sample, other: Sample, noise: WorkloadNoise) -> Measured | None:
+def _start_noise(one: Sample, other: Sample, noise: WorkloadNoise) -> VarianceEstimate | None:
     """The variance of starts. A workload that looks quieter than usual may do so by chance, so its
     variance is averaged with the usual one. A pair that is clearly noisier than the rest of its
     workload uses its own variance."""
@@ -187,11 +187,13 @@ def _start_noise(one: Sample, other: Sample, noise: WorkloadNoise) -> Measured |
         start_noise = _noisy_pair_variance(one, other, noise.starts) or noise.starts
         if noise.usual is not None:
             lifted = max(start_noise.variance, (start_noise.variance + noise.usual.variance) / 2)
-            start_noise = Measured(lifted, start_noise.degrees + 1)
+            start_noise = VarianceEstimate(lifted, start_noise.degrees + 1)
     return start_noise
 
 
-def _noisy_pair_variance(one: Sample, other: Sample, all_starts: Measured) -> Measured | None:
+def _noisy_pair_variance(
+    one: Sample, other: Sample, all_starts: VarianceEstimate
+) -> VarianceEstimate | None:
     if min(len(one.starts), len(other.starts)) < 2:
         return None
     pair = pooled_variance([[start.mean for start in side.starts] for side in (one, other)])
@@ -206,7 +208,9 @@ def _noisy_pair_variance(one: Sample, other: Sample, all_starts: Measured) -> Me
     )
 
 
-def _measured_half_width(one: Sample, other: Sample, starts: Measured, level: float) -> float:
+def _measured_half_width(
+    one: Sample, other: Sample, starts: VarianceEstimate, level: float
+) -> float:
     variances = [
         max(starts.variance, _least_variance(side)) / len(side.starts) for side in (one, other)
     ]
@@ -219,14 +223,14 @@ def _least_variance(side: Sample) -> float:
     return 0.0 if more_starts else first.variance / len(first.logs)
 
 
-def pooled_variance(groups: Sequence[Sequence[float]]) -> Measured | None:
+def pooled_variance(groups: Sequence[Sequence[float]]) -> VarianceEstimate | None:
     """The pooled variance within groups of values that should be equal."""
     members = [group for group in groups if len(group) > 1]
     degrees = sum(len(group) - 1 for group in members)
     if not degrees:
         return None
     squares = sum((len(group) - 1) * variance(group) for group in members)
-    return Measured(squares / degrees, degrees)
+    return VarianceEstimate(squares / degrees, degrees)
 
 
 def _stated_half_width(one: Sample, other: Sample, noise: WorkloadNoise, level: float) -> float:

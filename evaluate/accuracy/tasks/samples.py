@@ -20,7 +20,7 @@ LOST_KEPT = 5
 QUESTION_LENGTH = 300  # characters kept of a question, from its end
 ANSWER_LENGTH = 100
 
-Sample = dict[str, Any]
+HarnessSample = dict[str, Any]
 
 
 @dataclass
@@ -37,7 +37,7 @@ class TaskSamples:
     version: Any
     cut: int
     """Questions that were longer than the context."""
-    samples: list[Sample]
+    samples: list[HarnessSample]
 
 
 class KeptSample(BaseModel):
@@ -134,7 +134,7 @@ def _scores(task: TaskSamples, metric: str) -> list[float]:
     return [float(score) for score in scores if score is not None]
 
 
-def _samples_of_metric(task: TaskSamples, metric: str) -> list[Sample]:
+def _samples_of_metric(task: TaskSamples, metric: str) -> list[HarnessSample]:
     """The samples of the metric's filter; each question has one sample per filter."""
     _, _, metric_filter = metric.partition(",")
     chosen = [sample for sample in task.samples if sample["filter"] == metric_filter]
@@ -169,14 +169,14 @@ def lost_questions(original: TaskSamples, other: TaskSamples, metric: str) -> li
     ]
 
 
-def _right_answer(sample: Sample) -> str:
+def _right_answer(sample: HarnessSample) -> str:
     target, arguments = sample["target"], sample["arguments"]
     if isinstance(target, int) and 0 <= target < len(arguments) > 1:
         target = arguments[target][1]
     return str(target)[-ANSWER_LENGTH:]
 
 
-def _answer_text(sample: Sample) -> str:
+def _answer_text(sample: HarnessSample) -> str:
     """The generated text, or the most likely choice."""
     responses, arguments = sample["filtered_resps"], sample["arguments"]
     if len(arguments) > 1 and all(isinstance(response, list) for response in responses):

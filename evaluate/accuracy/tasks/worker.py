@@ -62,7 +62,14 @@ class _TaskRunner:
                 fault = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if fault:
                     raise gate_failed(f"the output is broken: {fault}")
-                self.send(ServerReady(checkpoint.name, **engine.loaded.content()))
+                self.send(
+                    ServerReady(
+                        checkpoint.name,
+                        startup=engine.loaded.startup.content(),
+                        memory=engine.loaded.memory.content(),
+                        kernels=engine.loaded.kernels,
+                    )
+                )
                 for task in tasks:
                     self._ask(checkpoint, task, engine)
         except Exception as error:

@@ -4,7 +4,6 @@ import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from conf.errors import QuantlineError, bad_input
 from conf.schema.load import EngineConfig, ScenarioConfig
@@ -46,14 +45,6 @@ class Loaded:
     startup: Startup = field(default_factory=Startup)
     memory: Memory = field(default_factory=Memory)
     kernels: dict[str, str] = field(default_factory=dict)
-
-    def content(self) -> dict[str, Any]:
-        """The fields of the event that the worker sends."""
-        return {
-            "startup": self.startup.content(),
-            "memory": self.memory.content(),
-            "kernels": self.kernels,
-        }
 
 
 @dataclass

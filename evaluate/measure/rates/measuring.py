@@ -22,7 +22,7 @@ TRIES = 5
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRates:
     """Rates of one device per second."""
 
     bandwidth: float
@@ -33,7 +33,7 @@ class Measured:
     """cuda or cpu."""
 
 
-def measure() -> Measured:
+def measure() -> MeasuredRates:
     """The best rate of several tries, on the GPU if there is one."""
     import torch
 
@@ -72,7 +72,7 @@ def measure() -> Measured:
         products[kind] = operations / seconds(partial(torch.mm, left, right))
     if on_gpu:
         products |= _eight_bit_products(left, right, operations, seconds)
-    return Measured(max(copied, added), products, device)
+    return MeasuredRates(max(copied, added), products, device)
 
 
 def _eight_bit_products(
