@@ -48,27 +48,27 @@ def _ended_by_sigterm(results: str) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # ignore further signals
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous_handler = signal.signal(signal.SIGTERM, end)
     try:
         yield
     except Terminated:
         say(f"ended by SIGTERM; {results} keeps what was measured, the same command goes on")
         sys.exit(TERMINATED)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _measure_and_report(config: EvaluateConfig) -> "Measured":
     from evaluate.report.at_end import report_at_end
     from evaluate.report.show.cpu_note import explain_slower_on_cpu
 
-    before = _size(config)
+    size_before = _size(config)
     failure: QuantlineError | None = None
     measured = None
     try:
         measured = _measure(config)
     except QuantlineError as error:
-        if error.exit_code != GATE_FAILED and _size(config) == before:
+        if error.exit_code != GATE_FAILED and _size(config) == size_before:
             raise  # nothing was measured
         failure = error
     no_report = report_at_end(config)

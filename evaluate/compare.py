@@ -86,9 +86,9 @@ def main(config: CompareConfig) -> None:
 
 def _cells(files: list[Path], faults: list[str]) -> list[Cell]:
     """The cells of the files. Lines that cannot be read are added to the faults."""
-    rows, unread, notes = merged_rows(files)
-    faults += unread
-    for line in (*unread, *notes):
+    rows, read_faults, notes = merged_rows(files)
+    faults += read_faults
+    for line in (*read_faults, *notes):
         say(line)
     file_cells = cells(rows)
     if not file_cells:

@@ -54,7 +54,7 @@ def inspect(target: Target, folder: Path) -> Inspected:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is still to be measured on one target."""
+    """The missing measurements of one target."""
 
     target: Target
     folder: Path
@@ -71,7 +71,7 @@ class Plan:
     keys: dict[str, str]
     """The key of the rows, by scenario and for the accuracy."""
     environment: Environment
-    """Of its rows."""
+    """The environment of its rows."""
     view: Path
     """The file for its view of the accuracy text."""
     has_view: bool
@@ -195,7 +195,9 @@ class Planner:
         def key_of(name: str, environment: Environment, settings: Any) -> str:
             return cell_key(environment, (inspected.target.name, name), inspected.sha256, settings)
 
-        keys = {name: key_of(name, timed, case) for name, case in self.config.scenario.items()}
+        keys = {
+            name: key_of(name, timed, scenario) for name, scenario in self.config.scenario.items()
+        }
         accuracy = self.config.accuracy
         if accuracy.kind != "none":
             # min_recovery does not change the measurement.
@@ -235,7 +237,9 @@ class Planner:
         """Bytes of KV cache that the workloads need on each GPU. Computed at full width for every
         checkpoint, so that all have the same options."""
         at_once = int(self.config.engine.options.get(AT_ONCE, MOST_AT_ONCE))
-        fitting = [case for case in self.config.scenario.values() if case.tokens <= context]
+        fitting = [
+            scenario for scenario in self.config.scenario.values() if scenario.tokens <= context
+        ]
         tokens = cache_tokens(fitting, context, at_once)
         return -(-tokens * kv_values_per_token(config) * self._width // self._shards)
 
@@ -249,7 +253,11 @@ class Planner:
 
     def _context(self, longest: int) -> int:
         """The context length of the engine: that of the longest workload that fits."""
-        lengths = [case.tokens for case in self.config.scenario.values() if case.tokens <= longest]
+        lengths = [
+            scenario.tokens
+            for scenario in self.config.scenario.values()
+            if scenario.tokens <= longest
+        ]
         accuracy = self.config.accuracy
         if accuracy.kind != "none":
             lengths.append(accuracy.window + accuracy.continued_tokens)

@@ -69,22 +69,24 @@ def draw(generator: random.Random, case: Case) -> Draw:
             shift = generator.gauss(0, case.start_noise)
             shift -= math.log1p(case.faster) if setup == 1 else 0.0
             logs = [shift + next(noise) for _ in range(case.repeats)]
-            middle = place + (case.repeats - 1) / 2
+            mean_place = place + (case.repeats - 1) / 2
             excluded = outliers([math.exp(value) for value in logs])
-            included = tuple(value for at, value in enumerate(logs) if at not in excluded)
-            starts[setup].append(Start(included, middle))
+            included = tuple(
+                value for position, value in enumerate(logs) if position not in excluded
+            )
+            starts[setup].append(Start(included, mean_place))
             place += case.repeats
     return [Sample(tuple(setup_starts)) for setup_starts in starts]
 
 
 def _noise(generator: random.Random, case: Case) -> Iterator[float]:
     correlation = float(case.kind.rpartition(" ")[2]) if case.kind.startswith("auto") else 0.0
-    before = 0.0
+    previous = 0.0
     for place in range(case.setups * case.starts * case.repeats):
         value = generator.gauss(0, 1)
         if correlation and place % case.repeats:
-            value = correlation * before + math.sqrt(1 - correlation**2) * value
-        before = value
+            value = correlation * previous + math.sqrt(1 - correlation**2) * value
+        previous = value
         if case.kind == "lognormal":
             value = _lognormal(value)
         outlier = OUTLIER if case.outliers and generator.random() < OUTLIER_SHARE else 0.0

@@ -48,11 +48,11 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     rows, faults = read(path)
     for fault in faults:
         say(f"{fault}; the line is left alone")
-    before = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
+    earlier_rows = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
     measured: list[Row] = []
     for name in names:
         key = cell_key(facts, (name, config.accuracy.kind), weights, config.accuracy)
-        row = before.get(key)
+        row = earlier_rows.get(key)
         if row is None or config.force or not row.values.names >= SHOWN_VALUES:
             row = SensitivityRow(
                 model=str(config.model.name),
@@ -63,7 +63,7 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
                 values=_measure_blocks(config, name),
                 settings=Part(**asdict(config.accuracy)),
                 environment=facts.with_fields(checkpoint_sha256=weights),
-                generation=before[key].generation + 1 if row is not None else 0,
+                generation=earlier_rows[key].generation + 1 if row is not None else 0,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             fault = misfit(line_content(row))

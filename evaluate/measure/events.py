@@ -11,7 +11,7 @@ from conf.schema.load import EngineConfig, ScenarioConfig
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker measures on one checkpoint."""
+    """The measurements of one worker on one checkpoint."""
 
     folder: str
     engine: EngineConfig

@@ -86,16 +86,16 @@ class GpuWatch:
         done = threading.Event()
         samples: list[GpuSample] = []
         thread = threading.Thread(target=self._sample, args=(done, samples), daemon=True)
-        before = self._energy()
+        energy_before = self._energy()
         thread.start()
         try:
             yield watched
         finally:
-            after = self._energy()
+            energy_after = self._energy()
             done.set()
             thread.join()
-            if before is not None and after is not None:
-                watched.energy_j = after - before
+            if energy_before is not None and energy_after is not None:
+                watched.energy_j = energy_after - energy_before
             summarize(samples, watched)
 
     def _energy(self) -> float | None:

@@ -31,18 +31,18 @@ class Target:
 
 def targets(config: EvaluateConfig) -> list[Target]:
     """The original and all requested checkpoints or recipes."""
-    lasting = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
-    if lasting and config.engine.kind == "transformers":
-        raise bad_input(f"scenario={lasting[0]}: {NO_LASTING}")
+    sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
+    if sustained and config.engine.kind == "transformers":
+        raise bad_input(f"scenario={sustained[0]}: {NO_LASTING}")
     if config.weights == "random":
         return _random_targets(config)
     _check_folders(config)
     original = Target(ORIGINAL, model_folder(config.model))
     if config.engine.url:
-        named = [_checkpoint_target(entry) for entry in config.checkpoints or []]
-        if len(named) > 1:
+        server_targets = [_checkpoint_target(entry) for entry in config.checkpoints or []]
+        if len(server_targets) > 1:
             raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
-        return named or [Target(SERVER, original.folder)]
+        return server_targets or [Target(SERVER, original.folder)]
     if config.checkpoints is None:
         checkpoints = [Target(folder.name, folder) for folder in _published(config)]
         if not checkpoints:

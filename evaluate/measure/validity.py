@@ -74,7 +74,7 @@ def constant_output(answers: list[list[int]]) -> str:
     empty if there is none."""
     if not any(answers):
         return "it answers nothing"
-    spoken = {token for answer in answers for token in answer}
-    if len(spoken) == 1:
-        return f"it answers every prompt with token {spoken.pop()} alone"
+    distinct_tokens = {token for answer in answers for token in answer}
+    if len(distinct_tokens) == 1:
+        return f"it answers every prompt with token {distinct_tokens.pop()} alone"
     return ""

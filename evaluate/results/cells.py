@@ -103,13 +103,13 @@ class Cell:
             return summary
         # Runs of one start are not independent: the interval is that of the starts.
         means = [sum(run.figure for run in start) / len(start) for start in starts]
-        between = summarize(means, [])
-        half = (between.high - between.low) / 2
-        return replace(summary, low=summary.mean - half, high=summary.mean + half)
+        start_summary = summarize(means, [])
+        half_width = (start_summary.high - start_summary.low) / 2
+        return replace(summary, low=summary.mean - half_width, high=summary.mean + half_width)
 
     def starts(self, name: str) -> list[list[TimedRun]]:
-        """The runs that count, by the start of the engine. A start that was cut short is left out
-        beside whole ones: its mean would be noisier than theirs."""
+        """The valid runs, by start of the engine. A start with less than half as many runs as the
+        longest one is left out: its mean would be noisier than the others."""
         outlier_ids = self._outlier_ids()
         runs = [run for run in _timed_runs(self.valid, name) if id(run.row) not in outlier_ids]
         starts = _by_start(runs)

@@ -27,13 +27,13 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
         notes.append(f"{count - len(unique_rows)} rows stand there more than once and count once")
     file_of = {id(row): number for number, row in unique_rows.values()}
     rows = [row for _, row in unique_rows.values()]
-    counting = current(rows)
-    if len(counting) < len(rows):
-        older = len(rows) - len(counting)
+    current_rows = current(rows)
+    if len(current_rows) < len(rows):
+        older = len(rows) - len(current_rows)
         notes.append(f"{older} rows were measured again (force=true) and no longer count")
-    newest = _newest_weights(counting)
-    if len(newest) < len(counting):
-        older = len(counting) - len(newest)
+    newest = _newest_weights(current_rows)
+    if len(newest) < len(current_rows):
+        older = len(current_rows) - len(newest)
         notes.append(f"{older} rows ran on weights made up in an older way and do not count")
     sessions = _keep_sessions_apart(newest, file_of)
     if sessions:

@@ -166,8 +166,8 @@ def noise_of(groups: list[dict[str, list[Cell]]], value: str = "") -> Noise:
     pairs: dict[str, int] = defaultdict(int)
     for number, group in enumerate(groups):
         for workload, members in group.items():
-            for kind, twins in _means_of_identical_setups(members, value).items():
-                for machine, means in twins.items():
+            for kind, means_by_machine in _means_of_identical_setups(members, value).items():
+                for machine, means in means_by_machine.items():
                     starts[workload][f"{number} {machine} {kind}"] += means
                     if machine != UNKNOWN:
                         machines[workload][f"{number} {kind}"].append(statistics.fmean(means))
@@ -192,10 +192,10 @@ def _means_of_identical_setups(
             continue
         for start, runs in zip(sample.starts, cell.starts(value or cell.ranked_by), strict=True):
             means_by_kind[kind][machine_of(runs[0].row)].append(start.mean)
-    for twins in means_by_kind.values():
-        machines = [machine for machine in twins if machine != UNKNOWN]
+    for means_by_machine in means_by_kind.values():
+        machines = [machine for machine in means_by_machine if machine != UNKNOWN]
         if len(machines) == 1:  # starts without a known machine ran there as well
-            twins[machines[0]] += twins.pop(UNKNOWN, [])
+            means_by_machine[machines[0]] += means_by_machine.pop(UNKNOWN, [])
     return means_by_kind
 
 

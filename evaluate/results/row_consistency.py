@@ -149,8 +149,8 @@ def _check_decode_rates(values: SpeedValues, batch: int, outputs: float | None) 
     yield from _check_rate(values, "output_tokens_per_s", outputs, decoding, 1e-3)
     overlap, failed = values.overlap_share, values.failed_requests
     if outputs is not None and overlap is not None and failed is not None:
-        after = outputs * (1 - overlap) - (batch - failed)
-        yield from _check_rate(values, "decode_tokens_per_s", after, decoding, 1e-3)
+        decoded_tokens = outputs * (1 - overlap) - (batch - failed)
+        yield from _check_rate(values, "decode_tokens_per_s", decoded_tokens, decoding, 1e-3)
 
 
 def _total(tokens: float | None, requests: int | None, length: int | None) -> float | None:
@@ -309,15 +309,15 @@ def _task_faults(values: TaskAccuracy) -> Iterator[str]:
 
 
 def _check_interval(
-    name: str, middle: float | None, low: float | None, high: float | None
+    name: str, estimate: float | None, low: float | None, high: float | None
 ) -> Iterator[str]:
     if low is None or high is None:
         return
     if low > high:
         yield _message(f"values.{name}_low", low, f"above values.{name}_high", high)
-    room = INTERVAL * max(abs(low), abs(high))
-    if middle is not None and not low - room <= middle <= high + room:
-        yield f"values.{name} is {middle:g}, outside its interval from {low:g} to {high:g}"
+    tolerance = INTERVAL * max(abs(low), abs(high))
+    if estimate is not None and not low - tolerance <= estimate <= high + tolerance:
+        yield f"values.{name} is {estimate:g}, outside its interval from {low:g} to {high:g}"
 
 
 def _check_equal(

@@ -218,7 +218,7 @@ EngineOptions = Annotated[dict[str, Any], BeforeValidator(_with_parallel_sizes)]
 
 
 class Environment(Part):
-    """Where a run took place, and on which weights."""
+    """The machine, software and weights of a run."""
 
     device: Maybe[Name] = None
     client: Maybe[Name] = None

@@ -164,7 +164,7 @@ def rounded(value: Any) -> Any:
 
 
 def current(rows: list[Row]) -> list[Row]:
-    """The rows of the last generation of each key, or of each name where there is no key."""
+    """The rows of the last generation of each key, or of each name if there is no key."""
 
     def place(row: Row) -> tuple[str, ...]:
         return (row.key,) if row.key else (row.model, row.checkpoint, row.measure)

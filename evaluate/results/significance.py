@@ -22,7 +22,7 @@ LEVEL = 0.96
 """Slightly above the stated 95 %, so that non-normal noise and excluded outliers leave less than
 5 % of false verdicts in the simulation (`python -m evaluate.simulation`)."""
 STATED_LEVEL = 0.95
-"""For intervals that rest on stated bounds."""
+"""The level of intervals that use stated bounds."""
 STATED_START = 0.01
 """Standard deviation of starts if none was measured; that of most engines is smaller."""
 STATED_MACHINE = 0.035
@@ -142,12 +142,15 @@ def compare(
         return None
     noise = noise or WorkloadNoise()
     difference = other.mean - one.mean
-    half, stated = _half_width(one, other, noise)
+    half_width, stated = _half_width(one, other, noise)
     level = adjusted(STATED_LEVEL if stated else LEVEL, noise.comparisons)
     if apart:
-        half = math.hypot(half, _machine_half_width(noise, level))
+        half_width = math.hypot(half_width, _machine_half_width(noise, level))
     ratio = Ratio(
-        math.exp(difference), math.exp(difference - half), math.exp(difference + half), stated
+        math.exp(difference),
+        math.exp(difference - half_width),
+        math.exp(difference + half_width),
+        stated,
     )
     if stated and not apart and not ratio.differs:
         ratio.second_start_decides = abs(difference) > _half_width_of_two_starts(one, other, level)
@@ -241,18 +244,18 @@ def _stated_half_width(one: Sample, other: Sample, noise: WorkloadNoise, level: 
     runs = min(len(start.logs) for side in (one, other) for start in side.starts)
     few_runs_factor = math.sqrt(max(1.0, STATED_REPEATS / runs))
     by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL * few_runs_factor
-    tested = math.hypot(by_starts, quantile(level, degrees) * independent)
-    between = max(
+    runs_only = math.hypot(by_starts, quantile(level, degrees) * independent)
+    half_width = max(
         math.hypot(by_starts, quantile(level, degrees + RUN_DEGREES) * independent),
         min(math.hypot(by_starts, quantile(level, degrees) * dependent), widest),
     )
-    if tested > BEYOND * widest:  # noisier than the bounds were made for
-        between = tested
-    # A drift pushes one way only, so the error beside it counts on that side alone.
-    beside = math.hypot(
+    if runs_only > BEYOND * widest:  # noisier than the bounds were made for
+        half_width = runs_only
+    # A drift has one direction, so the other errors count on one side only.
+    one_sided_error = math.hypot(
         quantile(one_sided) * starts, quantile(one_sided, degrees + RUN_DEGREES) * independent
     )
-    return max(between, beside + noise.drift * abs(one.place - other.place))
+    return max(half_width, one_sided_error + noise.drift * abs(one.place - other.place))
 
 
 def _run_errors(one: Sample, other: Sample) -> tuple[float, float, int]:
@@ -284,8 +287,8 @@ def _machine_half_width(noise: WorkloadNoise, level: float) -> float:
     if noise.machines is None:
         return stated
     combined = _combined_with_stated(noise.machines, STATED_MACHINE)
-    half = quantile(level, combined.degrees) * math.sqrt(2 * combined.variance)
-    return min(half, stated) if noise.machines.variance <= STATED_MACHINE**2 else half
+    half_width = quantile(level, combined.degrees) * math.sqrt(2 * combined.variance)
+    return min(half_width, stated) if noise.machines.variance <= STATED_MACHINE**2 else half_width
 
 
 def _half_width_of_two_starts(one: Sample, other: Sample, level: float) -> float:
@@ -297,20 +300,20 @@ def _half_width_of_two_starts(one: Sample, other: Sample, level: float) -> float
 def drift(samples: Sequence[Sample]) -> float:
     """The largest drift of the time from run to run: an upper bound of the common slope within
     starts, at most the stated drift."""
-    across = along = squares = 0.0
+    place_squares = products = squares = 0.0
     degrees = -1
     starts = [start for sample in samples for start in sample.starts if len(start.logs) > 1]
     for start in starts:
-        middle = (len(start.logs) - 1) / 2
-        places = [place - middle for place in range(len(start.logs))]
-        across += sum(place * place for place in places)
-        along += sum(
+        center = (len(start.logs) - 1) / 2
+        places = [place - center for place in range(len(start.logs))]
+        place_squares += sum(place * place for place in places)
+        products += sum(
             place * (value - start.mean) for place, value in zip(places, start.logs, strict=True)
         )
         squares += start.variance * (len(start.logs) - 1)
         degrees += len(start.logs) - 1
     if degrees < LEAST_DEGREES:
         return STATED_DRIFT
-    slope = along / across
-    error = math.sqrt(max(0.0, squares - slope * along) / degrees / across)
+    slope = products / place_squares
+    error = math.sqrt(max(0.0, squares - slope * products) / degrees / place_squares)
     return min(STATED_DRIFT, abs(slope) + quantile(LEVEL, degrees) * error)

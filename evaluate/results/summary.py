@@ -47,14 +47,14 @@ def summarize(values: list[float], excluded: list[int] | None = None) -> Summary
     if len(included) < 2:
         return Summary(len(included), statistics.median(included), mean, 0.0, mean, mean, excluded)
     deviation = math.sqrt(variance(included))
-    half = quantile(LEVEL, len(included) - 1) * deviation / math.sqrt(len(included))
+    half_width = quantile(LEVEL, len(included) - 1) * deviation / math.sqrt(len(included))
     return Summary(
         len(included),
         statistics.median(included),
         mean,
         deviation,
-        mean - half,
-        mean + half,
+        mean - half_width,
+        mean + half_width,
         excluded,
     )
 
@@ -64,10 +64,10 @@ def outliers(values: list[float]) -> list[int]:
     four values, and never marks more than a third of them."""
     if len(values) < 4:
         return []
-    middle = statistics.median(values)
-    deviations = [abs(value - middle) for value in values]
+    median = statistics.median(values)
+    deviations = [abs(value - median) for value in values]
     typical = statistics.median(deviations)
-    limit = max(OUTLIER * typical / MAD_TO_SIGMA, CLOSE * abs(middle))
+    limit = max(OUTLIER * typical / MAD_TO_SIGMA, CLOSE * abs(median))
     places = [place for place, deviation in enumerate(deviations) if deviation > limit]
     return places if len(places) <= len(values) // 3 else []
 

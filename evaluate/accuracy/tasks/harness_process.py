@@ -137,12 +137,12 @@ def _cut(samples: list[dict[str, Any]], model: Any) -> int:
     cut = set()
     for sample in samples:
         for arguments in sample["arguments"]:
-            text, room = str(arguments[0]), model.max_length
+            text, token_limit = str(arguments[0]), model.max_length
             if len(arguments) > 1 and isinstance(arguments[1], dict):
-                room -= arguments[1].get("max_gen_toks", model._max_gen_toks)
+                token_limit -= arguments[1].get("max_gen_toks", model._max_gen_toks)
             elif len(arguments) > 1:
                 text += str(arguments[1])
-            if len(model.tok_encode(text)) > room:
+            if len(model.tok_encode(text)) > token_limit:
                 cut.add(sample["doc_id"])
     return len(cut)
 

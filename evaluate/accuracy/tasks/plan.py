@@ -50,7 +50,7 @@ class Checkpoint:
     sha256: str
     context: int
     environment: Environment
-    """Of its rows."""
+    """The environment of its rows."""
     samples: dict[str, Path]
     """The folder of each task's samples."""
 

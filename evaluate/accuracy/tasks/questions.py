@@ -98,10 +98,10 @@ def verdict(values: TaskAccuracy) -> str:
     the level of the intervals. A loss is small with a recovery of at least 98 %. A model is broken
     if the whole interval of its recovery is below a half, or if it no longer answers."""
     lost, gained, p_value = values.lost or 0, values.gained or 0, values.p_value or 0.0
-    silent = (values.empty_share or 0.0) > MOST_EMPTY >= (values.original_empty_share or 0.0)
+    is_silent = (values.empty_share or 0.0) > MOST_EMPTY >= (values.original_empty_share or 0.0)
     is_loss = lost > gained and p_value < 1 - LEVEL
     high = values.recovery_high
-    if silent or (is_loss and high is not None and high < BROKEN_RECOVERY):
+    if is_silent or (is_loss and high is not None and high < BROKEN_RECOVERY):
         return BROKEN
     if not is_loss:
         return NO_LOSS

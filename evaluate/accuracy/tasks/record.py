@@ -68,8 +68,10 @@ class TaskRecorder:
     bars: dict[tuple[str, str], TaskID] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        before = current(self.recorder.before)
-        self.earlier_rows = {row.key: row for row in before if isinstance(row, TaskAccuracyRow)}
+        earlier_rows = current(self.recorder.before)
+        self.earlier_rows = {
+            row.key: row for row in earlier_rows if isinstance(row, TaskAccuracyRow)
+        }
 
     def record_event(self, event: Event, bars: Progress) -> None:
         """Records one event."""

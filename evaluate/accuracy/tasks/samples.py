@@ -95,16 +95,16 @@ def answers(task: TaskSamples, metric: str | None = None) -> Answers:
     metric = metric or _metric(task)
     task_samples = _samples_of_metric(task, metric)
     if task.kind == CHOSEN:
-        chance = float(numpy.mean([1 / len(sample["arguments"]) for sample in task_samples]))
+        chance_score = float(numpy.mean([1 / len(sample["arguments"]) for sample in task_samples]))
     else:
-        chance = None
+        chance_score = None
     empty = [not "".join(map(str, _flat(sample["resps"]))).strip() for sample in task_samples]
     return Answers(
         metric=metric,
         scores=numpy.array(_scores(task, metric), float),
         questions=[f"{s['doc_id']} {s['doc_hash']} {s['prompt_hash']}" for s in task_samples],
         empty_share=float(numpy.mean(empty)) if task.kind == GENERATED else 0.0,
-        chance_score=chance,
+        chance_score=chance_score,
     )
 
 

@@ -156,13 +156,13 @@ class VllmEngine(Engine):
 
     def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
         assert self.traces is not None
-        before = set(self.traces.rglob("*.json*"))
+        traces_before = set(self.traces.rglob("*.json*"))
         self.llm.start_profile()
         self.run_requests(prompts, scenario)
         self.llm.stop_profile()
-        written = set(self.traces.rglob("*.json*")) - before
+        new_traces = set(self.traces.rglob("*.json*")) - traces_before
         # The worker's trace has the operators; the front end writes another, small one.
-        return max(written, key=lambda path: path.stat().st_size)
+        return max(new_traces, key=lambda path: path.stat().st_size)
 
 
 ENGINE = VllmEngine

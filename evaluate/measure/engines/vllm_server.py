@@ -110,7 +110,10 @@ class ServerEngine(Engine):
                         request.token_times = []
                     return request
 
-            tasks = [send_request(prompt, at) for prompt, at in zip(prompts, arrivals, strict=True)]
+            tasks = [
+                send_request(prompt, arrival)
+                for prompt, arrival in zip(prompts, arrivals, strict=True)
+            ]
             return list(await asyncio.gather(*tasks))
 
     async def _stream(

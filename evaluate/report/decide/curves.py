@@ -68,9 +68,9 @@ def crossing(curve: Curve) -> str:
     if changes:
         return f"{curve.candidate} is {_turn_sentence(changes[0], significant, sizes, name)}"
     ahead = "faster" if next(iter(significant.values())) > 1 else "slower"
-    level = "or level with it" if len(significant) < len(sizes) else "over the whole range"
+    tie_text = "or level with it" if len(significant) < len(sizes) else "over the whole range"
     scope = f"{name} {sizes[0]} to {sizes[-1]:,}"
-    return f"{curve.candidate} is {ahead} than the original {level}, {scope}"
+    return f"{curve.candidate} is {ahead} than the original {tie_text}, {scope}"
 
 
 def _turn_sentence(turn: "Turn", significant: dict[int, float], sizes: list[int], name: str) -> str:
@@ -80,12 +80,12 @@ def _turn_sentence(turn: "Turn", significant: dict[int, float], sizes: list[int]
         return (
             f"faster than the original {'below' if starts_ahead else 'above'} {name} {turn.place}"
         )
-    early = all(size in significant for size in sizes if size <= turn.before)
-    late = all(size in significant for size in sizes if size >= turn.after)
-    level = ["" if side else " or level with it" for side in (early, late)]
+    early_decided = all(size in significant for size in sizes if size <= turn.before)
+    late_decided = all(size in significant for size in sizes if size >= turn.after)
+    tie_texts = ["" if side else " or level with it" for side in (early_decided, late_decided)]
     first, last = ("faster", "slower") if starts_ahead else ("slower", "faster")
-    until = f"{first} than the original{level[0]} up to {name} {turn.before:,}"
-    return f"{until}, {last}{level[1]} from {turn.after:,} on"
+    until = f"{first} than the original{tie_texts[0]} up to {name} {turn.before:,}"
+    return f"{until}, {last}{tie_texts[1]} from {turn.after:,} on"
 
 
 def _is_original(curve: Curve) -> bool:

@@ -45,7 +45,7 @@ def decide(rows: Sequence[Row], config: ReportConfig) -> Decision:
         Answer(
             group,
             choose_mix(group, config.mix, config.targets, judged),
-            [choose(each, config.targets, judged, group.noise) for each in group.workloads],
+            [choose(workload, config.targets, judged, group.noise) for workload in group.workloads],
         )
         for group in groups
     ]

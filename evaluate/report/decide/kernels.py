@@ -82,8 +82,8 @@ def _kernel_sentence(kernels: Kernels, one: str, other: str, noise: Noise) -> st
     first, last = (one, other) if next(iter(significant.values())) > 1 else (other, one)
     scope = f" ({kernels.family})"
     if not changes:
-        level = "" if len(significant) == len(shared_points) else " or level with it"
-        return f"{kernels.checkpoint} runs faster on {first} than on {last}{level}{scope}"
+        tie_text = "" if len(significant) == len(shared_points) else " or level with it"
+        return f"{kernels.checkpoint} runs faster on {first} than on {last}{tie_text}{scope}"
     turn = changes[0]
     below, above = f"{first} up to batch {turn.before}", f"{last} from {turn.after} on"
     if turn.place:

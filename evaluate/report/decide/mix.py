@@ -100,12 +100,14 @@ def choose_mix(
     ratio = None
     if best is not reference:
         ratio = mixed(best.entries, reference.entries, shares, noise)
-    barred = [
+    not_served = [
         (mix_candidate, mix_candidate.reasons)
         for mix_candidate in mix_candidates
         if mix_candidate.reasons
     ]
-    barred += [(mix_candidate, [UNJUDGED]) for mix_candidate in served if mix_candidate not in pool]
+    not_served += [
+        (mix_candidate, [UNJUDGED]) for mix_candidate in served if mix_candidate not in pool
+    ]
     why = reasons_for(
         best.first_entry, [mix_candidate.first_entry for mix_candidate in tied], best.quality, ratio
     )
@@ -120,7 +122,7 @@ def choose_mix(
             (mix_candidate.candidate for mix_candidate in pool if mix_candidate not in tied), ""
         ),
         changes=[
-            *changes(best.first_entry, _ratios_to(best, barred, shares, noise), best.quality),
+            *changes(best.first_entry, _ratios_to(best, not_served, shares, noise), best.quality),
             *_other_winners(best, pool, noise),
         ],
         refused=refused,
@@ -130,13 +132,13 @@ def choose_mix(
 
 def _ratios_to(
     best: MixCandidate,
-    barred: list[tuple[MixCandidate, list[str]]],
+    not_served: list[tuple[MixCandidate, list[str]]],
     shares: dict[str, float],
     noise: Noise,
 ) -> list[tuple[Refusal, Ratio]]:
     """The speed-up over the best of each candidate that may not be served, with the reasons."""
     ratios = []
-    for mix_candidate, reasons in barred:
+    for mix_candidate, reasons in not_served:
         ratio = mixed(mix_candidate.entries, best.entries, shares, noise)
         if ratio is not None:
             ratios.append((Refusal(mix_candidate.candidate, reasons), ratio))

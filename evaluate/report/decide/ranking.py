@@ -28,20 +28,20 @@ def rank_all(groups: list[ComparisonGroup], max_spread: float) -> None:
 def rank(workload: Workload, noise: Noise, max_spread: float) -> None:
     """Sorts a workload's entries by their median, fastest first. Statistical ties share a rank.
     An entry that cannot be ranked keeps its place without a rank."""
-    by = _ranked_by(workload)
-    workload.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
-    level: list[Entry] = []
+    value = _ranked_by(workload)
+    workload.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(value) or 0.0))
+    tied_entries: list[Entry] = []
     place = 0
     for entry in workload.entries:
         entry.rank, entry.tied = None, False
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        if level and all(tied_with(entry, faster, noise) for faster in level):
-            level.append(entry)
-            entry.rank, entry.tied, level[0].tied = level[0].rank, True, True
+        if tied_entries and all(tied_with(entry, faster, noise) for faster in tied_entries):
+            tied_entries.append(entry)
+            entry.rank, entry.tied, tied_entries[0].tied = tied_entries[0].rank, True, True
         else:
-            level, entry.rank = [entry], place
+            tied_entries, entry.rank = [entry], place
 
 
 def is_ranked(entry: Entry, max_spread: float) -> bool:

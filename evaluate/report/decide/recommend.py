@@ -105,19 +105,23 @@ def choose(
     ranked = [entry for entry in workload.entries if entry.rank is not None]
     judged = {entry.candidate: qualities.of(entry) for entry in ranked}
     reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
-    fit = [entry for entry in ranked if not reasons[entry.candidate]]
+    meeting_targets = [entry for entry in ranked if not reasons[entry.candidate]]
     refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
     without_original = no_original(workload)
-    if without_original or not fit:
+    if without_original or not meeting_targets:
         why = without_original or "no candidate meets the targets"
         return Choice(workload.name, None, why=why, refused=refused)
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
-    pool = [e for e in fit if may_be_headline(e, judged[e.candidate], some_judged, targets)]
+    pool = [
+        e for e in meeting_targets if may_be_headline(e, judged[e.candidate], some_judged, targets)
+    ]
     if not pool:
-        return Choice(workload.name, None, why=no_headline(fit[0].candidate), refused=refused)
+        return Choice(
+            workload.name, None, why=no_headline(meeting_targets[0].candidate), refused=refused
+        )
     tied = unbeaten(pool, lambda entry, faster: tied_with(entry, faster, noise))
     best = min(tied, key=lambda entry: preference(entry, judged[entry.candidate]))
-    unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in fit if e not in pool]
+    unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in meeting_targets if e not in pool]
     faster = [
         (refusal, ratio)
         for refusal in [*refused, *unjudged]
@@ -176,10 +180,10 @@ def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float,
 
 
 def reasons_for(
-    best: Entry, level: list[Entry], quality: Quality | None, ratio: Ratio | None
+    best: Entry, tied_entries: list[Entry], quality: Quality | None, ratio: Ratio | None
 ) -> str:
     if best.checkpoint == ORIGINAL:
-        if len(level) > 1:
+        if len(tied_entries) > 1:
             return "no candidate is significantly faster, and the original loses no quality"
         return "no candidate that meets the targets is faster"
     return speed_text(ratio) + quality_text(quality)

@@ -34,15 +34,15 @@ def speed_table(rows: list[Row], max_spread: float) -> Table:
     )
     all_cells = cells(rows)
     noise = noise_of([by_workload(all_cells)])
-    before = ""
+    previous_measure = ""
     for cell in all_cells:
-        if before and before != cell.measure:
+        if previous_measure and previous_measure != cell.measure:
             table.add_section()
         table.add_row(
-            cell.measure if before != cell.measure else "",
+            cell.measure if previous_measure != cell.measure else "",
             *_line(cell, all_cells, noise, max_spread),
         )
-        before = cell.measure
+        previous_measure = cell.measure
     return table
 
 
