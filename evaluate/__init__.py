@@ -1,4 +1,4 @@
-"""Measures checkpoints beside the original, through the engine that will serve them."""
+"""Measures checkpoints and the original, in the engine that will serve them."""
 
 import sys
 from pathlib import Path

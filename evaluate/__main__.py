@@ -1,4 +1,4 @@
-"""`python -m evaluate scenario=NAME`: measure the checkpoints of a model beside the original."""
+"""`python -m evaluate scenario=NAME`: measures a model's checkpoints and the original."""
 
 from conf.app import run
 from evaluate.command import COMMAND, main

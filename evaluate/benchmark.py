@@ -1,7 +1,7 @@
-"""`python -m evaluate.benchmark scenario=NAME`: our timed loop against plain `LLM.generate`.
+"""`python -m evaluate.benchmark scenario=NAME`: compares our timed loop with `LLM.generate`.
 
-One loaded engine, the two loops in turn on the same shapes: what timing every token costs. Takes
-the options of `python -m evaluate` and measures the original.
+Runs both loops in turn on the same shapes in one loaded engine, to show the cost of timing every
+token. Takes the options of `python -m evaluate` and measures the original.
 """
 
 import json
@@ -57,26 +57,30 @@ def _measure(config: EvaluateConfig, load: LoadRequest) -> dict[str, dict[str, f
 
     engine = VllmEngine(load)
     vocabulary = read_config(Path(load.folder))["vocab_size"]
-    found = {}
+    figures = {}
     for name, scenario in config.scenario.items():
         sampling = SamplingParams(
             temperature=0, max_tokens=scenario.output_tokens, ignore_eos=True, detokenize=False
         )
-        ours: list[float] = []
-        plain: list[float] = []
+        timed_loop: list[float] = []
+        plain_generate: list[float] = []
         for repeat in range(-1, config.repeats):
             tokens = prompts(scenario, name, 2 * repeat, vocabulary)
             values = batch_values(engine.run_requests(tokens, scenario))
-            ours.append(values.latency_s or 0.0)
+            timed_loop.append(values.latency_s or 0.0)
             tokens = prompts(scenario, name, 2 * repeat + 1, vocabulary)
             start = time.perf_counter()
             engine.llm.generate(
                 [{"prompt_token_ids": prompt} for prompt in tokens], sampling, use_tqdm=False
             )
-            plain.append(time.perf_counter() - start)
-        middle = [statistics.median(times[1:]) for times in (ours, plain)]
-        found[name] = {"ours_s": middle[0], "plain_s": middle[1], "ratio": middle[0] / middle[1]}
-    return found
+            plain_generate.append(time.perf_counter() - start)
+        medians = [statistics.median(times[1:]) for times in (timed_loop, plain_generate)]
+        figures[name] = {
+            "ours_s": medians[0],
+            "plain_s": medians[1],
+            "ratio": medians[0] / medians[1],
+        }
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command `evaluate`: measure, write the report, and say what failed."""
+"""The command `evaluate`: measures, writes the report, and raises the failures."""
 
 import signal
 import sys
@@ -29,11 +29,11 @@ COMMAND = Command(
 
 
 class Terminated(BaseException):
-    """SIGTERM came. No Exception, so that nobody takes it for a failure of what is measured."""
+    """SIGTERM was received. A BaseException, so that it is not recorded as a failed measurement."""
 
 
 def main(config: EvaluateConfig) -> "Measured":
-    """What was measured: as a number, a sweeper can minimize it."""
+    """Runs the evaluation. The result converts to a number that a sweeper can minimize."""
     from evaluate.results.lock import only_writer
 
     with _ended_by_sigterm(config.results), only_writer(Path(config.results)):
@@ -42,33 +42,33 @@ def main(config: EvaluateConfig) -> "Measured":
 
 @contextmanager
 def _ended_by_sigterm(results: str) -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: processes that it started are ended, too."""
+    """Makes SIGTERM end the command as Ctrl-C does, including the processes that it started."""
 
     def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough
+        signal.signal(number, signal.SIG_IGN)  # ignore further signals
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous_handler = signal.signal(signal.SIGTERM, end)
     try:
         yield
     except Terminated:
         say(f"ended by SIGTERM; {results} keeps what was measured, the same command goes on")
         sys.exit(TERMINATED)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _measure_and_report(config: EvaluateConfig) -> "Measured":
     from evaluate.report.at_end import report_at_end
     from evaluate.report.show.cpu_note import explain_slower_on_cpu
 
-    before = _size(config)
+    size_before = _size(config)
     failure: QuantlineError | None = None
     measured = None
     try:
         measured = _measure(config)
     except QuantlineError as error:
-        if error.exit_code != GATE_FAILED and _size(config) == before:
+        if error.exit_code != GATE_FAILED and _size(config) == size_before:
             raise  # nothing was measured
         failure = error
     no_report = report_at_end(config)

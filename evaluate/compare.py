@@ -1,7 +1,8 @@
 """`python -m evaluate.compare results=[A,B]`: faster, slower, or no significant difference.
 
-Two files of results, cell by cell; or two checkpoints of the results given. By an interval on the
-ratio of their latencies, never by bare means; and with what else differs between two files.
+Compares two results files cell by cell, or two checkpoints within the given results. The verdict
+uses a confidence interval of the ratio of latencies, never bare means. For two files, it also
+prints how their environments differ.
 """
 
 from collections import Counter
@@ -17,7 +18,13 @@ from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
 from evaluate.results.cells import Cell, by_workload, cells
 from evaluate.results.merging import merged_rows
-from evaluate.results.restart_noise import Noise, are_apart, cell_ratio, machine_of, noise_of
+from evaluate.results.restart_noise import (
+    Noise,
+    cell_ratio,
+    machine_of,
+    noise_of,
+    ran_on_two_machines,
+)
 from evaluate.results.rows import Row
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
@@ -42,26 +49,26 @@ def main(config: CompareConfig) -> None:
     files = [Path(entry).expanduser() for entry in config.results]
     faults: list[str] = []
     if config.checkpoints is not None:
-        found = [_cells(files, faults)]
-        pairs = _two_checkpoints(found[0], *config.checkpoints)
+        cell_lists = [_cells(files, faults)]
+        pairs = _two_checkpoints(cell_lists[0], *config.checkpoints)
         titles = list(config.checkpoints)
     else:
-        found = [_cells([path], faults) for path in files]
-        pairs = _two_files(found[0], found[1])
-        titles = _short(files)
+        cell_lists = [_cells([path], faults) for path in files]
+        pairs = _two_files(cell_lists[0], cell_lists[1])
+        titles = _distinct_names(files)
     if not pairs:
-        labels = dict.fromkeys(cell.label for part in found for cell in part)
+        labels = dict.fromkeys(cell.label for cell_list in cell_lists for cell in cell_list)
         for name in config.checkpoints or []:
             if name not in labels:
                 raise unknown(f"checkpoints={name}", name, labels)
-        known = ", ".join(labels) or "none"
-        raise bad_input(f"{' and '.join(titles)} have no load in common; there are: {known}")
+        labels_text = ", ".join(labels) or "none"
+        raise bad_input(f"{' and '.join(titles)} have no load in common; there are: {labels_text}")
     known_values = {name for pair in pairs for cell in pair for name in cell.names}
     if config.value not in known_values:
         raise unknown(f"value={config.value}", config.value, known_values)
-    first = [] if config.checkpoints else ["checkpoint"]
-    table = Table("scenario", *first, *titles, "times as fast", "95 % interval", "verdict")
-    noise = noise_of([by_workload(part) for part in found], config.value)
+    label_column = [] if config.checkpoints else ["checkpoint"]
+    table = Table("scenario", *label_column, *titles, "times as fast", "95 % interval", "verdict")
+    noise = noise_of([by_workload(cell_list) for cell_list in cell_lists], config.value)
     noise.pairs = Counter(one.workload_name for one, _ in pairs)
     for one, other in pairs:
         table.add_row(*_line(one, other, config, noise))
@@ -71,43 +78,43 @@ def main(config: CompareConfig) -> None:
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
     say(str(noise))
-    if any(are_apart(*pair) for pair in pairs) and not noise.machines.members:
+    if any(ran_on_two_machines(*pair) for pair in pairs) and not noise.machines.members:
         say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
 
 
 def _cells(files: list[Path], faults: list[str]) -> list[Cell]:
-    """What can be compared; lines that cannot be read are added to the faults."""
-    rows, unread, notes = merged_rows(files)
-    faults += unread
-    for words in (*unread, *notes):
-        say(words)
-    found = cells(rows)
-    if not found:
+    """The cells of the files. Lines that cannot be read are added to the faults."""
+    rows, read_faults, notes = merged_rows(files)
+    faults += read_faults
+    for line in (*read_faults, *notes):
+        say(line)
+    file_cells = cells(rows)
+    if not file_cells:
         names = ", ".join(map(str, files))
         raise bad_input(f"results={names}: there are no timed runs in it")
-    return found
+    return file_cells
 
 
-def _two_files(ones: list[Cell], others: list[Cell]) -> list[tuple[Cell, Cell]]:
-    """Cells of the same checkpoint under the same load; where a file has several of them, those
-    that ran with the same options."""
-    pairs, single = [], []
-    for one in ones:
-        matching = [other for other in others if _same_workload(one, other)]
-        alike = [other for other in ones if _same_workload(one, other)]
-        if len(matching) > 1 or len(alike) > 1:
+def _two_files(first_cells: list[Cell], second_cells: list[Cell]) -> list[tuple[Cell, Cell]]:
+    """Pairs of cells of the same checkpoint under the same workload. If a file has several of
+    them, their options must be equal, too."""
+    pairs, unmatched = [], []
+    for one in first_cells:
+        matching = [other for other in second_cells if _has_same_workload(one, other)]
+        same_workload = [other for other in first_cells if _has_same_workload(one, other)]
+        if len(matching) > 1 or len(same_workload) > 1:
             matching = [other for other in matching if _has_same_options(one, other)]
         if not matching:
-            single.append(f"{one.label} in {one.measure}")
+            unmatched.append(f"{one.label} in {one.measure}")
         pairs += [(one, other) for other in matching[:1]]
-    if single:
-        say(f"in the first file only, or under another load in the second: {listed(single)}")
+    if unmatched:
+        say(f"in the first file only, or under another load in the second: {listed(unmatched)}")
     return pairs
 
 
-def _same_workload(one: Cell, other: Cell) -> bool:
+def _has_same_workload(one: Cell, other: Cell) -> bool:
     return one.checkpoint == other.checkpoint and one.workload_name == other.workload_name
 
 
@@ -117,30 +124,32 @@ def _has_same_options(one: Cell, other: Cell) -> bool:
     return options[0] == options[1]
 
 
-def _short(files: list[Path]) -> list[str]:
-    """The parts of two paths that tell them apart."""
-    parts = [list(path.parts) for path in files]
+def _distinct_names(files: list[Path]) -> list[str]:
+    """Two paths without their common beginning and end."""
+    path_parts = [list(path.parts) for path in files]
     for end in (0, -1):
-        while len(parts[0]) > 1 < len(parts[1]) and parts[0][end] == parts[1][end]:
-            for part in parts:
-                part.pop(end)
-    return [str(Path(*part)) for part in parts]
+        while (
+            len(path_parts[0]) > 1 < len(path_parts[1]) and path_parts[0][end] == path_parts[1][end]
+        ):
+            for names in path_parts:
+                names.pop(end)
+    return [str(Path(*names)) for names in path_parts]
 
 
 def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
-    """Of what runs depend on beside the checkpoint and the load, in the order of the runs."""
-    said: dict[str, None] = {}
+    """The facts in which the runs of pairs differ, except checkpoint and workload."""
+    differences: dict[str, None] = {}
     for one, other in pairs:
         facts = [_facts(cell.row) for cell in (one, other)]
         for name in dict.fromkeys([*facts[0], *facts[1]]):
             values = [fact.get(name, "none") for fact in facts]
             if values[0] != values[1]:
-                said[f"{name}: {values[0]} and {values[1]}"] = None
-    return list(said)
+                differences[f"{name}: {values[0]} and {values[1]}"] = None
+    return list(differences)
 
 
 def _facts(row: Row) -> dict[str, str]:
-    """What a run depends on beside the checkpoint and the workload, in words."""
+    """The facts that a run depends on, except the checkpoint and the workload."""
     facts = row.environment.facts(*COMPARED)
     if machine := machine_of(row):
         facts["machine"] = machine
@@ -149,29 +158,29 @@ def _facts(row: Row) -> dict[str, str]:
     return facts
 
 
-def _two_checkpoints(found: list[Cell], first: str, second: str) -> list[tuple[Cell, Cell]]:
+def _two_checkpoints(all_cells: list[Cell], first: str, second: str) -> list[tuple[Cell, Cell]]:
     return [
         (one, other)
-        for one in found
-        for other in found
+        for one in all_cells
+        for other in all_cells
         if (one.label, other.label) == (first, second) and one.workload_name == other.workload_name
     ]
 
 
 def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
     figures = [cell.summary(config.value) for cell in (one, other)]
-    shown = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
+    medians = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
     ratio = cell_ratio(other, one, noise, one.workload_name, config.value)
     ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
     return [
         one.measure,
         *([] if config.checkpoints else [one.label]),
-        *shown,
-        *_words(ratio, ranked),
+        *medians,
+        *_verdict_columns(ratio, ranked),
     ]
 
 
-def _words(ratio: Ratio | None, ranked: bool) -> list[str]:
+def _verdict_columns(ratio: Ratio | None, ranked: bool) -> list[str]:
     if ratio is None:
         return ["", "", "unknown: fewer than two valid runs, or values of 0"]
     interval = f"{ratio.low:.3f} to {ratio.high:.3f}"

@@ -1,4 +1,4 @@
-"""`python -m evaluate.limits`: what this machine reads and multiplies in a second."""
+"""`python -m evaluate.limits`: measures this machine's bandwidth and matrix product rates."""
 
 import json
 import sys

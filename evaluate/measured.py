@@ -1,4 +1,4 @@
-"""What an evaluation measured, in one object: for a program that calls it, or a sweeper."""
+"""The result of an evaluation as one object, for a calling program or a sweeper."""
 
 import math
 import statistics
@@ -20,9 +20,9 @@ class Median:
 
 @dataclass(frozen=True)
 class Measured:
-    """The median latencies of all that was measured; of an open loop, those of a request. As a
-    number it is their geometric mean in seconds: smaller is faster, and no scenario outweighs
-    another by its length. NaN where nothing was timed."""
+    """The median latencies of all cells; for an open loop, the latency of a request. As a number
+    it is their geometric mean in seconds: smaller is faster, and each scenario has the same
+    weight. NaN if nothing was timed."""
 
     medians: list[Median]
 
@@ -33,7 +33,7 @@ class Measured:
 
 
 def measured_by(rows: list[Row]) -> Measured:
-    """The medians of the timed runs that count."""
+    """The medians of all cells with valid runs."""
     medians = []
     for cell in cells(rows):
         summary = cell.summary(cell.ranked_by)

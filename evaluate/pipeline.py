@@ -1,4 +1,4 @@
-"""The story of an evaluation: plan what is missing, run it in workers, record what they send."""
+"""The pipeline of an evaluation: plan the missing runs, run them in workers, record the events."""
 
 from contextlib import closing
 from functools import partial
@@ -32,22 +32,22 @@ from serve.checks import check, support_of
 
 
 def evaluate(config: EvaluateConfig) -> list[Row]:
-    """Measures everything that was asked for; one that fails does not stop the others. The rows of
-    all that was asked for, those that stood there already among them."""
+    """Measures all targets; one failure does not stop the others. Returns their rows, including
+    those of earlier evaluations."""
     recorder = Recorder(config, environment(config.gpu, config.engine))
-    found = targets(config)
+    all_targets = targets(config)
     limits = None
     if config.engine.url is None:
         limits = rates(resolve_gpu(config.gpu), gpus_of(config.engine.options))
-    plans = _planned(config, found, recorder)
-    together = turns_of(config, plans)
+    plans = _plan_targets(config, all_targets, recorder)
+    turn_groups = turns_of(config, plans)
     runs = sum(plan.runs for plan in plans)
     table = partial(speed_table, max_spread=config.max_spread)
     originals = [plan.view for plan in plans if plan.name == ORIGINAL]
-    with ProgressDisplay(runs, len(together), table) as display:
+    with ProgressDisplay(runs, len(turn_groups), table) as display:
         display.rows = list(recorder.rows)
         events = EventRecorder(recorder, display, limits, next(iter(originals), None))
-        for turns in together:
+        for turns in turn_groups:
             _measure(config, turns, events)
         for plan in plans:
             if plan.accuracy.kind != "none" and plan.has_view:
@@ -60,29 +60,31 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     return recorder.rows
 
 
-def _planned(config: EvaluateConfig, found: list[Target], recorder: Recorder) -> list[Plan]:
-    """The plan of every target that can be measured; why others cannot is recorded."""
-    original = next((target.folder for target in found if target.folder is not None), Path())
+def _plan_targets(
+    config: EvaluateConfig, all_targets: list[Target], recorder: Recorder
+) -> list[Plan]:
+    """The plan of every target that can be measured. The failures of others are recorded."""
+    original = next((target.folder for target in all_targets if target.folder is not None), Path())
     planner = Planner(config, recorder.environment, recorder.before)
     plans = []
-    for target in found:
+    for target in all_targets:
         try:
-            folder = _checked(target, original, config)
+            folder = _checked_folder(target, original, config)
             plan = planner.plan(inspect(target, folder))
             _record_skipped(plan, recorder)
         except Exception as error:
             recorder.fail(target.name, "", "", error)
             continue
         plans.append(plan)
-        recorder.rows += plan.known
+        recorder.rows += plan.recorded
     if recorder.rows:
         count = len(recorder.rows)
         say(f"{recorder.path}: {count} runs stand there already (force=true measures them again)")
     return plans
 
 
-def _checked(target: Target, original: Path, config: EvaluateConfig) -> Path:
-    """The target's folder, once it is known that an engine here can load it."""
+def _checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Path:
+    """The target's folder. Raises if no engine on this machine can load it."""
     if target.problem is not None:
         raise target.problem
     assert target.folder is not None
@@ -104,7 +106,7 @@ def _record_skipped(plan: Plan, recorder: Recorder) -> None:
 
 
 def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -> None:
-    """Loads the engines of these turns at once, and measures one at a time when all are loaded."""
+    """Loads the engines of these turns together, then measures one at a time."""
     with Group(config, turns, events.recorder.path) as group:
         for place, turn in enumerate(turns):
             with events.guarded(turn.plan):
@@ -116,7 +118,7 @@ def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -
 
 
 def _show(recorder: Recorder) -> None:
-    """The tables of what was measured, and what engines disagree about."""
+    """Prints the result tables, and the checkpoints on which engines disagree."""
     screen = Console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     judged = [accuracy_table(recorder.rows), worst_table(recorder.rows)]

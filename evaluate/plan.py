@@ -1,4 +1,4 @@
-"""What an evaluation has to measure: of each target, what its results do not hold yet."""
+"""Plans an evaluation: for each target, the measurements that the results do not have yet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ DTYPE_BYTES = {"float32": 4, "float": 4}
 
 @dataclass(frozen=True)
 class Inspected:
-    """A target that can be loaded, as its files describe it."""
+    """A loadable target, with the facts from its files."""
 
     target: Target
     folder: Path
@@ -41,12 +41,12 @@ class Inspected:
     """Its config.json."""
     sha256: str
     is_pruned: bool | None
-    """None where nothing tells."""
+    """None if it is not known."""
     tensors: dict[str, Tensor]
 
 
 def inspect(target: Target, folder: Path) -> Inspected:
-    """Reads what planning needs to know of a target."""
+    """Reads the facts of a target that planning needs."""
     config = read_config(folder)
     pruned = config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder)
     return Inspected(target, folder, config, checkpoint_hash(folder), pruned, tensors(folder))
@@ -54,38 +54,38 @@ def inspect(target: Target, folder: Path) -> Inspected:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is still to be measured on one target."""
+    """The missing measurements of one target."""
 
     target: Target
     folder: Path
     vocabulary: int
     work: Cost | None
-    """What it makes the hardware do; unknown for a mixture of experts."""
+    """Its bytes and operations; None for a mixture of experts."""
     scenarios: dict[str, ScenarioConfig]
-    """Those that the model's context holds."""
+    """The scenarios that fit into the model's context."""
     skipped: dict[str, str]
-    """The others, and why."""
+    """The other scenarios, with the reason."""
     repeats: list[dict[str, list[int]]]
-    """The repeats that are missing, by start and scenario."""
+    """The missing repeats, by start and scenario."""
     accuracy: AccuracyConfig
     keys: dict[str, str]
-    """The key of each scenario's rows, and of the accuracy's."""
+    """The key of the rows, by scenario and for the accuracy."""
     environment: Environment
-    """Of its rows."""
+    """The environment of its rows."""
     view: Path
-    """Where its view of the accuracy's text goes."""
+    """The file for its view of the accuracy text."""
     has_view: bool
-    """Whether an earlier evaluation left that view."""
-    known: list[Row]
-    """The runs that the results hold already."""
+    """Whether that view exists from an earlier evaluation."""
+    recorded: list[Row]
+    """The runs that the results have already."""
     judged: AccuracyRow | None
-    """Its accuracy, where it is one of them."""
+    """Its accuracy row, if the results have one already."""
     context: int
     """Longest context that the engine is started with."""
     options: dict[str, Any]
-    """The engine's options, as asked for and as side_by_side needs them."""
+    """The engine's options: the user's, and those that side_by_side needs."""
     held_gib: float
-    """What it holds of each GPU, about, where engines stand side by side."""
+    """Approximate memory that it needs on each GPU, for engines that are loaded together."""
 
     @property
     def name(self) -> str:
@@ -93,9 +93,10 @@ class Plan:
 
     @property
     def judges(self) -> bool:
-        """Whether an engine has to read the text; the original's view serves others, too."""
-        wanted = self.judged is None or self.name == ORIGINAL
-        return self.accuracy.kind != "none" and wanted and not self.has_view
+        """Whether an engine has to read the text. Other checkpoints need the original's view,
+        too."""
+        needs_view = self.judged is None or self.name == ORIGINAL
+        return self.accuracy.kind != "none" and needs_view and not self.has_view
 
     def timed_runs(self, start: int) -> int:
         return sum(len(missing) for missing in self.repeats[start].values())
@@ -108,15 +109,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans each target by the same options, environment and results. Nothing is started, written
-    or said here."""
+    """Plans each target by the same options, environment and results. Starts, writes and prints
+    nothing."""
 
     config: EvaluateConfig
     environment: Environment
     before: list[Row]
-    """All rows of the file of results."""
-    is_kept: Callable[[Path], bool] = Path.is_file
-    """Whether a view of a text is there."""
+    """All rows of the results file."""
+    is_view_stored: Callable[[Path], bool] = Path.is_file
+    """Whether the file of a view exists."""
 
     def plan(self, inspected: Inspected) -> Plan:
         config, target = inspected.config, inspected.target
@@ -129,16 +130,20 @@ class Planner:
         environment = self._environment(inspected)
         timed = self._timed_environment(environment, context, options)
         keys = self._keys(inspected, environment, timed)
-        known = self._known(keys, target.name)
+        recorded = self._recorded_rows(keys, target.name)
         skipped = {
             name: f"{scenario.tokens} tokens are more than the model's {longest}"
             for name, scenario in self.config.scenario.items()
             if scenario.tokens > longest
         }
-        scenarios = {n: case for n, case in self.config.scenario.items() if n not in skipped}
+        scenarios = {
+            name: scenario for name, scenario in self.config.scenario.items() if name not in skipped
+        }
         view = view_path(keys.get(self.config.accuracy.kind, ""))
         kind = self.config.accuracy.kind
-        accuracies = [row for row in known if isinstance(row, AccuracyRow) and row.measure == kind]
+        accuracies = [
+            row for row in recorded if isinstance(row, AccuracyRow) and row.measure == kind
+        ]
         cache = str(self.environment.engine_options.get("kv_cache_dtype", "auto"))
         return Plan(
             target=target,
@@ -150,50 +155,52 @@ class Planner:
             scenarios=scenarios,
             skipped=skipped,
             repeats=[
-                {name: self._missing(name, start, known) for name in scenarios}
+                {name: self._missing(name, start, recorded) for name in scenarios}
                 for start in range(self.config.starts)
             ],
             accuracy=self.config.accuracy,
             keys=keys,
             environment=timed,
             view=view,
-            has_view=self.is_kept(view),
-            known=known,
+            has_view=self.is_view_stored(view),
+            recorded=recorded,
             judged=accuracies[-1] if accuracies else None,
             context=context,
             options=options,
             held_gib=self._held_gib(inspected.tensors, options),
         )
 
-    def _missing(self, scenario: str, start: int, known: list[Row]) -> list[int]:
-        """The repeats of one start that no row stands for."""
-        done = {(row.start, row.repeat) for row in known if row.measure == scenario}
+    def _missing(self, scenario: str, start: int, recorded: list[Row]) -> list[int]:
+        """The repeats of one start that have no row."""
+        done = {(row.start, row.repeat) for row in recorded if row.measure == scenario}
         return [number for number in range(self.config.repeats) if (start, number) not in done]
 
-    def _known(self, keys: dict[str, str], checkpoint: str) -> list[Row]:
-        """The runs that count already, the last of each start and repeat."""
+    def _recorded_rows(self, keys: dict[str, str], checkpoint: str) -> list[Row]:
+        """The valid runs of earlier evaluations: the last of each start and repeat."""
         if self.config.force:
             return []
         names = {value: name for name, value in keys.items()}
         last: dict[tuple[str, int, int], Row] = {}
         for row in current(self.before):
             same = names.get(row.key) == row.measure and row.checkpoint == checkpoint
-            wanted = row.repeat < self.config.repeats and row.start < self.config.starts
-            counts = row.kind == "accuracy" or wanted
-            if row.kind in ("speed", "accuracy") and same and counts and not row.invalid:
+            is_requested = row.repeat < self.config.repeats and row.start < self.config.starts
+            may_count = row.kind == "accuracy" or is_requested
+            if row.kind in ("speed", "accuracy") and same and may_count and not row.invalid:
                 last[row.measure, row.start, row.repeat] = row
         return list(last.values())
 
     def _keys(
         self, inspected: Inspected, environment: Environment, timed: Environment
     ) -> dict[str, str]:
-        def key_of(name: str, where: Environment, settings: Any) -> str:
-            return cell_key(where, (inspected.target.name, name), inspected.sha256, settings)
+        def key_of(name: str, environment: Environment, settings: Any) -> str:
+            return cell_key(environment, (inspected.target.name, name), inspected.sha256, settings)
 
-        keys = {name: key_of(name, timed, case) for name, case in self.config.scenario.items()}
+        keys = {
+            name: key_of(name, timed, scenario) for name, scenario in self.config.scenario.items()
+        }
         accuracy = self.config.accuracy
         if accuracy.kind != "none":
-            # How much is enough changes nothing of what is measured.
+            # min_recovery does not change the measurement.
             settings = replace(accuracy, min_recovery=None)
             keys[accuracy.kind] = key_of(accuracy.kind, environment, settings)
         return keys
@@ -212,37 +219,45 @@ class Planner:
     def _timed_environment(
         self, environment: Environment, context: int, options: dict[str, Any]
     ) -> Environment:
-        """With the options that only the speed depends on."""
-        if self.config.engine.kind == "transformers":  # whose cache grows as it goes
+        """The environment with the options that only affect speed."""
+        if self.config.engine.kind == "transformers":  # its KV cache grows on demand
             return environment
-        stated = {"max_model_len": context} | environment.engine_options
+        engine_options = {"max_model_len": context} | environment.engine_options
         if self.config.side_by_side > 1:
-            stated |= options
-        return environment.with_fields(engine_options=stated)
+            engine_options |= options
+        return environment.with_fields(engine_options=engine_options)
 
     def _options(self, config: dict[str, Any], context: int) -> dict[str, Any]:
-        given = self.config.engine.options
+        options = self.config.engine.options
         if self.config.engine.kind == "transformers" or self.config.side_by_side == 1:
-            return given
-        return engine_options(given, self._cache_bytes(config, context))
+            return options
+        return engine_options(options, self._cache_bytes(config, context))
 
     def _cache_bytes(self, config: dict[str, Any], context: int) -> int:
-        """What the loads need of the KV cache on each GPU, at full width for every checkpoint, so
-        that all have the same options."""
+        """Bytes of KV cache that the workloads need on each GPU. Computed at full width for every
+        checkpoint, so that all have the same options."""
         at_once = int(self.config.engine.options.get(AT_ONCE, MOST_AT_ONCE))
-        fitting = [case for case in self.config.scenario.values() if case.tokens <= context]
+        fitting = [
+            scenario for scenario in self.config.scenario.values() if scenario.tokens <= context
+        ]
         tokens = cache_tokens(fitting, context, at_once)
         return -(-tokens * kv_values_per_token(config) * self._width // self._shards)
 
     def _held_gib(self, stored: dict[str, Tensor], options: dict[str, Any]) -> float:
-        held = sum(tensor.held_bytes(self._width) for tensor in stored.values()) / self._shards
+        held_bytes = (
+            sum(tensor.held_bytes(self._width) for tensor in stored.values()) / self._shards
+        )
         reserved = options.get(CACHE, 0)
-        held += reserved if isinstance(reserved, int) else 0
-        return held / 2**30 + WORKING_GIB
+        held_bytes += reserved if isinstance(reserved, int) else 0
+        return held_bytes / 2**30 + WORKING_GIB
 
     def _context(self, longest: int) -> int:
-        """The context that the engine is started with: what the longest fitting load needs."""
-        lengths = [case.tokens for case in self.config.scenario.values() if case.tokens <= longest]
+        """The context length of the engine: that of the longest workload that fits."""
+        lengths = [
+            scenario.tokens
+            for scenario in self.config.scenario.values()
+            if scenario.tokens <= longest
+        ]
         accuracy = self.config.accuracy
         if accuracy.kind != "none":
             lengths.append(accuracy.window + accuracy.continued_tokens)

@@ -1,4 +1,4 @@
-"""Records what workers send: each event becomes a row, a failure, or a line on the screen."""
+"""Records the events of workers: each becomes a row, a failure, or a line on the screen."""
 
 import math
 from collections.abc import Iterator
@@ -37,25 +37,25 @@ NOT_LOADED = EngineLoaded()
 
 @dataclass
 class EventRecorder:
-    """Where events go: the results, and the screen."""
+    """Records events in the results and shows them on the screen."""
 
     recorder: Recorder
     display: ProgressDisplay
     rates: Rates | None
-    """Of this machine; none for a server elsewhere."""
+    """The rates of this machine; None for a remote server."""
     original_view: Path | None
-    """The original's view of the text, with which others are compared."""
+    """The original's view of the text, which others are compared with."""
 
     @contextmanager
     def guarded(self, plan: Plan) -> Iterator[None]:
-        """A target that fails is noted, and does not stop the others."""
+        """Records the failure of a target, so that it does not stop the others."""
         try:
             yield
         except Exception as error:
             self.recorder.fail(plan.name, "", "", error)
 
     def record_events(self, turn: Turn, events: Iterator[Event]) -> None:
-        """Records all that one worker sends."""
+        """Records all events of one worker."""
         plan, loaded = turn.plan, NOT_LOADED
         for event in events:
             match event:
@@ -80,9 +80,9 @@ class EventRecorder:
                     self.display.note(f"{plan.name}: {event.measure} failed: {reason}")
 
     def speed_row(self, turn: Turn, loaded: EngineLoaded, event: RunMeasured) -> Row | None:
-        """The row of one run: what the worker sent, what the plan knows, and the limit."""
+        """Records the row of one run, from the worker's event, the plan and the limit."""
         plan, scenario = turn.plan, turn.plan.scenarios[event.measure]
-        values, strange = finite(event.values)
+        values, not_finite = finite(event.values)
         memory = dict(loaded.memory)
         if event.peak_memory_gib:
             memory["peak_gib"] = event.peak_memory_gib
@@ -105,15 +105,15 @@ class EventRecorder:
             memory=memory,
             kernels=loaded.kernels,
             limit=self._limit(plan, scenario, values),
-            invalid=[*event.invalid, *loaded.faults, *strange],
+            invalid=[*event.invalid, *loaded.faults, *not_finite],
             environment=plan.environment,
         )
 
     def _limit(
         self, plan: Plan, scenario: ScenarioConfig, values: dict[str, float]
     ) -> Limit | None:
-        """How near the run came to the hardware's limit; none for values that no row may hold,
-        which the recorder refuses."""
+        """The share of the hardware's limit that the run reached. None for values that are not
+        valid in a row; the recorder refuses those."""
         if scenario.is_sustained or self.rates is None or plan.work is None:
             return Limit()
         try:
@@ -122,7 +122,7 @@ class EventRecorder:
             return None
 
     def judge(self, plan: Plan, loaded: EngineLoaded = NOT_LOADED) -> None:
-        """The row of an accuracy, from the view that was written or stood there already."""
+        """Records the accuracy row, from the view that was just written or existed before."""
         if plan.judged is not None:
             return
         original = None if plan.name == ORIGINAL else self.original_view or Path()
@@ -147,7 +147,7 @@ class EventRecorder:
             self.recorder.fail(plan.name, plan.accuracy.kind, key, failed)
 
     def hold_to_gate(self, plan: Plan) -> None:
-        """An accuracy that stood there already is held to today's gate, too."""
+        """Applies the gate to an accuracy that was recorded earlier, too."""
         failed = gate(plan.judged.values, plan.accuracy) if plan.judged else None
         if failed is not None:
             self.recorder.note(plan.name, plan.accuracy.kind, failed)
@@ -171,7 +171,7 @@ class EventRecorder:
 
 
 def finite(values: dict[str, float]) -> tuple[dict[str, float], list[str]]:
-    """The values that are numbers, and a complaint about those that are none."""
-    strange = [name for name, value in values.items() if not math.isfinite(value)]
-    kept = {name: value for name, value in values.items() if name not in strange}
-    return kept, [f"{name} is no number" for name in strange]
+    """The finite values, and a message for each NaN or infinite one."""
+    not_finite = [name for name, value in values.items() if not math.isfinite(value)]
+    finite_values = {name: value for name, value in values.items() if name not in not_finite}
+    return finite_values, [f"{name} is no number" for name in not_finite]

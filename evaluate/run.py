@@ -1,4 +1,4 @@
-"""Runs what is planned: starts the workers of a group, and hands on what each of them sends."""
+"""Runs the plans: starts the workers of a group, and yields their events."""
 
 import os
 from collections.abc import Callable, Generator
@@ -20,30 +20,30 @@ from serve.engine.launch import environment
 
 @dataclass(frozen=True)
 class Turn:
-    """One start of an engine, to measure what its plan lacks of that start."""
+    """One start of an engine, which measures the plan's missing runs of that start."""
 
     plan: Plan
     start: int
 
 
 def turns_of(config: EvaluateConfig, plans: list[Plan]) -> list[list[Turn]]:
-    """The starts that have something to measure, grouped by which engines are loaded together."""
+    """The starts that have missing runs, grouped into engines that are loaded together."""
     turns = [
         Turn(plan, number)
         for number in range(config.starts)
         for plan in plans
         if _has_work(config, plan, number)
     ]
-    together = groups(turns, config.side_by_side, lambda turn: turn.plan.held_gib, room_gib())
-    most = max(map(len, together), default=0)
-    if 0 < most < min(config.side_by_side, len(turns)):
-        fitting = "engines fit on the GPU at once" if most > 1 else "engine fits on the GPU"
-        say(f"side_by_side={config.side_by_side}: {most} {fitting}")
-    return together
+    turn_groups = groups(turns, config.side_by_side, lambda turn: turn.plan.held_gib, room_gib())
+    largest = max(map(len, turn_groups), default=0)
+    if 0 < largest < min(config.side_by_side, len(turns)):
+        fitting = "engines fit on the GPU at once" if largest > 1 else "engine fits on the GPU"
+        say(f"side_by_side={config.side_by_side}: {largest} {fitting}")
+    return turn_groups
 
 
 def _has_work(config: EvaluateConfig, plan: Plan, number: int) -> bool:
-    """Accuracy and profiles belong to the first start."""
+    """Whether the start has missing runs. Accuracy and profiles belong to the first start."""
     first = number == 0 and (plan.judges or config.profile)
     return bool(plan.timed_runs(number) or first)
 
@@ -66,25 +66,26 @@ class Group:
         self.stack.close()
 
     def load(self, place: int, loading: Callable[[str], None]) -> None:
-        """Starts the engine at a place of the group."""
+        """Starts the engine at this position of the group."""
         turn = self.turns[place]
         job = self._job(turn)
-        which = f", start {turn.start + 1} of {self.config.starts}"
-        which = which if self.config.starts > 1 else ""
-        loading(f"{turn.plan.name}: loading in {job.engine.kind}{which} (log in {job.log})")
+        start_name = f", start {turn.start + 1} of {self.config.starts}"
+        start_name = start_name if self.config.starts > 1 else ""
+        loading(f"{turn.plan.name}: loading in {job.engine.kind}{start_name} (log in {job.log})")
         worker = start(
             WORKER, job, Path(job.log), environment(job.engine.options) | variables(place)
         )
         self.workers[place] = self.stack.enter_context(closing(worker))
 
     def wait_until_loaded(self) -> None:
-        """Nothing is measured while a neighbour is still being loaded."""
+        """Waits for all engines, so that nothing is measured while another one is loading."""
         if len(self.turns) > 1:
             for worker in self.workers.values():
                 worker.wait_until(EngineLoaded)
 
     def measure(self, place: int) -> Generator[Event, None, None]:
-        """Lets the engine at a place measure, and yields its events; raises where it failed."""
+        """Starts the measurement of the engine at this position, and yields its events. Raises if
+        it failed."""
         with closing(self.workers[place]) as worker:
             worker.begin()
             yield from worker.events()
@@ -95,7 +96,7 @@ class Group:
         profiled = self.config.profile and is_first
         if profiled:
             traces.mkdir(parents=True, exist_ok=True)
-        which = "" if is_first else f"-start-{turn.start + 1}"
+        log_suffix = "" if is_first else f"-start-{turn.start + 1}"
         return Job(
             folder=str(plan.folder),
             engine=replace(self.config.engine, options=plan.options),
@@ -106,7 +107,7 @@ class Group:
             vocabulary=plan.vocabulary,
             dummy=plan.target.dummy,
             gpus=gpus_of(self.config.engine.options),
-            log=str(log_file(f"evaluate-{plan.name}{which}-{os.getpid()}")),
+            log=str(log_file(f"evaluate-{plan.name}{log_suffix}-{os.getpid()}")),
             view=str(plan.view),
             traces=str(traces.absolute()) if profiled else None,
             others=self.others,

@@ -1,8 +1,8 @@
-"""`python -m evaluate.simulation`: how often comparisons are wrong, on made data of known truth.
+"""`python -m evaluate.simulation`: how often comparisons are wrong, on simulated data.
 
-Draws runs with noise of several kinds for setups that do not differ, and counts the draws in which
+Draws runs with several kinds of noise for setups that do not differ, and counts the draws in which
 any two of them are called different: false verdicts. Then draws setups that do differ, and counts
-how often that is found. Prints Markdown tables; "before" treats repeats as independent runs.
+how often the difference is found. Prints Markdown tables; "before" treats repeats as independent.
 """
 
 import math
@@ -28,7 +28,7 @@ from evaluate.results.student import quantile
 from evaluate.results.summary import outliers
 
 DRAWS = 2000
-DRIFT = 0.003  # a run
+DRIFT = 0.003  # per run
 SHAPE = 0.8  # of the lognormal noise
 KINDS = ("normal", "lognormal", "drift", "autocorrelated 0.5", "autocorrelated 0.8")
 REPEATS = (2, 3, 5)
@@ -44,7 +44,7 @@ Method = Callable[[Draw], list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Case:
-    """Made data: how it is drawn."""
+    """The parameters of simulated data."""
 
     setups: int
     starts: int
@@ -53,68 +53,70 @@ class Case:
     run_noise: float = 0.01
     start_noise: float = 0.01
     faster: float = 0.0
-    """How much faster the second setup is, as 0.03."""
+    """How much faster the second setup is: 0.03 for 3 %."""
     outliers: bool = False
-    """Some runs take 10 % longer; the product sets them aside where it can."""
+    """Whether some runs take 10 % longer; they are excluded if they are recognized as outliers."""
 
 
-def draw(chance: random.Random, case: Case) -> Draw:
-    """Setups started in turns (A B A B), each start with its own shift, one noise over all runs.
-    Autocorrelation begins anew with each start."""
+def draw(generator: random.Random, case: Case) -> Draw:
+    """Draws setups that are started in turns (A B A B). Each start has its own shift; one noise
+    process covers all runs. Autocorrelation restarts with each start."""
     starts: list[list[Start]] = [[] for _ in range(case.setups)]
-    noise = _noise(chance, case)
+    noise = _noise(generator, case)
     place = 0
     for _ in range(case.starts):
         for setup in range(case.setups):
-            shift = chance.gauss(0, case.start_noise)
+            shift = generator.gauss(0, case.start_noise)
             shift -= math.log1p(case.faster) if setup == 1 else 0.0
             logs = [shift + next(noise) for _ in range(case.repeats)]
-            middle = place + (case.repeats - 1) / 2
-            strange = outliers([math.exp(value) for value in logs])
-            kept = tuple(value for at, value in enumerate(logs) if at not in strange)
-            starts[setup].append(Start(kept, middle))
+            mean_place = place + (case.repeats - 1) / 2
+            excluded = outliers([math.exp(value) for value in logs])
+            included = tuple(
+                value for position, value in enumerate(logs) if position not in excluded
+            )
+            starts[setup].append(Start(included, mean_place))
             place += case.repeats
-    return [Sample(tuple(found)) for found in starts]
+    return [Sample(tuple(setup_starts)) for setup_starts in starts]
 
 
-def _noise(chance: random.Random, case: Case) -> Iterator[float]:
+def _noise(generator: random.Random, case: Case) -> Iterator[float]:
     correlation = float(case.kind.rpartition(" ")[2]) if case.kind.startswith("auto") else 0.0
-    before = 0.0
+    previous = 0.0
     for place in range(case.setups * case.starts * case.repeats):
-        value = chance.gauss(0, 1)
+        value = generator.gauss(0, 1)
         if correlation and place % case.repeats:
-            value = correlation * before + math.sqrt(1 - correlation**2) * value
-        before = value
+            value = correlation * previous + math.sqrt(1 - correlation**2) * value
+        previous = value
         if case.kind == "lognormal":
             value = _lognormal(value)
-        late = OUTLIER if case.outliers and chance.random() < OUTLIER_SHARE else 0.0
-        yield case.run_noise * value + late + (DRIFT * place if case.kind == "drift" else 0.0)
+        outlier = OUTLIER if case.outliers and generator.random() < OUTLIER_SHARE else 0.0
+        yield case.run_noise * value + outlier + (DRIFT * place if case.kind == "drift" else 0.0)
 
 
 def _lognormal(value: float) -> float:
-    """With a long tail to the right, a mean of 0 and a deviation of 1."""
+    """Lognormal noise with a long right tail, a mean of 0 and a standard deviation of 1."""
     mean = math.exp(SHAPE**2 / 2)
     deviation = mean * math.sqrt(math.exp(SHAPE**2) - 1)
     return (math.exp(SHAPE * value) - mean) / deviation
 
 
 def verdicts(samples: Draw) -> list[tuple[int, int]]:
-    """The pairs that are called different, by what the report uses."""
+    """The pairs that differ significantly, by the report's method."""
     noise = WorkloadNoise(
         starts=pooled_variance([[start.mean for start in sample.starts] for sample in samples]),
         drift=drift(samples),
         comparisons=math.comb(len(samples), 2),
     )
-    found = []
+    different = []
     for one, other in combinations(range(len(samples)), 2):
         ratio = compare(samples[one], samples[other], noise)
         if ratio is not None and ratio.differs:
-            found.append((one, other))
-    return found
+            different.append((one, other))
+    return different
 
 
 def verdicts_before(samples: Draw) -> list[tuple[int, int]]:
-    """The same with Welch's test over all runs, as if none depended on another."""
+    """The same by Welch's test over all runs, as if they were independent."""
     runs = [[log for start in sample.starts for log in start.logs] for sample in samples]
     return [
         (one, other)
@@ -124,41 +126,44 @@ def verdicts_before(samples: Draw) -> list[tuple[int, int]]:
 
 
 def _welch(one: list[float], other: list[float]) -> bool:
-    parts = [variance(side) / len(side) for side in (one, other)]
+    squared_errors = [variance(side) / len(side) for side in (one, other)]
     difference = abs(statistics.fmean(one) - statistics.fmean(other))
-    squares = sum(part**2 / (len(side) - 1) for part, side in zip(parts, (one, other), strict=True))
-    degrees = sum(parts) ** 2 / squares if squares else 1
-    return difference > quantile(0.95, degrees) * math.sqrt(sum(parts))
+    squares = sum(
+        squared_error**2 / (len(side) - 1)
+        for squared_error, side in zip(squared_errors, (one, other), strict=True)
+    )
+    degrees = sum(squared_errors) ** 2 / squares if squares else 1
+    return difference > quantile(0.95, degrees) * math.sqrt(sum(squared_errors))
 
 
 def false_share(case: Case, draws: int, method: Method = verdicts, seed: int = 1) -> float:
-    """The share of draws with any verdict, where nothing differs."""
-    chance = random.Random(f"{seed} {case}")
-    return sum(bool(method(draw(chance, case))) for _ in range(draws)) / draws
+    """The share of draws with a false verdict, for setups that do not differ."""
+    generator = random.Random(f"{seed} {case}")
+    return sum(bool(method(draw(generator, case))) for _ in range(draws)) / draws
 
 
 def found_share(case: Case, draws: int, seed: int = 1) -> float:
-    """The share of draws in which the faster setup is told from the first."""
-    chance = random.Random(f"{seed} {case}")
-    return sum((0, 1) in verdicts(draw(chance, case)) for _ in range(draws)) / draws
+    """The share of draws in which the faster setup differs significantly from the first."""
+    generator = random.Random(f"{seed} {case}")
+    return sum((0, 1) in verdicts(draw(generator, case)) for _ in range(draws)) / draws
 
 
 def worst(
     starts: int, setups: int, kind: str, run_noise: float, draws: int, method: Method
 ) -> float:
-    """The largest share of false verdicts over repeats and start noise; runs that stand out come
-    with as many repeats as it takes to set them aside."""
+    """The largest share of false verdicts over repeats and start noise. Outliers are simulated
+    only with enough repeats to recognize them."""
     cases = [
-        Case(setups, starts, repeats, kind, run_noise, start_noise, outliers=strange)
+        Case(setups, starts, repeats, kind, run_noise, start_noise, outliers=has_outliers)
         for repeats in REPEATS
         for start_noise in (0.0, 0.01)
-        for strange in ((False, True) if repeats == max(REPEATS) else (False,))
+        for has_outliers in ((False, True) if repeats == max(REPEATS) else (False,))
     ]
     return max(false_share(case, draws, method) for case in cases)
 
 
 def false_table(run_noise: float, draws: int, pool: Executor) -> Iterator[str]:
-    """One line a kind of noise; before and after, by starts and setups."""
+    """One line per kind of noise: before and after, by starts and setups."""
     columns = [(starts, setups) for starts in STARTS for setups in SETUPS]
     heads = [f"starts={starts}, {setups} setups" for starts, setups in columns]
     cells = {
@@ -182,7 +187,7 @@ def false_table(run_noise: float, draws: int, pool: Executor) -> Iterator[str]:
 
 
 def _draws(setups: int, draws: int) -> int:
-    """Many setups are many comparisons: fewer draws of them."""
+    """The number of draws; fewer for many setups, which have many comparisons."""
     return draws if setups == SETUPS[0] else max(200, draws // 4)
 
 

@@ -1,1 +1,1 @@
-"""Accuracy against the original: divergence, gate, sensitivity of layers, tasks."""
+"""Accuracy compared with the original: divergence, gate, layer sensitivity, tasks."""

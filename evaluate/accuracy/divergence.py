@@ -1,8 +1,8 @@
-"""How much of the original is left, token by token on the same text: pure arithmetic on arrays.
+"""Compares two models' predictions for the same text, token by token: pure array arithmetic.
 
-A model's view of a text is, for every position, the log-probability of the token that stands there
-and of the tokens it finds most likely. Two views of the same tokens are compared in pairs, so that
-what is hard about the text cancels out.
+A model's view of a text has, for every position, the log-probability of the text's token and of
+the model's most likely tokens. Two views of the same tokens are compared in pairs, so that the
+difficulty of the text cancels out.
 """
 
 import math
@@ -18,33 +18,33 @@ from evaluate.accuracy import verdicts
 from evaluate.measure.text_view import TextView
 from evaluate.results.row_values import Position, QuickAccuracy
 
-BLOCK = 64  # neighbouring tokens share their context: they are drawn together
+BLOCK = 64  # tokens per bootstrap block, because neighbours share their context
 DRAWS = 2000
-LEVEL = 0.99  # of the intervals, and so of a verdict
+LEVEL = 0.99  # of the confidence intervals, and so of a verdict
 AT_ONCE = 1024
 SMALLEST = 1e-9
 WORST = 5
 CONTEXT = 24  # tokens shown before a position
 
 NO_LOSS, SMALL_LOSS, LOSS, BROKEN = VERDICTS = verdicts.VERDICTS
-# Share of the original's quality (its perplexity over the new one) and mean divergence, in nats,
-# below and above which a loss is no longer small, and a checkpoint broken.
+# Bounds of the verdicts. Recovery is the original's perplexity over the checkpoint's; divergence is
+# a mean in nats.
 SMALL_RECOVERY, BROKEN_RECOVERY = 0.98, verdicts.BROKEN_RECOVERY
 NO_DIVERGENCE, SMALL_DIVERGENCE = 0.01, 0.1
 BROKEN_DIVERGENCE = verdicts.BROKEN_DIVERGENCE
-NEGLIGIBLE = 0.0005  # nats: below what two runs of one engine differ by
+NEGLIGIBLE = 0.0005  # nats: less than the difference between two runs of one engine
 
 
 @dataclass
 class Judgement:
-    """What is said of a checkpoint, and why it must not be ranked where a figure is no number."""
+    """The accuracy of a checkpoint, and why it must not be ranked: values that are not finite."""
 
     values: QuickAccuracy
     invalid: list[str]
 
 
 def own_values(view: TextView) -> Judgement:
-    """What can be said of one view alone."""
+    """The accuracy of one view without a comparison."""
     return _judgement(_own_figures(view))
 
 
@@ -53,116 +53,120 @@ def _own_figures(view: TextView) -> dict[str, float]:
 
 
 def _judgement(figures: dict[str, float], verdict: str | None = None) -> Judgement:
-    strange = [name for name, figure in figures.items() if not math.isfinite(figure)]
+    not_finite = [name for name, figure in figures.items() if not math.isfinite(figure)]
     values = QuickAccuracy.model_validate(
-        {name: figure for name, figure in figures.items() if name not in strange}
+        {name: figure for name, figure in figures.items() if name not in not_finite}
     )
     if verdict is not None:
         values.verdict = verdict
-    return Judgement(values, [f"{name} is no number" for name in strange])
+    return Judgement(values, [f"{name} is no number" for name in not_finite])
 
 
 def paired_values(original: TextView, other: TextView, seed: int = 0) -> Judgement:
-    """The other view against the original's, with intervals, and a verdict."""
+    """The other view compared with the original's, with confidence intervals and a verdict."""
     if not numpy.array_equal(original.tokens, other.tokens):
         raise bad_input("accuracy: the two models were judged on different tokens")
     figures = _own_figures(other) | {"original_perplexity": original.perplexity}
     if not (numpy.isfinite(other.chosen).all() and numpy.isfinite(other.scores).all()):
         return _judgement(figures, BROKEN)
     losses = original.chosen.astype(float) - other.chosen.astype(float)
-    apart = divergences(original, other)
+    divergence = divergences(original, other)
     loss_low, loss_high = interval(losses, seed)
-    apart_low, apart_high = interval(apart, seed)
+    divergence_low, divergence_high = interval(divergence, seed)
     same = original.likely[:, 0] == other.likely[:, 0]
     agreed = agreements(original.continuations, other.continuations)
     figures |= {
         "recovery": float(numpy.exp(-losses.mean())),
         "recovery_low": float(numpy.exp(-loss_high)),
         "recovery_high": float(numpy.exp(-loss_low)),
-        "divergence_mean": float(apart.mean()),
-        "divergence_low": apart_low,
-        "divergence_high": apart_high,
-        "divergence_p99": float(numpy.quantile(apart, 0.99)),
+        "divergence_mean": float(divergence.mean()),
+        "divergence_low": divergence_low,
+        "divergence_high": divergence_high,
+        "divergence_p99": float(numpy.quantile(divergence, 0.99)),
         "same_top_share": float(same.mean()),
         "agreed_tokens_mean": float(agreed.mean()) if len(agreed) else 0.0,
         "continued_tokens": float(original.continuations.shape[1]),
         "interval": LEVEL,
     }
-    said = verdict(figures["recovery"], figures["divergence_mean"], loss_low)
-    return _judgement(figures, said)
+    verdict_text = verdict(figures["recovery"], figures["divergence_mean"], loss_low)
+    return _judgement(figures, verdict_text)
 
 
-def verdict(recovery: float, apart: float, loss_low: float) -> str:
-    """By what is lost on the text itself and by how far the distributions are apart, whichever
-    says worse."""
-    if recovery < BROKEN_RECOVERY or apart > BROKEN_DIVERGENCE:
+def verdict(recovery: float, divergence: float, loss_low: float) -> str:
+    """The worse of two verdicts: by the loss on the text itself, and by the divergence of the
+    distributions."""
+    if recovery < BROKEN_RECOVERY or divergence > BROKEN_DIVERGENCE:
         return BROKEN
-    lost = loss_low > 0 and -numpy.log(recovery) > NEGLIGIBLE
-    if (lost and recovery < SMALL_RECOVERY) or apart > SMALL_DIVERGENCE:
+    is_loss = loss_low > 0 and -numpy.log(recovery) > NEGLIGIBLE
+    if (is_loss and recovery < SMALL_RECOVERY) or divergence > SMALL_DIVERGENCE:
         return LOSS
-    return SMALL_LOSS if lost or apart > NO_DIVERGENCE else NO_LOSS
+    return SMALL_LOSS if is_loss or divergence > NO_DIVERGENCE else NO_LOSS
 
 
 def divergences(original: TextView, other: TextView) -> NDArray[Any]:
-    """Kullback-Leibler divergence at every position, over the tokens that both find likely and
-    all others as one: never more than the divergence over the whole vocabulary."""
-    parts = []
+    """Kullback-Leibler divergence at every position. It covers the tokens that both models find
+    likely, with all others taken as one. So it is a lower bound of the divergence over the whole
+    vocabulary."""
+    chunks = []
     for start in range(0, len(original.tokens), AT_ONCE):
         rows = slice(start, start + AT_ONCE)
         same = original.likely[rows, :, None] == other.likely[rows, None, :]
-        both = same.any(axis=2)
+        shared = same.any(axis=2)
         place = same.argmax(axis=2)
-        ours = numpy.exp(original.scores[rows].astype(float)) * both
-        theirs = numpy.exp(numpy.take_along_axis(other.scores[rows].astype(float), place, 1)) * both
-        rest_ours = numpy.maximum(1 - ours.sum(1), SMALLEST)
-        rest_theirs = numpy.maximum(1 - theirs.sum(1), SMALLEST)
+        original_p = numpy.exp(original.scores[rows].astype(float)) * shared
+        other_p = (
+            numpy.exp(numpy.take_along_axis(other.scores[rows].astype(float), place, 1)) * shared
+        )
+        original_rest = numpy.maximum(1 - original_p.sum(1), SMALLEST)
+        other_rest = numpy.maximum(1 - other_p.sum(1), SMALLEST)
         terms = numpy.where(
-            both,
-            ours * numpy.log(numpy.maximum(ours, SMALLEST) / numpy.maximum(theirs, SMALLEST)),
+            shared,
+            original_p
+            * numpy.log(numpy.maximum(original_p, SMALLEST) / numpy.maximum(other_p, SMALLEST)),
             0,
         )
-        parts.append(terms.sum(1) + rest_ours * numpy.log(rest_ours / rest_theirs))
-    found: NDArray[Any] = numpy.maximum(numpy.concatenate(parts), 0)
-    return found
+        chunks.append(terms.sum(1) + original_rest * numpy.log(original_rest / other_rest))
+    divergences: NDArray[Any] = numpy.maximum(numpy.concatenate(chunks), 0)
+    return divergences
 
 
 def interval(values: NDArray[Any], seed: int) -> tuple[float, float]:
     """Bootstrap interval of the mean over blocks of neighbouring tokens."""
     count = max(1, len(values) // BLOCK)
-    blocks = numpy.array([part.mean() for part in numpy.array_split(values, count)])
-    chance = numpy.random.default_rng(seed)
-    means = blocks[chance.integers(0, count, (DRAWS, count))].mean(axis=1)
+    blocks = numpy.array([block.mean() for block in numpy.array_split(values, count)])
+    generator = numpy.random.default_rng(seed)
+    means = blocks[generator.integers(0, count, (DRAWS, count))].mean(axis=1)
     low, high = numpy.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def agreements(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
-    """For each opening, the tokens for which both continue alike."""
-    if ours.size == 0 or ours.shape != theirs.shape:
+def agreements(original: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """For each opening, the number of tokens before the two continuations differ."""
+    if original.size == 0 or original.shape != other.shape:
         return numpy.zeros(0)
-    different = ours != theirs
+    different = original != other
     first = different.argmax(axis=1)
-    return numpy.where(different.any(axis=1), first, ours.shape[1])
+    return numpy.where(different.any(axis=1), first, original.shape[1])
 
 
 def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> list[Position]:
-    """Where the two are furthest apart, in words."""
+    """The positions with the largest divergence, as text."""
     from tokenizers import Tokenizer
 
     reader = Tokenizer.from_file(str(tokenizer))
-    apart = divergences(original, other)
-    found = []
-    for place in numpy.argsort(-apart)[:WORST]:
+    divergence = divergences(original, other)
+    positions = []
+    for place in numpy.argsort(-divergence)[:WORST]:
         before = original.tokens[max(0, place - CONTEXT) : place]
-        words = [original.tokens[place], original.likely[place, 0], other.likely[place, 0]]
-        stands, ours, theirs = (reader.decode([int(token)]) for token in words)
-        found.append(
+        tokens = [original.tokens[place], original.likely[place, 0], other.likely[place, 0]]
+        actual, original_token, other_token = (reader.decode([int(token)]) for token in tokens)
+        positions.append(
             Position(
-                divergence=float(apart[place]),
+                divergence=float(divergence[place]),
                 before=reader.decode([int(token) for token in before]),
-                stands_there=stands,
-                original_expects=ours,
-                it_expects=theirs,
+                stands_there=actual,
+                original_expects=original_token,
+                it_expects=other_token,
             )
         )
-    return found
+    return positions

@@ -1,4 +1,4 @@
-"""From views of a text to rows: who is compared with whom, what fails the gate, who disagrees."""
+"""Judges views of a text: the comparison with the original, the gate, and engines that disagree."""
 
 import itertools
 import math
@@ -19,11 +19,11 @@ from evaluate.measure.text_view import TextView
 from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
 from evaluate.results.rows import AccuracyRow, QuickAccuracyRow, Row
 
-TOLERANCE = 0.01  # of the logarithm of perplexity, between engines on one checkpoint
+TOLERANCE = 0.01  # difference of log perplexity between engines on one checkpoint
 
 
 def judged_values(path: Path, original: Path | None, folder: Path, seed: int) -> Judgement:
-    """What a view says: alone for the original, against the original's for the others."""
+    """The accuracy of a view: alone for the original, compared with the original's otherwise."""
     view = TextView.load(path)
     if original is None:
         return own_values(view)
@@ -38,9 +38,10 @@ def judged_values(path: Path, original: Path | None, folder: Path, seed: int) ->
 
 
 def gate(values: QuickAccuracy | TaskAccuracy, accuracy: AccuracyConfig) -> QuantlineError | None:
-    """What makes an accuracy fail: a broken checkpoint always, less than was asked for if asked."""
+    """The gate's failure, if any: a broken checkpoint always fails; a recovery below
+    `min_recovery` fails if that is set."""
     if values.verdict == BROKEN:
-        return gate_failed(f"accuracy: it is broken, {_figure(values)}")
+        return gate_failed(f"accuracy: it is broken, {_quality_text(values)}")
     least, recovery = accuracy.min_recovery, values.recovery
     if least is not None and recovery is not None and recovery < least:
         low, high = values.recovery_low, values.recovery_high
@@ -52,7 +53,7 @@ def gate(values: QuickAccuracy | TaskAccuracy, accuracy: AccuracyConfig) -> Quan
     return None
 
 
-def _figure(values: QuickAccuracy | TaskAccuracy) -> str:
+def _quality_text(values: QuickAccuracy | TaskAccuracy) -> str:
     if isinstance(values, TaskAccuracy):
         return f"score {values.score:.4g}"
     return "no number" if values.perplexity is None else f"perplexity {values.perplexity:.4g}"
@@ -67,7 +68,7 @@ def engine_findings(rows: Sequence[Row]) -> list[str]:
         first, second = one.values.perplexity, other.values.perplexity
         if first is None or second is None or engines[0] == engines[1]:
             continue
-        if _same_question(one, other) and abs(math.log(first / second)) > TOLERANCE:
+        if _has_same_text(one, other) and abs(math.log(first / second)) > TOLERANCE:
             findings.append(
                 f"{one.checkpoint}: {engines[0]} and {engines[1]} disagree: perplexity "
                 f"{first:.4g} and {second:.4g} on the same text"
@@ -75,6 +76,6 @@ def engine_findings(rows: Sequence[Row]) -> list[str]:
     return findings
 
 
-def _same_question(one: AccuracyRow, other: AccuracyRow) -> bool:
+def _has_same_text(one: AccuracyRow, other: AccuracyRow) -> bool:
     hashes = [row.environment.checkpoint_sha256 for row in (one, other)]
     return hashes[0] == hashes[1] and one.settings == other.settings

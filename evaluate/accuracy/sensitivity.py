@@ -1,4 +1,4 @@
-"""Which layers a recipe's format hurts, and which of them are worth leaving alone."""
+"""Measures which blocks a recipe's format harms, and which of them are worth ignoring."""
 
 import statistics
 from dataclasses import asdict
@@ -25,7 +25,7 @@ from serve.checks import checkpoint_hash
 from serve.engine.launch import model_folder
 
 FRAGILE = 3.0  # times the median divergence
-MOST_BYTES = 0.1  # of all that the recipe saves
+MOST_BYTES = 0.1  # share of the bytes that the recipe saves
 SHOWN = 12
 SHOWN_VALUES = {
     *("median_divergence", "blocks", "worth_ignoring", "ignore"),
@@ -34,25 +34,25 @@ SHOWN_VALUES = {
 
 
 def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
-    """One row for each recipe: every block's divergence, and what to ignore."""
+    """One row per recipe: every block's divergence, and the modules to ignore."""
     if not config.recipes:
         raise bad_input("accuracy=sensitivity: name the recipes, as 'recipes=[w4a16_gptq]'")
-    known = sources.choices("recipe", sources.folders_of([]))
+    known_recipes = sources.choices("recipe", sources.folders_of([]))
     names = [name for name in config.recipes if name != ORIGINAL]
     for name in names:
-        if name not in known:
-            raise unknown(f"recipes={name}", name, known)
+        if name not in known_recipes:
+            raise unknown(f"recipes={name}", name, known_recipes)
     path = Path(config.results).expanduser()
     facts = environment(config.gpu, config.engine)
     weights = checkpoint_hash(model_folder(config.model))
     rows, faults = read(path)
     for fault in faults:
         say(f"{fault}; the line is left alone")
-    before = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
+    earlier_rows = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
     measured: list[Row] = []
     for name in names:
         key = cell_key(facts, (name, config.accuracy.kind), weights, config.accuracy)
-        row = before.get(key)
+        row = earlier_rows.get(key)
         if row is None or config.force or not row.values.names >= SHOWN_VALUES:
             row = SensitivityRow(
                 model=str(config.model.name),
@@ -60,26 +60,26 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
                 measure=config.accuracy.kind,
                 repeat=0,
                 key=key,
-                values=_measured(config, name),
+                values=_measure_blocks(config, name),
                 settings=Part(**asdict(config.accuracy)),
                 environment=facts.with_fields(checkpoint_sha256=weights),
-                generation=before[key].generation + 1 if row is not None else 0,
+                generation=earlier_rows[key].generation + 1 if row is not None else 0,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            wrong = misfit(line_content(row))
-            if wrong:
-                raise world_fault(f"{name}: what was measured cannot be kept: {wrong}")
+            fault = misfit(line_content(row))
+            if fault:
+                raise world_fault(f"{name}: what was measured cannot be kept: {fault}")
             append(path, row)
         _show(row)
         measured.append(row)
     return measured
 
 
-def _measured(config: EvaluateConfig, recipe: str) -> SensitivityValues:
-    """Has quantize measure the blocks in a process of its own."""
+def _measure_blocks(config: EvaluateConfig, recipe: str) -> SensitivityValues:
+    """Measures the blocks in a quantize process."""
     request = SensitivityRequest(config.model, recipe, config.accuracy)
     log = log_file(f"sensitivity-{recipe}")
-    say(f"{recipe}: rounding one block after the other (log in {log})")
+    say(f"{recipe}: quantizing one block at a time (log in {log})")
     blocks: list[Block] = []
     try:
         with progress() as bars:
@@ -93,24 +93,24 @@ def _measured(config: EvaluateConfig, recipe: str) -> SensitivityValues:
 
 
 def summary(blocks: list[Block]) -> SensitivityValues:
-    """The blocks, worst first, and those that stand out and cost little to leave alone."""
+    """The blocks, worst first, and the fragile ones that cost few bytes to ignore."""
     ordered = sorted(blocks, key=lambda block: -block.divergence)
     median = statistics.median(block.divergence for block in blocks)
-    room = MOST_BYTES * sum(block.bytes for block in blocks)
-    worth: list[Block] = []
+    bytes_left = MOST_BYTES * sum(block.bytes for block in blocks)
+    worth_ignoring: list[Block] = []
     for block in ordered:
         if block.divergence < FRAGILE * median:
             break
-        if block.bytes <= room:
-            worth.append(block)
-            room -= block.bytes
+        if block.bytes <= bytes_left:
+            worth_ignoring.append(block)
+            bytes_left -= block.bytes
     return SensitivityValues(
         blocks=ordered,
         median_divergence=median,
-        worth_ignoring=[block.block for block in worth],
-        ignore=[module for block in worth for module in block.modules],
-        ignored_bytes=sum(block.bytes for block in worth),
-        ignored_divergence=sum(block.divergence for block in worth),
+        worth_ignoring=[block.block for block in worth_ignoring],
+        ignore=[module for block in worth_ignoring for module in block.modules],
+        ignored_bytes=sum(block.bytes for block in worth_ignoring),
+        ignored_divergence=sum(block.divergence for block in worth_ignoring),
         total_divergence=sum(block.divergence for block in blocks),
     )
 
@@ -119,7 +119,7 @@ def _show(row: SensitivityRow) -> None:
     values = row.values
     table = Table(
         *("block", "divergence alone", "times the median", "MB to leave it alone"),
-        title=f"{row.model}, {row.checkpoint}: the blocks that pay most",
+        title=f"{row.model}, {row.checkpoint}: the blocks with the largest divergence",
     )
     median = values.median_divergence
     for block in values.blocks[:SHOWN]:
@@ -128,7 +128,7 @@ def _show(row: SensitivityRow) -> None:
         table.add_row(block.block, f"{block.divergence:.5f}", f"{times:.1f}", f"{megabytes:.1f}")
     Console().print(table)
     if not values.ignore:
-        say("no block stands out: leaving some alone would buy little")
+        say("no block has a far larger divergence than the others: ignoring some would gain little")
         return
     share = (values.ignored_divergence or 0.0) / (values.total_divergence or 1)
     megabytes = (values.ignored_bytes or 0.0) / 1e6

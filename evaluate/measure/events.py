@@ -1,4 +1,4 @@
-"""What the worker that holds an engine is asked to measure, and the events that it sends."""
+"""The job of the worker that holds an engine, and the events that it sends."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from conf.schema.load import EngineConfig, ScenarioConfig
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker measures on one checkpoint."""
+    """The measurements of one worker on one checkpoint."""
 
     folder: str
     engine: EngineConfig
@@ -26,11 +26,11 @@ class Job:
     log: str
     traces: str | None
     view: str
-    """Where its view of the text goes."""
+    """The file for its view of the text."""
     others: int = 0
     """Processes on the GPU that are not ours, counted before any engine was started."""
     neighbours: int = 0
-    """Engines that stand loaded beside this one and are not measured while it is."""
+    """Other engines that are loaded at the same time, and idle while this one is measured."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class EngineLoaded:
     kernels: dict[str, str] = field(default_factory=dict)
     """The kernel that the engine chose for each scheme."""
     faults: list[str] = field(default_factory=list)
-    """Why nothing that it answers counts."""
+    """Why its answers are not valid."""
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """A run begins; a negative number of the repeat is a run that is not timed."""
+    """A run begins. A negative repeat is an untimed run."""
 
     measure: str
     repeat: int
@@ -62,10 +62,10 @@ class RunMeasured:
     repeat: int
     values: dict[str, float]
     requests: dict[str, Any]
-    """Request by request, in few bytes, as a row keeps it."""
+    """The compact record of all requests, as a row stores it."""
     peak_memory_gib: float | None
     invalid: list[str]
-    """Why the run must not be ranked; empty for a run that counts."""
+    """Why the run must not be ranked; empty for a valid run."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""The arithmetic of timed requests, apart from any engine. Names carry their units.
+"""Computes metrics from timed requests of any engine. Names end in their units.
 
 Times follow vLLM's definitions: TTFT from the moment a request is handed over to its first token,
 TPOT = (last token - first token) / (tokens - 1) for each request, and the gaps between a request's
 successive tokens as they arrive. Throughputs of a batch follow its phases: prompts until every
-request has its first token, answers after that. Where a batch is so large that some requests are
-answered while others still wait, `overlap_share` tells, and only `generated_tokens_per_s` means
-something.
+request has its first token, answers after that. In a large batch some requests are answered while
+others still wait. `overlap_share` measures that; only `generated_tokens_per_s` is meaningful then.
 """
 
 import itertools
@@ -20,7 +19,7 @@ from evaluate.results.summary import PERCENT_99, percentile
 
 @dataclass
 class Request:
-    """What an engine says of one request; times in seconds since the run began."""
+    """The times of one request, in seconds since the run began."""
 
     input_tokens: int
     """Tokens of the prompt, as the engine counted them."""
@@ -29,7 +28,7 @@ class Request:
     start: float = 0.0
     """When the request was handed over."""
     error: str = ""
-    """Why there is no answer; such a request is counted, and in no average."""
+    """Why there is no answer. A failed request is counted, but is in no average."""
 
     @property
     def output_tokens(self) -> int:
@@ -41,7 +40,7 @@ class Request:
 
     @property
     def tpot(self) -> float | None:
-        """Seconds for each token after the first; none for an answer of one token."""
+        """Seconds per token after the first; None for an answer of one token."""
         if self.output_tokens < 2:
             return None
         return (self.token_times[-1] - self.token_times[0]) / (self.output_tokens - 1)
@@ -84,7 +83,8 @@ def batch_values(requests: list[Request]) -> SpeedValues:
 
 
 def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedValues:
-    """What clients of a server saw over a load that lasts; goodput counts requests in time."""
+    """Metrics of a sustained workload, as clients see it. Goodput counts the requests that meet
+    the latency targets."""
     answered = _answered(requests)
     begin = min(request.start for request in requests)
     duration = max(request.token_times[-1] for request in answered) - begin
@@ -113,7 +113,7 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
 
 
 def _answered(requests: list[Request]) -> list[Request]:
-    """The requests that count; a run without any has nothing to tell but why."""
+    """The answered requests. Raises with the first error if all requests failed."""
     answered = [request for request in requests if request.token_times]
     if not answered:
         raise world_fault(f"all {len(requests)} requests failed: {requests[0].error}")
@@ -129,7 +129,7 @@ def _in_time(request: Request, scenario: ScenarioConfig) -> bool:
 
 
 def _token_times(requests: list[Request]) -> dict[str, float]:
-    """TPOT over requests and gaps over all tokens; absent where no answer has two tokens."""
+    """TPOT over requests and gaps over all tokens; empty if no answer has two tokens."""
     paces = [pace for request in requests if (pace := request.tpot) is not None]
     if not paces:
         return {}

@@ -1,4 +1,4 @@
-"""What a trace says: which operators take the time, by kind, and how long the device waits."""
+"""Reads a trace: the time of operators, by kind, and the gaps in which the device is idle."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ KINDS = (
 GAPS = "gaps"
 OTHER = "other"
 PREFILL, DECODE = "prefill", "decode"
-# What vLLM writes over every step, with the requests that still read their prompt; and we do, too.
+# vLLM's annotation of every step, with the number of requests in prefill. We write the same.
 STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)")
 TILE = re.compile(r"cute::tuple<(?:cute::C<\d+>,? ?)+>")
 NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
@@ -36,8 +36,8 @@ MARKS = ("user_annotation", "gpu_user_annotation")  # of a CPU, of a GPU
 
 
 @dataclass
-class Event:
-    """A timed piece of a trace, in microseconds."""
+class TraceEvent:
+    """A timed event of a trace, in microseconds."""
 
     name: str
     start: float
@@ -60,7 +60,7 @@ def profile_values(trace: Path, steps: int) -> ProfileValues:
 
 @dataclass
 class ProfiledPhase:
-    """Prefill or decode steps of a profile; without a name where the trace does not tell."""
+    """Prefill or decode steps of a profile. The name is empty if the trace does not mark steps."""
 
     name: str
     steps: int
@@ -69,7 +69,7 @@ class ProfiledPhase:
 
 
 def phases(values: ProfileValues) -> list[ProfiledPhase]:
-    """Prefill and decode steps apart, or all as one where the trace does not tell."""
+    """The prefill and decode phases, or one phase for all if the trace does not mark steps."""
     if not values.phases:
         return [ProfiledPhase("", 1, values.window_s, values.kinds_s)]
     return [
@@ -86,14 +86,14 @@ def operators(events: list[dict[str, Any]]) -> ProfileValues:
         for event in events
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "dur" in event
     ]
-    own = self_times(cpu)
+    self_us = self_times(cpu)
     launched: dict[Any, float] = defaultdict(float)
     for kernel in kernels:
         launched[kernel.external] += kernel.length
     table: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
-    for event, seconds in zip(cpu, own, strict=True):
+    for event, self_length in zip(cpu, self_us, strict=True):
         line = table[event.name]
-        line[0] += seconds
+        line[0] += self_length
         line[1] += launched.get(event.external, 0.0) if event.external is not None else 0.0
         line[2] += 1
     for kernel in kernels:
@@ -101,7 +101,7 @@ def operators(events: list[dict[str, Any]]) -> ProfileValues:
         line[1] += kernel.length
         line[2] += 1
     device = kernels or cpu
-    lengths = [kernel.length for kernel in kernels] if kernels else own
+    lengths = [kernel.length for kernel in kernels] if kernels else self_us
     if _window(device) <= 0:
         raise ValueError("it times no operator")
     ordered = sorted(table.items(), key=lambda item: -max(item[1][1], item[1][0]))
@@ -122,9 +122,9 @@ def operators(events: list[dict[str, Any]]) -> ProfileValues:
     )
 
 
-def self_times(events: list[Event]) -> list[float]:
+def self_times(events: list[TraceEvent]) -> list[float]:
     """Each event's length without the events inside it, thread by thread."""
-    own = [event.length for event in events]
+    lengths = [event.length for event in events]
     threads: dict[Any, list[int]] = defaultdict(list)
     for place, event in enumerate(events):
         threads[event.thread].append(place)
@@ -135,14 +135,14 @@ def self_times(events: list[Event]) -> list[float]:
             while open_events and events[open_events[-1]].end <= events[place].start:
                 open_events.pop()
             if open_events:
-                own[open_events[-1]] -= events[place].length
+                lengths[open_events[-1]] -= events[place].length
             open_events.append(place)
-    return own
+    return lengths
 
 
 def readable(name: str) -> str:
-    """A kernel's name without parameters and namespaces, its tiles as numbers: what is left tells
-    kernels of one template apart. An operator's name, as aten::mm, stays."""
+    """A kernel's name without parameters and namespaces, with tiles as numbers. The rest still
+    differs between kernels of one template. An operator's name, like aten::mm, is unchanged."""
     if "<" not in name and "(" not in name:
         return name
     template, closed, _ = name.removeprefix("void ").partition(">(")
@@ -158,20 +158,20 @@ def kind_of(name: str) -> str:
     return OTHER
 
 
-def _by_kind(events: list[Event], lengths: list[float]) -> dict[str, float]:
-    """Seconds by kind, and the time in which nothing ran."""
-    found: dict[str, float] = defaultdict(float)
+def _by_kind(events: list[TraceEvent], lengths: list[float]) -> dict[str, float]:
+    """Seconds by kind, and the idle time."""
+    kinds_s: dict[str, float] = defaultdict(float)
     for event, length in zip(events, lengths, strict=True):
-        found[kind_of(event.name)] += length * MICRO
-    found[GAPS] = (_window(events) - busy(events)) * MICRO
-    return dict(found)
+        kinds_s[kind_of(event.name)] += length * MICRO
+    kinds_s[GAPS] = (_window(events) - busy(events)) * MICRO
+    return dict(kinds_s)
 
 
 def _phases(
-    events: list[dict[str, Any]], device: list[Event], lengths: list[float]
+    events: list[dict[str, Any]], device: list[TraceEvent], lengths: list[float]
 ) -> dict[str, Phase]:
-    """Steps that read prompts and steps that decode, apart: each lasts until the next one begins.
-    Nothing where no step is marked on the time line of the device."""
+    """Prefill steps and decode steps; each step lasts until the next one begins. Empty if no step
+    is marked on the device's timeline."""
     cat = MARKS[any(event.get("cat") == "kernel" for event in events)]
     marks = sorted(
         (event["ts"], PREFILL if int(step[1]) else DECODE)
@@ -199,7 +199,7 @@ def _phases(
     }
 
 
-def busy(events: list[Event]) -> float:
+def busy(events: list[TraceEvent]) -> float:
     """Microseconds in which at least one event ran."""
     total = 0.0
     end = float("-inf")
@@ -209,12 +209,12 @@ def busy(events: list[Event]) -> float:
     return total
 
 
-def _window(events: list[Event]) -> float:
+def _window(events: list[TraceEvent]) -> float:
     if not events:
         return 0.0
     return max(event.end for event in events) - min(event.start for event in events)
 
 
-def _event(entry: dict[str, Any]) -> Event:
+def _event(entry: dict[str, Any]) -> TraceEvent:
     external = (entry.get("args") or {}).get("External id")
-    return Event(str(entry["name"]), entry["ts"], entry["dur"], entry.get("tid"), external)
+    return TraceEvent(str(entry["name"]), entry["ts"], entry["dur"], entry.get("tid"), external)

@@ -1,4 +1,5 @@
-"""What is running now, how long it will take, and the table so far; lines where no one watches."""
+"""Progress of an evaluation: the current run, the time left and the table so far. Without a
+terminal, plain lines."""
 
 import time
 from collections.abc import Callable
@@ -41,16 +42,16 @@ class ProgressDisplay:
             self.live.update(Text(""), refresh=True)
             self.live.stop()
 
-    def say(self, words: str) -> None:
-        self.status = words
+    def say(self, text: str) -> None:
+        self.status = text
         if self.live:
             self._draw()
         else:
-            say(words)
+            say(text)
 
-    def loading(self, words: str) -> None:
+    def loading(self, text: str) -> None:
         self.loading_since = time.monotonic()
-        self.say(words)
+        self.say(text)
 
     def _loaded(self) -> None:
         if self.loading_since is not None:
@@ -59,8 +60,8 @@ class ProgressDisplay:
 
     def running(self, checkpoint: str, measure: str, repeat: int) -> None:
         self._loaded()
-        what = UNTIMED.get(repeat, f"run {repeat + 1}")
-        self.say(f"{checkpoint}: {measure}, {what}{self._left()}")
+        run_name = UNTIMED.get(repeat, f"run {repeat + 1}")
+        self.say(f"{checkpoint}: {measure}, {run_name}{self._left()}")
 
     def judging(self, checkpoint: str, window: int, windows: int) -> None:
         self._loaded()
@@ -73,15 +74,15 @@ class ProgressDisplay:
         if self.live:
             self._draw()
 
-    def note(self, words: str) -> None:
-        """A line that stays."""
+    def note(self, text: str) -> None:
+        """Prints a line that stays on the screen."""
         if self.live:
-            self.live.console.print(words, soft_wrap=True, highlight=False)
+            self.live.console.print(text, soft_wrap=True, highlight=False)
         else:
-            say(words)
+            say(text)
 
     def _left(self) -> str:
-        """Time left: runs by the runs that are done, starts of engines by those that were seen."""
+        """The time left, estimated from the mean time of finished runs and engine starts."""
         if not self.done:
             return f" ({self.runs} runs in all)"
         measuring = time.monotonic() - self.start - sum(self.loads)
@@ -92,5 +93,5 @@ class ProgressDisplay:
 
     def _draw(self) -> None:
         assert self.live is not None
-        parts = [self.table(self.rows)] if self.rows else []
-        self.live.update(Group(Text(self.status), *parts), refresh=True)
+        tables = [self.table(self.rows)] if self.rows else []
+        self.live.update(Group(Text(self.status), *tables), refresh=True)

@@ -1,7 +1,7 @@
-"""The least time that a scenario can take: what must be read and multiplied, at the rates measured.
+"""The roofline: the least time that a scenario can take at the measured rates.
 
-Decoding reads all weights and the whole KV cache for every token; a prompt is multiplied with all
-weights. Each phase takes at least the longer of reading and multiplying.
+Decoding reads all weights and the whole KV cache for every token. Prefill multiplies the prompt
+with all weights. Each phase takes at least the longer of reading and multiplying.
 """
 
 from collections.abc import Mapping
@@ -16,23 +16,23 @@ from evaluate.results.row_types import Limit
 from evaluate.results.row_values import SpeedValues
 from serve.tensors import Tensor
 
-MOST_OVERLAP = 0.05  # of the answers' tokens, before the last request had its first
+MOST_OVERLAP = 0.05  # share of output tokens that arrive before the last request's first token
 
 
 @dataclass
 class Rates:
-    """What the accelerator was measured to do, in bytes and operations a second."""
+    """Rates of the accelerator, in bytes and operations per second."""
 
     bandwidth: float
     products: dict[str, float]
-    """By the type that is multiplied: bf16, fp8, int8, float32."""
+    """By number type: bf16, fp8, int8, float32."""
     source: str
     """measured, or datasheet."""
 
 
 @dataclass
 class Cost:
-    """What a checkpoint makes the accelerator move and do."""
+    """The bytes and operations that a checkpoint needs."""
 
     body_bytes: float
     """Weights of all layers, as stored, with their scales."""
@@ -41,13 +41,13 @@ class Cost:
     body_weights: float
     head_weights: float
     kv_bytes: float
-    """For each token of context."""
+    """Per token of context."""
     attention_operations: float
-    """For each pair of a token and one that it attends to."""
+    """Per pair of a token and one that it attends to."""
     product: str
-    """The type in which layers multiply."""
+    """The number type of the quantized layers' products."""
     plain_product: str
-    """The type of attention and of what is not quantized."""
+    """The number type of attention and of layers that are not quantized."""
 
     @property
     def weight_gib(self) -> float:
@@ -56,7 +56,7 @@ class Cost:
 
 @dataclass
 class LeastTime:
-    """The least seconds for each phase, and what they are spent on."""
+    """The least seconds of each phase, and whether memory or compute bounds it."""
 
     prefill_s: float
     prefill_bound: str
@@ -70,8 +70,8 @@ def cost(
     dtype_bytes: int,
     kv_bytes: int | None = None,
 ) -> Cost | None:
-    """What the checkpoint's tensors weigh, with 16-bit ones as wide as the engine holds them; none
-    for a mixture of experts, of which each token reads a part that the tensors do not tell."""
+    """The cost of a checkpoint's tensors, with 16-bit ones as wide as the engine holds them. None
+    for a mixture of experts: the tensors do not show which part each token reads."""
     if any(".experts." in name for name in tensors):
         return None
     quantization = quantization_of(config)
@@ -94,7 +94,7 @@ def cost(
         kv_bytes=float(kv_values_per_token(config) * kv_width),
         attention_operations=4.0 * layers * heads * head_width(config),
         product=_product(quantization, dtype_bytes),
-        plain_product=_plain(dtype_bytes),
+        plain_product=_plain_product(dtype_bytes),
     )
 
 
@@ -104,13 +104,13 @@ def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
     prompt = batch * inputs
     pairs = batch * inputs * (inputs + 1) / 2
     reading = (work.body_bytes + work.head_bytes + prompt * work.kv_bytes) / rates.bandwidth
-    multiplying = _multiplying(work, rates, prompt, batch, pairs)
+    multiplying = _multiply_seconds(work, rates, prompt, batch, pairs)
     decode_reading = decode_multiplying = decode = 0.0
     for step in range(1, outputs):
         context = batch * (inputs + step)
         read = work.body_bytes + work.head_bytes + context * work.kv_bytes
         read_s = read / rates.bandwidth
-        multiply_s = _multiplying(work, rates, batch, batch, context)
+        multiply_s = _multiply_seconds(work, rates, batch, batch, context)
         decode_reading += read_s
         decode_multiplying += multiply_s
         decode += max(read_s, multiply_s)
@@ -123,8 +123,8 @@ def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
 
 
 def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedValues) -> Limit:
-    """The least seconds of each phase, and their share of the seconds that were measured; none
-    where prompts were still read while answers were written."""
+    """The least seconds of each phase, and their share of the measured seconds. Empty if prefill
+    and decode overlapped."""
     latency, prefill = values.latency_s, values.ttft_last_s
     overlaps = (values.overlap_share or 0.0) > MOST_OVERLAP
     if work.plain_product not in rates.products or overlaps or latency is None or prefill is None:
@@ -145,16 +145,16 @@ def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedVal
     return limit
 
 
-def _multiplying(work: Cost, rates: Rates, tokens: float, heads: float, pairs: float) -> float:
-    """Seconds of products: tokens through the layers, some through the head, pairs attended."""
-    plain = rates.products[work.plain_product]
-    fast = rates.products.get(work.product, plain)
-    body = 2 * work.body_weights * tokens / fast
-    return body + (2 * work.head_weights * heads + work.attention_operations * pairs) / plain
+def _multiply_seconds(work: Cost, rates: Rates, tokens: float, heads: float, pairs: float) -> float:
+    """Seconds of the products in layers (`tokens`), head (`heads`) and attention (`pairs`)."""
+    plain_rate = rates.products[work.plain_product]
+    quantized_rate = rates.products.get(work.product, plain_rate)
+    body = 2 * work.body_weights * tokens / quantized_rate
+    return body + (2 * work.head_weights * heads + work.attention_operations * pairs) / plain_rate
 
 
 def _weights(name: str, tensor: Tensor, bits: float | None) -> float:
-    """Weights of a matrix, however many of them share an element."""
+    """The number of weights of a matrix, also if several are packed into one element."""
     if len(tensor.shape) < 2 or name.endswith(other_parts()):
         return 0
     if name.rsplit(".", 1)[-1] in packed_parts() and bits:
@@ -163,7 +163,7 @@ def _weights(name: str, tensor: Tensor, bits: float | None) -> float:
 
 
 def _weight_bits(config: QuantizationConfig | None) -> tuple[float | None, float | None]:
-    """Bits of a weight in the layers, and in the head where that has a format of its own."""
+    """Bits per weight in the layers and in the head."""
     groups = [group for group in config.groups if group.weights] if config is not None else []
     body = next((_bits(group) for group in groups if not group.is_head), None)
     head = next((_bits(group) for group in groups if group.is_head), None)
@@ -177,13 +177,13 @@ def _bits(group: QuantGroup) -> float | None:
 
 
 def _product(config: QuantizationConfig | None, dtype_bytes: int) -> str:
-    """The type that tensor cores multiply in: weight-only formats are widened first."""
+    """The number type of the products. Weight-only formats multiply in the plain type."""
     for group in config.groups if config is not None else []:
         stored = format_of(group)
         if stored is not None and (product := stored.product(group)) is not None:
             return product
-    return _plain(dtype_bytes)
+    return _plain_product(dtype_bytes)
 
 
-def _plain(dtype_bytes: int) -> str:
+def _plain_product(dtype_bytes: int) -> str:
     return "float32" if dtype_bytes == 4 else "bf16"

@@ -1,4 +1,5 @@
-"""What is measured: the original first, then checkpoints, or recipes on made-up weights."""
+"""The targets of an evaluation: the original first, then checkpoints, or recipes on random
+weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,42 +20,42 @@ SERVER = "server"
 
 @dataclass
 class Target:
-    """One thing to load and measure."""
+    """One model to load and measure."""
 
     name: str
     folder: Path | None
-    """None where there is nothing to load, for the reason in `problem`."""
+    """None if it cannot be loaded; `problem` says why."""
     dummy: bool = False
     problem: QuantlineError | None = None
 
 
 def targets(config: EvaluateConfig) -> list[Target]:
-    """The original and everything that was asked for beside it."""
-    lasting = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
-    if lasting and config.engine.kind == "transformers":
-        raise bad_input(f"scenario={lasting[0]}: {NO_LASTING}")
+    """The original and all requested checkpoints or recipes."""
+    sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
+    if sustained and config.engine.kind == "transformers":
+        raise bad_input(f"scenario={sustained[0]}: {NO_LASTING}")
     if config.weights == "random":
-        return _recipes(config)
+        return _random_targets(config)
     _check_folders(config)
     original = Target(ORIGINAL, model_folder(config.model))
     if config.engine.url:
-        named = [_named(entry) for entry in config.checkpoints or []]
-        if len(named) > 1:
+        server_targets = [_checkpoint_target(entry) for entry in config.checkpoints or []]
+        if len(server_targets) > 1:
             raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
-        return named or [Target(SERVER, original.folder)]
+        return server_targets or [Target(SERVER, original.folder)]
     if config.checkpoints is None:
-        found = [Target(folder.name, folder) for folder in _published(config)]
-        if not found:
+        checkpoints = [Target(folder.name, folder) for folder in _published(config)]
+        if not checkpoints:
             name = config.model.name
             say(f"{config.checkpoint_root}: no checkpoint of {name} there, so it is measured alone")
     else:
-        found = [_named(entry) for entry in config.checkpoints]
+        checkpoints = [_checkpoint_target(entry) for entry in config.checkpoints]
     names = {ORIGINAL}
-    for target in found:
+    for target in checkpoints:
         if target.name in names:
             raise bad_input(f"checkpoints: two are called {target.name}: {target.folder}")
         names.add(target.name)
-    return [original, *found]
+    return [original, *checkpoints]
 
 
 def _published(config: EvaluateConfig) -> list[Path]:
@@ -62,17 +63,17 @@ def _published(config: EvaluateConfig) -> list[Path]:
 
 
 def _check_folders(config: EvaluateConfig) -> None:
-    """A name that was misspelt is said before anything is measured."""
+    """Refuses a misspelt checkpoint before anything is measured."""
     for entry in config.checkpoints or []:
         if not is_hub_id(entry) and not (Path(entry).expanduser() / CONFIG).is_file():
-            known = ", ".join(map(str, _published(config))) or "none"
+            folders = ", ".join(map(str, _published(config))) or "none"
             raise bad_input(
-                f"checkpoints={entry}: there is no model in that folder; published are: {known}"
+                f"checkpoints={entry}: there is no model in that folder; published are: {folders}"
             )
 
 
-def _named(entry: str) -> Target:
-    """A folder, or a model on the hub."""
+def _checkpoint_target(entry: str) -> Target:
+    """The target for a folder or a model on the hub."""
     if not is_hub_id(entry):
         folder = Path(entry).expanduser()
         return Target(folder.resolve().name, folder)
@@ -83,21 +84,22 @@ def _named(entry: str) -> Target:
         return Target(str(model.name), None, problem=error)
 
 
-def _recipes(config: EvaluateConfig) -> list[Target]:
-    """Folders that describe each recipe's checkpoint, with no weights in them."""
+def _random_targets(config: EvaluateConfig) -> list[Target]:
+    """Targets on random weights: their folders describe each recipe's checkpoint without
+    weights."""
     model = config.model
     if model.architecture is None and not model.path:
         raise bad_input(
             f"weights=random: the architecture of model={model.name} is not listed; give "
             "model.path=FOLDER with its config.json"
         )
-    known = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
-    asked = config.recipes or sorted(known - {ORIGINAL})
-    names = list(dict.fromkeys([ORIGINAL, *asked] if config.original else asked))
+    known_names = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
+    recipes = config.recipes or sorted(known_names - {ORIGINAL})
+    names = list(dict.fromkeys([ORIGINAL, *recipes] if config.original else recipes))
     for name in names:
-        if name not in known:
-            raise unknown(f"recipes={name}", name, known)
-    problems = _described(model, [n for n in names if not _is_described(model, n)])
+        if name not in known_names:
+            raise unknown(f"recipes={name}", name, known_names)
+    problems = _describe_recipes(model, [n for n in names if not _is_described(model, n)])
     return [
         Target(name, None if name in problems else shapes_folder(model, name), True, problem)
         for name in names
@@ -109,8 +111,9 @@ def _is_described(model: ModelConfig, name: str) -> bool:
     return (shapes_folder(model, name) / CONFIG).is_file()
 
 
-def _described(model: ModelConfig, names: list[str]) -> dict[str, QuantlineError]:
-    """Has quantize describe what is missing, in a process of its own; what cannot be."""
+def _describe_recipes(model: ModelConfig, names: list[str]) -> dict[str, QuantlineError]:
+    """Describes the checkpoints of these recipes in a quantize process. Returns the errors by
+    recipe."""
     if not names:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""A model's view of a text: what a worker writes, and what accuracy compares."""
+"""A model's predictions for a text: a worker writes them, and accuracy compares them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +12,18 @@ from conf.cache import cache_root
 
 @dataclass
 class TextView:
-    """What a model thinks of a text. One row a position."""
+    """A model's predictions for a text, one row per position."""
 
     tokens: NDArray[Any]
-    """The token that stands there."""
+    """The token of the text."""
     chosen: NDArray[Any]
     """Its log-probability."""
     likely: NDArray[Any]
-    """The tokens that the model finds most likely, the first the most."""
+    """The model's most likely tokens, in descending order."""
     scores: NDArray[Any]
     """Their log-probabilities."""
     continuations: NDArray[Any]
-    """Greedy continuations of some openings; -1 after their end."""
+    """Greedy continuations of some openings, padded with -1."""
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,5 +42,5 @@ class TextView:
 
 
 def view_path(key: str) -> Path:
-    """Where a checkpoint's view of a text is kept; the original's stays, to be compared with."""
+    """The file of a checkpoint's view of a text. The original's is kept for comparisons."""
     return cache_root() / "views" / f"{key}.npz"

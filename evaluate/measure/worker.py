@@ -1,4 +1,4 @@
-"""Measures one checkpoint in a process of its own, and sends each run up a pipe as it is done."""
+"""Measures one checkpoint in its own process, and sends each finished run through a pipe."""
 
 import gc
 from collections import Counter, defaultdict
@@ -44,7 +44,7 @@ class _Measurement:
 
     def __init__(self, job: Job, send: Send[Event]) -> None:
         self.job, self.send = job, send
-        # A server that runs elsewhere says nothing of the GPU here.
+        # A remote server does not use this machine's GPU.
         self.watch = GpuWatch(job.gpus if job.engine.url is None else 0)
         traces = Path(job.traces) if job.traces else None
         self.engine: Engine = create(
@@ -58,11 +58,11 @@ class _Measurement:
                 job.accuracy.likely if job.accuracy.kind != "none" else 0,
             )
         )
-        # Python's search for garbage among all that was imported takes half a second; servers spare
-        # their requests that, too.
+        # A garbage collection over all imported objects takes half a second; vLLM's server freezes
+        # them, too.
         gc.collect()
         gc.freeze()
-        self.ours = 0
+        self.own_processes = 0
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
 
@@ -72,27 +72,34 @@ class _Measurement:
             loaded = self.engine.loaded
             if self.job.neighbours:
                 loaded.startup = Startup()  # they shared the CPU
-            self.send(EngineLoaded(**loaded.content(), faults=faults))
+            self.send(
+                EngineLoaded(
+                    startup=loaded.startup.content(),
+                    memory=loaded.memory.content(),
+                    kernels=loaded.kernels,
+                    faults=faults,
+                )
+            )
             wait_for_turn()
-            self.ours = self.watch.processes()
+            self.own_processes = self.watch.processes()
             for name, scenario in self.job.scenarios.items():
-                self._guarded(name, partial(self._scenario, name, scenario))
+                self._send_failure_of(name, partial(self._scenario, name, scenario))
             if self.job.accuracy.kind == "quick":
-                self._guarded("quick", self._judge)
+                self._send_failure_of("quick", self._score_text)
         finally:
             self.engine.close()
 
-    def _guarded(self, name: str, work: Callable[[], None]) -> None:
-        """One cell that fails does not stop the others."""
+    def _send_failure_of(self, name: str, work: Callable[[], None]) -> None:
+        """Does the work and sends its failure, if any. One failed cell does not stop the others."""
         try:
             work()
         except Exception as error:
             self.send(MeasureFailed(name, Failure.of(self.engine.death() or error)))
 
     def _canary(self) -> list[str]:
-        """Whether it says anything at all, on a few lines of text."""
-        wrong = constant_output(self.engine.answers(list(CANARIES), CANARY_TOKENS))
-        return [f"the output is broken: {wrong}"] if wrong else []
+        """The faults of its answers to a few short prompts."""
+        fault = constant_output(self.engine.answers(list(CANARIES), CANARY_TOKENS))
+        return [f"the output is broken: {fault}"] if fault else []
 
     def _scenario(self, name: str, scenario: ScenarioConfig) -> None:
         repeats = self.job.repeats[name]
@@ -106,11 +113,11 @@ class _Measurement:
         for repeat in repeats:
             self.send(RunStarted(name, repeat))
             tokens = prompts(scenario, name, repeat, self.job.vocabulary)
-            self._timed(name, scenario, repeat, tokens)
+            self._timed_run(name, scenario, repeat, tokens)
         if self.job.traces and not scenario.is_sustained:
             self._profile(name, scenario)
 
-    def _timed(
+    def _timed_run(
         self, name: str, scenario: ScenarioConfig, repeat: int, tokens: list[list[int]]
     ) -> None:
         self.compiling.since_last_look()
@@ -118,34 +125,34 @@ class _Measurement:
         with self.watch.watching() as watched:
             requests = self.engine.run_requests(tokens, scenario)
         hits_after, queries_after = self.engine.prefix_cache()
-        seen = Observed(
+        observed = Observed(
             prefix_hits=hits_after - hits,
             prefix_queries=queries_after - queries,
             compiled=self.compiling.since_last_look(),
             throttled=watched.throttled,
             clock_share=self._clock_share(name, watched),
             power_capped=watched.power_capped or 0.0,
-            other_processes=self.job.others + max(0, self.watch.processes() - self.ours),
+            other_processes=self.job.others + max(0, self.watch.processes() - self.own_processes),
         )
         values = (
             serving_values(requests, scenario) if scenario.is_sustained else batch_values(requests)
         )
         _add_energy(values, watched)
-        values.prefix_hits = float(seen.prefix_hits)
+        values.prefix_hits = float(observed.prefix_hits)
         self.send(
             RunMeasured(
                 measure=name,
                 repeat=repeat,
                 values=values.content(),
-                requests=_compact(requests),
-                # All that is held on the GPU: of several engines it is nobody's own.
+                requests=_compact_requests(requests),
+                # The GPU's total; with several engines loaded it belongs to none of them.
                 peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
-                invalid=reasons(requests, scenario, seen),
+                invalid=reasons(requests, scenario, observed),
             )
         )
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
-        """Of the fastest clock under this load."""
+        """The clock as a share of the fastest clock under this workload."""
         if watched.sm_clock_mhz is None:
             return None
         self.clocks[name] = max(self.clocks[name], watched.sm_clock_mhz)
@@ -158,23 +165,29 @@ class _Measurement:
         trace = self.engine.profile(tokens, replace(scenario, output_tokens=steps))
         self.send(ProfileWritten(name, str(trace), steps))
 
-    def _judge(self) -> None:
-        """The model's view of the evaluation text, in windows that do not overlap, and its
-        continuations of some of their openings."""
+    def _score_text(self) -> None:
+        """Writes the model's view of the evaluation text, in windows that do not overlap, and its
+        continuations of some window openings."""
         accuracy = self.job.accuracy
         text = windows(accuracy, self.engine.tokens_of)
-        found = []
+        scored_windows = []
         for number, window in enumerate(text):
             self.send(WindowStarted(number, len(text)))
-            found.append(self.engine.score_window(window, accuracy.likely))
+            scored_windows.append(self.engine.score_window(window, accuracy.likely))
         openings = [window[: len(window) // 2] for window in text[: accuracy.continuations]]
         answers = self.engine.generate(openings, accuracy.continued_tokens)
         width = accuracy.continued_tokens
         view = TextView(
             tokens=numpy.array([token for window in text for token in window[1:]], "int32"),
-            chosen=numpy.array([score for part in found for score in part.chosen], "float32"),
-            likely=numpy.array([row for part in found for row in part.likely], "int32"),
-            scores=numpy.array([row for part in found for row in part.scores], "float32"),
+            chosen=numpy.array(
+                [score for positions in scored_windows for score in positions.chosen], "float32"
+            ),
+            likely=numpy.array(
+                [row for positions in scored_windows for row in positions.likely], "int32"
+            ),
+            scores=numpy.array(
+                [row for positions in scored_windows for row in positions.scores], "float32"
+            ),
             continuations=numpy.array(
                 [(answer + [-1] * width)[:width] for answer in answers], "int32"
             ).reshape(-1, width),
@@ -193,9 +206,9 @@ def _add_energy(values: SpeedValues, watched: Watched) -> None:
         values.power_capped_share = watched.power_capped
 
 
-def _compact(requests: list[Request]) -> dict[str, Any]:
-    """Request by request, in few bytes: how many had how many tokens; when they were handed over,
-    had their first and their last token, and how many at the very same times."""
+def _compact_requests(requests: list[Request]) -> dict[str, Any]:
+    """A compact record of all requests: their number by token count; the times of sending, first
+    token and last token, with the number of requests that share them."""
     answered = [request for request in requests if request.token_times]
     times = Counter(
         tuple(round(moment, 6) for moment in (r.start, r.token_times[0], r.token_times[-1]))

@@ -1,1 +1,1 @@
-"""The report: from files of results to a decision, in Markdown and as one page."""
+"""The report: turns results files into a decision, as Markdown and as one page."""

@@ -1,4 +1,4 @@
-"""`python -m evaluate.report.answer`: what to serve, for a server that asks for it."""
+"""`python -m evaluate.report.answer`: tells a server what to serve."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -13,54 +13,54 @@ from evaluate.report.decide.decision import Answer
 from evaluate.report.programs import RECOMMEND, Recommended, ServeRequest
 
 VLLM = ("vllm", "vllm_server")
-# Set for a measurement, or by the machine; a server chooses its own.
+# Set for a measurement or by the machine; a server chooses its own values.
 NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
-# Sizes of engines that were measured side by side; a server has the GPU for itself.
+# Sizes of engines that were measured side by side; a server has the GPU to itself.
 KV_CACHE_SIZE = "kv_cache_memory_bytes"
 SIDE_BY_SIDE = (KV_CACHE_SIZE, "gpu_memory_utilization")
 
 
 def recommend(request: ServeRequest) -> Recommended:
-    """What to serve of a model on a device, with the options that it was measured with."""
-    found = make_report(
+    """The recommended checkpoint of a model on a device, with the options of its measurement."""
+    report = make_report(
         ReportConfig(results=[request.results], targets=request.targets, mix=request.mix)
     )
-    if found.faults:
+    if report.faults:
         raise bad_input(
-            f"{len(found.faults)} lines cannot be read, the first: {found.faults[0]}; "
-            "mend or remove them, or name what to serve with checkpoint= or recipe="
+            f"{len(report.faults)} lines cannot be read, the first: {report.faults[0]}; "
+            "correct or remove them, or name what to serve with checkpoint= or recipe="
         )
-    fitting = [one for one in found.answers if _fits(one.group, request)]
+    fitting = [answer for answer in report.answers if _fits(answer.group, request)]
     if not fitting:
-        known = "; ".join(group.title for group in found.groups) or "no speed"
+        measured = "; ".join(group.title for group in report.groups) or "no speed"
         raise bad_input(
             f"results={request.results}: nothing of {request.model} in vLLM on this "
-            f"machine ({request.device}); measured are: {known}"
+            f"machine ({request.device}); measured are: {measured}"
         )
     chosen = fitting[0]
-    if chosen.whole.candidate is None:
-        raise bad_input(f"results={request.results}: {chosen.group.title}: {chosen.whole.why}")
+    if chosen.overall.candidate is None:
+        raise bad_input(f"results={request.results}: {chosen.group.title}: {chosen.overall.why}")
     entries = _entries(chosen)
     name = Path(request.results).name
     options = _served_options(entries[0].row.environment.engine_options)
     reasons = dict.fromkeys(options, f"it was fastest with it, in {name}")
-    most = _most_at_once(entries, request.targets.tpot_ms)
-    if most is not None:
-        options["max_num_seqs"] = most
+    most_requests = _most_at_once(entries, request.targets.tpot_ms)
+    if most_requests is not None:
+        options["max_num_seqs"] = most_requests
         reasons["max_num_seqs"] = (
             f"the most at once that kept {request.targets.tpot_ms:g} ms a token, in {name}"
         )
     return Recommended(
         checkpoint=entries[0].checkpoint,
-        candidate=chosen.whole.candidate,
-        why=chosen.whole.why,
+        candidate=chosen.overall.candidate,
+        why=chosen.overall.why,
         options=options,
         reasons=reasons,
     )
 
 
 def _served_options(measured: dict[str, Any]) -> dict[str, Any]:
-    """The engine options of a measurement that a server takes over."""
+    """The engine options of a measurement that a server uses, too."""
     left_out = {*NOT_HANDED_ON, *(SIDE_BY_SIDE if KV_CACHE_SIZE in measured else ())}
     return {name: value for name, value in measured.items() if name not in left_out}
 
@@ -74,23 +74,23 @@ def _fits(group: ComparisonGroup, request: ServeRequest) -> bool:
 
 
 def _entries(chosen: Answer) -> list[Entry]:
-    candidate = chosen.whole.candidate or ""
-    found = [workload.of(candidate) for workload in chosen.group.workloads]
-    return [entry for entry in found if entry is not None]
+    candidate = chosen.overall.candidate or ""
+    entries = [workload.of(candidate) for workload in chosen.group.workloads]
+    return [entry for entry in entries if entry is not None]
 
 
 def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:
-    """The largest batch that kept the target, where a larger one did not."""
+    """The largest batch that met the target, if a larger one missed it."""
     if tpot_ms is None:
         return None
     slowest: dict[int, float] = defaultdict(float)
     for entry in entries:
-        time = entry.median("tpot_median_s")
+        tpot = entry.median("tpot_median_s")
         batch = entry.row.settings.batch
-        if batch is not None and time is not None:
-            slowest[batch] = max(slowest[batch], time * 1e3)
-    kept = [batch for batch, time in slowest.items() if time <= tpot_ms]
-    return max(kept) if kept and max(kept) < max(slowest) else None
+        if batch is not None and tpot is not None:
+            slowest[batch] = max(slowest[batch], tpot * 1e3)
+    good_batches = [batch for batch, tpot in slowest.items() if tpot <= tpot_ms]
+    return max(good_batches) if good_batches and max(good_batches) < max(slowest) else None
 
 
 def work(request: ServeRequest, send: Send[Recommended]) -> None:

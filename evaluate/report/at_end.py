@@ -1,4 +1,4 @@
-"""The report that an evaluation leaves behind, beside its results."""
+"""Writes a report at the end of an evaluation, next to its results."""
 
 import shlex
 from pathlib import Path
@@ -13,12 +13,12 @@ def report_folder(results: Path) -> Path:
 
 
 def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
-    """Writes the report. Where it cannot be written, says why and how to write it again; that
-    takes nothing from what was measured."""
+    """Writes the report. If that fails, returns an error with the reason and the command that
+    writes it. The results are not affected."""
     results = Path(config.results).expanduser()
     if not results.is_file():
         return None
-    wanted = ReportConfig(
+    report = ReportConfig(
         results=[str(results)],
         out=str(report_folder(results)),
         targets=config.targets,
@@ -28,19 +28,19 @@ def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
     try:
         from evaluate.report.writing import write_report
 
-        write_report(wanted)
+        write_report(report)
     except ImportError as error:
-        return _no_report(wanted, f"{error.name} is not installed", WORLD_FAULT)
+        return _no_report(report, f"{error.name} is not installed", WORLD_FAULT)
     except Exception as error:
-        words = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
-        return _no_report(wanted, words, code)
+        return _no_report(report, reason, code)
     return None
 
 
-def _no_report(wanted: ReportConfig, words: str, code: int) -> QuantlineError:
-    options = [f"results=[{wanted.results[0]}]", f"out={wanted.out}", *changed_options(wanted)]
+def _no_report(report: ReportConfig, reason: str, code: int) -> QuantlineError:
+    options = [f"results=[{report.results[0]}]", f"out={report.out}", *changed_options(report)]
     command = shlex.join(["python", "-m", "evaluate.report", *options])
     return QuantlineError(
-        f"no report: {words}. All runs are kept in {wanted.results[0]}; {command} writes it", code
+        f"no report: {reason}. All runs are kept in {report.results[0]}; {command} writes it", code
     )

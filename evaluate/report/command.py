@@ -21,7 +21,7 @@ def main(config: ReportConfig) -> None:
 
     from evaluate.report.writing import write_report
 
-    gc.disable()  # a program of seconds: looking for circles among all rows takes a tenth of them
+    gc.disable()  # collecting garbage among all rows takes a tenth of the few seconds
     report = write_report(config)
     if report.faults:
         raise bad_input(f"{len(report.faults)} lines were left out, the first: {report.faults[0]}")

@@ -18,7 +18,7 @@ from evaluate.results.rows import Row
 
 @dataclass
 class Report:
-    """The decision, and what is shown of the rows that it rests on."""
+    """The decision, and everything that is shown of the rows behind it."""
 
     config: ReportConfig
     rows: list[Row]
@@ -34,11 +34,11 @@ class Report:
     """What a reader must know before trusting a figure."""
     findings: list[str]
     left_out: list[str]
-    """Runs that are in no average, and what failed or was skipped, with the reason."""
+    """Excluded, failed and skipped runs, with the reasons."""
 
 
 def make_report(config: ReportConfig) -> Report:
-    """Reads the files and decides; nothing is written."""
+    """Reads the files and decides. Writes nothing."""
     rows, faults, merging_notes = merged_rows([Path(name).expanduser() for name in config.results])
     if not rows:
         raise bad_input(_no_rows(config, faults))
@@ -47,7 +47,9 @@ def make_report(config: ReportConfig) -> Report:
     sets = make_sets(groups, decision.qualities, rows)
     names = Names(
         candidates=list(dict.fromkeys(name for group in groups for name in group.candidates)),
-        scenarios=list(dict.fromkeys(load.name for group in groups for load in group.workloads)),
+        scenarios=list(
+            dict.fromkeys(workload.name for group in groups for workload in group.workloads)
+        ),
     )
     return Report(
         config=config,

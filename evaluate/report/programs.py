@@ -1,4 +1,4 @@
-"""What the report answers to other commands, in a process of its own."""
+"""The request and answer of the report's process, for other commands."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from conf.schema.report import TargetsConfig
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """What to serve of a model on this machine, by a file of results?"""
+    """Asks which checkpoint of a model to serve on this machine, by a results file."""
 
     results: str
     targets: TargetsConfig
@@ -21,13 +21,13 @@ class ServeRequest:
 
 @dataclass(frozen=True)
 class Recommended:
-    """The checkpoint to serve, and the options that it was measured with."""
+    """The checkpoint to serve, and the options of its measurement."""
 
     checkpoint: str
     candidate: str
     why: str
     options: dict[str, Any]
-    """Of vLLM."""
+    """vLLM options."""
     reasons: dict[str, str]
     """Why each option is set."""
 

@@ -1,4 +1,4 @@
-"""The story of a report: read and decide (`contents`), write the files, say the answer."""
+"""The pipeline of a report: read and decide (`contents`), write the files, print the answer."""
 
 import multiprocessing
 from pathlib import Path
@@ -14,17 +14,17 @@ from evaluate.report.show.page import library, write_page
 
 
 def write_report(config: ReportConfig) -> Report:
-    """Writes report.md, its plots and report.html, and says the answer."""
+    """Writes report.md, its plots and report.html, and prints the answer."""
     report = make_report(config)
     out = Path(config.out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
-    # Drawing holds the interpreter's lock: in a process of its own it costs no time.
-    beside = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
-    beside.start()
+    # Drawing holds the interpreter's lock; in its own process it runs in parallel.
+    drawing = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
+    drawing.start()
     write_markdown(report, out)
-    library()  # packed meanwhile, where it is not kept yet
-    beside.join()
-    if beside.exitcode:
+    library()  # bundled meanwhile, if it is not cached yet
+    drawing.join()
+    if drawing.exitcode:
         raise world_fault(f"{out}: the plots could not be drawn")
     write_page(report, out)
     for fault in report.faults:
@@ -36,5 +36,5 @@ def write_report(config: ReportConfig) -> Report:
 
 
 def answer_line(answer: Answer) -> str:
-    whole = answer.whole
-    return f"{answer.group.title}: {whole.headline}, {whole.why}"
+    choice = answer.overall
+    return f"{answer.group.title}: {choice.headline}, {choice.why}"

@@ -1,1 +1,1 @@
-"""Results: typed rows, the file they stand in, cells of repeats, and their statistics."""
+"""Results: typed rows, the results file, cells of repeats, and their statistics."""

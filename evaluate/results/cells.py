@@ -1,4 +1,4 @@
-"""The runs of one checkpoint under one load, put together: what counts, and what it says."""
+"""Cells: the runs of one checkpoint under one workload, and their summaries."""
 
 import math
 from collections import defaultdict
@@ -21,7 +21,7 @@ SETUP = ("device", "engine", "engine_options", "versions", "variables")
 
 
 class TimedRun(NamedTuple):
-    """A run and one figure of it."""
+    """A run and one of its values."""
 
     row: SpeedRow
     figure: float
@@ -36,11 +36,11 @@ class Cell:
     valid: list[SpeedRow] = field(default_factory=list)
     invalid: list[SpeedRow] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict, repr=False)
-    """Of its runs among all runs of the scenario, in the order of time; by the row's id."""
+    """The position of each run among all runs of the scenario in time order, by the row's id."""
     setting: str = ""
-    """What sets it apart from other cells of the same checkpoint and scenario."""
+    """How it differs from other cells of the same checkpoint and scenario."""
     _summaries: dict[str, tuple[int, Summary | None]] = field(default_factory=dict, repr=False)
-    """What was reckoned already, and from how many runs."""
+    """A cache: each summary, with the number of runs behind it."""
     _outliers: tuple[int, set[int]] | None = field(default=None, repr=False)
 
     @property
@@ -49,28 +49,28 @@ class Cell:
 
     @property
     def row(self) -> SpeedRow:
-        """The first of its runs, for what all of them share."""
+        """The first run, for the fields that all runs share."""
         return (self.valid + self.invalid)[0]
 
     @property
     def settings(self) -> WorkloadSettings:
-        """The scenario, as it was asked for."""
+        """The scenario's settings."""
         return self.row.settings
 
     @cached_property
     def workload_name(self) -> str:
-        """The same for setups that ran the same workload."""
+        """Equal for setups that ran the same workload."""
         return f"{self.row.model} {self.measure} {self.settings_name}"
 
     @cached_property
     def settings_name(self) -> str:
-        """The same for workloads with the same settings."""
+        """Equal for workloads with the same settings."""
         return str(sorted(self.settings.content().items()))
 
     @property
     def ranked_by(self) -> str:
-        """The time that tells fast from slow. How long an open loop lasts is set by its arrivals,
-        not by the engine: there it is the time of a request."""
+        """The name of the time that ranks setups. The arrivals, not the engine, set the duration
+        of an open loop, so there it is the latency of a request."""
         return REQUEST_LATENCY if self.settings.rate else LATENCY
 
     def values(self, name: str) -> list[float]:
@@ -79,22 +79,22 @@ class Cell:
 
     @property
     def names(self) -> set[str]:
-        """What was measured in every run that counts."""
+        """The values that every valid run has."""
         rows = [row.values.names for row in self.valid]
         return set.intersection(*rows) if rows else set()
 
     def summary(self, name: str) -> Summary | None:
-        """Of the runs that count. A run that stands out by the time it took is in no figure."""
+        """The summary of the valid runs. Runs whose time is an outlier are excluded."""
         if name not in self._summaries or self._summaries[name][0] != len(self.valid):
             self._summaries[name] = (len(self.valid), self._summarized(name))
         return self._summaries[name][1]
 
     def _summarized(self, name: str) -> Summary | None:
-        runs = _timed(self.valid, name)
+        runs = _timed_runs(self.valid, name)
         if not runs:
             return None
-        strange = self._strange()
-        places = [place for place, run in enumerate(runs) if id(run.row) in strange]
+        outlier_ids = self._outlier_ids()
+        places = [place for place, run in enumerate(runs) if id(run.row) in outlier_ids]
         if len(places) == len(runs):
             places = []
         summary = summarize([run.figure for run in runs], places)
@@ -103,21 +103,21 @@ class Cell:
             return summary
         # Runs of one start are not independent: the interval is that of the starts.
         means = [sum(run.figure for run in start) / len(start) for start in starts]
-        between = summarize(means, [])
-        half = (between.high - between.low) / 2
-        return replace(summary, low=summary.mean - half, high=summary.mean + half)
+        start_summary = summarize(means, [])
+        half_width = (start_summary.high - start_summary.low) / 2
+        return replace(summary, low=summary.mean - half_width, high=summary.mean + half_width)
 
     def starts(self, name: str) -> list[list[TimedRun]]:
-        """The runs that count, by the start of the engine. A start that was cut short is left out
-        beside whole ones: its mean would be noisier than theirs."""
-        strange = self._strange()
-        runs = [run for run in _timed(self.valid, name) if id(run.row) not in strange]
+        """The valid runs, by start of the engine. A start with less than half as many runs as the
+        longest one is left out: its mean would be noisier than the others."""
+        outlier_ids = self._outlier_ids()
+        runs = [run for run in _timed_runs(self.valid, name) if id(run.row) not in outlier_ids]
         starts = _by_start(runs)
-        most = max((len(start) for start in starts), default=0)
-        return [start for start in starts if 2 * len(start) >= most]
+        most_runs = max((len(start) for start in starts), default=0)
+        return [start for start in starts if 2 * len(start) >= most_runs]
 
     def sample(self, name: str) -> Sample | None:
-        """For a comparison; none where a value has no logarithm."""
+        """The logarithms for a comparison; None if a value is not positive."""
         starts = []
         for runs in self.starts(name):
             if min(run.figure for run in runs) <= 0:
@@ -127,39 +127,39 @@ class Cell:
             starts.append(Start(logs, sum(places) / len(places)))
         return Sample(tuple(starts)) if starts else None
 
-    def _strange(self) -> set[int]:
-        """Runs that stand out among those of their start by the time they took."""
+    def _outlier_ids(self) -> set[int]:
+        """The row ids of runs whose time is an outlier within their start."""
         if self._outliers is None or self._outliers[0] != len(self.valid):
-            strange = {
+            outlier_ids = {
                 id(runs[place].row)
-                for runs in _by_start(_timed(self.valid, self.ranked_by))
+                for runs in _by_start(_timed_runs(self.valid, self.ranked_by))
                 for place in outliers([run.figure for run in runs])
             }
-            self._outliers = (len(self.valid), strange)
+            self._outliers = (len(self.valid), outlier_ids)
         return self._outliers[1]
 
     def is_ranked(self, max_spread: float) -> bool:
-        """Whether it may be compared: some run counts, and they agree with each other."""
+        """Whether it may be ranked: it has valid runs, and their spread is small enough."""
         latency = self.summary(self.ranked_by)
         return latency is not None and latency.spread <= max_spread
 
     @property
     def prefill_share(self) -> float | None:
-        """The share of the hardware's limit that was reached, the middle of the runs."""
-        return _middle([row.limit.prefill_share for row in self.valid])
+        """The share of the hardware's limit that was reached: the median over the runs."""
+        return _median_share([row.limit.prefill_share for row in self.valid])
 
     @property
     def decode_share(self) -> float | None:
-        return _middle([row.limit.decode_share for row in self.valid])
+        return _median_share([row.limit.decode_share for row in self.valid])
 
 
-def _middle(shares: list[float | None]) -> float | None:
-    known = [share for share in shares if share is not None]
-    return summarize(known).median if known else None
+def _median_share(shares: list[float | None]) -> float | None:
+    known_shares = [share for share in shares if share is not None]
+    return summarize(known_shares).median if known_shares else None
 
 
-def _timed(rows: list[SpeedRow], name: str) -> list[TimedRun]:
-    """The runs that measured the named figure."""
+def _timed_runs(rows: list[SpeedRow], name: str) -> list[TimedRun]:
+    """The runs that have the named value."""
     figures = [(row, row.values.figure(name)) for row in rows]
     return [TimedRun(row, figure) for row, figure in figures if figure is not None]
 
@@ -174,59 +174,59 @@ def _by_start(runs: list[TimedRun]) -> list[list[TimedRun]]:
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
-    """Speed rows by scenario and checkpoint, in the order in which they were measured."""
-    found: dict[tuple[str, str, int], Cell] = {}
-    order: dict[str, int] = {}
-    counts: dict[str, int] = defaultdict(int)
+    """The cells of all speed rows. Scenarios stay in the order in which they were measured."""
+    cells_by_key: dict[tuple[str, str, int], Cell] = {}
+    measure_order: dict[str, int] = {}
+    run_counts: dict[str, int] = defaultdict(int)
     for row in rows:
         if not isinstance(row, SpeedRow):
             continue
-        place = (row.checkpoint, row.key, row.session)
-        cell = found.setdefault(place, Cell(row.measure, row.checkpoint))
+        cell_key = (row.checkpoint, row.key, row.session)
+        cell = cells_by_key.setdefault(cell_key, Cell(row.measure, row.checkpoint))
         (cell.invalid if row.invalid else cell.valid).append(row)
-        cell.places[id(row)] = counts[row.measure]
-        counts[row.measure] += 1
-        order.setdefault(row.measure, len(order))
-    _set_apart(list(found.values()))
-    return sorted(found.values(), key=lambda cell: order[cell.measure])
+        cell.places[id(row)] = run_counts[row.measure]
+        run_counts[row.measure] += 1
+        measure_order.setdefault(row.measure, len(measure_order))
+    _name_differences(list(cells_by_key.values()))
+    return sorted(cells_by_key.values(), key=lambda cell: measure_order[cell.measure])
 
 
 def by_workload(cells: list[Cell]) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = defaultdict(list)
+    workload_cells: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        found[cell.workload_name].append(cell)
-    return found
+        workload_cells[cell.workload_name].append(cell)
+    return workload_cells
 
 
-def _set_apart(found: list[Cell]) -> None:
-    """Names what differs between cells that would otherwise be called the same."""
-    alike: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for cell in found:
-        alike[cell.measure, cell.checkpoint].append(cell)
-    for group in alike.values():
+def _name_differences(cells: list[Cell]) -> None:
+    """Sets the `setting` of cells that share a name: the facts in which they differ."""
+    same_name: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        same_name[cell.measure, cell.checkpoint].append(cell)
+    for group in same_name.values():
         facts = [_facts(cell.row) for cell in group]
-        for cell, own in zip(group, differing(facts), strict=True):
-            cell.setting = ", ".join(f"{name}={value}" for name, value in own.items())
+        for cell, own_facts in zip(group, differing(facts), strict=True):
+            cell.setting = ", ".join(f"{name}={value}" for name, value in own_facts.items())
 
 
 def differing(facts: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Of each, what is not the same in all of them."""
-    shared = set.intersection(*(set(known.items()) for known in facts)) if facts else set()
+    """For each dict, the entries that not all dicts share."""
+    shared = set.intersection(*(set(own_facts.items()) for own_facts in facts)) if facts else set()
     return [
-        {name: value for name, value in known.items() if (name, value) not in shared}
-        for known in facts
+        {name: value for name, value in own_facts.items() if (name, value) not in shared}
+        for own_facts in facts
     ]
 
 
 def _facts(row: SpeedRow) -> dict[str, str]:
-    """What a key stands for, beside the checkpoint, in words."""
+    """The facts behind a row's key, except the checkpoint's name."""
     settings = {name: str(value) for name, value in row.settings.content().items()}
     weights = {"weights": (row.environment.checkpoint_sha256 or "")[:8]}
     return row.environment.facts(*SETUP) | settings | weights
 
 
 def chosen_options(row: Row) -> dict[str, str]:
-    """What a team chooses, or sets in the environment, for the same engine."""
+    """The engine options and environment variables that a team chooses."""
     options = row.environment.facts(*CHOSEN)
-    # An evaluation sets the context to what its scenarios need: it makes no other candidate.
+    # An evaluation sets the context length to what its scenarios need; that is no team's choice.
     return {name: value for name, value in options.items() if name != CONTEXT_OPTION}

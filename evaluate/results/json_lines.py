@@ -1,4 +1,4 @@
-"""Files of JSON lines that anyone may have edited: each line is read on its own."""
+"""Reads JSON lines files that may have been edited by hand, one line at a time."""
 
 import fcntl
 import json
@@ -21,14 +21,14 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers, without those that are empty; none of a file that is not
-    there. One that is too long comes cut short."""
+    """The non-empty lines with their numbers. A missing file has no lines. A line that is too long
+    is cut."""
     try:
         with path.open("rb") as file:
             if file.read(2) in UTF_16:
                 raise bad_input(f"results={path}: is UTF-16; save it as UTF-8")
             file.seek(0)
-            end = _whole_size(file)
+            end = _size_between_writes(file)
             number = 0
             while file.tell() < end:
                 line = rest = file.readline(LONGEST_LINE + 1)
@@ -43,8 +43,8 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise bad_input(f"results={path}: cannot be read ({error.strerror})") from error
 
 
-def _whole_size(file: BinaryIO) -> int:
-    """The size when no line is half written: those who append hold a lock while they write."""
+def _size_between_writes(file: BinaryIO) -> int:
+    """The file's size while no line is half written: writers hold a lock."""
     with suppress(OSError):  # a file system without locks
         fcntl.flock(file, fcntl.LOCK_SH)
     try:
@@ -55,7 +55,7 @@ def _whole_size(file: BinaryIO) -> int:
 
 
 def content(line: bytes) -> Any:
-    """The JSON value of a line. Raises ValueError with what is wrong with it."""
+    """The JSON value of a line. Raises ValueError with the fault."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"is longer than {LONGEST_LINE // 2**20} MiB")
     try:
@@ -63,64 +63,64 @@ def content(line: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"no UTF-8 (byte {error.start + 1})") from error
     try:
-        found = json.loads(
+        value = json.loads(
             text,
-            parse_constant=_constant,
-            object_pairs_hook=_object,
-            parse_int=_int,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_members,
+            parse_int=_bounded_int,
         )
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON ({error.msg})") from error
     except RecursionError as error:
         raise ValueError("is nested too deep") from error
-    _check(found, DEEPEST)
-    if SURROGATE.search(line):  # few lines have one, and looking at all text takes long
-        _check_text(found)
-    return found
+    _check(value, DEEPEST)
+    if SURROGATE.search(line):  # few lines have one, and checking all text is slow
+        _check_text(value)
+    return value
 
 
-def _constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"holds {name}")
 
 
-def _int(digits: str) -> int:
+def _bounded_int(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"{_short(digits)} is no number that can be kept")
     return int(digits)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {_short(twice)!r} stands twice in one object")
-    return found
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {_short(duplicate)!r} stands twice in one object")
+    return members
 
 
 def _check(value: Any, depth: int) -> None:
-    """Nesting that can be read, and numbers that can be kept: 1e400 is read as infinite."""
+    """Refuses deep nesting and infinite numbers: Python reads 1e400 as infinite."""
     if not isinstance(value, dict | list):
         return
     if not depth:
         raise ValueError(f"is nested deeper than {DEEPEST} levels")
-    for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(part, (dict, list)):
-            _check(part, depth - 1)
-        elif isinstance(part, float) and abs(part) == math.inf:
-            shown = _short(str(name)).encode("unicode_escape").decode()
-            raise ValueError(f"{shown} is no number that can be kept: too large")
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, (dict, list)):
+            _check(item, depth - 1)
+        elif isinstance(item, float) and abs(item) == math.inf:
+            name_text = _short(str(name)).encode("unicode_escape").decode()
+            raise ValueError(f"{name_text} is no number that can be kept: too large")
 
 
 def _check_text(value: Any) -> None:
-    """No text that cannot be written again."""
+    """Refuses text that cannot be written back."""
     if isinstance(value, str):
         if any("\ud800" <= letter <= "\udfff" for letter in value):
             raise ValueError(f"{_short(value)!a} holds half a character (a lone surrogate)")
     elif isinstance(value, dict | list):
-        for part in [*value, *value.values()] if isinstance(value, dict) else value:
-            _check_text(part)
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_text(item)
 
 
-def _short(words: str) -> str:
-    return words if len(words) <= 40 else f"{words[:37]}..."
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""One evaluation writes to a file of results at a time."""
+"""A lock: only one evaluation at a time writes to a results file."""
 
 import os
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from conf.errors import bad_input, world_fault
 
 @contextmanager
 def only_writer(results: Path) -> Iterator[None]:
-    """Holds a lock beside the file, whatever name or link it goes by; it ends with this process,
-    however that ends. Raises where another process holds it. Reading needs no lock."""
+    """Holds a lock file beside the results file, with links resolved. The lock ends with this
+    process, also after a crash. Raises if another process holds it. Reading needs no lock."""
     path = results.expanduser().resolve()
     if path.is_dir():
         raise bad_input(f"results={results}: is a folder; give the name of a file in it")
-    missing = [folder for folder in path.parents if not folder.exists()]
-    file = Path(f"{path}.lock")
-    lock = FileLock(file, timeout=0)
+    new_folders = [folder for folder in path.parents if not folder.exists()]
+    lock_file = Path(f"{path}.lock")
+    lock = FileLock(lock_file, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        file.write_text(f"{os.getpid()}\n")
+        lock_file.write_text(f"{os.getpid()}\n")
     except Timeout as error:
         raise world_fault(
-            f"results={results}: another evaluation{_holder(file)} is writing to it; wait until it "
-            "ends, or give this one another file with results=FILE"
+            f"results={results}: another evaluation{_holder(lock_file)} is writing to it; wait "
+            "until it ends, or give this one another file with results=FILE"
         ) from error
     except OSError as error:
         lock.release()
@@ -35,18 +35,19 @@ def only_writer(results: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)  # first: whoever opened it before sees that it is gone
+        # Before the release: a process that opened the lock file sees that it is gone.
+        lock_file.unlink(missing_ok=True)
         lock.release()
         if not path.exists():
-            for folder in missing:
-                with suppress(OSError):  # something else was put there
+            for folder in new_folders:
+                with suppress(OSError):  # another process wrote into the folder
                     folder.rmdir()
 
 
 def _holder(file: Path) -> str:
-    """Who holds the lock, as far as is known."""
+    """The process that holds the lock, in brackets; empty if the lock file does not name it."""
     try:
-        words = file.read_text().strip()
+        process_id = file.read_text().strip()
     except (OSError, ValueError):
         return ""
-    return f" (process {words})" if words.isdigit() else ""
+    return f" (process {process_id})" if process_id.isdigit() else ""

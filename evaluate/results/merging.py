@@ -1,4 +1,4 @@
-"""The rows of several files of results, put together: what counts, and what is apart."""
+"""Merges the rows of several results files."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -9,31 +9,31 @@ from evaluate.results.rows import Row, SpeedRow, current, rounded
 
 
 def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
-    """The rows that count, what is wrong with lines, and what to know. A row that stands in two
-    files counts once; another session under the same key stays apart from the first."""
-    places: dict[tuple[str, ...], tuple[int, Row]] = {}
+    """The rows that count, the faults of unreadable lines, and notes for the reader. A row that is
+    in two files counts once. Sessions that measured the same key get different numbers."""
+    unique_rows: dict[tuple[str, ...], tuple[int, Row]] = {}
     faults: list[str] = []
     count = 0
     for number, path in enumerate(files):
         if not path.is_file():
             raise bad_input(f"results={path}: there is no such file")
-        found, wrong = read(path)
-        faults += wrong
-        count += len(found)
-        for row in found:
-            places.setdefault(_mark(row), (number, row))
+        file_rows, file_faults = read(path)
+        faults += file_faults
+        count += len(file_rows)
+        for row in file_rows:
+            unique_rows.setdefault(_row_identity(row), (number, row))
     notes = []
-    if len(places) < count:
-        notes.append(f"{count - len(places)} rows stand there more than once and count once")
-    file_of = {id(row): number for number, row in places.values()}
-    rows = [row for _, row in places.values()]
-    counting = current(rows)
-    if len(counting) < len(rows):
-        older = len(rows) - len(counting)
+    if len(unique_rows) < count:
+        notes.append(f"{count - len(unique_rows)} rows stand there more than once and count once")
+    file_of = {id(row): number for number, row in unique_rows.values()}
+    rows = [row for _, row in unique_rows.values()]
+    current_rows = current(rows)
+    if len(current_rows) < len(rows):
+        older = len(rows) - len(current_rows)
         notes.append(f"{older} rows were measured again (force=true) and no longer count")
-    newest = _newest_weights(counting)
-    if len(newest) < len(counting):
-        older = len(counting) - len(newest)
+    newest = _newest_weights(current_rows)
+    if len(newest) < len(current_rows):
+        older = len(current_rows) - len(newest)
         notes.append(f"{older} rows ran on weights made up in an older way and do not count")
     sessions = _keep_sessions_apart(newest, file_of)
     if sessions:
@@ -43,8 +43,8 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     return newest, faults, notes
 
 
-def _mark(row: Row) -> tuple[str, ...]:
-    """What no other row has: beside names, one of its values to the last digit that is kept."""
+def _row_identity(row: Row) -> tuple[str, ...]:
+    """Identifies a row: its names, its time, and one of its values with all stored digits."""
     figures = (rounded(value) for value in vars(row.values).values() if isinstance(value, float))
     figure = next(figures, row.reason)
     names = (row.key, row.kind, row.model, row.checkpoint, row.measure)
@@ -52,7 +52,8 @@ def _mark(row: Row) -> tuple[str, ...]:
 
 
 def _newest_weights(rows: list[Row]) -> list[Row]:
-    """Without what ran on made-up weights of an older format than others of its model did there."""
+    """The rows without those on random weights of an older format, where newer ones exist for the
+    same model, device and engine."""
 
     def place(row: Row) -> tuple[str, ...]:
         return row.model, str(row.environment.device), str(row.environment.engine)
@@ -69,26 +70,27 @@ def _newest_weights(rows: list[Row]) -> list[Row]:
 
 
 def _keep_sessions_apart(rows: list[Row], file_of: dict[int, int]) -> int:
-    """A repeat that was valid already opens another session of its key: with all that its file
-    has of it, or, within one file, with all that follows. Numbers them."""
-    parts: dict[str, dict[int, list[SpeedRow]]] = defaultdict(lambda: defaultdict(list))
+    """Numbers the sessions of each key and returns how many keys have more than one. A second
+    valid run with the same start and repeat opens a new session: for all rows of its file, or,
+    within one file, for all later rows."""
+    rows_by_file: dict[str, dict[int, list[SpeedRow]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if isinstance(row, SpeedRow):
-            parts[row.key][file_of[id(row)]].append(row)
-    return sum(_number_sessions(list(files.values())) > 1 for files in parts.values())
+            rows_by_file[row.key][file_of[id(row)]].append(row)
+    return sum(_number_sessions(list(files.values())) > 1 for files in rows_by_file.values())
 
 
 def _number_sessions(files: list[list[SpeedRow]]) -> int:
-    """Of one key, by file; how many there are."""
-    session, held = 1, set[tuple[int, int]]()
+    """Numbers the sessions of one key, whose rows come by file. Returns their count."""
+    session, measured_runs = 1, set[tuple[int, int]]()
     for rows in files:
-        if held & {(row.start, row.repeat) for row in rows if not row.invalid}:
-            session, held = session + 1, set()
+        if measured_runs & {(row.start, row.repeat) for row in rows if not row.invalid}:
+            session, measured_runs = session + 1, set()
         for row in rows:
             run = (row.start, row.repeat)
-            if not row.invalid and run in held:
-                session, held = session + 1, set()
+            if not row.invalid and run in measured_runs:
+                session, measured_runs = session + 1, set()
             if not row.invalid:
-                held.add(run)
+                measured_runs.add(run)
             row.session = session
     return session

@@ -1,4 +1,4 @@
-"""The results of one evaluation: what stood in the file before, what it adds, and what failed."""
+"""Records the results of one evaluation: earlier rows, new rows and failures."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ RowType = TypeVar("RowType", bound=Row)
 
 
 class Recorder:
-    """Writes rows and failures to the file of results. One failure does not stop an evaluation."""
+    """Writes rows and failures to the results file. One failure does not stop an evaluation."""
 
     def __init__(self, config: EvaluateConfig, environment: Environment) -> None:
         self.config, self.environment = config, environment
@@ -30,20 +30,21 @@ class Recorder:
         self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []
-        """What the tables at the end show: rows that stood there already, and new ones."""
+        """Rows for the tables at the end: earlier ones and new ones."""
         self.failures: list[QuantlineError] = []
 
     def _check_mix(self) -> None:
-        """Before anything is measured: a report comes last, and would only then refuse it."""
+        """Checks the mix before anything is measured: the report would refuse it only at the
+        end."""
         mix = self.config.mix
-        known = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
-        check_mix(mix, known | {name for name in mix if scenario_of(name) in known})
+        known_names = {*self.config.scenario, *(row.measure for row in self.before if row.measure)}
+        check_mix(mix, known_names | {name for name in mix if scenario_of(name) in known_names})
 
     def record(
         self, row_type: type[RowType], checkpoint: str, measure: str, key: str, **fields: Any
     ) -> RowType | None:
-        """Writes a row, which the tables at the end show as well. A row that could not be read
-        again is a failure of its own: it would be measured again and again."""
+        """Writes a row, which the tables at the end also show. A row that could not be read back
+        is recorded as a failure: otherwise it would be measured again each time."""
         try:
             row = self._row(row_type, checkpoint, measure, key, **fields)
             row_of(line_content(row))
@@ -78,24 +79,24 @@ class Recorder:
     def note_row(
         self, row_type: type[Row], checkpoint: str, measure: str, key: str, **fields: Any
     ) -> None:
-        """Writes why there is no run; no table shows it."""
+        """Writes a row that says why there is no run. No table shows it."""
         append(self.path, self._row(row_type, checkpoint, measure, key, **fields))
 
     def fail(self, checkpoint: str, measure: str, key: str, error: Exception) -> None:
-        """Notes a failure, in the results too, and goes on."""
+        """Records a failure, also in the results file, and goes on."""
         failure = self.note(checkpoint, measure, error)
         invalid = [str(error)] if failure.exit_code == GATE_FAILED else []
         self.note_row(FailedRow, checkpoint, measure, key, reason=str(error), invalid=invalid)
 
     def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
-        """Notes a failure that the results hold already."""
-        where = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
+        """Records a failure that is in the results file already."""
+        prefix = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
         code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
-        self.failures.append(QuantlineError(where + str(error), code))
+        self.failures.append(QuantlineError(prefix + str(error), code))
         return self.failures[-1]
 
     def close(self) -> None:
-        """Says how much there is, and raises what failed."""
+        """Prints the number of runs, and raises the last failure."""
         say(f"{self.path}: {len(self.rows)} runs")
         if self.failures:
             for failure in self.failures[:-1]:

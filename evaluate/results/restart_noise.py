@@ -1,4 +1,4 @@
-"""How much starts of an engine differ, and machines, which repeats within one start cannot show."""
+"""The noise between engine starts and between machines, which repeats in one start cannot show."""
 
 import math
 import statistics
@@ -13,92 +13,96 @@ from evaluate.results.rows import Row
 from evaluate.results.significance import (
     STATED_DRIFT,
     STATED_START,
-    Measured,
     Ratio,
     Sample,
+    VarianceEstimate,
     WorkloadNoise,
     compare,
     drift,
     pooled_variance,
 )
 
-FEW = 3  # workloads; below, there is no telling what is usual
+FEW = 3  # workloads; fewer do not show what is usual
 UNKNOWN = ""
 
 Logarithms = dict[str, dict[str, list[float]]]
-"""Of times, by workload and by what is the same to the engine."""
+"""Logarithms of times, by workload and by engine identity."""
 
 
 @dataclass
 class NoiseEstimate:
-    """What the same setup differs by from one start, or machine, to the next."""
+    """How much the same setup differs from one start, or machine, to the next."""
 
-    measured: dict[str, Measured] = field(default_factory=dict)
-    """By workload: of the logarithm of the time."""
+    measured: dict[str, VarianceEstimate] = field(default_factory=dict)
+    """By workload: the variance of the logarithm of the time."""
     members: int = 0
-    """Starts, or machines, that tell it."""
+    """Starts, or machines, behind the estimate."""
     kinds: int = 0
     """Groups of members that are the same to the engine."""
 
-    def words(self, between: str, members: str) -> str:
-        """By how much, and how that is known."""
+    def description(self, between: str, members: str) -> str:
+        """The standard deviation, and what it was estimated from."""
         workloads = len(self.measured)
-        where = f"the middle of {workloads} workloads" if workloads > 1 else "one workload"
-        known = f"standard deviation, {where}, {self.members} {members}"
-        return f"{self.usual:.1%} {between} ({known})"
+        scope = f"the middle of {workloads} workloads" if workloads > 1 else "one workload"
+        basis = f"standard deviation, {scope}, {self.members} {members}"
+        return f"{self.usual:.1%} {between} ({basis})"
 
     @cached_property
     def usual(self) -> float:
-        """The standard deviation in the middle of all workloads."""
-        return math.sqrt(statistics.median(own.variance for own in self.measured.values()))
+        """The median standard deviation over all workloads."""
+        return math.sqrt(
+            statistics.median(estimate.variance for estimate in self.measured.values())
+        )
 
     @cached_property
     def _degrees(self) -> int:
-        """Workloads of one start err together in part: however many they are, they are worth one
-        degree of freedom more than one of them."""
+        """Degrees of freedom. The errors of workloads of one start are correlated, so several
+        workloads add only one degree to those of a single workload."""
         return self.members - self.kinds + int(len(self.measured) >= FEW)
 
-    def usual_noise(self, workload: str) -> Measured | None:
-        """What is usual under the other workloads. For a workload that was never started twice,
-        their mean: it may be a noisy one."""
+    def usual_noise(self, workload: str) -> VarianceEstimate | None:
+        """The usual variance under the other workloads. For a workload without a second start it
+        is their mean, since that workload may be a noisy one."""
         if workload in self.measured:
             enough = len(self.measured) >= FEW
-            return Measured(self.usual**2, self._degrees) if enough else None
+            return VarianceEstimate(self.usual**2, self._degrees) if enough else None
         if not self.measured:
             return None
-        mean = statistics.fmean(own.variance for own in self.measured.values())
-        return Measured(mean, self._degrees)
+        mean = statistics.fmean(estimate.variance for estimate in self.measured.values())
+        return VarianceEstimate(mean, self._degrees)
 
 
 @dataclass
 class Noise:
-    """What the same setup differs by from one start of an engine to the next."""
+    """All noise estimates of a set of results."""
 
     starts: NoiseEstimate = field(default_factory=NoiseEstimate)
-    """On one machine."""
+    """Between starts on one machine."""
     machines: NoiseEstimate = field(default_factory=NoiseEstimate)
-    """On two that go by the same name."""
+    """Between machines with the same device name."""
     drifts: dict[str, float] = field(default_factory=dict)
-    """By workload: the most that times may creep from run to run."""
+    """By workload: the largest drift of times from run to run."""
     pairs: dict[str, int] = field(default_factory=dict)
     """By workload: how many pairs of setups are compared."""
 
     def __str__(self) -> str:
-        said = []
+        estimates = []
         if self.starts.members:
-            said.append(self.starts.words("from start to start", "starts"))
+            estimates.append(self.starts.description("from start to start", "starts"))
         if self.machines.members:
-            said.append(self.machines.words("between machines of the same name", "machines"))
-        if not said:
+            estimates.append(
+                self.machines.description("between machines of the same name", "machines")
+            )
+        if not estimates:
             return (
                 "each setup was started once: intervals allow for start noise of "
                 f"{STATED_START:.0%} (standard deviation) and a drift of up to "
                 f"{STATED_DRIFT:.1%} a run. starts=2 measures it instead"
             )
-        return f"the same setup differs by {', and by '.join(said)}; intervals include that"
+        return f"the same setup differs by {', and by '.join(estimates)}; intervals include that"
 
     def of(self, workload: str) -> WorkloadNoise:
-        """All that is known of the noise under one workload."""
+        """The noise under one workload."""
         machines = self.machines.measured.get(workload) or self.machines.usual_noise(workload)
         return WorkloadNoise(
             starts=self.starts.measured.get(workload),
@@ -112,93 +116,108 @@ class Noise:
 def cell_ratio(
     one: Cell, other: Cell, noise: Noise, workload: str, value: str = ""
 ) -> Ratio | None:
-    """How many times as fast `one` is as `other`, by the time that ranks them or another value."""
+    """The speed-up of `one` over `other`, by the time that ranks them or by the named value."""
     samples = [cell.sample(value or cell.ranked_by) for cell in (one, other)]
     if samples[0] is None or samples[1] is None:
         return None
-    return compare(samples[0], samples[1], noise.of(workload), are_apart(one, other))
+    return compare(samples[0], samples[1], noise.of(workload), ran_on_two_machines(one, other))
 
 
 def bandwidth_of(row: Row) -> float | None:
-    """What was measured of one GPU, or of the machine without one, in GB/s."""
+    """The measured memory bandwidth of one GPU, or of a machine without a GPU, in GB/s."""
     if row.limit.rates != "measured" or row.limit.bandwidth_gb_s is None:
         return None
     return row.limit.bandwidth_gb_s / gpus_of(row.environment.engine_options)
 
 
 def machine_of(row: Row) -> str:
-    """Its card; in rows that do not name it, what was measured of it once: cards of one name differ
-    in it. Empty where neither is known."""
+    """The GPU's identity. Rows without one are identified by the measured bandwidth, which differs
+    between cards of the same name. Empty if neither is known."""
     bandwidth = bandwidth_of(row)
     measured = "" if bandwidth is None else f"{bandwidth:.5g} GB/s"
     return row.environment.card or measured or UNKNOWN
 
 
-def are_apart(one: Cell, other: Cell) -> bool:
-    """Whether they ran on two machines, as far as is known."""
-    both = [{machine_of(row) for row in cell.valid} - {UNKNOWN} for cell in (one, other)]
-    return all(both) and both[0] != both[1]
+def ran_on_two_machines(one: Cell, other: Cell) -> bool:
+    """Whether the two cells are known to have run on different machines."""
+    known_machines = [{machine_of(row) for row in cell.valid} - {UNKNOWN} for cell in (one, other)]
+    return all(known_machines) and known_machines[0] != known_machines[1]
 
 
 def noise_estimate(logarithms: Logarithms) -> NoiseEstimate:
-    measured: dict[str, Measured] = {}
+    measured: dict[str, VarianceEstimate] = {}
     sizes: dict[str, int] = {}
     for workload, groups in logarithms.items():
-        found = pooled_variance(list(groups.values()))
-        if found is not None:
-            measured[workload] = found
+        variance = pooled_variance(list(groups.values()))
+        if variance is not None:
+            measured[workload] = variance
         for kind, members in groups.items():
             if len(members) > 1:
                 sizes[kind] = max(sizes.get(kind, 0), len(members))
     return NoiseEstimate(measured, members=sum(sizes.values()), kinds=len(sizes))
 
 
-def noise_of(parts: list[dict[str, list[Cell]]], value: str = "") -> Noise:
-    """What setups under the same workload differ by that are the same to the engine: in the time
-    that ranks them, or in a value of another name. Setups of two parts are never the same."""
+def noise_of(groups: list[dict[str, list[Cell]]], value: str = "") -> Noise:
+    """The noise between setups that are identical to the engine, by workload. It is the noise of
+    the time that ranks them, or of the named value. Setups of two groups are never identical."""
     starts: Logarithms = defaultdict(lambda: defaultdict(list))
     machines: Logarithms = defaultdict(lambda: defaultdict(list))
-    found: dict[str, list[Sample]] = defaultdict(list)
+    samples_by_workload: dict[str, list[Sample]] = defaultdict(list)
     pairs: dict[str, int] = defaultdict(int)
-    for number, part in enumerate(parts):
-        for workload, members in part.items():
-            for kind, twins in _twins(members, value).items():
-                for machine, means in twins.items():
+    for number, group in enumerate(groups):
+        for workload, members in group.items():
+            for kind, means_by_machine in _means_of_identical_setups(members, value).items():
+                for machine, means in means_by_machine.items():
                     starts[workload][f"{number} {machine} {kind}"] += means
                     if machine != UNKNOWN:
                         machines[workload][f"{number} {kind}"].append(statistics.fmean(means))
             timed = [cell.sample(value or cell.ranked_by) for cell in members]
             samples = [sample for sample in timed if sample is not None]
-            found[workload] += samples
+            samples_by_workload[workload] += samples
             pairs[workload] = max(pairs[workload], math.comb(len(samples), 2))
-    drifts = {workload: drift(samples) for workload, samples in found.items()}
+    drifts = {workload: drift(samples) for workload, samples in samples_by_workload.items()}
     return Noise(noise_estimate(starts), noise_estimate(machines), drifts, dict(pairs))
 
 
-def _twins(members: Iterable[Cell], value: str) -> dict[str, dict[str, list[float]]]:
-    """The mean logarithm of each start, by what is the same to the engine and by machine."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for place, cell in enumerate(members):
-        known = cell.row.environment.quantization_sha256 is not None
-        kind = _as_the_engine_sees_it(cell) if known else str(place)
+def _means_of_identical_setups(
+    members: Iterable[Cell], value: str
+) -> dict[str, dict[str, list[float]]]:
+    """The mean logarithm of each start, by engine identity and by machine."""
+    means_by_kind: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for number, cell in enumerate(members):
+        has_config = cell.row.environment.quantization_sha256 is not None
+        kind = _engine_identity(cell) if has_config else str(number)
         sample = cell.sample(value or cell.ranked_by)
         if sample is None or sample.runs < LEAST_RUNS:
             continue
         for start, runs in zip(sample.starts, cell.starts(value or cell.ranked_by), strict=True):
-            found[kind][machine_of(runs[0].row)].append(start.mean)
-    for twins in found.values():
-        machines = [machine for machine in twins if machine != UNKNOWN]
-        if len(machines) == 1:  # no reason to think of another one
-            twins[machines[0]] += twins.pop(UNKNOWN, [])
-    return found
+            means_by_kind[kind][machine_of(runs[0].row)].append(start.mean)
+    for means_by_machine in means_by_kind.values():
+        machines = [machine for machine in means_by_machine if machine != UNKNOWN]
+        if len(machines) == 1:  # starts without a known machine ran there as well
+            means_by_machine[machines[0]] += means_by_machine.pop(UNKNOWN, [])
+    return means_by_kind
 
 
-def _as_the_engine_sees_it(cell: Cell) -> str:
-    """The same for cells whose engines, formats, sizes, options and kernels are the same, pruned
-    or not: zeros run faster."""
-    row, where = cell.row, cell.row.environment
-    machine = [where.device, where.driver, where.power_limit_w, where.cpu, where.cores]
-    weights = [where.quantization_sha256, where.weights, where.made_up, where.pruned]
+def _engine_identity(cell: Cell) -> str:
+    """Equal for cells with the same engine, format, size, options and kernels. Pruned weights
+    differ from dense ones, because zeros run faster."""
+    row, environment = cell.row, cell.row.environment
+    machine = [
+        environment.device,
+        environment.driver,
+        environment.power_limit_w,
+        environment.cpu,
+        environment.cores,
+    ]
+    weights = [
+        environment.quantization_sha256,
+        environment.weights,
+        environment.made_up,
+        environment.pruned,
+    ]
     size = row.memory.weights_read_gib
     chosen = [sorted(facts.items()) for facts in (chosen_options(row), row.kernels)]
-    return str([row.model, *machine, where.engine, where.versions, *weights, size, *chosen])
+    return str(
+        [row.model, *machine, environment.engine, environment.versions, *weights, size, *chosen]
+    )

@@ -1,4 +1,4 @@
-"""`results.jsonl`: one row a line, each line written whole, none ever changed."""
+"""`results.jsonl`: one row per line, appended in one write and never changed."""
 
 import fcntl
 import json
@@ -28,9 +28,9 @@ LONGEST_SHOWN = 60
 
 
 def append(path: Path, row: Row) -> None:
-    """Adds a line in one locked write and waits for the disk. A line that an earlier crash cut
-    short is closed first, and one that does not fit on the disk is taken back."""
-    line = (_line(row) + "\n").encode()
+    """Adds a line in one locked write and waits for the disk. If a crash left the last line
+    unfinished, a newline ends it first. A line that does not fit on the disk is removed again."""
+    line = (_line_text(row) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -46,8 +46,8 @@ def append(path: Path, row: Row) -> None:
         os.close(descriptor)
 
 
-def _line(row: Row) -> str:
-    """Without spaces, and with as many digits as a clock is worth: files are kept for years."""
+def _line_text(row: Row) -> str:
+    """The row as compact JSON, with digits limited to the clock's precision."""
     return json.dumps(line_content(row), allow_nan=False, separators=(",", ":"))
 
 
@@ -63,7 +63,7 @@ def _write_or_take_back(descriptor: int, line: bytes, size: int, path: Path) -> 
 
 
 def read(path: Path) -> tuple[list[Row], list[str]]:
-    """The rows of a file, and for each line that is none, what is wrong with it."""
+    """The rows of a file, and one message for each line that is not a valid row."""
     rows: list[Row] = []
     faults: list[str] = []
     for number, line in lines(path):
@@ -77,13 +77,13 @@ def read(path: Path) -> tuple[list[Row], list[str]]:
 
 
 def row_of(content: Any) -> Row:
-    """The row that a JSON value holds. Raises ValueError with what keeps it from being one."""
+    """The row that a JSON value holds. Raises ValueError with the reason if it is not a row."""
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA or not isinstance(schema, int):
-        raise ValueError(f"schema {_shown(schema)}, this version reads {SCHEMA}")
-    wrong = sorted(set(content) - set(FIELDS)) or sorted(NEEDED - set(content))
-    if wrong:
-        raise ValueError(f"the field {_shown(wrong[0])[1:-1]} is unknown or missing")
+        raise ValueError(f"schema {_short_text(schema)}, this version reads {SCHEMA}")
+    field_faults = sorted(set(content) - set(FIELDS)) or sorted(NEEDED - set(content))
+    if field_faults:
+        raise ValueError(f"the field {_short_text(field_faults[0])[1:-1]} is unknown or missing")
     try:
         row = _type_of(content["kind"], content["measure"]).model_validate(content)
     except ValidationError as error:
@@ -95,7 +95,7 @@ def row_of(content: Any) -> Row:
 
 def _type_of(kind: Any, measure: Any) -> type[Row]:
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"kind is {_shown(kind)}, known are {', '.join(KINDS)}")
+        raise ValueError(f"kind is {_short_text(kind)}, known are {', '.join(KINDS)}")
     if kind != "accuracy":
         return KINDS[kind]
     is_task = isinstance(measure, str) and measure.startswith(TASK)
@@ -103,7 +103,7 @@ def _type_of(kind: Any, measure: Any) -> type[Row]:
 
 
 def misfit(content: Any) -> str:
-    """What keeps a JSON value from being a row; empty for a row."""
+    """Why a JSON value is not a valid row; empty for a valid one."""
     try:
         row_of(content)
     except ValueError as error:
@@ -112,18 +112,18 @@ def misfit(content: Any) -> str:
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that pydantic found, in one line: the field, its value, and the range."""
+    """The first validation error in one line: the field, its value and the allowed range."""
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    where = where.encode("unicode_escape").decode()
+    location = ".".join(str(name) for name in first["loc"] if name != "[key]")
+    location = location.encode("unicode_escape").decode()
     expected = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     expected = expected.partition(" or instance of ")[0]
     if first["type"] == "missing":
-        return f"the field {where} is missing"
-    return f"{where} is {_shown(first['input'])}: {expected}"
+        return f"the field {location} is missing"
+    return f"{location} is {_short_text(first['input'])}: {expected}"
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     text = text.encode("ascii", "backslashreplace").decode()
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -1,8 +1,8 @@
-"""The parts of a row in results.jsonl: what each field holds, its type and its range.
+"""The parts of a row in results.jsonl: the meaning, type and range of each field.
 
-Rows are read into these types, and written from them. Code that reads a row relies on what is
-declared here. A field that is not declared may hold any JSON value (a number, where the part says
-so) and is written again as it was read, so that newer files can be read.
+Rows are read into these types and written from them. Code that reads a row relies on these
+declarations. An undeclared field may hold any JSON value (only a number, where the part says so).
+It is written back as it was read, so that newer files can be read.
 """
 
 import math
@@ -35,14 +35,14 @@ else:
 
 
 LONGEST_NAME = 10_000  # characters
-# Also those that end a line or turn the direction of writing.
+# Includes line separators and marks that change the writing direction.
 CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
 LONGEST_S = 1e7  # four months
-FASTEST = 1e12  # of anything in a second
+FASTEST = 1e12  # upper bound of any rate per second
 
 
 def _printable(text: str) -> str:
-    """A name ends up in tables, charts and terminals."""
+    """Refuses control characters: names appear in tables, charts and terminals."""
     if CONTROL.search(text):
         raise ValueError("should have no control characters")
     return text
@@ -64,7 +64,7 @@ def _whole(number: float) -> float:
 
 
 def _as_written(value: Any, check: Callable[[Any], float]) -> float:
-    """A whole number stays one: lines are written, and shown, with the digits that they had."""
+    """Keeps an int as an int, so that a line is written back with the digits that it had."""
     checked = check(value)
     return value if isinstance(value, int) else checked
 
@@ -75,23 +75,23 @@ Moment = Annotated[Name, AfterValidator(_moment)]
 Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,12}$")]
 
 Seconds = Annotated[float, Field(ge=1e-6, le=LONGEST_S)]
-"""What an engine needs for anything is at least a microsecond."""
+"""A time measured around an engine call: at least a microsecond."""
 TokenSeconds = Annotated[float, Field(ge=1e-9, le=LONGEST_S)]
-"""A mean over the tokens of an answer."""
+"""Mean seconds per token of an answer."""
 Wait = Annotated[float, Field(ge=0, le=LONGEST_S)]
-"""Tokens may arrive together; a phase of a start may take no time that is seen."""
+"""May be 0: tokens can arrive together, and a startup phase can be shorter than the clock shows."""
 SelfTime = Annotated[float, Field(ge=-1, le=LONGEST_S)]
-"""Profilers round: what is left of an operator without those inside it may fall below 0."""
+"""Self time of an operator; the profiler's rounding can make it negative."""
 Rate = Annotated[float, Field(gt=0, le=FASTEST)]
 RateOrNone = Annotated[float, Field(ge=0, le=FASTEST)]
 Amount = Annotated[float, Field(ge=0, le=1e15)]
 RoundedDivergence = Annotated[float, Field(ge=-1e-3, le=1e15)]
-"""Of two models that are the same it may fall below 0 by rounding."""
+"""Rounding can make it negative for two identical models."""
 Share = Annotated[float, Field(ge=0, le=1)]
 LimitShare = Annotated[float, Field(ge=0, le=1000)]
-"""Above 1 where the limit was measured in memory and the weights fit into the CPU's cache."""
+"""Above 1 if the limit was measured in RAM and the weights fit into the CPU's cache."""
 Recovery = Annotated[float, Field(ge=0, le=1e6)]
-"""Above 1 by chance, and far above where the original answers next to nothing."""
+"""Can exceed 1 by chance, and by far if the original's score is close to 0."""
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Size = Annotated[int, Field(ge=1, le=10**12)]
 Gpus = Annotated[int, Field(ge=1, le=10**5)]
@@ -104,30 +104,30 @@ RequestTimes = Annotated[
     tuple[Wait, Wait, Wait, Annotated[Wait, AsWritten]],
     Strict(False),  # JSON has lists only
 ]
-"""When requests were sent, had their first and their last token, and how many had these times."""
+"""When a request was sent, its first and last token arrived, and how many requests share that."""
 
 
 class Part(BaseModel):
-    """A JSON object in a row. Strict: no number is read from a string, no whole one from 1.5."""
+    """A JSON object in a row. Strict: a string is never read as a number, nor 1.5 as an int."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     @property
     def names(self) -> set[str]:
-        """The fields that it holds, those that are not declared among them."""
+        """The fields that are set, including undeclared ones."""
         return self.model_fields_set
 
     def content(self) -> dict[str, Any]:
-        """As it stands in a line."""
+        """The JSON object as it is written to a line."""
         return self.model_dump(exclude_unset=True)
 
     def with_fields(self, **fields: Any) -> Self:
-        """The same, with some fields changed or added."""
+        """A copy with some fields changed or added."""
         return self.model_copy(update=fields)
 
 
 class Requests(Part):
-    """How many requests had how many tokens, and when they were sent and answered."""
+    """Number of requests by token count, and when requests were sent and answered."""
 
     input_tokens: dict[Digits, Size] = Field(default_factory=dict)
     output_tokens: dict[Digits, Size] = Field(default_factory=dict)
@@ -135,7 +135,7 @@ class Requests(Part):
 
 
 class WorkloadSettings(Part):
-    """The scenario of a speed row: a batch, or requests that keep coming."""
+    """The scenario of a speed row: a batch, or a stream of requests."""
 
     input_tokens: Maybe[Size] = None
     output_tokens: Maybe[Size] = None
@@ -176,14 +176,14 @@ class Memory(Part):
     graphs_gib: Maybe[Amount] = None
     peak_gib: Maybe[Amount] = None
     weights_read_gib: Maybe[Amount] = None
-    """What a decode step reads of the weights."""
+    """Weights that a decode step reads."""
     kv_token_bytes: Maybe[Amount] = None
     kv_cache_requests: Maybe[Amount] = None
     """Requests of the workload's length that the KV cache holds."""
 
 
 class Limit(Part):
-    """The least seconds that the hardware allows, and the share of that which was reached."""
+    """The shortest times that the hardware allows, and the share of that limit reached."""
 
     prefill_s: Maybe[Wait] = None
     prefill_bound: Maybe[Name] = None
@@ -200,7 +200,7 @@ class Limit(Part):
 
 
 class ParallelSizes(Part):
-    """The engine options that multiply the GPUs it takes."""
+    """The engine options that multiply the number of GPUs."""
 
     tensor_parallel_size: Maybe[Gpus] = None
     pipeline_parallel_size: Maybe[Gpus] = None
@@ -214,17 +214,17 @@ def _with_parallel_sizes(options: Any) -> Any:
 
 
 EngineOptions = Annotated[dict[str, Any], BeforeValidator(_with_parallel_sizes)]
-"""As the engine takes them, in the order in which they were given."""
+"""Engine options with the engine's own names, in the given order."""
 
 
 class Environment(Part):
-    """Where a run took place, and on which weights."""
+    """The machine, software and weights of a run."""
 
     device: Maybe[Name] = None
     client: Maybe[Name] = None
     """The CPU that sent the requests, where the server runs elsewhere."""
     card: Maybe[Name] = None
-    """The GPU itself: two of the same name differ."""
+    """The individual GPU; two cards of the same name differ in speed."""
     driver: Maybe[Name] = None
     power_limit_w: Annotated[Rate, AsWritten] | None = None
     max_sm_clock_mhz: Annotated[Rate, AsWritten] | None = None
@@ -243,18 +243,21 @@ class Environment(Part):
     weights: Maybe[Literal["random", "trained"]] = None
     pruned: bool | None = None
     made_up: Maybe[Repeat] = None
-    """The format of made-up weights, raised whenever the way of making them changes."""
+    """Version of the random weights, raised whenever the way of making them changes."""
 
     @property
     def has_random_weights(self) -> bool:
         return self.weights == "random"
 
     def facts(self, *names: str) -> dict[str, str]:
-        """The named fields that are known, in words; of options, versions and variables, each."""
-        known = self.content()
-        found: dict[str, str] = {}
+        """The named fields that are set, as text. A field that is a dict adds each of its
+        entries."""
+        content = self.content()
+        facts: dict[str, str] = {}
         for name in names:
-            value = known.get(name)
+            value = content.get(name)
             entries = value if isinstance(value, dict) else {name: value}
-            found |= {entry: str(part) for entry, part in entries.items() if name in known}
-        return found
+            facts |= {
+                entry: str(entry_value) for entry, entry_value in entries.items() if name in content
+            }
+        return facts

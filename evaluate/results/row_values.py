@@ -40,7 +40,7 @@ Level = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SpeedValues(Part):
-    """Of one timed run, a batch or requests that keep coming. Names carry their units."""
+    """The values of one timed run: of a batch, or of a stream of requests. Names end in units."""
 
     __pydantic_extra__: dict[Name, Number] = Field(init=False)
 
@@ -74,13 +74,13 @@ class SpeedValues(Part):
     prefix_hits: Maybe[WholeNumber] = None
 
     def figure(self, name: str) -> float | None:
-        """A value by its name, also one that is not declared; none where it was not measured."""
+        """The value of that name, declared or not; None if it was not measured."""
         value = self.__dict__.get(name)
         return value if value is not None else (self.model_extra or {}).get(name)
 
 
 class Position(Part):
-    """Where a checkpoint is far from the original."""
+    """A token position where the checkpoint's predictions differ from the original's."""
 
     divergence: Amount
     before: str
@@ -90,7 +90,8 @@ class Position(Part):
 
 
 class QuickAccuracy(Part):
-    """Of one checkpoint on a text, alone or against the original."""
+    """Perplexity of one checkpoint on a text, and its divergence from the original if there is
+    one."""
 
     perplexity: Maybe[Perplexity] = None
     tokens: Maybe[WholeNumber] = None
@@ -109,7 +110,7 @@ class QuickAccuracy(Part):
     verdict: Maybe[Verdict] = None
     worst: list[Position] = Field(default_factory=list)
     score: Maybe[Number] = None
-    """In rows that other tools wrote."""
+    """Only in rows that other tools wrote."""
 
 
 class LostQuestion(Part):
@@ -122,7 +123,7 @@ class LostQuestion(Part):
 
 
 class TaskAccuracy(Part):
-    """Of one checkpoint on the questions of a task, alone or against the original."""
+    """Score of one checkpoint on a task, and its difference from the original if there is one."""
 
     metric: Name
     questions: Size
@@ -150,7 +151,7 @@ class TaskAccuracy(Part):
 
 
 class Block(Part):
-    """What rounding one block of a model alone does."""
+    """The divergence that quantizing this block alone causes."""
 
     block: FullName
     divergence: RoundedDivergence
@@ -159,7 +160,7 @@ class Block(Part):
 
 
 class SensitivityValues(Part):
-    """Every block, and those that are worth leaving alone."""
+    """The divergence of every block, and the blocks worth ignoring in a recipe."""
 
     blocks: list[Block]
     median_divergence: Maybe[RoundedDivergence] = None
@@ -188,7 +189,7 @@ class Phase(Part):
 
 
 class ProfileValues(Part):
-    """Where the time goes."""
+    """Time by operator and by kind of operator."""
 
     device: Maybe[Name] = None
     operators: list[Operator] = Field(default_factory=list)

@@ -28,12 +28,12 @@ from evaluate.results.row_values import (
 
 SCHEMA = 2
 TASK = "lm_eval:"
-"""What the measure of a task begins with; its name follows."""
+"""Prefix of a task row's measure; the task's name follows."""
 DIGITS = 7
 
 
 class Row(Part):
-    """One timed run, one judgement of accuracy, one profile; or why there is none."""
+    """One timed run, accuracy result or profile, or the reason why there is none."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -45,25 +45,25 @@ class Row(Part):
     measure: Name
     """The scenario's name, or the kind of accuracy."""
     repeat: Repeat
-    """Counts the runs of one start from 0."""
+    """The number of the run within its start, from 0."""
     key: Name
-    """The same for runs that may be put together: checkpoint, load, engine, device, versions."""
+    """Equal for runs that may be combined: same checkpoint, workload, engine, device, versions."""
     values: Part = Field(default_factory=Part)
     requests: Requests = Field(default_factory=Requests)
     settings: Part = Field(default_factory=Part)
-    """The scenario, or the options of the accuracy."""
+    """The scenario, or the accuracy options."""
     startup: Startup = Field(default_factory=Startup)
     memory: Memory = Field(default_factory=Memory)
     kernels: dict[Name, Name] = Field(default_factory=dict)
     """The kernel that the engine chose for each scheme."""
     limit: Limit = Field(default_factory=Limit)
     invalid: list[str] = Field(default_factory=list)
-    """Why the run must not be ranked; empty for a run that counts."""
+    """Why the run must not be ranked; empty for a valid run."""
     reason: str = ""
     """Why it was skipped or failed."""
     environment: Environment = Field(default_factory=Environment)
     start: Repeat = 0
-    """Counts the starts of the engine from 0, where each setup was started several times."""
+    """The number of the engine start, from 0, where each setup was started several times."""
     generation: Repeat = 0
     """Raised by force=true; only the highest of a key counts."""
     time: Moment = ""
@@ -74,7 +74,7 @@ class Row(Part):
 
     @property
     def session(self) -> int:
-        """Counts the evaluations that measured its key, from 1; merging files numbers them."""
+        """The number of the evaluation that measured this key, from 1; set by merging files."""
         return self._session
 
     @session.setter
@@ -92,7 +92,7 @@ class SpeedRow(Row):
 
 
 class AccuracyRow(Row):
-    """A judgement of one checkpoint."""
+    """The accuracy of one checkpoint."""
 
     kind: Literal["accuracy"] = "accuracy"
     measure: FullName
@@ -138,12 +138,12 @@ KINDS: dict[str, type[Row]] = {
     "failed": FailedRow,
 }
 FIELDS = {field.alias or name: name for name, field in Row.model_fields.items()}
-"""By their names in a line."""
+"""Attribute names by the names used in a line."""
 NEEDED = frozenset(name for name, field in Row.model_fields.items() if field.is_required())
 
 
 def line_content(row: Row) -> dict[str, Any]:
-    """A row as it stands in a line: with every field of its own, and of each part what it holds."""
+    """The JSON object of a row: all fields of the row, and the set fields of each part."""
     content = {}
     for alias, name in FIELDS.items():
         value = getattr(row, name)
@@ -152,19 +152,19 @@ def line_content(row: Row) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """As it is kept: with fewer digits, and without halves of characters, which names that are
-    no UTF-8 leave in Python's strings and which cannot be read again."""
+    """The value as it is stored: floats with fewer digits, strings without lone surrogates. Names
+    that are not UTF-8 leave those in Python strings, and they cannot be read back."""
     if isinstance(value, dict):
-        return {rounded(name): rounded(part) for name, part in value.items()}
+        return {rounded(name): rounded(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [rounded(part) for part in value]
+        return [rounded(item) for item in value]
     if isinstance(value, str) and not value.isascii():
         return value.encode(errors="replace").decode()
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def current(rows: list[Row]) -> list[Row]:
-    """The rows that count: of each key, or name where there is no key, the last generation's."""
+    """The rows of the last generation of each key, or of each name if there is no key."""
 
     def place(row: Row) -> tuple[str, ...]:
         return (row.key,) if row.key else (row.model, row.checkpoint, row.measure)

@@ -1,12 +1,12 @@
 """Whether two setups differ: the ratio of their times with an interval.
 
-The unit is the start of an engine. Repeats within one start share whatever that start got: memory
-layout, clocks, neighbours. So the noise of a comparison is what starts differ by. Three sources
-tell it, the best that is there counts:
+The unit is the start of an engine. Repeats within one start share its conditions: memory layout,
+clocks, neighbours. So the noise of a comparison is the noise between starts. It comes from the
+best available of three sources:
 
 1. several starts of the setups under this workload (`starts=2` or more);
 2. starts that were measured before, or under other workloads, on this engine and machine;
-3. nothing: then stated bounds stand in for it (`STATED_...` below).
+3. stated bounds, if there are no such starts (`STATED_...` below).
 
 All intervals of one workload hold together at 95 %, however many setups are compared under it.
 """
@@ -19,32 +19,32 @@ from dataclasses import dataclass, field
 from evaluate.results.student import adjusted, quantile
 
 LEVEL = 0.96
-"""A little above the 95 % that is stated, so that noise of odd shapes, and runs that are set aside,
-leave less than 5 % of false verdicts in the simulation (`python -m evaluate.simulation`)."""
+"""Slightly above the stated 95 %, so that non-normal noise and excluded outliers leave less than
+5 % of false verdicts in the simulation (`python -m evaluate.simulation`)."""
 STATED_LEVEL = 0.95
-"""For intervals that rest on stated bounds."""
+"""The level of intervals that use stated bounds."""
 STATED_START = 0.01
-"""Standard deviation of starts where none was measured: most engines stay below."""
+"""Standard deviation of starts if none was measured; that of most engines is smaller."""
 STATED_MACHINE = 0.035
-"""The same for machines of one name: two cards of one kind differed by up to 7 %."""
+"""Standard deviation of machines with one name: two cards of a model differed by up to 7 %."""
 STATED_DRIFT = 0.003
-"""Most that the time may creep from one run to the next, where the runs do not show less."""
+"""Largest drift of the time from one run to the next, unless the runs show less."""
 STATED_TOTAL = 0.035
-"""Standard error of a ratio at most, of starts and of runs that depend on each other."""
+"""Largest standard error of a ratio, from starts and autocorrelated runs."""
 AUTOCORRELATION = 0.8
-"""Of neighbouring runs within a start, at worst."""
+"""Largest correlation of neighbouring runs within a start."""
 STATED_REPEATS = 3
-"""Runs of a start that this holds for; fewer are worth less."""
+"""Runs per start that the stated bounds assume; fewer widen the interval."""
 BEYOND = 1.5
-"""From this multiple of the widest stated interval on, only the runs themselves count."""
+"""Above this multiple of the widest stated interval, only the measured runs count."""
 RUN_DEGREES = 6
 """Degrees of freedom that the bounds add to those of the runs."""
 PRIOR_DEGREES = 8
-"""What a stated variance counts beside a measured one."""
+"""Weight of a stated variance beside a measured one, in degrees of freedom."""
 LEAST_DEGREES = 2
-"""Of a slope that is worth anything; below, the stated drift holds."""
+"""Degrees of freedom that a measured drift needs; with fewer, the stated drift applies."""
 TYPICAL_START = 0.003
-"""What starts usually differ by, to predict what a second start would decide."""
+"""Usual standard deviation of starts, to predict whether a second start would decide a tie."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Start:
 
     logs: tuple[float, ...]
     place: float = 0.0
-    """The middle of their places among all runs of the workload, in the order of time."""
+    """The mean position of its runs among all runs of the workload, in time order."""
 
     @property
     def mean(self) -> float:
@@ -89,8 +89,8 @@ def sample(values: Sequence[float]) -> Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A variance that was measured, with the degrees of freedom behind it."""
+class VarianceEstimate:
+    """A measured variance with its degrees of freedom."""
 
     variance: float
     degrees: int
@@ -98,13 +98,13 @@ class Measured:
 
 @dataclass
 class WorkloadNoise:
-    """What is known of the noise under one workload, and how many comparisons it has."""
+    """The noise under one workload, and its number of comparisons."""
 
-    starts: Measured | None = None
-    """Of starts under this workload."""
-    usual: Measured | None = None
-    """Of starts under other workloads, on the same engine and machine."""
-    machines: Measured | None = None
+    starts: VarianceEstimate | None = None
+    """Variance of starts under this workload."""
+    usual: VarianceEstimate | None = None
+    """Variance of starts under other workloads, on the same engine and machine."""
+    machines: VarianceEstimate | None = None
     drift: float = STATED_DRIFT
     comparisons: int = 1
     """Pairs of setups under this workload."""
@@ -112,15 +112,15 @@ class WorkloadNoise:
 
 @dataclass
 class Ratio:
-    """How many times as fast, with its interval."""
+    """A speed-up with its confidence interval."""
 
     ratio: float
     low: float
     high: float
     stated: bool = False
-    """Whether the interval rests on stated bounds, since no second start was measured."""
+    """Whether the interval uses stated bounds, because no second start was measured."""
     second_start_decides: bool = field(default=False, compare=False)
-    """A tie that would very likely be told with a second start of both."""
+    """Whether a second start of both setups would very likely decide this tie."""
 
     @property
     def differs(self) -> bool:
@@ -128,7 +128,7 @@ class Ratio:
 
 
 def variance(values: Sequence[float]) -> float:
-    """Of a sample; statistics.variance reckons in fractions, twenty times as long."""
+    """Sample variance. statistics.variance uses fractions and takes twenty times as long."""
     mean = statistics.fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
@@ -136,126 +136,140 @@ def variance(values: Sequence[float]) -> float:
 def compare(
     one: Sample, other: Sample, noise: WorkloadNoise | None = None, apart: bool = False
 ) -> Ratio | None:
-    """How many times as fast `one` is as `other`. None where a side has fewer than two runs.
-    `apart`: they ran on two machines."""
+    """The speed-up of `one` over `other`; None if a side has fewer than two runs. `apart` means
+    that they ran on two machines."""
     if one.runs < 2 or other.runs < 2:
         return None
     noise = noise or WorkloadNoise()
     difference = other.mean - one.mean
-    half, stated = _half(one, other, noise)
+    half_width, stated = _half_width(one, other, noise)
     level = adjusted(STATED_LEVEL if stated else LEVEL, noise.comparisons)
     if apart:
-        half = math.hypot(half, _between_machines(noise, level))
-    found = Ratio(
-        math.exp(difference), math.exp(difference - half), math.exp(difference + half), stated
+        half_width = math.hypot(half_width, _machine_half_width(noise, level))
+    ratio = Ratio(
+        math.exp(difference),
+        math.exp(difference - half_width),
+        math.exp(difference + half_width),
+        stated,
     )
-    if stated and not apart and not found.differs:
-        found.second_start_decides = abs(difference) > _with_two_starts(one, other, level)
-    return found
+    if stated and not apart and not ratio.differs:
+        ratio.second_start_decides = abs(difference) > _half_width_of_two_starts(one, other, level)
+    return ratio
 
 
-def _half(one: Sample, other: Sample, noise: WorkloadNoise) -> tuple[float, bool]:
-    """Half of the interval, as logarithm, and whether it rests on stated bounds. A setup that was
-    started once leans on noise that was measured elsewhere, often in few starts: it counts beside
-    the stated one, and the bounds hold where it does not contradict them."""
-    stated = _stated(one, other, noise, adjusted(STATED_LEVEL, noise.comparisons))
+def _half_width(one: Sample, other: Sample, noise: WorkloadNoise) -> tuple[float, bool]:
+    """Half of the interval's width as a logarithm, and whether it uses stated bounds. A setup with
+    one start uses noise that was measured elsewhere, often from few starts. That noise is combined
+    with the stated one, and the stated bounds apply unless it contradicts them."""
+    stated = _stated_half_width(one, other, noise, adjusted(STATED_LEVEL, noise.comparisons))
     starts = _start_noise(one, other, noise)
     if starts is None:
         return stated, True
     level = adjusted(LEVEL, noise.comparisons)
     if min(len(one.starts), len(other.starts)) > 1:
-        return _measured(one, other, starts, level), False
-    measured = _measured(one, other, _beside_stated(starts, STATED_START), level)
+        return _measured_half_width(one, other, starts, level), False
+    measured = _measured_half_width(one, other, _combined_with_stated(starts, STATED_START), level)
     if starts.variance <= STATED_START**2 and stated < measured:
         return stated, True
     return measured, False
 
 
-def _beside_stated(measured: Measured, stated: float) -> Measured:
-    """A variance of few degrees of freedom, together with the stated one."""
+def _combined_with_stated(measured: VarianceEstimate, stated: float) -> VarianceEstimate:
+    """The weighted mean of a measured variance of few degrees of freedom and the stated one."""
     degrees = measured.degrees + PRIOR_DEGREES
     total = measured.variance * measured.degrees + stated**2 * PRIOR_DEGREES
-    return Measured(total / degrees, degrees)
+    return VarianceEstimate(total / degrees, degrees)
 
 
-def _start_noise(one: Sample, other: Sample, noise: WorkloadNoise) -> Measured | None:
-    """What starts differ by. A workload that looks quieter than usual may be so by luck, and goes
-    halfway; a pair that is clearly noisier than the rest of its workload counts by its own."""
-    found = noise.usual
+def _start_noise(one: Sample, other: Sample, noise: WorkloadNoise) -> VarianceEstimate | None:
+    """The variance of starts. A workload that looks quieter than usual may do so by chance, so its
+    variance is averaged with the usual one. A pair that is clearly noisier than the rest of its
+    workload uses its own variance."""
+    start_noise = noise.usual
     if noise.starts is not None:
-        found = _of_noisy_pair(one, other, noise.starts) or noise.starts
+        start_noise = _noisy_pair_variance(one, other, noise.starts) or noise.starts
         if noise.usual is not None:
-            lifted = max(found.variance, (found.variance + noise.usual.variance) / 2)
-            found = Measured(lifted, found.degrees + 1)
-    return found
+            lifted = max(start_noise.variance, (start_noise.variance + noise.usual.variance) / 2)
+            start_noise = VarianceEstimate(lifted, start_noise.degrees + 1)
+    return start_noise
 
 
-def _of_noisy_pair(one: Sample, other: Sample, all_starts: Measured) -> Measured | None:
+def _noisy_pair_variance(
+    one: Sample, other: Sample, all_starts: VarianceEstimate
+) -> VarianceEstimate | None:
     if min(len(one.starts), len(other.starts)) < 2:
         return None
     pair = pooled_variance([[start.mean for start in side.starts] for side in (one, other)])
-    rest = all_starts.degrees - pair.degrees if pair else 0
-    if pair is None or rest < 1:
+    rest_degrees = all_starts.degrees - pair.degrees if pair else 0
+    if pair is None or rest_degrees < 1:
         return None
-    others = max(0.0, all_starts.variance * all_starts.degrees - pair.variance * pair.degrees)
-    return pair if pair.variance > quantile(0.99, rest) ** 2 * others / rest else None
+    rest_squares = max(0.0, all_starts.variance * all_starts.degrees - pair.variance * pair.degrees)
+    return (
+        pair
+        if pair.variance > quantile(0.99, rest_degrees) ** 2 * rest_squares / rest_degrees
+        else None
+    )
 
 
-def _measured(one: Sample, other: Sample, starts: Measured, level: float) -> float:
-    parts = [max(starts.variance, _floor(side)) / len(side.starts) for side in (one, other)]
-    return quantile(level, starts.degrees) * math.sqrt(sum(parts))
+def _measured_half_width(
+    one: Sample, other: Sample, starts: VarianceEstimate, level: float
+) -> float:
+    variances = [
+        max(starts.variance, _least_variance(side)) / len(side.starts) for side in (one, other)
+    ]
+    return quantile(level, starts.degrees) * math.sqrt(sum(variances))
 
 
-def _floor(side: Sample) -> float:
-    """A single start cannot show how noisy its setup is; its runs show the least that it is."""
-    (first, *more) = side.starts
-    return 0.0 if more else first.variance / len(first.logs)
+def _least_variance(side: Sample) -> float:
+    """A lower bound of the variance of starts: for a single start, the variance of its mean."""
+    (first, *more_starts) = side.starts
+    return 0.0 if more_starts else first.variance / len(first.logs)
 
 
-def pooled_variance(groups: Sequence[Sequence[float]]) -> Measured | None:
-    """The variance within groups of what should be the same."""
+def pooled_variance(groups: Sequence[Sequence[float]]) -> VarianceEstimate | None:
+    """The pooled variance within groups of values that should be equal."""
     members = [group for group in groups if len(group) > 1]
     degrees = sum(len(group) - 1 for group in members)
     if not degrees:
         return None
     squares = sum((len(group) - 1) * variance(group) for group in members)
-    return Measured(squares / degrees, degrees)
+    return VarianceEstimate(squares / degrees, degrees)
 
 
-def _stated(one: Sample, other: Sample, noise: WorkloadNoise, level: float) -> float:
-    """By stated bounds: starts that differ, runs that depend on each other, or a slow drift."""
+def _stated_half_width(one: Sample, other: Sample, noise: WorkloadNoise, level: float) -> float:
+    """Half of the width by stated bounds on start noise, autocorrelated runs and slow drift."""
     one_sided = 2 * level - 1 if noise.comparisons == 1 else level
-    plain, dependent, degrees = _run_errors(one, other)
+    independent, dependent, degrees = _run_errors(one, other)
     starts = STATED_START * math.sqrt(sum(1 / len(side.starts) for side in (one, other)))
     runs = min(len(start.logs) for side in (one, other) for start in side.starts)
-    few = math.sqrt(max(1.0, STATED_REPEATS / runs))
-    by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL * few
-    tested = math.hypot(by_starts, quantile(level, degrees) * plain)
-    between = max(
-        math.hypot(by_starts, quantile(level, degrees + RUN_DEGREES) * plain),
+    few_runs_factor = math.sqrt(max(1.0, STATED_REPEATS / runs))
+    by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL * few_runs_factor
+    runs_only = math.hypot(by_starts, quantile(level, degrees) * independent)
+    half_width = max(
+        math.hypot(by_starts, quantile(level, degrees + RUN_DEGREES) * independent),
         min(math.hypot(by_starts, quantile(level, degrees) * dependent), widest),
     )
-    if tested > BEYOND * widest:  # noisier than the bounds were made for
-        between = tested
-    # A drift pushes one way only, so the error beside it counts on that side alone.
-    beside = math.hypot(
-        quantile(one_sided) * starts, quantile(one_sided, degrees + RUN_DEGREES) * plain
+    if runs_only > BEYOND * widest:  # noisier than the bounds were made for
+        half_width = runs_only
+    # A drift has one direction, so the other errors count on one side only.
+    one_sided_error = math.hypot(
+        quantile(one_sided) * starts, quantile(one_sided, degrees + RUN_DEGREES) * independent
     )
-    return max(between, beside + noise.drift * abs(one.place - other.place))
+    return max(half_width, one_sided_error + noise.drift * abs(one.place - other.place))
 
 
 def _run_errors(one: Sample, other: Sample) -> tuple[float, float, int]:
-    """What runs add to the error of the difference: if they are independent, and if each is like
-    the one before it; and the degrees of freedom behind it."""
-    plain = dependent = 0.0
+    """The standard error that runs add to the difference: for independent runs, and for
+    autocorrelated ones. Also returns the degrees of freedom."""
+    independent = dependent = 0.0
     degrees = 0
     for side in (one, other):
         for start in side.starts:
             share = len(side.starts) ** 2
-            plain += start.variance / len(start.logs) / share
+            independent += start.variance / len(start.logs) / share
             dependent += start.variance * _inflation(len(start.logs)) / share
             degrees += len(start.logs) - 1
-    return math.sqrt(plain), math.sqrt(dependent), max(1, degrees)
+    return math.sqrt(independent), math.sqrt(dependent), max(1, degrees)
 
 
 def _inflation(runs: int) -> float:
@@ -268,38 +282,38 @@ def _inflation(runs: int) -> float:
     return (1 + (runs - 1) * shared) / runs / (1 - shared)
 
 
-def _between_machines(noise: WorkloadNoise, level: float) -> float:
+def _machine_half_width(noise: WorkloadNoise, level: float) -> float:
     stated = quantile(level) * math.sqrt(2) * STATED_MACHINE
     if noise.machines is None:
         return stated
-    known = _beside_stated(noise.machines, STATED_MACHINE)
-    half = quantile(level, known.degrees) * math.sqrt(2 * known.variance)
-    return min(half, stated) if noise.machines.variance <= STATED_MACHINE**2 else half
+    combined = _combined_with_stated(noise.machines, STATED_MACHINE)
+    half_width = quantile(level, combined.degrees) * math.sqrt(2 * combined.variance)
+    return min(half_width, stated) if noise.machines.variance <= STATED_MACHINE**2 else half_width
 
 
-def _with_two_starts(one: Sample, other: Sample, level: float) -> float:
-    """Half of the interval that two starts of both would very likely give."""
-    plain, _, _ = _run_errors(one, other)
-    return quantile(level, 2) * math.hypot(TYPICAL_START, plain / math.sqrt(2))
+def _half_width_of_two_starts(one: Sample, other: Sample, level: float) -> float:
+    """Half of the width of the interval that two starts of both setups would very likely give."""
+    independent, _, _ = _run_errors(one, other)
+    return quantile(level, 2) * math.hypot(TYPICAL_START, independent / math.sqrt(2))
 
 
 def drift(samples: Sequence[Sample]) -> float:
-    """The most that the time may creep from run to run: by the slope within starts, which all of
-    them share, where they show it; never more than is stated."""
-    across = along = squares = 0.0
+    """The largest drift of the time from run to run: an upper bound of the common slope within
+    starts, at most the stated drift."""
+    place_squares = products = squares = 0.0
     degrees = -1
     starts = [start for sample in samples for start in sample.starts if len(start.logs) > 1]
     for start in starts:
-        middle = (len(start.logs) - 1) / 2
-        places = [place - middle for place in range(len(start.logs))]
-        across += sum(place * place for place in places)
-        along += sum(
+        center = (len(start.logs) - 1) / 2
+        places = [place - center for place in range(len(start.logs))]
+        place_squares += sum(place * place for place in places)
+        products += sum(
             place * (value - start.mean) for place, value in zip(places, start.logs, strict=True)
         )
         squares += start.variance * (len(start.logs) - 1)
         degrees += len(start.logs) - 1
     if degrees < LEAST_DEGREES:
         return STATED_DRIFT
-    slope = along / across
-    error = math.sqrt(max(0.0, squares - slope * along) / degrees / across)
+    slope = products / place_squares
+    error = math.sqrt(max(0.0, squares - slope * products) / degrees / place_squares)
     return min(STATED_DRIFT, abs(slope) + quantile(LEVEL, degrees) * error)

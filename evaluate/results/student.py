@@ -15,25 +15,27 @@ def adjusted(level: float, comparisons: int) -> float:
 
 
 def quantile(level: float, degrees: float = math.inf) -> float:
-    """How many standard errors an interval of that level reaches to each side of the estimate.
-    Between whole degrees of freedom, the wider one."""
+    """The half width of an interval of that level, in standard errors. Fractional degrees of
+    freedom are rounded down, which gives the wider interval."""
     if degrees >= MANY_DEGREES:
         return NormalDist().inv_cdf((1 + level) / 2)
-    return _student(level, max(1, math.floor(degrees)))
+    return _student_quantile(level, max(1, math.floor(degrees)))
 
 
 @lru_cache(maxsize=4096)
-def _student(level: float, degrees: int) -> float:
+def _student_quantile(level: float, degrees: int) -> float:
     low, high = 0.0, 1.0
-    while _inside(high, degrees) < level:
+    while _probability_inside(high, degrees) < level:
         low, high = high, 2 * high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, degrees) < level else (low, middle)
+        low, high = (
+            (middle, high) if _probability_inside(middle, degrees) < level else (low, middle)
+        )
     return high
 
 
-def _inside(limit: float, degrees: int) -> float:
+def _probability_inside(limit: float, degrees: int) -> float:
     """The probability that |t| stays below the limit. With t = sqrt(degrees) * tan(angle) the
     density is a power of the cosine, which Simpson's rule integrates well."""
     logarithm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)

@@ -1,4 +1,4 @@
-"""What the repeats of one cell say together: middle, spread, interval, and which run stands out."""
+"""Summary of the repeats of one cell: median, spread, confidence interval and outliers."""
 
 import math
 import statistics
@@ -20,7 +20,7 @@ class Summary:
     """The repeats of one quantity."""
 
     runs: int
-    """Runs that count."""
+    """Runs without outliers."""
     median: float
     mean: float
     deviation: float
@@ -30,7 +30,7 @@ class Summary:
     high: float
     """Upper end."""
     outliers: list[int] = field(default_factory=list)
-    """Places of runs that stand out; they are in none of the figures."""
+    """Positions of outliers, which are excluded from all figures."""
 
     @property
     def spread(self) -> float:
@@ -38,36 +38,42 @@ class Summary:
         return self.deviation / self.mean if self.mean else 0.0
 
 
-def summarize(values: list[float], strange: list[int] | None = None) -> Summary:
-    """Middle, deviation and interval of the values that do not stand out; `strange` names them
-    where something else decides."""
-    strange = outliers(values) if strange is None else strange
-    kept = [value for place, value in enumerate(values) if place not in strange]
-    mean = statistics.fmean(kept)
-    if len(kept) < 2:
-        return Summary(len(kept), statistics.median(kept), mean, 0.0, mean, mean, strange)
-    deviation = math.sqrt(variance(kept))
-    half = quantile(LEVEL, len(kept) - 1) * deviation / math.sqrt(len(kept))
+def summarize(values: list[float], excluded: list[int] | None = None) -> Summary:
+    """The summary of the values without outliers. `excluded` gives the positions of the outliers
+    if the caller decides them."""
+    excluded = outliers(values) if excluded is None else excluded
+    included = [value for place, value in enumerate(values) if place not in excluded]
+    mean = statistics.fmean(included)
+    if len(included) < 2:
+        return Summary(len(included), statistics.median(included), mean, 0.0, mean, mean, excluded)
+    deviation = math.sqrt(variance(included))
+    half_width = quantile(LEVEL, len(included) - 1) * deviation / math.sqrt(len(included))
     return Summary(
-        len(kept), statistics.median(kept), mean, deviation, mean - half, mean + half, strange
+        len(included),
+        statistics.median(included),
+        mean,
+        deviation,
+        mean - half_width,
+        mean + half_width,
+        excluded,
     )
 
 
 def outliers(values: list[float]) -> list[int]:
-    """Places of values far from the median, in units of the median deviation; it takes four runs
-    to call one of them strange, and never marks more than a third."""
+    """Positions of values far from the median, in units of the median deviation. Needs at least
+    four values, and never marks more than a third of them."""
     if len(values) < 4:
         return []
-    middle = statistics.median(values)
-    deviations = [abs(value - middle) for value in values]
+    median = statistics.median(values)
+    deviations = [abs(value - median) for value in values]
     typical = statistics.median(deviations)
-    limit = max(OUTLIER * typical / MAD_TO_SIGMA, CLOSE * abs(middle))
-    found = [place for place, deviation in enumerate(deviations) if deviation > limit]
-    return found if len(found) <= len(values) // 3 else []
+    limit = max(OUTLIER * typical / MAD_TO_SIGMA, CLOSE * abs(median))
+    places = [place for place, deviation in enumerate(deviations) if deviation > limit]
+    return places if len(places) <= len(values) // 3 else []
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which that share lies, between neighbours in proportion."""
+    """The value below which that share lies, linearly interpolated."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = math.floor(place)

@@ -75,9 +75,9 @@ def test_only_rows_of_the_same_key_and_checkpoint_that_count_stand() -> None:
     ]
     again = plan(rows=rows)
     assert again.repeats == [{"interactive": [1]}, {"interactive": [0]}]
-    assert again.known == [rows[0], rows[4]]
+    assert again.recorded == [rows[0], rows[4]]
     forced = plan("force=true", rows=rows)
-    assert (forced.runs, forced.known) == (4, [])
+    assert (forced.runs, forced.recorded) == (4, [])
 
 
 def test_an_accuracy_that_stands_is_not_read_again_but_for_the_originals_view() -> None:

@@ -1,4 +1,4 @@
-"""What the worker of accuracy=lm_eval is asked, the events that it sends, and the harness's own."""
+"""The messages of accuracy=lm_eval: the worker's job and events, and the harness's."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +11,13 @@ from conf.schema.load import EngineConfig
 
 @dataclass(frozen=True)
 class Task:
-    """One task or group that was asked for."""
+    """One task or group of tasks."""
 
     name: str
     folder: str = ""
-    """Where its file lies; empty for one that comes with the harness."""
+    """The folder of its file; empty for one of the harness's own tasks."""
     sha256: str = ""
-    """Of its file and of what lies beside it and may be part of it."""
+    """Hash of all files that may belong to the task."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class CheckpointJob:
     folder: str
     context: int
     samples: dict[str, str]
-    """For each task, the folder that its samples go to."""
+    """The folder for the samples of each task."""
     log: str
 
 
 @dataclass(frozen=True)
 class TasksJob:
-    """Everything that is asked in one run."""
+    """All tasks and checkpoints of one run."""
 
     interpreter: str
     engine: EngineConfig
@@ -54,7 +54,7 @@ class ServerStarting:
 
 @dataclass(frozen=True)
 class ServerReady:
-    """Its server answers."""
+    """A checkpoint's server is ready."""
 
     checkpoint: str
     startup: dict[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class TaskProgress:
 
 @dataclass(frozen=True)
 class TaskAnswered:
-    """The samples of a task lie in their folder."""
+    """The samples of a task are in their folder."""
 
     checkpoint: str
     task: str
@@ -82,7 +82,7 @@ class TaskAnswered:
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """A task failed, or a whole checkpoint where no task is named; the others go on."""
+    """A task failed, or the whole checkpoint if no task is named. The others go on."""
 
     checkpoint: str
     task: str
@@ -100,37 +100,37 @@ TASKS_WORKER: Program[TasksJob, Event] = Program(
 
 @dataclass(frozen=True)
 class LoadTasks:
-    """Has the harness load tasks, before any server is started."""
+    """Loads tasks in the harness, before any server is started."""
 
     tasks: list[Task]
     defaults: bool
-    """Whether those that come with the harness are looked through."""
+    """Whether to read the harness's own tasks."""
 
 
 @dataclass(frozen=True)
 class TasksLoaded:
-    """What the harness found of the tasks."""
+    """The result of loading tasks."""
 
     unknown: dict[str, list[str]]
-    """Names that it does not have, and those that are close."""
+    """Unknown names, each with similar known ones."""
     problems: dict[str, str]
     """Tasks that cannot be loaded, and why."""
 
 
 @dataclass(frozen=True)
 class AskTask:
-    """Has the harness ask a server one task; the samples go to the folder."""
+    """Runs one task of the harness on a server; writes the samples to the folder."""
 
     task: str
     beside: str
-    """The folder that the task's file lies in; empty for one that comes with the harness."""
+    """The folder of the task's file; empty for one of the harness's own tasks."""
     folder: str
     fewshot: int | None
     limit: int | None
     seed: int
     chat_template: bool
     model: dict[str, Any]
-    """Arguments of the harness's own class."""
+    """Arguments of the harness's model class."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The harness's process: its interpreter, the tasks it is asked for, and talking to it."""
+"""Runs lm-eval's process: its interpreter, the tasks, and the messages to it."""
 
 import os
 import re
@@ -34,7 +34,7 @@ HOW_TO_GET_IT = (
     else "`make setup-lm-eval` makes .venv-lm-eval"
 )
 SCRIPT = Path(__file__).with_name("harness_process.py")
-NOWHERE = "/"  # datasets takes a folder of the right name for the set that it looks for
+NOWHERE = "/"  # datasets prefers a local folder with the name of the data set that it loads
 PROGRESS = re.compile(rb"Requesting API:.*?(\d+)/(\d+) \[")
 FILE_NAME = re.compile(r"[\w./-]+\.\w+")
 VERSION = "import importlib.metadata; print(importlib.metadata.version('lm_eval'))"
@@ -43,28 +43,28 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 def interpreter() -> tuple[Path, str]:
     """The Python that has the harness, and the harness's version."""
-    # Beside a wheel, Hugging Face's `evaluate` has its name to itself.
+    # In a wheel our package is not called `evaluate`, so Hugging Face's can be installed beside it.
     default = Path(sys.executable) if IS_WHEEL else OWN_INTERPRETER
     path = Path(os.environ.get(INTERPRETER) or default).expanduser()
     if not path.is_file():
         raise bad_input(f"accuracy=lm_eval: there is no {path}; {HOW_TO_GET_IT}")
     command = [str(path), "-P", "-c", VERSION]
-    found = subprocess.run(
+    completed = subprocess.run(
         command, cwd=NOWHERE, env=_variables(), capture_output=True, text=True, check=False
     )
-    if found.returncode:
+    if completed.returncode:
         raise bad_input(f"accuracy=lm_eval: {path} has no lm-eval; {HOW_TO_GET_IT}")
-    return path, found.stdout.strip()
+    return path, completed.stdout.strip()
 
 
 def tasks(entries: list[str]) -> list[Task]:
-    """What accuracy.tasks names: tasks that come with the harness, or files."""
-    found = [_from_file(Path(e).expanduser()) if _is_file(e) else Task(e) for e in entries]
-    names = [task.name for task in found]
+    """The tasks of accuracy.tasks: names of the harness's own tasks, or files."""
+    named_tasks = [_task_of_file(Path(e).expanduser()) if _is_file(e) else Task(e) for e in entries]
+    names = [task.name for task in named_tasks]
     for name in names:
         if names.count(name) > 1:
             raise bad_input(f"accuracy.tasks: two are called {name}")
-    return found
+    return named_tasks
 
 
 def _is_file(entry: str) -> bool:
@@ -72,45 +72,50 @@ def _is_file(entry: str) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads what the harness's own loader gives a meaning to, such as !function, as nothing."""
+    """Reads tags of the harness's own loader, such as !function, as None."""
 
 
 _Loader.add_multi_constructor("!", lambda *_: None)
 
 
-def _from_file(path: Path) -> Task:
+def _task_of_file(path: Path) -> Task:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise bad_input(f"accuracy.tasks: {path} cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        words = " ".join(str(error).split())
-        raise bad_input(f"accuracy.tasks: {path} is no YAML ({words})") from error
+        fault = " ".join(str(error).split())
+        raise bad_input(f"accuracy.tasks: {path} is no YAML ({fault})") from error
     content = content if isinstance(content, dict) else {}
     names = [content.get(key) for key in ("task", "group")]
     name = next((name for name in names if isinstance(name, str)), None)
     if name is None:
         raise bad_input(f"accuracy.tasks: {path} does not name its task: `task: NAME`")
     folder = path.resolve().parent
-    return Task(name, str(folder), files_sha256(_parts(folder)))
+    return Task(name, str(folder), files_sha256(_files_of_task(folder)))
 
 
-def _parts(folder: Path) -> list[Path]:
-    """What a task may be made of: the tasks and functions in its folder, and the data they name."""
-    found = {path for kind in ("*.yaml", "*.yml", "*.py") for path in folder.glob(kind)}
-    text = "\n".join(path.read_text(errors="replace") for path in found)
-    named = {folder / name for name in FILE_NAME.findall(text)}
-    return sorted(found | {path for path in named if path.is_file()})
+def _files_of_task(folder: Path) -> list[Path]:
+    """The files that may belong to a task: YAML and Python files in its folder, and data files
+    that they name."""
+    task_files = {path for kind in ("*.yaml", "*.yml", "*.py") for path in folder.glob(kind)}
+    text = "\n".join(path.read_text(errors="replace") for path in task_files)
+    data_files = {folder / name for name in FILE_NAME.findall(text)}
+    return sorted(task_files | {path for path in data_files if path.is_file()})
 
 
 def _variables() -> dict[str, str]:
-    """Without what could put our packages on its path, and with the server's key."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {"OPENAI_API_KEY": os.environ.get(API_KEY, ""), "TOKENIZERS_PARALLELISM": "false"}
+    """The harness's environment: without variables that put our packages on its path, and with
+    the server's key."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return variables | {
+        "OPENAI_API_KEY": os.environ.get(API_KEY, ""),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 class Harness:
-    """The harness, started once for all servers that it asks."""
+    """The harness's process, started once for all servers."""
 
     def __init__(self, path: Path, log: Path, progress: Callable[[int, int], None]) -> None:
         self.log = log
@@ -120,9 +125,9 @@ class Harness:
         self.events = self.process.events()
         self.bars = _BarReader(log, progress)
 
-    def load(self, wanted: list[Task]) -> dict[str, str]:
-        """Has it load the tasks, before anything is asked; what is wrong with which."""
-        loaded = self._exchange(LoadTasks(wanted, any(not task.folder for task in wanted)))
+    def load(self, tasks: list[Task]) -> dict[str, str]:
+        """Loads the tasks before any server is started. Returns the problems by task."""
+        loaded = self._exchange(LoadTasks(tasks, any(not task.folder for task in tasks)))
         assert isinstance(loaded, TasksLoaded)
         if loaded.unknown:
             name, close = next(iter(loaded.unknown.items()))
@@ -131,7 +136,7 @@ class Harness:
         return loaded.problems
 
     def ask(self, request: AskTask) -> None:
-        """Asks a server one task; the samples are in the request's folder afterwards."""
+        """Runs one task on a server; writes the samples to the request's folder."""
         self._exchange(request)
 
     def close(self) -> None:
@@ -149,7 +154,7 @@ class Harness:
 
 
 class _BarReader:
-    """Reads how far the harness is from the bars in its log."""
+    """Reads the harness's progress from the bars in its log."""
 
     def __init__(self, log: Path, progress: Callable[[int, int], None]) -> None:
         self.log, self.progress = log, progress
@@ -164,6 +169,6 @@ class _BarReader:
     def _read(self) -> None:
         with self.log.open("rb") as log:
             while not self.ended.wait(SECONDS_BETWEEN_LOOKS):
-                shown = PROGRESS.findall(log.read())
-                if shown:
-                    self.progress(int(shown[-1][0]), int(shown[-1][1]))
+                counts = PROGRESS.findall(log.read())
+                if counts:
+                    self.progress(int(counts[-1][0]), int(counts[-1][1]))

@@ -1,9 +1,9 @@
-"""EleutherAI's harness, in the interpreter that has it: called by its path, with nothing of ours.
+"""Runs EleutherAI's harness in its own interpreter. Called by path; imports nothing of ours.
 
-The first line on standard input names the tasks. They are loaded, so that a wrong name or a hub out
-of reach is known before a server is started. Each further line asks one task of one server; the
-answers' samples go to a folder, and an event says that they are there. Requests and events are
-those of events.py, one line of JSON each; events go to the pipe that the last argument numbers.
+The first line on standard input names the tasks. They are loaded at once, so that a wrong name or
+an unreachable hub is known before a server is started. Each further line runs one task on one
+server, writes the samples to a folder and sends an event. Requests and events are those of
+events.py, one JSON object per line. Events go to the pipe whose number is the last argument.
 """
 
 import difflib
@@ -26,11 +26,11 @@ def main() -> None:
     def send(kind: str, **content: Any) -> None:
         os.write(pipe, (json.dumps({"type": kind, "content": content}) + "\n").encode())
 
-    wanted = json.loads(sys.stdin.readline())["content"]
+    request = json.loads(sys.stdin.readline())["content"]
     try:
-        manager, unknown, problems = _loaded(wanted)
+        manager, unknown, problems = _load_tasks(request)
     except Exception as error:
-        send("AskFailed", message=_words(error))
+        send("AskFailed", message=_error_line(error))
         return
     send("TasksLoaded", unknown=unknown, problems=problems)
     for line in sys.stdin:
@@ -38,24 +38,24 @@ def main() -> None:
             _ask(json.loads(line)["content"], manager)
             send("SamplesWritten")
         except Exception as error:
-            send("AskFailed", message=_words(error))
+            send("AskFailed", message=_error_line(error))
 
 
-def _words(error: Exception) -> str:
-    """The error as one line; all of it goes to the log."""
+def _error_line(error: Exception) -> str:
+    """The error as one line; the traceback goes to the log."""
     traceback.print_exception(error)
     return " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
 
 
-def _loaded(wanted: dict[str, Any]) -> tuple[Any, dict[str, list[str]], dict[str, str]]:
-    """The harness's tasks, and those wanted that do not exist or cannot be loaded."""
+def _load_tasks(request: dict[str, Any]) -> tuple[Any, dict[str, list[str]], dict[str, str]]:
+    """The harness's task manager, the unknown tasks, and the tasks that cannot be loaded."""
     from lm_eval.tasks import TaskManager
 
-    # Reading the thousands of tasks that come with it takes seconds, and a local one needs none.
-    folders = {task["name"]: task["folder"] for task in wanted["tasks"]}
+    # Reading the harness's thousands of tasks takes seconds; local tasks do not need them.
+    folders = {task["name"]: task["folder"] for task in request["tasks"]}
     manager = TaskManager(
         include_path=sorted(set(filter(None, folders.values()))),
-        include_defaults=wanted["defaults"],
+        include_defaults=request["defaults"],
     )
     unknown, problems = {}, {}
     for name in folders:
@@ -63,15 +63,15 @@ def _loaded(wanted: dict[str, Any]) -> tuple[Any, dict[str, list[str]], dict[str
             unknown[name] = difflib.get_close_matches(name, manager.all_tasks, NEAREST)
     for name in folders if not unknown else []:
         try:
-            _beside(folders[name])
+            _change_folder(folders[name])
             manager.load([name])
         except Exception as error:
-            problems[name] = _words(error)
+            problems[name] = _error_line(error)
     return manager, unknown, problems
 
 
-def _beside(folder: str) -> None:
-    """A task's file names its data from the folder that it lies in."""
+def _change_folder(folder: str) -> None:
+    """Changes to the task's folder: its data files are relative to it."""
     os.chdir(folder or "/")
 
 
@@ -81,8 +81,8 @@ def _ask(request: dict[str, Any], manager: Any) -> None:
 
     model = get_model("local-completions").create_from_arg_obj(request["model"], {"batch_size": 1})
     seed = request["seed"]
-    _beside(request["beside"])
-    found = simple_evaluate(
+    _change_folder(request["beside"])
+    results = simple_evaluate(
         model=model,
         tasks=[request["task"]],
         num_fewshot=request["fewshot"],
@@ -96,16 +96,16 @@ def _ask(request: dict[str, Any], manager: Any) -> None:
         torch_random_seed=seed,
         fewshot_random_seed=seed,
     )
-    _write(Path(request["folder"]), found, model)
+    _write(Path(request["folder"]), results, model)
 
 
-def _write(folder: Path, found: Any, model: Any) -> None:
-    """A file of samples for each task, and one that says what they are."""
+def _write(folder: Path, results: Any, model: Any) -> None:
+    """Writes a file of samples per task, and a file that describes them."""
     from lm_eval.utils import handle_non_serializable
 
     folder.mkdir(parents=True)
     tasks = {}
-    for name, samples in found["samples"].items():
+    for name, samples in results["samples"].items():
         file = f"{re.sub(r'[^0-9A-Za-z._-]', '_', name)}.jsonl"
         with (folder / file).open("w", encoding="utf-8") as lines:
             for sample in samples:
@@ -113,18 +113,18 @@ def _write(folder: Path, found: Any, model: Any) -> None:
                 lines.write(content + "\n")
         tasks[name] = {
             "file": file,
-            "scores": _scores(found["results"][name]),
-            "higher_is_better": found["higher_is_better"].get(name, {}),
-            "kind": found["configs"][name].get("output_type", ""),
-            "fewshot": found["configs"][name].get("num_fewshot", 0),
-            "version": found["versions"].get(name),
+            "scores": _scores(results["results"][name]),
+            "higher_is_better": results["higher_is_better"].get(name, {}),
+            "kind": results["configs"][name].get("output_type", ""),
+            "fewshot": results["configs"][name].get("num_fewshot", 0),
+            "version": results["versions"].get(name),
             "cut": _cut(samples, model),
         }
     (folder / "tasks.json").write_text(json.dumps(tasks, indent=2, default=str))
 
 
 def _scores(results: dict[str, Any]) -> dict[str, float]:
-    """By `METRIC,FILTER`, as the harness writes them; without names, counts and errors."""
+    """The scores by `METRIC,FILTER`, without names, counts and standard errors."""
     return {
         key: value
         for key, value in results.items()
@@ -133,16 +133,16 @@ def _scores(results: dict[str, Any]) -> dict[str, float]:
 
 
 def _cut(samples: list[dict[str, Any]], model: Any) -> int:
-    """Questions that were longer than the context, of which the harness drops the beginning."""
+    """The number of questions longer than the context; the harness cuts their beginning."""
     cut = set()
     for sample in samples:
         for arguments in sample["arguments"]:
-            text, room = str(arguments[0]), model.max_length
+            text, token_limit = str(arguments[0]), model.max_length
             if len(arguments) > 1 and isinstance(arguments[1], dict):
-                room -= arguments[1].get("max_gen_toks", model._max_gen_toks)
+                token_limit -= arguments[1].get("max_gen_toks", model._max_gen_toks)
             elif len(arguments) > 1:
                 text += str(arguments[1])
-            if len(model.tok_encode(text)) > room:
+            if len(model.tok_encode(text)) > token_limit:
                 cut.add(sample["doc_id"])
     return len(cut)
 

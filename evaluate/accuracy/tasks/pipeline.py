@@ -1,4 +1,4 @@
-"""The story of accuracy=lm_eval: the harness's tasks, asked of the original and of checkpoints."""
+"""The pipeline of accuracy=lm_eval: runs the harness's tasks on the original and checkpoints."""
 
 import os
 import shutil
@@ -32,44 +32,46 @@ from serve.engine.launch import environment as engine_environment
 
 
 def measure_tasks(config: EvaluateConfig) -> list[Row]:
-    """One row for each checkpoint and task; what stands already is not asked again."""
+    """One row per checkpoint and task. Tasks that were answered before are not run again."""
     config = replace(config, engine=replace(config.engine, kind="vllm_server"))
     python, version = interpreter()
-    wanted = tasks(config.accuracy.tasks)
-    here = environment(config.gpu, config.engine)
-    here = here.with_fields(versions=here.versions | {"lm-eval": version})
-    recorder = Recorder(config, here)
+    named_tasks = tasks(config.accuracy.tasks)
+    run_environment = environment(config.gpu, config.engine)
+    run_environment = run_environment.with_fields(
+        versions=run_environment.versions | {"lm-eval": version}
+    )
+    recorder = Recorder(config, run_environment)
     root = recorder.path.with_name(f"{recorder.path.stem}-samples").absolute()
-    checkpoints = _checkpoints(config, wanted, recorder, root)
-    missing = missing_of(checkpoints, lambda kept: not config.force and _is_answered(kept))
-    events = TaskRecorder(recorder, wanted, checkpoints, root)
-    for checkpoint, task in answered_of(checkpoints, wanted, missing):
+    checkpoints = _checkpoints(config, named_tasks, recorder, root)
+    missing = missing_of(checkpoints, lambda folder: not config.force and _is_answered(folder))
+    events = TaskRecorder(recorder, named_tasks, checkpoints, root)
+    for checkpoint, task in answered_of(checkpoints, named_tasks, missing):
         events.judge(checkpoint, task)
     if recorder.rows:
         count = len(recorder.rows)
         say(f"{recorder.path}: {count} runs stand there already (force=true asks again)")
     if missing:
-        _ask(_job(config, python, wanted, missing), events)
+        _ask(_job(config, python, named_tasks, missing), events)
     _show(recorder, root)
     recorder.close()
     return recorder.rows
 
 
-def _is_answered(kept: Path) -> bool:
-    return (kept / samples.TASKS).is_file()
+def _is_answered(folder: Path) -> bool:
+    return (folder / samples.TASKS).is_file()
 
 
 def _checkpoints(
-    config: EvaluateConfig, wanted: list[Task], recorder: Recorder, root: Path
+    config: EvaluateConfig, named_tasks: list[Task], recorder: Recorder, root: Path
 ) -> dict[str, Checkpoint]:
-    """Every target that can answer, by name; why others cannot is recorded."""
-    found = targets(config)
-    original = next((target.folder for target in found if target.folder is not None), Path())
+    """Every usable target, by name. The failures of others are recorded."""
+    all_targets = targets(config)
+    original = next((target.folder for target in all_targets if target.folder is not None), Path())
     checkpoints = {}
-    for target in found:
+    for target in all_targets:
         try:
             checkpoints[target.name] = checkpoint_of(
-                target, original, wanted, config, recorder.environment, root
+                target, original, named_tasks, config, recorder.environment, root
             )
         except Exception as error:
             recorder.fail(target.name, "", "", error)
@@ -77,7 +79,7 @@ def _checkpoints(
 
 
 def _ask(job: TasksJob, events: TaskRecorder) -> None:
-    """Has a worker ask all that is missing, and records what it sends."""
+    """Runs the missing tasks in a worker, and records its events."""
     say(f"lm-eval: loading {', '.join(task.name for task in job.tasks)} (log in {job.log})")
     try:
         with progress() as bars:
@@ -88,15 +90,17 @@ def _ask(job: TasksJob, events: TaskRecorder) -> None:
 
 
 def _job(
-    config: EvaluateConfig, python: Path, wanted: list[Task], missing: list[Missing]
+    config: EvaluateConfig, python: Path, named_tasks: list[Task], missing: list[Missing]
 ) -> TasksJob:
-    names = {name for part in missing for name in part.tasks}
+    names = {name for unanswered in missing for name in unanswered.tasks}
     return TasksJob(
         interpreter=str(python),
         engine=config.engine,
         accuracy=config.accuracy,
-        tasks=[task for task in wanted if task.name in names],
-        checkpoints=[_checkpoint_job(part.checkpoint, part.tasks) for part in missing],
+        tasks=[task for task in named_tasks if task.name in names],
+        checkpoints=[
+            _checkpoint_job(unanswered.checkpoint, unanswered.tasks) for unanswered in missing
+        ],
         log=str(log_file(f"lm-eval-{os.getpid()}")),
     )
 

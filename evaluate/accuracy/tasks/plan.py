@@ -1,4 +1,4 @@
-"""What has to be asked: of each checkpoint, the tasks whose samples are not there yet."""
+"""Plans the tasks to run: for each checkpoint, the tasks without samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
 
 @dataclass(frozen=True)
 class Settings:
-    """What answers depend on, beside the checkpoint and the machine."""
+    """Everything that answers depend on, except the checkpoint and the machine."""
 
     task: str
     task_sha256: str
@@ -27,7 +27,7 @@ class Settings:
     seed: int
     chat_template: bool
     original_sha256: str = ""
-    """Of the weights that a checkpoint is compared with."""
+    """Hash of the original's weights, if the checkpoint is compared with it."""
 
 
 def settings_of(task: Task, accuracy: AccuracyConfig) -> Settings:
@@ -43,16 +43,16 @@ def settings_of(task: Task, accuracy: AccuracyConfig) -> Settings:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that answers the tasks."""
+    """A checkpoint that answers the tasks."""
 
     name: str
     folder: Path
     sha256: str
     context: int
     environment: Environment
-    """Of its rows."""
+    """The environment of its rows."""
     samples: dict[str, Path]
-    """For each task, where its samples are kept."""
+    """The folder of each task's samples."""
 
 
 def checkpoint_of(
@@ -63,7 +63,7 @@ def checkpoint_of(
     environment: Environment,
     root: Path,
 ) -> Checkpoint:
-    """A target that can answer, after its folder was checked; its samples lie below the root."""
+    """The checkpoint of a target, after a check of its folder. Its samples are below the root."""
     if target.problem is not None:
         raise target.problem
     assert target.folder is not None
@@ -75,17 +75,17 @@ def checkpoint_of(
     sha256 = checkpoint_hash(target.folder)
     options = {"max_model_len": context} | environment.engine_options
     environment = environment.with_fields(checkpoint_sha256=sha256, engine_options=options)
-    kept = {}
+    sample_folders = {}
     for task in tasks:
         settings = settings_of(task, config.accuracy)
         key = cell_key(environment, (target.name, LM_EVAL), sha256, settings)
-        kept[task.name] = root / target.name / f"{task.name.replace('/', '_')}-{key}"
-    return Checkpoint(target.name, target.folder, sha256, context, environment, kept)
+        sample_folders[task.name] = root / target.name / f"{task.name.replace('/', '_')}-{key}"
+    return Checkpoint(target.name, target.folder, sha256, context, environment, sample_folders)
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Tasks that one checkpoint has still to answer."""
+    """Tasks that one checkpoint has not answered yet."""
 
     checkpoint: Checkpoint
     tasks: list[str]
@@ -94,26 +94,29 @@ class Missing:
 def missing_of(
     checkpoints: dict[str, Checkpoint], is_answered: Callable[[Path], bool]
 ) -> list[Missing]:
-    """What is still to be asked; nothing of a checkpoint without an original beside it."""
+    """The tasks that checkpoints have not answered yet; empty without the original."""
     if ORIGINAL not in checkpoints:
         return []
-    parts = [
-        Missing(checkpoint, [n for n, kept in checkpoint.samples.items() if not is_answered(kept)])
+    unanswered = [
+        Missing(
+            checkpoint, [n for n, folder in checkpoint.samples.items() if not is_answered(folder)]
+        )
         for checkpoint in checkpoints.values()
     ]
-    return [part for part in parts if part.tasks]
+    return [entry for entry in unanswered if entry.tasks]
 
 
 def answered_of(
     checkpoints: dict[str, Checkpoint], tasks: list[Task], missing: list[Missing]
 ) -> list[tuple[Checkpoint, Task]]:
-    """What can be judged at once: both the checkpoint's samples and the original's are there."""
+    """The tasks that can be judged now: the samples of both the checkpoint and the original
+    exist."""
     if ORIGINAL not in checkpoints:
         return []
-    asked = {(part.checkpoint.name, name) for part in missing for name in part.tasks}
+    unanswered = {(entry.checkpoint.name, name) for entry in missing for name in entry.tasks}
     return [
         (checkpoint, task)
         for checkpoint in checkpoints.values()
         for task in tasks
-        if asked.isdisjoint({(checkpoint.name, task.name), (ORIGINAL, task.name)})
+        if unanswered.isdisjoint({(checkpoint.name, task.name), (ORIGINAL, task.name)})
     ]

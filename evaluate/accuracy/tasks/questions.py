@@ -1,7 +1,7 @@
-"""How much of the original is left, question by question: pure arithmetic on two lists of scores.
+"""Compares two models' scores, question by question: pure arithmetic on two lists of scores.
 
-Both models answer the same questions, so that what is hard about them cancels out: only questions
-that one of the two answers better say anything about a difference.
+Both models answer the same questions, so that their difficulty cancels out. Only questions that
+one of the two answers better show a difference.
 """
 
 from dataclasses import dataclass
@@ -23,27 +23,29 @@ from evaluate.accuracy.divergence import (
 )
 from evaluate.results.row_values import TaskAccuracy
 
-MOST_EMPTY = 0.5  # share of generated answers; above it a model that used to answer is broken
+MOST_EMPTY = 0.5  # share of empty answers above which a model is broken, if the original's is lower
 
 
 @dataclass
 class Answers:
-    """What a model made of the questions of one task."""
+    """A model's scores on the questions of one task."""
 
     metric: str
     scores: NDArray[Any]
-    """One for each question, as a rule 0 or 1."""
+    """One per question, usually 0 or 1."""
     questions: list[str]
-    """What each question is known by."""
+    """Identifies each question."""
     empty_share: float = 0.0
-    """Generated answers that hold no word."""
+    """The share of generated answers without text."""
     chance_score: float | None = None
-    """What guessing would reach, where the answers are given to choose from."""
+    """The expected score of guessing; None unless the task is multiple choice."""
 
 
 def own_values(answers: Answers, seed: int = 0, cut_questions: int = 0) -> TaskAccuracy:
-    """What can be said of one model alone."""
-    low, high = _interval(_drawn(answers.scores[:, None], seed)[:, 0] / len(answers.scores))
+    """The accuracy of one model without a comparison."""
+    low, high = _interval(
+        _bootstrap_sums(answers.scores[:, None], seed)[:, 0] / len(answers.scores)
+    )
     values = TaskAccuracy(
         metric=answers.metric,
         questions=len(answers.scores),
@@ -62,18 +64,19 @@ def own_values(answers: Answers, seed: int = 0, cut_questions: int = 0) -> TaskA
 def paired_values(
     original: Answers, other: Answers, seed: int = 0, cut_questions: int = 0
 ) -> TaskAccuracy:
-    """The other's answers against the original's, with intervals, an exact test and a verdict."""
+    """The other's answers compared with the original's, with confidence intervals, an exact test
+    and a verdict."""
     if original.questions != other.questions:
         raise bad_input("accuracy: the two models were asked different questions")
     original_score = float(original.scores.mean())
     lost = int((other.scores < original.scores).sum())
     gained = int((other.scores > original.scores).sum())
-    sums = _drawn(numpy.stack([original.scores, other.scores], 1), seed)
+    sums = _bootstrap_sums(numpy.stack([original.scores, other.scores], 1), seed)
     low, high = _interval((sums[:, 1] - sums[:, 0]) / len(original.scores))
-    own = own_values(other, seed, cut_questions)
-    values = own.with_fields(
+    values_alone = own_values(other, seed, cut_questions)
+    values = values_alone.with_fields(
         original_score=original_score,
-        difference=own.score - original_score,
+        difference=values_alone.score - original_score,
         difference_low=low,
         difference_high=high,
         lost=lost,
@@ -82,7 +85,7 @@ def paired_values(
         original_empty_share=original.empty_share,
     )
     if original_score:
-        # A draw without one right answer of the original says nothing of a share of them.
+        # Recovery is undefined for a draw in which the original has no right answer.
         shares = sums[sums[:, 0] > 0]
         values.recovery = values.score / original_score
         values.recovery_low, values.recovery_high = _interval(shares[:, 1] / shares[:, 0])
@@ -91,14 +94,14 @@ def paired_values(
 
 
 def verdict(values: TaskAccuracy) -> str:
-    """No loss is seen unless more questions are lost than gained and the exact test finds that at
-    the level of the intervals. A loss is small with 98 % of the score left. A model is broken
-    where the interval of what is left lies below a half, or where it no longer answers."""
+    """There is a loss if more questions are lost than gained and the exact test is significant at
+    the level of the intervals. A loss is small with a recovery of at least 98 %. A model is broken
+    if the whole interval of its recovery is below a half, or if it no longer answers."""
     lost, gained, p_value = values.lost or 0, values.gained or 0, values.p_value or 0.0
-    silent = (values.empty_share or 0.0) > MOST_EMPTY >= (values.original_empty_share or 0.0)
+    is_silent = (values.empty_share or 0.0) > MOST_EMPTY >= (values.original_empty_share or 0.0)
     is_loss = lost > gained and p_value < 1 - LEVEL
     high = values.recovery_high
-    if silent or (is_loss and high is not None and high < BROKEN_RECOVERY):
+    if is_silent or (is_loss and high is not None and high < BROKEN_RECOVERY):
         return BROKEN
     if not is_loss:
         return NO_LOSS
@@ -106,26 +109,36 @@ def verdict(values: TaskAccuracy) -> str:
     return SMALL_LOSS if is_small else LOSS
 
 
-def joined(parts: list[Answers]) -> Answers:
-    """The questions of several tasks as those of one: each question counts alike."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [len(part.scores) for part in parts]
-    chances = [part.chance_score for part in parts if part.chance_score is not None]
+def joined(answers: list[Answers]) -> Answers:
+    """Joins the questions of several tasks; each question has the same weight."""
+    if len(answers) == 1:
+        return answers[0]
+    sizes = [len(task_answers.scores) for task_answers in answers]
+    chances = [
+        task_answers.chance_score
+        for task_answers in answers
+        if task_answers.chance_score is not None
+    ]
     return Answers(
-        metric=f"{len(parts)} tasks",
-        scores=numpy.concatenate([part.scores for part in parts]),
-        questions=[f"{n} {name}" for n, part in enumerate(parts) for name in part.questions],
-        empty_share=float(numpy.average([part.empty_share for part in parts], weights=sizes)),
+        metric=f"{len(answers)} tasks",
+        scores=numpy.concatenate([task_answers.scores for task_answers in answers]),
+        questions=[
+            f"{n} {name}"
+            for n, task_answers in enumerate(answers)
+            for name in task_answers.questions
+        ],
+        empty_share=float(
+            numpy.average([task_answers.empty_share for task_answers in answers], weights=sizes)
+        ),
         chance_score=float(numpy.average(chances, weights=sizes))
-        if len(chances) == len(parts)
+        if len(chances) == len(answers)
         else None,
     )
 
 
 def sign_test(lost: int, gained: int) -> float:
-    """How often chance alone would split as many questions at least as unevenly, to either side:
-    McNemar's test in its exact form."""
+    """The two-sided p-value of McNemar's exact test: the probability that chance splits the
+    changed questions at least as unevenly."""
     total = lost + gained
     ways = tail = 1
     for count in range(min(lost, gained)):
@@ -134,12 +147,12 @@ def sign_test(lost: int, gained: int) -> float:
     return min(1.0, 2 * tail / (1 << total))
 
 
-def _drawn(columns: NDArray[Any], seed: int) -> NDArray[Any]:
-    """Sums of each column over questions drawn with replacement, one row a draw. Questions with
-    the same scores are drawn as one kind, which takes little memory for any number of them."""
+def _bootstrap_sums(columns: NDArray[Any], seed: int) -> NDArray[Any]:
+    """Sums of each column over questions drawn with replacement, one row per draw. Questions with
+    equal scores are drawn as one kind, which saves memory."""
     kinds, counts = numpy.unique(columns.astype(float), axis=0, return_counts=True)
-    chance = numpy.random.default_rng(seed)
-    drawn = chance.multinomial(len(columns), counts / counts.sum(), DRAWS)
+    generator = numpy.random.default_rng(seed)
+    drawn = generator.multinomial(len(columns), counts / counts.sum(), DRAWS)
     sums: NDArray[Any] = drawn @ kinds
     return sums
 

@@ -1,4 +1,4 @@
-"""Records what the tasks' worker sends: from samples to rows, against the original's."""
+"""Records the events of the tasks' worker: turns samples into rows, compared with the original."""
 
 import shutil
 from dataclasses import asdict, dataclass, field, replace
@@ -30,44 +30,48 @@ from evaluate.results.rows import TASK, TaskAccuracyRow, current
 
 
 @dataclass
-class Compared:
-    """One task, or all tasks of a group, and the original's answers to it."""
+class TaskComparison:
+    """The samples of one task, or of all tasks of a group, and the original's samples."""
 
     name: str
-    asked: list[samples.Asked]
-    before: list[samples.Asked]
+    answered: list[samples.TaskSamples]
+    original: list[samples.TaskSamples]
     """Empty for the original itself."""
 
     def values(self, seed: int) -> TaskAccuracy:
-        cut = sum(asked.cut for asked in self.asked)
-        if not self.before:
-            return own_values(joined([samples.answers(asked) for asked in self.asked]), seed, cut)
-        originals = [samples.answers(asked) for asked in self.before]
-        metrics = [answers.metric for answers in originals]
-        others = [samples.answers(a, m) for a, m in zip(self.asked, metrics, strict=True)]
-        values = paired_values(joined(originals), joined(others), seed, cut)
+        cut = sum(task_samples.cut for task_samples in self.answered)
+        if not self.original:
+            return own_values(
+                joined([samples.answers(task_samples) for task_samples in self.answered]), seed, cut
+            )
+        original_answers = [samples.answers(task_samples) for task_samples in self.original]
+        metrics = [answers.metric for answers in original_answers]
+        other_answers = [samples.answers(a, m) for a, m in zip(self.answered, metrics, strict=True)]
+        values = paired_values(joined(original_answers), joined(other_answers), seed, cut)
         if len(metrics) == 1:
-            lost = samples.lost_questions(self.before[0], self.asked[0], metrics[0])
+            lost = samples.lost_questions(self.original[0], self.answered[0], metrics[0])
             values.lost_questions = lost
         return values
 
 
 @dataclass
 class TaskRecorder:
-    """Where the events of the tasks' worker go."""
+    """Records the events of the tasks' worker."""
 
     recorder: Recorder
     tasks: list[Task]
     checkpoints: dict[str, Checkpoint]
     root: Path
-    """Of all samples."""
-    ready: dict[str, ServerReady] = field(default_factory=dict)
-    """What the server of each checkpoint said of itself; none where none had to be started."""
-    shown: dict[tuple[str, str], TaskID] = field(default_factory=dict)
+    """The folder of all samples."""
+    ready_servers: dict[str, ServerReady] = field(default_factory=dict)
+    """The ready event of each checkpoint's server, if one was started."""
+    bars: dict[tuple[str, str], TaskID] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        before = current(self.recorder.before)
-        self.standing = {row.key: row for row in before if isinstance(row, TaskAccuracyRow)}
+        earlier_rows = current(self.recorder.before)
+        self.earlier_rows = {
+            row.key: row for row in earlier_rows if isinstance(row, TaskAccuracyRow)
+        }
 
     def record_event(self, event: Event, bars: Progress) -> None:
         """Records one event."""
@@ -75,13 +79,13 @@ class TaskRecorder:
             case ServerStarting():
                 say(f"{event.checkpoint}: loading in vllm_server (log in {event.log})")
             case ServerReady():
-                self.ready[event.checkpoint] = event
+                self.ready_servers[event.checkpoint] = event
             case TaskProgress():
                 place = (event.checkpoint, event.task)
-                if place not in self.shown:
+                if place not in self.bars:
                     name = f"{event.checkpoint}: {event.task}"
-                    self.shown[place] = bars.add_task(name, total=event.total)
-                bars.update(self.shown[place], completed=event.done, total=event.total)
+                    self.bars[place] = bars.add_task(name, total=event.total)
+                bars.update(self.bars[place], completed=event.done, total=event.total)
             case TaskFailed():
                 error = event.failure.error
                 self.recorder.fail(event.checkpoint or LM_EVAL, event.task, "", error)
@@ -92,52 +96,54 @@ class TaskRecorder:
                 self.judge(checkpoint, task)
 
     def judge(self, checkpoint: Checkpoint, task: Task) -> None:
-        """The rows of a task, from samples that lie there: of a group one for each of its tasks,
-        and one for all of their questions, which the gate looks at."""
+        """Records the rows of a task from its samples. A group has one row per task and one for
+        all questions together; the gate checks that last one."""
         try:
-            compared = self._compared(checkpoint, task)
+            comparisons = self._comparisons(checkpoint, task)
         except Exception as error:
             self.recorder.fail(checkpoint.name, task.name, "", error)
             return
-        for part in compared:
-            measure = f"{TASK}{part.name}"
+        for comparison in comparisons:
+            measure = f"{TASK}{comparison.name}"
             try:
-                self._judge_part(checkpoint, task, part, is_last=part is compared[-1])
+                self._judge_task(
+                    checkpoint, task, comparison, is_last=comparison is comparisons[-1]
+                )
             except Exception as error:
                 self.recorder.fail(checkpoint.name, measure, "", error)
 
-    def _judge_part(
-        self, checkpoint: Checkpoint, task: Task, part: Compared, is_last: bool
+    def _judge_task(
+        self, checkpoint: Checkpoint, task: Task, comparison: TaskComparison, is_last: bool
     ) -> None:
-        compared_with = self.checkpoints[ORIGINAL].sha256 if part.before else ""
+        compared_with = self.checkpoints[ORIGINAL].sha256 if comparison.original else ""
         accuracy = self.recorder.config.accuracy
         settings = replace(settings_of(task, accuracy), original_sha256=compared_with)
-        measure = f"{TASK}{part.name}"
+        measure = f"{TASK}{comparison.name}"
         key = cell_key(
             checkpoint.environment, (checkpoint.name, measure), checkpoint.sha256, settings
         )
-        standing = self.standing.get(key)
-        stands = standing is not None and standing.measure == measure
-        if standing is not None and stands and not self.recorder.config.force:
-            self.recorder.rows.append(standing)
-            failed = self._gate(standing.values) if is_last else None
+        earlier = self.earlier_rows.get(key)
+        is_recorded = earlier is not None and earlier.measure == measure
+        if earlier is not None and is_recorded and not self.recorder.config.force:
+            self.recorder.rows.append(earlier)
+            failed = self._gate(earlier.values) if is_last else None
             if failed is not None:
                 self.recorder.note(checkpoint.name, measure, failed)
             return
-        values = part.values(settings.seed)
-        kept = checkpoint.samples[task.name].relative_to(self.root.parent)
-        stated = asdict(settings) | {"samples": str(kept)}
-        if len(part.asked) == 1:
-            (asked,) = part.asked
-            stated |= {"fewshot": asked.fewshot, "version": asked.version}
-        ready = self.ready.get(checkpoint.name, ServerReady(checkpoint.name))
+        values = comparison.values(settings.seed)
+        sample_folder = checkpoint.samples[task.name].relative_to(self.root.parent)
+        row_settings = asdict(settings) | {"samples": str(sample_folder)}
+        if len(comparison.answered) == 1:
+            (task_samples,) = comparison.answered
+            row_settings |= {"fewshot": task_samples.fewshot, "version": task_samples.version}
+        ready = self.ready_servers.get(checkpoint.name, ServerReady(checkpoint.name))
         self.recorder.record(
             TaskAccuracyRow,
             checkpoint.name,
             measure,
             key,
             values=values,
-            settings=stated,
+            settings=row_settings,
             startup=ready.startup,
             memory=ready.memory,
             kernels=ready.kernels,
@@ -147,20 +153,22 @@ class TaskRecorder:
         if failed is not None:
             self.recorder.fail(checkpoint.name, measure, key, failed)
 
-    def _compared(self, checkpoint: Checkpoint, task: Task) -> list[Compared]:
+    def _comparisons(self, checkpoint: Checkpoint, task: Task) -> list[TaskComparison]:
         original = self.checkpoints[ORIGINAL].samples[task.name]
         if not (original / samples.TASKS).is_file():
             raise world_fault("the original did not answer: there is nothing to compare with")
         answered = samples.read(checkpoint.samples[task.name])
-        before = samples.read(original) if checkpoint.name != ORIGINAL else {}
-        parts = [
-            Compared(name, [asked], [before[name]] if before else [])
-            for name, asked in answered.items()
+        original_samples = samples.read(original) if checkpoint.name != ORIGINAL else {}
+        comparisons = [
+            TaskComparison(
+                name, [task_samples], [original_samples[name]] if original_samples else []
+            )
+            for name, task_samples in answered.items()
         ]
-        if len(parts) > 1:
-            others = [before[name] for name in answered] if before else []
-            parts.append(Compared(task.name, list(answered.values()), others))
-        return parts
+        if len(comparisons) > 1:
+            originals = [original_samples[name] for name in answered] if original_samples else []
+            comparisons.append(TaskComparison(task.name, list(answered.values()), originals))
+        return comparisons
 
     def _gate(self, values: TaskAccuracy) -> QuantlineError | None:
         accuracy = self.recorder.config.accuracy
@@ -174,26 +182,26 @@ class TaskRecorder:
 
 
 def remarks(row: TaskAccuracyRow) -> list[str]:
-    """What makes a score worth less than it looks, which is the same for all checkpoints."""
+    """Notes on why a task's scores are less meaningful; given once, with the original's row."""
     if row.checkpoint != ORIGINAL:
         return []
-    values, found = row.values, []
+    values, notes = row.values, []
     if values.cut_questions:
-        found.append(
+        notes.append(
             f"{values.cut_questions} questions were longer than the context and lost their "
             "beginning; engine.max_model_len raises it"
         )
     if values.score_low <= (values.chance_score or 0.0):
-        found.append("the original may as well be guessing: a loss would not show")
-    return found
+        notes.append("the original may as well be guessing: a loss would not show")
+    return notes
 
 
-def unfinished(kept: Path) -> Path:
-    """Where samples are written before they are whole."""
-    return kept.with_name(f"{kept.name}.partial")
+def unfinished(folder: Path) -> Path:
+    """The folder in which samples are written until they are complete."""
+    return folder.with_name(f"{folder.name}.partial")
 
 
-def publish(kept: Path) -> None:
-    """Samples appear whole; older ones make room."""
-    shutil.rmtree(kept, ignore_errors=True)
-    unfinished(kept).rename(kept)
+def publish(folder: Path) -> None:
+    """Moves complete samples to their folder, and replaces older ones."""
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished(folder).rename(folder)

@@ -1,4 +1,4 @@
-"""The samples that the harness leaves: which metric counts, and the questions that were lost."""
+"""Reads the harness's samples: the metric to compare, the scores, and the lost questions."""
 
 import json
 import math
@@ -20,28 +20,28 @@ LOST_KEPT = 5
 QUESTION_LENGTH = 300  # characters kept of a question, from its end
 ANSWER_LENGTH = 100
 
-Sample = dict[str, Any]
+HarnessSample = dict[str, Any]
 
 
 @dataclass
-class Asked:
-    """One task's samples and what the harness says of them."""
+class TaskSamples:
+    """One task's samples and the harness's scores."""
 
     name: str
     kind: str
     """Whether answers are generated, chosen or only scored."""
     scores: dict[str, float]
-    """The harness's own, by metric and filter."""
+    """The harness's scores, by metric and filter."""
     higher_is_better: dict[str, bool]
     fewshot: int
     version: Any
     cut: int
     """Questions that were longer than the context."""
-    samples: list[Sample]
+    samples: list[HarnessSample]
 
 
 class KeptSample(BaseModel):
-    """What is read of a question's answer; the harness keeps more."""
+    """The fields that are read of a sample; the harness writes more."""
 
     model_config = ConfigDict(strict=True)
 
@@ -56,7 +56,7 @@ class KeptSample(BaseModel):
 
 
 class KeptTask(BaseModel):
-    """What is read of a task."""
+    """The fields that are read of a task."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,74 +66,78 @@ class KeptTask(BaseModel):
     samples: Annotated[list[KeptSample], Field(min_length=1)]
 
 
-def read(folder: Path) -> dict[str, Asked]:
-    """Every task in a folder; a group of tasks leaves several."""
+def read(folder: Path) -> dict[str, TaskSamples]:
+    """The samples of every task in a folder; a group has several tasks."""
     try:
         tasks = json.loads((folder / TASKS).read_text(encoding="utf-8"))
-        found = {}
+        samples_by_task = {}
         for name, content in tasks.items():
             lines = (folder / content.pop("file")).read_text(encoding="utf-8").split("\n")
             samples = [json.loads(line) for line in lines if line.strip()]
             KeptTask.model_validate(content | {"samples": samples})
-            found[name] = Asked(name, **content, samples=samples)
-        return found
+            samples_by_task[name] = TaskSamples(name, **content, samples=samples)
+        return samples_by_task
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise world_fault(
-            f"{folder}: these samples cannot be read ({_words(error)}); force=true asks again"
+            f"{folder}: these samples cannot be read ({_fault(error)}); force=true asks again"
         ) from error
 
 
-def _words(error: Exception) -> str:
+def _fault(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return " ".join(str(error).split())
 
 
-def answers(asked: Asked, metric: str | None = None) -> Answers:
-    """The scores of each question in the first metric that has some; or in the one named."""
-    metric = metric or _metric(asked)
-    chosen = _of(asked, metric)
-    if asked.kind == CHOSEN:
-        chance = float(numpy.mean([1 / len(sample["arguments"]) for sample in chosen]))
+def answers(task: TaskSamples, metric: str | None = None) -> Answers:
+    """The score of each question, in the named metric or in the first usable one."""
+    metric = metric or _metric(task)
+    task_samples = _samples_of_metric(task, metric)
+    if task.kind == CHOSEN:
+        chance_score = float(numpy.mean([1 / len(sample["arguments"]) for sample in task_samples]))
     else:
-        chance = None
-    empty = [not "".join(map(str, _flat(sample["resps"]))).strip() for sample in chosen]
+        chance_score = None
+    empty = [not "".join(map(str, _flat(sample["resps"]))).strip() for sample in task_samples]
     return Answers(
         metric=metric,
-        scores=numpy.array(_scores(asked, metric), float),
-        questions=[f"{s['doc_id']} {s['doc_hash']} {s['prompt_hash']}" for s in chosen],
-        empty_share=float(numpy.mean(empty)) if asked.kind == GENERATED else 0.0,
-        chance_score=chance,
+        scores=numpy.array(_scores(task, metric), float),
+        questions=[f"{s['doc_id']} {s['doc_hash']} {s['prompt_hash']}" for s in task_samples],
+        empty_share=float(numpy.mean(empty)) if task.kind == GENERATED else 0.0,
+        chance_score=chance_score,
     )
 
 
-def _metric(asked: Asked) -> str:
-    """The first metric of the task that is a mean over its questions; perplexities and other
-    figures of a whole set cannot be compared question by question."""
-    for metric, score in asked.scores.items():
-        scores = _scores(asked, metric)
-        rises = asked.higher_is_better.get(metric.split(",")[0], True)
-        if scores and rises and math.isclose(numpy.mean(scores), score, abs_tol=TOLERANCE):
+def _metric(task: TaskSamples) -> str:
+    """The first metric of the task that is a mean over its questions. Perplexity and other metrics
+    of a whole set cannot be compared question by question."""
+    for metric, score in task.scores.items():
+        scores = _scores(task, metric)
+        higher_is_better = task.higher_is_better.get(metric.split(",")[0], True)
+        if (
+            scores
+            and higher_is_better
+            and math.isclose(numpy.mean(scores), score, abs_tol=TOLERANCE)
+        ):
             return metric
     raise bad_input(
-        f"accuracy.tasks: {asked.name} has no score for each question that is better when "
-        f"higher; it has {', '.join(asked.scores) or 'none'}"
+        f"accuracy.tasks: {task.name} has no score for each question that is better when "
+        f"higher; it has {', '.join(task.scores) or 'none'}"
     )
 
 
-def _scores(asked: Asked, metric: str) -> list[float]:
+def _scores(task: TaskSamples, metric: str) -> list[float]:
     name = metric.split(",")[0]
-    found = [sample.get(name) for sample in _of(asked, metric)]
-    if not all(isinstance(score, bool | int | float) for score in found):
+    scores = [sample.get(name) for sample in _samples_of_metric(task, metric)]
+    if not all(isinstance(score, bool | int | float) for score in scores):
         return []
-    return [float(score) for score in found if score is not None]
+    return [float(score) for score in scores if score is not None]
 
 
-def _of(asked: Asked, metric: str) -> list[Sample]:
-    """The samples of the metric's filter: each question stands there once a filter."""
-    _, _, kept = metric.partition(",")
-    chosen = [sample for sample in asked.samples if sample["filter"] == kept]
+def _samples_of_metric(task: TaskSamples, metric: str) -> list[HarnessSample]:
+    """The samples of the metric's filter; each question has one sample per filter."""
+    _, _, metric_filter = metric.partition(",")
+    chosen = [sample for sample in task.samples if sample["filter"] == metric_filter]
     return sorted(chosen, key=lambda sample: int(sample["doc_id"]))
 
 
@@ -143,33 +147,39 @@ def _flat(values: Any) -> list[Any]:
     return [item for value in values for item in _flat(value)]
 
 
-def lost_questions(original: Asked, other: Asked, metric: str) -> list[LostQuestion]:
-    """Some questions that the original answers better, in words."""
-    pairs = zip(_of(original, metric), _of(other, metric), strict=True)
+def lost_questions(original: TaskSamples, other: TaskSamples, metric: str) -> list[LostQuestion]:
+    """Some questions that the original answers better, as text."""
+    pairs = zip(
+        _samples_of_metric(original, metric), _samples_of_metric(other, metric), strict=True
+    )
     name = metric.split(",")[0]
-    lost = [(ours, theirs) for ours, theirs in pairs if theirs[name] < ours[name]]
+    lost = [
+        (original_sample, other_sample)
+        for original_sample, other_sample in pairs
+        if other_sample[name] < original_sample[name]
+    ]
     return [
         LostQuestion(
-            question=str(ours["arguments"][0][0])[-QUESTION_LENGTH:],
-            right=_right(ours),
-            original_says=_said(ours),
-            it_says=_said(theirs),
+            question=str(original_sample["arguments"][0][0])[-QUESTION_LENGTH:],
+            right=_right_answer(original_sample),
+            original_says=_answer_text(original_sample),
+            it_says=_answer_text(other_sample),
         )
-        for ours, theirs in lost[:LOST_KEPT]
+        for original_sample, other_sample in lost[:LOST_KEPT]
     ]
 
 
-def _right(sample: Sample) -> str:
+def _right_answer(sample: HarnessSample) -> str:
     target, arguments = sample["target"], sample["arguments"]
     if isinstance(target, int) and 0 <= target < len(arguments) > 1:
         target = arguments[target][1]
     return str(target)[-ANSWER_LENGTH:]
 
 
-def _said(sample: Sample) -> str:
-    """The text that was generated, or the choice that was found most likely."""
+def _answer_text(sample: HarnessSample) -> str:
+    """The generated text, or the most likely choice."""
     responses, arguments = sample["filtered_resps"], sample["arguments"]
-    if len(arguments) > 1 and all(isinstance(one, list) for one in responses):
+    if len(arguments) > 1 and all(isinstance(response, list) for response in responses):
         best = max(range(len(responses)), key=lambda number: float(responses[number][0]))
         return str(arguments[best][1])[-ANSWER_LENGTH:]
     return str(responses[0] if responses else "")[-ANSWER_LENGTH:]

@@ -1,4 +1,4 @@
-"""Asks one checkpoint after the other, each behind a server of its own, in a process of its own."""
+"""Runs tasks on one checkpoint after the other, each in its own server. Runs as a process."""
 
 import time
 from contextlib import closing
@@ -30,12 +30,12 @@ SECONDS_FOR_A_REQUEST = 3600
 SECONDS_BETWEEN_EVENTS = 0.5
 
 
-class _Questioning:
-    """The harness, and the servers that it asks one after the other."""
+class _TaskRunner:
+    """Runs the harness against one server after the other."""
 
     def __init__(self, job: TasksJob, send: Send[Event]) -> None:
         self.job, self.send = job, send
-        self.where = ("", "")
+        self.current = ("", "")
         self.due = 0.0
         self.harness = Harness(Path(job.interpreter), Path(job.log), self._progress)
         self.given_up: set[str] = set()
@@ -43,13 +43,13 @@ class _Questioning:
 
     def run(self) -> None:
         with closing(self.harness):
-            for name, words in self.harness.load(self.job.tasks).items():
-                self._failed("", name, world_fault(f"{words} (see {self.job.log})"))
+            for name, problem in self.harness.load(self.job.tasks).items():
+                self._send_failure("", name, world_fault(f"{problem} (see {self.job.log})"))
                 self.given_up.add(name)
             for checkpoint in self.job.checkpoints:
-                left = [task for task in checkpoint.samples if task not in self.given_up]
-                if left:
-                    self._ask_all(checkpoint, left)
+                open_tasks = [task for task in checkpoint.samples if task not in self.given_up]
+                if open_tasks:
+                    self._ask_all(checkpoint, open_tasks)
 
     def _ask_all(self, checkpoint: CheckpointJob, tasks: list[str]) -> None:
         self.send(ServerStarting(checkpoint.name, checkpoint.log))
@@ -59,28 +59,35 @@ class _Questioning:
                 Path(checkpoint.folder), self.job.engine, checkpoint.context, False, log
             )
             with closing(ServerEngine(load)) as engine:
-                wrong = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
-                if wrong:
-                    raise gate_failed(f"the output is broken: {wrong}")
-                self.send(ServerReady(checkpoint.name, **engine.loaded.content()))
+                fault = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
+                if fault:
+                    raise gate_failed(f"the output is broken: {fault}")
+                self.send(
+                    ServerReady(
+                        checkpoint.name,
+                        startup=engine.loaded.startup.content(),
+                        memory=engine.loaded.memory.content(),
+                        kernels=engine.loaded.kernels,
+                    )
+                )
                 for task in tasks:
                     self._ask(checkpoint, task, engine)
         except Exception as error:
-            self._failed(checkpoint.name, "", error)
+            self._send_failure(checkpoint.name, "", error)
             self._give_up(checkpoint, tasks)
 
     def _ask(self, checkpoint: CheckpointJob, task: str, engine: ServerEngine) -> None:
-        self.where = (checkpoint.name, task)
+        self.current = (checkpoint.name, task)
         try:
             self.harness.ask(self._request(checkpoint, task, engine))
         except Exception as error:
-            self._failed(checkpoint.name, task, engine.death() or error)
+            self._send_failure(checkpoint.name, task, engine.death() or error)
             self._give_up(checkpoint, [task])
             return
         self.send(TaskAnswered(checkpoint.name, task))
 
     def _give_up(self, checkpoint: CheckpointJob, tasks: list[str]) -> None:
-        """What the original did not answer is asked of no checkpoint: it would prove nothing."""
+        """Skips tasks that the original failed for all checkpoints: there is no comparison."""
         if checkpoint.name == ORIGINAL:
             self.given_up |= set(tasks)
 
@@ -103,8 +110,8 @@ class _Questioning:
                 "num_concurrent": AT_ONCE,
                 "timeout": SECONDS_FOR_A_REQUEST,
                 "seed": accuracy.seed,
-                # A chat template writes the first token itself; else the tokenizer has to, where
-                # the model was trained with one.
+                # A chat template writes the first token itself. Otherwise the tokenizer has to
+                # add it, if the model was trained with one.
                 "add_bos_token": not accuracy.chat_template,
             },
         )
@@ -113,16 +120,16 @@ class _Questioning:
         if time.monotonic() < self.due and done < total:
             return
         self.due = time.monotonic() + SECONDS_BETWEEN_EVENTS
-        checkpoint, task = self.where
+        checkpoint, task = self.current
         self.send(TaskProgress(checkpoint, task, done, total))
 
-    def _failed(self, checkpoint: str, task: str, error: Exception) -> None:
+    def _send_failure(self, checkpoint: str, task: str, error: Exception) -> None:
         self.send(TaskFailed(checkpoint, task, Failure.of(error)))
 
 
 def work(job: TasksJob, send: Send[Event]) -> None:
     """Has the harness ask checkpoints its tasks, for `python -m evaluate accuracy=lm_eval`."""
-    _Questioning(job, send).run()
+    _TaskRunner(job, send).run()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from conf.errors import QuantlineError, bad_input
 from conf.schema.load import EngineConfig, ScenarioConfig
@@ -23,42 +22,34 @@ NO_JUDGE = "this engine cannot judge text: engine=vllm or engine=transformers"
 
 @dataclass
 class LoadRequest:
-    """What an engine is asked to load."""
+    """The checkpoint and the options that an engine loads."""
 
     folder: Path
     engine: EngineConfig
     context: int
     """Longest context that the scenarios need."""
     dummy: bool
-    """Weights are made up by the engine; there is no tokenizer."""
+    """The engine makes random weights; there is no tokenizer."""
     log: Path
-    """Where its chatter goes, which also says what it chose."""
+    """The engine's log, which also names the kernels that it chose."""
     traces: Path | None = None
-    """Folder for profiles; null for none."""
+    """Folder for profiles; None without profiling."""
     likely: int = 0
-    """Most likely tokens that it will be asked for at a position."""
+    """Number of most likely tokens per position that accuracy needs."""
 
 
 @dataclass
 class Loaded:
-    """What an engine says of itself once it is ready."""
+    """What is known of an engine once it is ready."""
 
     startup: Startup = field(default_factory=Startup)
     memory: Memory = field(default_factory=Memory)
     kernels: dict[str, str] = field(default_factory=dict)
 
-    def content(self) -> dict[str, Any]:
-        """As it goes to the process above."""
-        return {
-            "startup": self.startup.content(),
-            "memory": self.memory.content(),
-            "kernels": self.kernels,
-        }
-
 
 @dataclass
 class Positions:
-    """What a model thinks of the tokens of a window."""
+    """A model's log-probabilities for the tokens of a window."""
 
     chosen: list[float]
     likely: list[list[int]]
@@ -66,13 +57,14 @@ class Positions:
 
 
 class Engine(ABC):
-    """A loaded checkpoint that answers token ids."""
+    """A loaded checkpoint that continues token ids."""
 
     loaded: Loaded
 
     @abstractmethod
     def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        """The prompts, when the scenario sends them; exactly as many tokens out as it asks for."""
+        """Sends the prompts as the scenario schedules them. Each answer has exactly the scenario's
+        number of output tokens."""
 
     @abstractmethod
     def tokens_of(self, text: str) -> list[int]:
@@ -80,34 +72,35 @@ class Engine(ABC):
 
     @abstractmethod
     def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        """Greedy continuations, ended where the model ends them."""
+        """Greedy continuations, which may end early at the end-of-text token."""
 
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
         """Greedy answers to text."""
         return self.generate([self.tokens_of(prompt) for prompt in prompts], tokens)
 
     def score_window(self, window: list[int], likely: int) -> Positions:
-        """For every token after the first: its log-probability, and the most likely tokens'."""
+        """The log-probability of every token after the first, and those of the most likely
+        tokens."""
         raise bad_input(NO_JUDGE)
 
     def prefix_cache(self) -> tuple[float, float]:
-        """Prompt tokens found in the prefix cache so far, and looked up there."""
+        """Prefix cache hits and queries so far, in prompt tokens."""
         return 0.0, 0.0
 
     def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
-        """Runs the prompts once under a profiler; the trace it wrote."""
+        """Runs the prompts once under a profiler. Returns the trace's path."""
         raise bad_input("this engine cannot be profiled: engine=vllm or engine=transformers")
 
     def death(self) -> QuantlineError | None:
-        """Why a process of the engine is gone; none where all of them live, or there is none."""
+        """Why a process of the engine died; None if none did."""
         return None
 
-    def close(self) -> None:  # noqa: B027  (most hold nothing that outlives their process)
-        """Gives back what it holds."""
+    def close(self) -> None:  # noqa: B027  (most engines end with their process)
+        """Releases the engine's resources."""
 
 
 def create(load: LoadRequest) -> Engine:
-    """Loads the checkpoint in the engine that was asked for."""
+    """Loads the checkpoint in the chosen engine."""
     module = importlib.import_module(f"evaluate.measure.engines.{load.engine.kind}")
     engine: Engine = module.ENGINE(load)
     return engine

@@ -1,8 +1,8 @@
-"""Weights that are spread as a trained model's are, in whatever format an engine holds them.
+"""Random weights that are distributed like a trained model's, in the engine's stored format.
 
 Their values matter: zeros take less power, and a GPU at its power limit multiplies them faster
-than any model's weights. vLLM's own made-up weights leave whole numbers as memory had them, which
-is mostly zeros, and are so small that FP8 rounds them to zeros.
+than any model's weights. vLLM's own dummy weights leave integers uninitialized, which is mostly
+zeros, and their floats are so small that FP8 rounds them to zero.
 """
 
 import math
@@ -14,33 +14,33 @@ import torch
 from conf.formats.quant_args import QuantizationConfig
 
 SEED = 1
-SIGMA = 0.02  # of a trained model's weights, about
-INPUT_SCALE = 0.05  # of activations with a deviation of 1, whose largest are rounded to 127
-INPUT_GLOBAL_SCALE = 500.0  # the same for FP4, whose scales are FP8 and turned upside down
-FP4_WIDTH = 3.0  # deviation of the numbers that FP4 has, all alike
+SIGMA = 0.02  # approximate standard deviation of a trained model's weights
+INPUT_SCALE = 0.05  # for activations with a deviation of 1, whose largest become 127
+INPUT_GLOBAL_SCALE = 500.0  # the same for FP4, whose scales are FP8 and inverted
+FP4_WIDTH = 3.0  # standard deviation of uniformly drawn FP4 codes
 WORD = 32  # bits
-BIAS = 127  # of an exponent that is a scale
+BIAS = 127  # of a scale that is stored as an exponent
 MOST_AT_ONCE = 1 << 24  # weights that are made at a time: they take twelve bytes each
 SCALES = ("_scale", "_scale_inv")
-# Two of four that stay.
+# Which two of four neighbours are not zero.
 PAIRS = [(1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0, 1, 1)]
 
 
 @dataclass
 class WeightSpread:
-    """How the weights of a layer are to be."""
+    """The distribution of a layer's weights."""
 
     random: torch.Generator
     bits: int = 16
-    """Of a packed weight that has no note of its own."""
+    """Bits of a packed weight without a `packed_factor`."""
     sparse: bool = False
     """Two of four neighbours are zero."""
     widest: int = 8
-    """Bits of a whole number that is a weight by itself."""
+    """Bits of an integer that holds a single weight."""
 
 
 class WeightSpreads:
-    """What a described checkpoint's config says of its weights, for one layer after the other."""
+    """Weight distributions for the layers of a described checkpoint, from its config."""
 
     def __init__(self, quantization: QuantizationConfig | None, sparse: bool) -> None:
         groups = quantization.groups if quantization is not None else []
@@ -51,7 +51,7 @@ class WeightSpreads:
         self.random: dict[torch.device, torch.Generator] = {}
 
     def of(self, tensors: dict[str, torch.Tensor], is_linear: bool) -> WeightSpread:
-        """For a layer; its tensors lie on one device."""
+        """The distribution for a layer, whose tensors are on one device."""
         device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         if device not in self.random:
             self.random[device] = torch.Generator(device).manual_seed(SEED)
@@ -59,16 +59,16 @@ class WeightSpreads:
 
 
 def fill(tensors: dict[str, torch.Tensor], spread: WeightSpread) -> None:
-    """Fills the tensors of one layer, by their names and types. Whole numbers that are no weights
-    (indices, shapes) and the cache's scales stay as they are."""
+    """Fills the tensors of one layer, by their names and types. Integers that are not weights
+    (indices, shapes) and the cache's scales are left unchanged."""
     for name, tensor in tensors.items():
         scale = _scale_of(name, tensors)
         if (value := getattr(tensor, "dummy_weight_value", None)) is not None:
             tensor.fill_(value)
         elif scale is not None:
             width = _fill_codes(tensor, scale, spread)
-            whole = tensors.get(f"{name.removesuffix('_packed')}_global_scale")
-            _fill_scale(scale, whole, width)
+            global_scale = tensors.get(f"{name.removesuffix('_packed')}_global_scale")
+            _fill_scale(scale, global_scale, width)
         elif name.endswith("zero_point"):
             _fill_zero_points(tensor, spread)
         elif name.endswith("input_scale"):
@@ -87,38 +87,42 @@ def _scale_of(name: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | Non
 
 
 def _fill_plain(tensor: torch.Tensor, spread: WeightSpread) -> None:
-    """A layer that a recipe leaves alone is not pruned either."""
-    for part in _parts(tensor):
-        part.normal_(0.0, SIGMA, generator=spread.random)
+    """Fills a weight that is not quantized. A layer that a recipe ignores is not pruned."""
+    for rows in _row_chunks(tensor):
+        rows.normal_(0.0, SIGMA, generator=spread.random)
         if spread.sparse and spread.bits == 16 and tensor.dim() > 1:
-            _prune(part, spread.random)
+            _prune(rows, spread.random)
 
 
 def _fill_codes(tensor: torch.Tensor, scale: torch.Tensor, spread: WeightSpread) -> float:
-    """Quantized weights, as many steps wide as those that share a scale are; that width."""
+    """Fills quantized weights and returns their standard deviation in quantization steps."""
     if tensor.dtype == torch.uint8:  # two FP4 numbers in each
         tensor.random_(0, 256, generator=spread.random)
         return FP4_WIDTH
     packed = _packed(tensor, spread.bits)
     bits = WORD // packed if packed > 1 else spread.widest
     is_float = tensor.is_floating_point()
-    most: float = torch.finfo(tensor.dtype).max if is_float else 2 ** (bits - 1) - 1
-    # The largest of n normal numbers lies at about this many deviations; the scale makes it `most`.
-    width = most / math.sqrt(2 * math.log(max(2, tensor.numel() * packed / scale.numel())))
-    for part in _parts(tensor, packed):
-        codes = _normal(part, packed, spread.random).mul_(width)
+    largest_code: float = torch.finfo(tensor.dtype).max if is_float else 2 ** (bits - 1) - 1
+    # The largest of n normal numbers is at about this many deviations; it gets the largest code.
+    width = largest_code / math.sqrt(2 * math.log(max(2, tensor.numel() * packed / scale.numel())))
+    for rows in _row_chunks(tensor, packed):
+        codes = _normal(rows, packed, spread.random).mul_(width)
         if spread.sparse:
             _prune(codes, spread.random)
-        codes = codes.clamp_(-most, most) if is_float else codes.round_().clamp_(-most - 1, most)
-        part.copy_(_pack(codes, bits) if packed > 1 else codes)
+        codes = (
+            codes.clamp_(-largest_code, largest_code)
+            if is_float
+            else codes.round_().clamp_(-largest_code - 1, largest_code)
+        )
+        rows.copy_(_pack(codes, bits) if packed > 1 else codes)
     return width
 
 
-def _fill_scale(scale: torch.Tensor, whole: torch.Tensor | None, width: float) -> None:
-    """What makes codes of that width as wide as weights are."""
-    if whole is not None:
+def _fill_scale(scale: torch.Tensor, global_scale: torch.Tensor | None, width: float) -> None:
+    """Sets the scale so that codes of that standard deviation give weights of SIGMA."""
+    if global_scale is not None:
         scale.fill_(1.0)
-        whole.fill_(width / SIGMA)
+        global_scale.fill_(width / SIGMA)
     elif scale.is_floating_point():
         scale.fill_(SIGMA / width)
     else:
@@ -126,24 +130,24 @@ def _fill_scale(scale: torch.Tensor, whole: torch.Tensor | None, width: float) -
 
 
 def _fill_zero_points(tensor: torch.Tensor, spread: WeightSpread) -> None:
-    """Near the middle where they are packed; those of activations are zero."""
+    """Fills packed zero points with values near the middle; those of activations are zero."""
     packed = _packed(tensor, spread.bits)
     if packed == 1:
         tensor.zero_()
     else:
         bits = WORD // packed
-        most = 2 ** (bits - 1)
-        codes = _normal(tensor, packed, spread.random).round_().clamp_(-most, most - 1)
+        half_range = 2 ** (bits - 1)
+        codes = _normal(tensor, packed, spread.random).round_().clamp_(-half_range, half_range - 1)
         tensor.copy_(_pack(codes, bits))
 
 
 def _packed(tensor: torch.Tensor, bits: int) -> int:
-    """Weights in a word, which vLLM notes for all layers but experts."""
+    """The number of weights in a word. vLLM sets `packed_factor` for all layers but experts."""
     return int(getattr(tensor, "packed_factor", WORD // bits)) if tensor.dtype == torch.int32 else 1
 
 
-def _parts(tensor: torch.Tensor, packed: int = 1) -> Iterator[torch.Tensor]:
-    """The rows of a tensor, some at a time."""
+def _row_chunks(tensor: torch.Tensor, packed: int = 1) -> Iterator[torch.Tensor]:
+    """The rows of a tensor, in chunks of limited size."""
     if not tensor.numel():
         return
     rows = tensor.view(-1, tensor.shape[-1] if tensor.dim() else 1)
@@ -163,9 +167,9 @@ def _prune(values: torch.Tensor, random: torch.Generator) -> None:
 
 
 def _pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Whole numbers around zero, counted from the lowest, side by side in words."""
-    counted = codes.to(torch.int32).add_(2 ** (bits - 1))
-    words = torch.zeros(codes.shape[:-1], dtype=torch.int32, device=codes.device)
+    """Packs signed codes into words, as unsigned numbers that start at the lowest code."""
+    unsigned_codes = codes.to(torch.int32).add_(2 ** (bits - 1))
+    packed_words = torch.zeros(codes.shape[:-1], dtype=torch.int32, device=codes.device)
     for place in range(codes.shape[-1]):
-        words |= counted[..., place] << (place * bits)
-    return words
+        packed_words |= unsigned_codes[..., place] << (place * bits)
+    return packed_words

@@ -1,4 +1,4 @@
-"""transformers' generate, the baseline that people know."""
+"""The transformers engine, which uses `generate`; a well-known baseline."""
 
 import contextlib
 import time
@@ -25,11 +25,11 @@ from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
 from evaluate.results.row_types import Startup
 
-ANY_SCALE = 0.01  # until weights are made up
+ANY_SCALE = 0.01  # placeholder until the random weights are filled in
 
 
 class StepTimes(LogitsProcessor):  # type: ignore[misc]
-    """Notes when the logits of each step are there; it changes none of them."""
+    """Records when the logits of each step are ready. It does not change them."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -42,13 +42,13 @@ class StepTimes(LogitsProcessor):  # type: ignore[misc]
 
 
 class TransformersEngine(Engine):
-    """A model and its tokenizer, on the GPU where there is one."""
+    """A model and its tokenizer, on the GPU if there is one."""
 
     def __init__(self, load: LoadRequest) -> None:
         begin = time.perf_counter()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        made = _made_up if load.dummy else AutoModelForCausalLM.from_pretrained
-        self.model = made(
+        make_model = _random_model if load.dummy else AutoModelForCausalLM.from_pretrained
+        self.model = make_model(
             load.folder,
             dtype=_dtype(load.engine.dtype),
             device_map=self.device,
@@ -58,8 +58,8 @@ class TransformersEngine(Engine):
         self.traces = load.traces
         self.loaded = Loaded(Startup(start_s=time.perf_counter() - begin))
         parameters = list(self.model.parameters()) + list(self.model.buffers())
-        held = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
-        self.loaded.memory.weights_gib = held / 2**30
+        held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+        self.loaded.memory.weights_gib = held_bytes / 2**30
 
     def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
         assert not scenario.is_sustained  # refused before anything is loaded
@@ -82,7 +82,7 @@ class TransformersEngine(Engine):
         return [Request(inputs.shape[1], list(times[:counted])) for _ in prompts]
 
     def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        found = []
+        continuations = []
         for prompt in prompts:
             inputs = torch.tensor([prompt], device=self.device)
             output = self.model.generate(
@@ -92,8 +92,8 @@ class TransformersEngine(Engine):
                 max_new_tokens=tokens,
                 pad_token_id=0,
             )
-            found.append(output[0, inputs.shape[1] :].tolist())
-        return found
+            continuations.append(output[0, inputs.shape[1] :].tolist())
+        return continuations
 
     def score_window(self, window: list[int], likely: int) -> Positions:
         tokens = torch.tensor([window], device=self.device)
@@ -121,8 +121,7 @@ class TransformersEngine(Engine):
 
 @contextlib.contextmanager
 def _steps_marked(model: Any) -> Iterator[None]:
-    """Writes over every step of a trace whether it reads a prompt, which the first one does; the
-    marks are vLLM's."""
+    """Annotates every step of a trace as prefill (the first one) or decode, in vLLM's format."""
     marks: list[Any] = []
 
     def before(*_: Any) -> None:
@@ -140,7 +139,7 @@ def _steps_marked(model: Any) -> Iterator[None]:
             hook.remove()
 
 
-def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
+def _random_model(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
     """The model that transformers would load from a checkpoint of this config, with random weights
     in the recipe's format."""
     config = AutoConfig.from_pretrained(folder)
@@ -158,14 +157,17 @@ def _made_up(folder: Path, dtype: Any, device_map: str, **options: Any) -> Any:
     head = model.get_output_embeddings()
     with torch.no_grad():
         for layer in model.modules():
-            own = dict(layer.named_parameters(recurse=False))
-            fill(own, spreads.of(own, isinstance(layer, torch.nn.Linear) and layer is not head))
-    torch.cuda.empty_cache()  # what it was made from is not what it needs
+            tensors = dict(layer.named_parameters(recurse=False))
+            fill(
+                tensors,
+                spreads.of(tensors, isinstance(layer, torch.nn.Linear) and layer is not head),
+            )
+    torch.cuda.empty_cache()  # frees the uncompressed weights
     return model
 
 
 def _compress(model: Any, quantization: dict[str, Any]) -> None:
-    """What transformers does before it fills a quantized model."""
+    """Compresses the model as transformers does before it loads quantized weights."""
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import apply_quantization_config
 
@@ -177,11 +179,11 @@ def _compress(model: Any, quantization: dict[str, Any]) -> None:
     compressor.compress_model(model)
 
 
-def _dtype(asked: str) -> Any:
-    if asked != "auto":
-        return getattr(torch, asked)
-    wide = not torch.cuda.is_available() and not cpu_has_bf16()
-    return torch.float32 if wide else "auto"
+def _dtype(name: str) -> Any:
+    if name != "auto":
+        return getattr(torch, name)
+    needs_float32 = not torch.cuda.is_available() and not cpu_has_bf16()
+    return torch.float32 if needs_float32 else "auto"
 
 
 ENGINE = TransformersEngine

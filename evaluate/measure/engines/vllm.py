@@ -1,4 +1,4 @@
-"""vLLM in this process: requests are added and stepped through by hand, to time every token."""
+"""vLLM in this process. Requests are added and stepped one by one, to time every token."""
 
 import itertools
 import multiprocessing
@@ -21,7 +21,7 @@ RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"
 
 
 def engine_settings(load: LoadRequest) -> dict[str, Any]:
-    """Options that make a measurement fair, under what was asked for."""
+    """Engine options for a fair measurement; the user's options take precedence."""
     settings: dict[str, Any] = {
         "max_model_len": load.context,
         "enable_prefix_caching": False,
@@ -53,7 +53,7 @@ class VllmEngine(Engine):
         from vllm import LLM
 
         imported = time.perf_counter()
-        # The statistics hold the prefix cache's counters.
+        # The log statistics include the prefix cache's counters.
         self.llm = LLM(str(load.folder), disable_log_stats=False, **engine_settings(load))
         self.log, self.kills_before = load.log, oom_kills()
         self.processes = multiprocessing.active_children()
@@ -68,18 +68,18 @@ class VllmEngine(Engine):
             self.loaded.memory.kv_cache_tokens = float(tokens)
 
     def death(self) -> QuantlineError | None:
-        """vLLM says that its engine is dead, not of what."""
+        """The cause of death, which vLLM's own error does not name."""
         for process in self.processes:
             if process.exitcode:
                 text = self.log.read_text(errors="replace")
-                words = ending(process.exitcode, text, self.kills_before)
-                return world_fault(f"the engine's process {process.name} {words}")
+                cause = ending(process.exitcode, text, self.kills_before)
+                return world_fault(f"the engine's process {process.name} {cause}")
         return None
 
     def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        """Hands each prompt over at its time, never more at once than allowed, and steps. One that
-        falls due while a step runs has waited for it: its clock starts when it was due, unless it
-        is a client's that waits for its turn."""
+        """Adds each prompt at its arrival time, with at most `at_once` running, and steps. A
+        request that arrives during a step waits for it: its clock starts at its arrival time. With
+        limited concurrency, its clock starts when it is added."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -93,7 +93,7 @@ class VllmEngine(Engine):
         engine = self.llm.llm_engine
         arrivals, at_once = schedule(prompts, scenario)
         waiting = deque(zip(prompts, arrivals, strict=True))
-        found: dict[str, Request] = {}
+        requests: dict[str, Request] = {}
         running, takes_turns = 0, at_once < len(prompts)
         start = time.perf_counter()
         while waiting or running:
@@ -101,7 +101,7 @@ class VllmEngine(Engine):
             while waiting and running < at_once and waiting[0][1] <= now:
                 number = str(next(self.numbers))
                 prompt, due = waiting.popleft()
-                found[number] = Request(0, [], start=now if takes_turns else due)
+                requests[number] = Request(0, [], start=now if takes_turns else due)
                 engine.add_request(number, {"prompt_token_ids": prompt}, sampling)
                 running += 1
             if not running:
@@ -110,11 +110,11 @@ class VllmEngine(Engine):
             outputs = engine.step()
             now = time.perf_counter() - start
             for output in outputs:
-                request = found[output.request_id]
+                request = requests[output.request_id]
                 request.token_times += [now] * len(output.outputs[0].token_ids)
                 request.input_tokens = len(output.prompt_token_ids)
                 running -= output.finished
-        return list(found.values())
+        return list(requests.values())
 
     def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         from vllm import SamplingParams
@@ -136,14 +136,14 @@ class VllmEngine(Engine):
         )
         (output,) = self.llm.generate([{"prompt_token_ids": window}], sampling, use_tqdm=False)
         flat = output.prompt_logprobs
-        found = Positions([], [], [])
+        positions = Positions([], [], [])
         for place in range(1, len(window)):
             start, end = flat.start_indices[place], flat.end_indices[place]
-            # The token that stands there comes first, then the most likely by rank.
-            found.chosen.append(flat.logprobs[start])
-            found.likely.append(flat.token_ids[start + 1 : end][:likely])
-            found.scores.append(flat.logprobs[start + 1 : end][:likely])
-        return found
+            # The text's own token comes first, then the most likely ones by rank.
+            positions.chosen.append(flat.logprobs[start])
+            positions.likely.append(flat.token_ids[start + 1 : end][:likely])
+            positions.scores.append(flat.logprobs[start + 1 : end][:likely])
+        return positions
 
     def tokens_of(self, text: str) -> list[int]:
         tokens: list[int] = self.llm.get_tokenizer()(text)["input_ids"]
@@ -156,13 +156,13 @@ class VllmEngine(Engine):
 
     def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
         assert self.traces is not None
-        before = set(self.traces.rglob("*.json*"))
+        traces_before = set(self.traces.rglob("*.json*"))
         self.llm.start_profile()
         self.run_requests(prompts, scenario)
         self.llm.stop_profile()
-        written = set(self.traces.rglob("*.json*")) - before
-        # The worker's trace holds the operators; the front end writes a small one beside it.
-        return max(written, key=lambda path: path.stat().st_size)
+        new_traces = set(self.traces.rglob("*.json*")) - traces_before
+        # The worker's trace has the operators; the front end writes another, small one.
+        return max(new_traces, key=lambda path: path.stat().st_size)
 
 
 ENGINE = VllmEngine

@@ -1,4 +1,4 @@
-"""What vLLM says only in its log: kernels, memory, seconds, and late compiling."""
+"""Reads vLLM's log: kernels, memory, startup seconds, and late compilation."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from conf.errors import world_fault
 from evaluate.measure.engines import Loaded, LoadRequest
 from evaluate.results.row_types import Memory, Startup
 
-SAID_OF_WEIGHTS = "weights are made up, spread as a trained model's"
+RANDOM_WEIGHTS_LINE = "weights are made up, spread as a trained model's"
 KERNELS = (
     re.compile(r"Selected (?P<kernel>\w+) for (?P<scheme>\w+)"),
     re.compile(r"Using (?P<kernel>\w+Kernel) for (?P<scheme>\w+)"),
@@ -31,27 +31,27 @@ COMPILING = re.compile(
 
 
 def loaded(load: LoadRequest) -> Loaded:
-    """What the engine chose and how long it took, from its own words."""
+    """The engine's kernels, memory and startup seconds, from its log."""
     text = load.log.read_text(errors="replace")
-    if load.dummy and SAID_OF_WEIGHTS not in text:
-        raise world_fault(
-            "this vLLM makes up weights in its own way, mostly zeros, which run faster"
-        )
-    kernels = {match["scheme"]: match["kernel"] for one in KERNELS for match in one.finditer(text)}
+    if load.dummy and RANDOM_WEIGHTS_LINE not in text:
+        raise world_fault("this vLLM used its own dummy weights, mostly zeros, which run faster")
+    kernels = {
+        match["scheme"]: match["kernel"] for pattern in KERNELS for match in pattern.finditer(text)
+    }
     return Loaded(Startup(**_figures(SECONDS, text)), Memory(**_figures(FIGURES, text)), kernels)
 
 
 def _figures(patterns: dict[str, str], text: str) -> dict[str, float]:
-    found = {}
+    figures = {}
     for name, pattern in patterns.items():
         matches = re.findall(pattern, text)
         if matches:
-            found[name] = float(matches[-1].replace(",", ""))
-    return found
+            figures[name] = float(matches[-1].replace(",", ""))
+    return figures
 
 
 class LateCompiling:
-    """Kernels that were compiled since the last look, as the log tells."""
+    """Reads from the log which kernels were compiled since the last call."""
 
     def __init__(self, log: Path) -> None:
         self.log, self.place = log, log.stat().st_size

@@ -1,4 +1,4 @@
-"""Made-up weights in vLLM. The process that loads them imports this by the name of its class."""
+"""Random weights in vLLM. vLLM's loading process imports this module by its class name."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.models import MADE_UP
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
-from evaluate.measure.engines.vllm_log import SAID_OF_WEIGHTS
+from evaluate.measure.engines.vllm_log import RANDOM_WEIGHTS_LINE
 
 
 @register_model_loader("dummy")
 class RandomLoader(DummyModelLoader):  # type: ignore[misc]
-    """In the place of vLLM's own, with weights that are spread as a trained model's are."""
+    """Replaces vLLM's dummy loader: weights are distributed like those of a trained model."""
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load_weights(self, model: Any, model_config: Any) -> None:
@@ -26,14 +26,18 @@ class RandomLoader(DummyModelLoader):  # type: ignore[misc]
         spreads = WeightSpreads(quantization, bool(getattr(config, MADE_UP, {}).get("sparse")))
         for layer in model.modules():
             info = get_layerwise_info(layer)
-            if info.can_load():  # rounded as it is loaded, from vLLM's numbers: scales fit them
+            if (
+                info.can_load()
+            ):  # quantized while loading, from vLLM's own values, which fit its scales
                 self._process_online_quant_layer(layer, info)
                 continue
-            left = layer._non_persistent_buffers_set
-            tensors = {n: t for n, t in get_layer_tensors(layer).items() if n not in left}
+            skipped_buffers = layer._non_persistent_buffers_set
+            tensors = {
+                n: t for n, t in get_layer_tensors(layer).items() if n not in skipped_buffers
+            }
             fill(tensors, spreads.of(tensors, isinstance(layer, LinearBase)))
-        print(SAID_OF_WEIGHTS, flush=True)  # whatever level vLLM logs at
+        print(RANDOM_WEIGHTS_LINE, flush=True)  # not logged, so that it shows at any log level
 
 
 class RandomWeights:
-    """Adds nothing to vLLM's worker: importing it is what counts."""
+    """Adds nothing to vLLM's worker. Importing this module registers the loader."""

@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server over streaming HTTP: what a client sees, at a load that may last."""
+"""vLLM's OpenAI server over streaming HTTP, measured as a client sees it."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ SECONDS_FOR_A_RUN = 3600
 
 
 class ServerEngine(Engine):
-    """A server that is started for the evaluation, or one that runs already."""
+    """A server that is started for the evaluation, or one that is running already."""
 
     def __init__(self, load: LoadRequest) -> None:
         self.stack = contextlib.ExitStack()
@@ -39,7 +39,7 @@ class ServerEngine(Engine):
             return
         self.name = NAME
         settings = engine_settings(load)
-        settings.pop("skip_tokenizer_init", None)  # a server writes words, made-up ones, too
+        settings.pop("skip_tokenizer_init", None)  # a server always sends text
         starting = running_server(load.folder, settings, NAME, load.log)
         self.server = self.stack.enter_context(starting)
         self.url = self.server.url
@@ -51,11 +51,11 @@ class ServerEngine(Engine):
         self.loaded.startup.start_s = time.perf_counter() - begin
 
     def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        return asyncio.run(self._all(prompts, scenario))
+        return asyncio.run(self._send_all(prompts, scenario))
 
     def answers(self, prompts: list[str], tokens: int) -> list[list[int]]:
-        """Counted in characters: a server sends text, and one that is constant shows all the
-        same."""
+        """The answers as character codes, because a server sends text. Constant output is visible
+        in them as well."""
         texts = [self._ask(prompt, tokens) for prompt in prompts]
         return [[ord(character) for character in text.strip()] for text in texts]
 
@@ -87,8 +87,8 @@ class ServerEngine(Engine):
         answer = post(self.url, "/v1/completions", body, SECONDS_FOR_A_RUN)
         return str(answer["choices"][0]["text"])
 
-    async def _all(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        """Sends each prompt at its time, never more at once than allowed."""
+    async def _send_all(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
+        """Sends each prompt at its arrival time, with at most `at_once` running."""
         arrivals, at_once = schedule(prompts, scenario)
         gate, takes_turns = asyncio.Semaphore(at_once), at_once < len(prompts)
         limits = aiohttp.TCPConnector(limit=0)
@@ -98,7 +98,7 @@ class ServerEngine(Engine):
         ) as session:
             begin = time.perf_counter()
 
-            async def one(prompt: list[int], arrival: float) -> Request:
+            async def send_request(prompt: list[int], arrival: float) -> Request:
                 await asyncio.sleep(arrival)
                 async with gate:
                     now = time.perf_counter() - begin
@@ -110,7 +110,10 @@ class ServerEngine(Engine):
                         request.token_times = []
                     return request
 
-            tasks = [one(prompt, at) for prompt, at in zip(prompts, arrivals, strict=True)]
+            tasks = [
+                send_request(prompt, arrival)
+                for prompt, arrival in zip(prompts, arrivals, strict=True)
+            ]
             return list(await asyncio.gather(*tasks))
 
     async def _stream(
@@ -138,15 +141,15 @@ class ServerEngine(Engine):
                 if not line.startswith(b"data: {"):
                     continue
                 now = time.perf_counter() - begin
-                part = json.loads(line[len(b"data: ") :])
-                if usage := part.get("usage"):
+                chunk = json.loads(line[len(b"data: ") :])
+                if usage := chunk.get("usage"):
                     request.input_tokens = usage["prompt_tokens"]
                     new = usage["completion_tokens"] - request.output_tokens
                     request.token_times += [now] * new
 
 
 def is_total(name: str) -> bool:
-    """A counter's sample; the other is the time at which it was made."""
+    """Whether a sample is the counter itself; the other one is its creation time."""
     return name.endswith("_total")
 
 

@@ -1,1 +1,1 @@
-"""What this machine reads and multiplies in a second."""
+"""The memory bandwidth and matrix product rates of this machine."""

@@ -1,4 +1,4 @@
-"""The rates of this machine: measured once and kept, or from the maker's datasheet."""
+"""The rates of this machine: measured once and cached, or from the datasheet."""
 
 import os
 import re
@@ -24,12 +24,12 @@ class RatesRequest:
     """Measure this machine."""
 
     path: str
-    """The file that the rates go to."""
+    """The file for the rates."""
 
 
 @dataclass(frozen=True)
 class RatesWritten:
-    """The rates are in the file that was asked for."""
+    """The rates are in the requested file."""
 
     path: str
 
@@ -38,19 +38,19 @@ MEASURE_RATES = Program("evaluate.measure.rates.measuring", RatesRequest, (Rates
 
 
 def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
-    """The measured rates of this machine, for that many of its GPUs; a datasheet's where measuring
-    fails; none without."""
-    single = _rates_of_one(gpu)
+    """The measured rates of that many GPUs of this machine. If measuring fails, the datasheet's;
+    None without a datasheet."""
+    single = _single_gpu_rates(gpu)
     if single is None or count == 1:
         return single
     together = {kind: rate * count for kind, rate in single.products.items()}
     return Rates(single.bandwidth * count, together, single.source)
 
 
-def _rates_of_one(gpu: GpuConfig) -> Rates | None:
+def _single_gpu_rates(gpu: GpuConfig) -> Rates | None:
     name = (gpu_names() or [f"{cpu_name()}, {os.cpu_count()} cores"])[0]
-    parts = "-".join([*re.split("[ /]", name), *gpu_cards()[:1], str(FORMAT)])
-    path = cache_root() / "limits" / f"{parts}.json"
+    file_name = "-".join([*re.split("[ /]", name), *gpu_cards()[:1], str(FORMAT)])
+    path = cache_root() / "limits" / f"{file_name}.json"
     if not path.is_file():
         say(f"{name}: measuring bandwidth and matrix rates, once")
         try:
@@ -58,10 +58,10 @@ def _rates_of_one(gpu: GpuConfig) -> Rates | None:
         except QuantlineError as error:
             say(f"{name}: its rates could not be measured ({error})")
             return _datasheet(gpu)
-    return _kept(path)
+    return _read_rates(path)
 
 
-def _kept(path: Path) -> Rates:
+def _read_rates(path: Path) -> Rates:
     content = read_object(path)
     return Rates(float(content["bandwidth"]), content["products"], "measured")
 
@@ -70,5 +70,5 @@ def _datasheet(gpu: GpuConfig) -> Rates | None:
     if not gpu.bandwidth_gb_s or not gpu.bf16_tflops:
         return None
     products = {"bf16": gpu.bf16_tflops, "fp8": gpu.fp8_tflops, "int8": gpu.int8_tops}
-    known = {kind: rate * TERA for kind, rate in products.items() if rate}
-    return Rates(gpu.bandwidth_gb_s * GIGA, known, "datasheet")
+    known_products = {kind: rate * TERA for kind, rate in products.items() if rate}
+    return Rates(gpu.bandwidth_gb_s * GIGA, known_products, "datasheet")

@@ -1,7 +1,7 @@
 """`python -m evaluate.measure.rates.measuring`: measures this machine for an evaluation.
 
-The command for people is `python -m evaluate.limits`. Matrices are far larger than any cache and
-hold random numbers: zeros take less power and run faster than any model does.
+The command for users is `python -m evaluate.limits`. Matrices are far larger than any cache and
+hold random numbers: zeros take less power and run faster than a model's weights.
 """
 
 import json
@@ -22,8 +22,8 @@ TRIES = 5
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one device does in a second."""
+class MeasuredRates:
+    """Rates of one device per second."""
 
     bandwidth: float
     """Bytes read or written."""
@@ -33,15 +33,15 @@ class Measured:
     """cuda or cpu."""
 
 
-def measure() -> Measured:
-    """The fastest of some tries each, on a GPU where there is one."""
+def measure() -> MeasuredRates:
+    """The best rate of several tries, on the GPU if there is one."""
     import torch
 
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
 
     def seconds(work: Callable[[], Any]) -> float:
-        """The fastest of some tries: the limit is what the hardware can do."""
+        """The shortest time of several tries, because the limit is the hardware's best."""
         work()
         best = float("inf")
         for _ in range(TRIES):
@@ -66,39 +66,47 @@ def measure() -> Measured:
     if on_gpu or cpu_has_bf16():
         kinds["bf16"] = torch.bfloat16
     products = {}
-    for kind, number in kinds.items():
-        one = torch.randn(side, side, device=device, dtype=number)
-        other = torch.randn(side, side, device=device, dtype=number)
-        products[kind] = operations / seconds(partial(torch.mm, one, other))
+    for kind, dtype in kinds.items():
+        left = torch.randn(side, side, device=device, dtype=dtype)
+        right = torch.randn(side, side, device=device, dtype=dtype)
+        products[kind] = operations / seconds(partial(torch.mm, left, right))
     if on_gpu:
-        products |= _eight_bit(one, other, operations, seconds)
-    return Measured(max(copied, added), products, device)
+        products |= _eight_bit_products(left, right, operations, seconds)
+    return MeasuredRates(max(copied, added), products, device)
 
 
-def _eight_bit(
-    one: Any, other: Any, operations: float, seconds: Callable[[Callable[[], Any]], float]
+def _eight_bit_products(
+    left: Any, right: Any, operations: float, seconds: Callable[[Callable[[], Any]], float]
 ) -> dict[str, float]:
-    """INT8 and FP8 products, where the card has them: the faster of torch's and vLLM's kernels."""
+    """Rates of INT8 and FP8 products, if the card supports them: the faster of torch's and vLLM's
+    kernels."""
     import torch
 
-    found = {}
+    products = {}
     capability = torch.cuda.get_device_capability()
     if capability >= (8, 0):
-        left = (one * 30).to(torch.int8)
-        right = (other * 30).to(torch.int8).t().contiguous().t()
-        best = min(seconds(partial(torch._int_mm, left, right)), _in_vllm(left, right, seconds))
-        found["int8"] = operations / best
+        left_codes = (left * 30).to(torch.int8)
+        right_codes = (right * 30).to(torch.int8).t().contiguous().t()
+        best = min(
+            seconds(partial(torch._int_mm, left_codes, right_codes)),
+            _vllm_seconds(left_codes, right_codes, seconds),
+        )
+        products["int8"] = operations / best
     if capability >= (8, 9):
-        left = one.to(torch.float8_e4m3fn)
-        right = other.to(torch.float8_e4m3fn).t().contiguous().t()
-        unit = torch.ones((), device=one.device)
-        plain = partial(torch._scaled_mm, left, right, unit, unit, out_dtype=torch.bfloat16)
-        found["fp8"] = operations / min(seconds(plain), _in_vllm(left, right, seconds))
-    return found
+        left_codes = left.to(torch.float8_e4m3fn)
+        right_codes = right.to(torch.float8_e4m3fn).t().contiguous().t()
+        unit = torch.ones((), device=left.device)
+        torch_product = partial(
+            torch._scaled_mm, left_codes, right_codes, unit, unit, out_dtype=torch.bfloat16
+        )
+        products["fp8"] = operations / min(
+            seconds(torch_product), _vllm_seconds(left_codes, right_codes, seconds)
+        )
+    return products
 
 
-def _in_vllm(left: Any, right: Any, seconds: Callable[[Callable[[], Any]], float]) -> float:
-    """Seconds of vLLM's CUTLASS kernel, which serves W8A8; infinite where there is none."""
+def _vllm_seconds(left: Any, right: Any, seconds: Callable[[Callable[[], Any]], float]) -> float:
+    """Seconds of vLLM's CUTLASS kernel, which serves W8A8; infinite if it is missing."""
     import torch
 
     try:
@@ -114,7 +122,7 @@ def _in_vllm(left: Any, right: Any, seconds: Callable[[Callable[[], Any]], float
 
 
 def write(path: Path) -> None:
-    """Measures, and writes the rates to a file that appears whole."""
+    """Measures the rates and writes them to a file, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".partial")
     unfinished.write_text(json.dumps(asdict(measure())))

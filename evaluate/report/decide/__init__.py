@@ -1,6 +1,6 @@
 """Decides what to serve, by pure functions of rows.
 
-`decision` tells the story. Cells of rows come in comparison groups (`comparison`), are ranked
-(`ranking`), held to the targets and chosen among (`recommend` for one workload, `mix` for many),
-with the accuracy that was judged (`quality`) and the memory they need (`memory`).
+`decision` is the entry. Cells of rows are put into comparison groups (`comparison`), ranked
+(`ranking`) and checked against the targets. `recommend` chooses for one workload, `mix` for many.
+Both use the measured accuracy (`quality`) and the needed memory (`memory`).
 """

@@ -1,7 +1,7 @@
-"""Which rows may be compared: those of one model on one device in one version of one engine.
+"""Groups the rows that may be compared: those of one model, device, engine and version.
 
-Within such a comparison group every candidate is a checkpoint with the options it was run with,
-and every workload a scenario with its lengths. Nothing is compared across groups.
+Within such a comparison group, a candidate is a checkpoint with its engine options, and a workload
+is a scenario with its lengths. Nothing is compared across groups.
 """
 
 from collections import Counter, defaultdict
@@ -26,20 +26,20 @@ LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 @dataclass
 class Entry:
-    """A candidate under a workload, and what the report makes of it."""
+    """A candidate under a workload, with its speed-up and rank."""
 
     workload: "Workload"
     cell: Cell
     candidate: str
-    """The checkpoint and the options that set it apart."""
+    """The checkpoint, and the options in which it differs from the usual ones."""
     options: dict[str, str]
-    """All options it was run with."""
+    """All options that a team chose for it."""
     ratio: Ratio | None = None
-    """How many times as fast as the original."""
+    """Speed-up over the original."""
     baseline: str = ""
     """The original that it was compared with."""
     rank: int | None = None
-    """From 1; statistical ties share it. None where it is not ranked."""
+    """From 1; statistical ties share it. None if it is not ranked."""
     tied: bool = False
 
     @property
@@ -56,19 +56,19 @@ class Entry:
 
     @property
     def clock_share(self) -> float | None:
-        """Of the GPU's highest clock: what the power limit left of it."""
-        clock, most = self.median("sm_clock_mhz"), self.row.environment.max_sm_clock_mhz
-        return clock / most if clock and most else None
+        """The clock as a share of the GPU's highest clock; the power limit lowers it."""
+        clock, highest = self.median("sm_clock_mhz"), self.row.environment.max_sm_clock_mhz
+        return clock / highest if clock and highest else None
 
 
 @dataclass
 class Workload:
-    """A scenario as it was asked for, and the candidates that ran it, fastest first."""
+    """A scenario with its settings, and the candidates that ran it, fastest first."""
 
     measure: str
     """The scenario's name."""
     name: str
-    """The same, with its lengths where the scenario was run with several."""
+    """The same, with its lengths if the scenario ran with several."""
     settings: WorkloadSettings
     entries: list[Entry] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class Workload:
 
 @dataclass
 class ComparisonGroup:
-    """Everything that was measured of one model on one device in one version of one engine."""
+    """All measurements of one model on one device in one version of one engine."""
 
     model: str
     device: str
@@ -87,9 +87,9 @@ class ComparisonGroup:
     rows: list[Row]
     workloads: list[Workload] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
-    """Versions that set it apart from a group that would have the same title."""
+    """Versions in which it differs from groups that would have the same title."""
     noise: Noise = field(default_factory=Noise)
-    """Between starts of the engine, and between machines."""
+    """Noise between starts of the engine, and between machines."""
 
     @property
     def engine_version(self) -> str:
@@ -108,13 +108,16 @@ class ComparisonGroup:
 
     @property
     def candidates(self) -> list[str]:
-        """Originals first, then in the order in which they were measured."""
-        seen = {e.candidate: e.checkpoint for workload in self.workloads for e in workload.entries}
-        return sorted(seen, key=lambda candidate: seen[candidate] != ORIGINAL)
+        """Originals first, then the others in the order of measurement."""
+        checkpoints = {
+            e.candidate: e.checkpoint for workload in self.workloads for e in workload.entries
+        }
+        return sorted(checkpoints, key=lambda candidate: checkpoints[candidate] != ORIGINAL)
 
 
 def comparison_groups(rows: Sequence[Row]) -> list[ComparisonGroup]:
-    """The speed rows by group, the one with the most runs first, each with its workloads."""
+    """The comparison groups of the speed rows with their workloads. The group with the most runs
+    comes first."""
     groups = grouped([row for row in rows if isinstance(row, SpeedRow)])
     for group in groups:
         group.workloads = _workloads(group.rows)
@@ -122,37 +125,37 @@ def comparison_groups(rows: Sequence[Row]) -> list[ComparisonGroup]:
 
 
 def grouped(rows: Sequence[Row]) -> list[ComparisonGroup]:
-    """Rows of any kind by model, device, engine and versions."""
-    parts: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    """Groups rows of any kind by model, device, engine and versions."""
+    rows_by_identity: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        parts[_identity(row)].append(row)
+        rows_by_identity[_identity(row)].append(row)
     groups = []
-    for members in sorted(parts.values(), key=len, reverse=True):
+    for members in sorted(rows_by_identity.values(), key=len, reverse=True):
         first = members[0].environment
         engine = first.engine or ""
         groups.append(
             ComparisonGroup(members[0].model, _device(first), engine, first.versions, members)
         )
-    _name_what_differs(groups)
+    _name_differing_versions(groups)
     return groups
 
 
-def _name_what_differs(groups: list[ComparisonGroup]) -> None:
-    """Groups that would have the same title name the versions that differ."""
+def _name_differing_versions(groups: list[ComparisonGroup]) -> None:
+    """Adds the differing versions to groups that would have the same title."""
     by_title: dict[str, list[ComparisonGroup]] = defaultdict(list)
     for group in groups:
         by_title[group.title].append(group)
     for same_title in by_title.values():
-        own = differing([group.versions for group in same_title])
-        for group, versions in zip(same_title, own, strict=True):
+        own_versions = differing([group.versions for group in same_title])
+        for group, versions in zip(same_title, own_versions, strict=True):
             group.apart = [f"{name} {version}" for name, version in versions.items()]
 
 
 def _identity(row: Row) -> tuple[str, ...]:
     environment = row.environment
     versions = environment.versions
-    parts = (row.model, _device(environment), environment.engine or "")
-    return (*parts, *(f"{name} {versions[name]}" for name in sorted(versions)))
+    names = (row.model, _device(environment), environment.engine or "")
+    return (*names, *(f"{name} {versions[name]}" for name in sorted(versions)))
 
 
 def _device(environment: Environment) -> str:
@@ -169,19 +172,21 @@ def _workloads(rows: list[Row]) -> list[Workload]:
         weights[row.checkpoint].add(_sha256(row))
     workloads: dict[tuple[str, str], Workload] = {}
     for cell in cells(rows):
-        place = (cell.measure, cell.settings_name)
-        workload = workloads.setdefault(place, Workload(cell.measure, cell.measure, cell.settings))
+        key = (cell.measure, cell.settings_name)
+        workload = workloads.setdefault(key, Workload(cell.measure, cell.measure, cell.settings))
         row = cell.row
         options = chosen_options(row)
-        own = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
-        own += [f"without {key}" for key in usual if key not in options]
+        differences = [
+            f"{option}={value}" for option, value in options.items() if usual.get(option) != value
+        ]
+        differences += [f"without {option}" for option in usual if option not in options]
         if len(weights[cell.checkpoint]) > 1:
-            own.append(f"weights {_sha256(row)[:8]}")
-        label = cell.checkpoint + (f" ({', '.join(own)})" if own else "")
+            differences.append(f"weights {_sha256(row)[:8]}")
+        label = cell.checkpoint + (f" ({', '.join(differences)})" if differences else "")
         workload.entries.append(Entry(workload, cell, label, options))
     for workload in workloads.values():
-        _number(workload)
-    _name_apart(list(workloads.values()))
+        _name_duplicates(workload)
+    _name_by_settings(list(workloads.values()))
     return list(workloads.values())
 
 
@@ -189,17 +194,19 @@ def _sha256(row: Row) -> str:
     return row.environment.checkpoint_sha256 or ""
 
 
-def _number(workload: Workload) -> None:
-    """Another context, or another start of the same candidate, keeps its own line."""
+def _name_duplicates(workload: Workload) -> None:
+    """Gives duplicates of a candidate different names: by context length, or by number."""
     for entry in workload.entries:
-        alike = [other for other in workload.entries if other.candidate == entry.candidate]
-        contexts = {_context(other) for other in alike}
-        if len(alike) > 1 and len(contexts) == len(alike):
-            for other in alike:
-                other.candidate += f" ({CONTEXT_OPTION}={_context(other)})"
-        elif len(alike) > 1:
-            for number, other in enumerate(alike[1:], start=2):
-                other.candidate += f" #{number}"
+        same_candidate = [
+            duplicate for duplicate in workload.entries if duplicate.candidate == entry.candidate
+        ]
+        contexts = {_context(duplicate) for duplicate in same_candidate}
+        if len(same_candidate) > 1 and len(contexts) == len(same_candidate):
+            for duplicate in same_candidate:
+                duplicate.candidate += f" ({CONTEXT_OPTION}={_context(duplicate)})"
+        elif len(same_candidate) > 1:
+            for number, duplicate in enumerate(same_candidate[1:], start=2):
+                duplicate.candidate += f" #{number}"
 
 
 def _context(entry: Entry) -> str:
@@ -207,7 +214,7 @@ def _context(entry: Entry) -> str:
 
 
 def _usual(options: list[dict[str, str]]) -> dict[str, str]:
-    """The value that most runs have of each option; what most leave out is not in it."""
+    """The most frequent value of each option. Options that most runs do not set are left out."""
     usual = {}
     for name in dict.fromkeys(name for chosen in options for name in chosen):
         value, _ = Counter(chosen.get(name) for chosen in options).most_common(1)[0]
@@ -216,8 +223,8 @@ def _usual(options: list[dict[str, str]]) -> dict[str, str]:
     return usual
 
 
-def _name_apart(workloads: list[Workload]) -> None:
-    """One name with two settings is two workloads; their names say so."""
+def _name_by_settings(workloads: list[Workload]) -> None:
+    """Adds the settings to the names of workloads that share a name."""
     by_name: dict[str, list[Workload]] = defaultdict(list)
     for workload in workloads:
         by_name[workload.name].append(workload)
@@ -225,8 +232,14 @@ def _name_apart(workloads: list[Workload]) -> None:
         if len(same_name) == 1:
             continue
         settings = [workload.settings.content() for workload in same_name]
-        names = dict.fromkeys(name for known in settings for name in known)
-        apart = [name for name in names if len({str(known.get(name)) for known in settings}) > 1]
-        for workload, known in zip(same_name, settings, strict=True):
-            shown = [name for name in dict.fromkeys((*LENGTHS, *apart)) if name in known]
-            workload.name += f" ({', '.join(f'{name} {known[name]}' for name in shown)})"
+        names = dict.fromkeys(name for own_settings in settings for name in own_settings)
+        differing_names = [
+            name
+            for name in names
+            if len({str(own_settings.get(name)) for own_settings in settings}) > 1
+        ]
+        for workload, own_settings in zip(same_name, settings, strict=True):
+            named = [
+                name for name in dict.fromkeys((*LENGTHS, *differing_names)) if name in own_settings
+            ]
+            workload.name += f" ({', '.join(f'{name} {own_settings[name]}' for name in named)})"

@@ -1,4 +1,4 @@
-"""From rows to an answer: what may be compared, who is faster, and what to serve."""
+"""Turns rows into an answer: groups what may be compared, ranks it, and chooses what to serve."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class Answer:
     """What to serve, for one comparison group."""
 
     group: ComparisonGroup
-    whole: Choice
-    """For the mix, or for all workloads alike."""
+    overall: Choice
+    """For the mix, or for all workloads with equal shares."""
     workloads: list[Choice]
-    """For each workload alone."""
+    """One per workload."""
 
 
 @dataclass
@@ -38,14 +38,14 @@ def decide(rows: Sequence[Row], config: ReportConfig) -> Decision:
     rank_all(groups, config.max_spread)
     judged = qualities(rows)
     workloads = [workload for group in groups for workload in group.workloads]
-    known = {name for workload in workloads for name in (workload.name, workload.measure)}
+    known_names = {name for workload in workloads for name in (workload.name, workload.measure)}
     if groups:
-        check_mix(config.mix, known)
+        check_mix(config.mix, known_names)
     answers = [
         Answer(
             group,
             choose_mix(group, config.mix, config.targets, judged),
-            [choose(each, config.targets, judged, group.noise) for each in group.workloads],
+            [choose(workload, config.targets, judged, group.noise) for workload in group.workloads],
         )
         for group in groups
     ]

@@ -1,4 +1,4 @@
-"""One checkpoint on several kernels: which of them wins at which batch."""
+"""Compares the kernels that one checkpoint ran on, by batch size."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from evaluate.results.restart_noise import Noise
 
 SUFFIX = "LinearKernel"
 BACKEND = "linear_backend"  # vLLM's option that chooses among kernels
-LEAST_TOLD = 2
+LEAST_SIGNIFICANT = 2
 
 
 @dataclass
@@ -20,61 +20,72 @@ class Kernels:
 
     checkpoint: str
     family: str
-    """The lengths that stay."""
+    """The lengths that are fixed, as text."""
     curves: dict[str, Curve]
 
 
 def kernel_of(entry: Entry) -> str:
-    """The kernels' names without what all of them end on."""
+    """The kernels' names without their common suffix."""
     names = sorted(set(entry.row.kernels.values()))
     return ", ".join(name.removesuffix(SUFFIX) for name in names)
 
 
 def choices_of_kernel(group: ComparisonGroup) -> list[Kernels]:
-    """The checkpoints that ran on two kernels or more over the same batches, all else alike."""
-    found: dict[tuple[str, str, str], dict[str, Curve]] = defaultdict(dict)
+    """The checkpoints that ran on two or more kernels over the same batches, with otherwise equal
+    options."""
+    curves_by_setup: dict[tuple[str, str, str], dict[str, Curve]] = defaultdict(dict)
     for family, members in families(curves(group, BATCH)).items():
         for curve in members:
-            some = curve.points[0][1]
-            others = str(sorted((k, value) for k, value in some.options.items() if k != BACKEND))
-            if kernel := kernel_of(some):
-                found[some.checkpoint, family, others].setdefault(kernel, curve)
-    return [Kernels(*name[:2], each) for name, each in found.items() if len(each) > 1]
-
-
-def kernel_findings(group: ComparisonGroup) -> list[str]:
-    """Where one kernel overtakes another, in words."""
+            first_entry = curve.points[0][1]
+            other_options = str(
+                sorted((k, value) for k, value in first_entry.options.items() if k != BACKEND)
+            )
+            if kernel := kernel_of(first_entry):
+                curves_by_setup[first_entry.checkpoint, family, other_options].setdefault(
+                    kernel, curve
+                )
     return [
-        said
-        for kernels in choices_of_kernel(group)
-        for one, other in combinations(kernels.curves, 2)
-        if (said := _overtaking(kernels, one, other, group.noise))
+        Kernels(*name[:2], kernel_curves)
+        for name, kernel_curves in curves_by_setup.items()
+        if len(kernel_curves) > 1
     ]
 
 
-def _overtaking(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
-    """Nothing where the intervals tell no winner at two batches or more, or the two change places
-    again and again."""
-    others = dict(kernels.curves[other].points)
-    both = [(size, entry) for size, entry in kernels.curves[one].points if size in others]
-    told = {
+def kernel_findings(group: ComparisonGroup) -> list[str]:
+    """Sentences on where one kernel overtakes another."""
+    return [
+        sentence
+        for kernels in choices_of_kernel(group)
+        for one, other in combinations(kernels.curves, 2)
+        if (sentence := _kernel_sentence(kernels, one, other, group.noise))
+    ]
+
+
+def _kernel_sentence(kernels: Kernels, one: str, other: str, noise: Noise) -> str:
+    """Says which kernel is faster at which batches. Empty if fewer than two batches have a
+    significant winner, or if the two change places more than once."""
+    other_points = dict(kernels.curves[other].points)
+    shared_points = [
+        (size, entry) for size, entry in kernels.curves[one].points if size in other_points
+    ]
+    significant = {
         size: ratio.ratio
-        for size, entry in both
+        for size, entry in shared_points
         if entry.rank is not None
-        and others[size].rank is not None
-        and (ratio := speed_ratio(entry, others[size], noise)) is not None
+        and other_points[size].rank is not None
+        and (ratio := speed_ratio(entry, other_points[size], noise)) is not None
         and ratio.differs
     }
-    changes = turns(told, [size for size, _ in both])
-    if len(told) < max(LEAST_TOLD, len(both) / 2) or len(changes) > 1:
+    changes = turns(significant, [size for size, _ in shared_points])
+    if len(significant) < max(LEAST_SIGNIFICANT, len(shared_points) / 2) or len(changes) > 1:
         return ""
-    first, last = (one, other) if next(iter(told.values())) > 1 else (other, one)
-    where = f" ({kernels.family})"
+    first, last = (one, other) if next(iter(significant.values())) > 1 else (other, one)
+    scope = f" ({kernels.family})"
     if not changes:
-        level = "" if len(told) == len(both) else " or level with it"
-        return f"{kernels.checkpoint} runs faster on {first} than on {last}{level}{where}"
+        tie_text = "" if len(significant) == len(shared_points) else " or level with it"
+        return f"{kernels.checkpoint} runs faster on {first} than on {last}{tie_text}{scope}"
     turn = changes[0]
     below, above = f"{first} up to batch {turn.before}", f"{last} from {turn.after} on"
     if turn.place:
         below, above = f"{first} below batch {turn.place}", f"{last} above"
-    return f"{kernels.checkpoint} runs faster on {below}, on {above}{where}"
+    return f"{kernels.checkpoint} runs faster on {below}, on {above}{scope}"

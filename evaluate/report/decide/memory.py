@@ -5,23 +5,23 @@ from evaluate.results.row_types import Memory
 
 
 def need_gib(entry: Entry) -> float | None:
-    """Not what the engine took, which is all there is, but what this workload makes it use. For an
-    engine that takes as it goes, the peak."""
+    """The memory that this workload uses. vLLM reserves nearly all of the GPU, so the reserved
+    memory does not show it. For an engine that allocates on demand, it is the peak."""
     memory, settings = entry.row.memory, entry.row.settings
     weights, cached = memory.weights_gib, memory.kv_cache_tokens
     if weights is None or not cached:
         return memory.peak_gib
     requests = settings.batch or settings.concurrency
     if requests is None:
-        return None  # how many of an open loop run at once is not known
+        return None  # the concurrency of an open loop is not known
     tokens = requests * ((settings.input_tokens or 0) + (settings.output_tokens or 0))
     fixed = weights + (memory.graphs_gib or 0.0)
     return fixed + min(tokens, cached) * _kv_token_gib(memory, fixed, cached)
 
 
 def _kv_token_gib(memory: Memory, fixed: float, cached: float) -> float:
-    """Stated, or what is left of the peak when everything else is taken off; that also holds
-    activations, a few hundredths more than the cache itself."""
+    """KV cache memory per token: as recorded, or else the peak without weights and graphs. The
+    latter includes activations, which add a few percent."""
     if memory.kv_token_bytes is not None:
         return memory.kv_token_bytes / 2**30
     peak = fixed if memory.peak_gib is None else memory.peak_gib

@@ -1,4 +1,4 @@
-"""Which candidate serves a whole mix of workloads in the least time, under targets."""
+"""Chooses the candidate that serves a whole mix of workloads in the least time, under targets."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ Entries = dict[str, Entry]
 
 
 @dataclass
-class Standing:
-    """A candidate that was measured in all of a mix."""
+class MixCandidate:
+    """A candidate that was measured in all workloads of a mix."""
 
     candidate: str
     entries: Entries
@@ -46,61 +46,83 @@ class Standing:
     """Targets that it misses."""
 
     @property
-    def some(self) -> Entry:
+    def first_entry(self) -> Entry:
         return next(iter(self.entries.values()))
 
 
 def choose_mix(
     group: ComparisonGroup, mix: dict[str, float], targets: TargetsConfig, qualities: Qualities
 ) -> Choice:
-    """The candidate that serves the whole mix in the least time, of those that meet the targets
-    in every workload of it. A share is one of the time that the original spends."""
+    """The candidate that serves the whole mix in the least time, among those that meet the targets
+    in every workload. Shares are shares of the original's time."""
     title = "the mix" if mix else "all scenarios alike"
     shares, missing = shares_of(group, mix)
     if missing:
         return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
     noise = group.noise
-    standings, refused = _standings(group, shares, targets, qualities)
-    served = [standing for standing in standings if not standing.reasons]
+    mix_candidates, refused = _mix_candidates(group, shares, targets, qualities)
+    served = [mix_candidate for mix_candidate in mix_candidates if not mix_candidate.reasons]
     if not served:
         why = "no candidate can be ranked in all of it"
-        if standings:
+        if mix_candidates:
             why = "no candidate meets the targets in all of it"
         return Choice(title, None, why=why, refused=refused)
-    originals = [standing for standing in standings if standing.some.checkpoint == ORIGINAL]
+    originals = [
+        mix_candidate
+        for mix_candidate in mix_candidates
+        if mix_candidate.first_entry.checkpoint == ORIGINAL
+    ]
     if not originals:
         return Choice(title, None, why=_without_original(group, shares), refused=refused)
-    reference = min(originals, key=lambda standing: _time_left(standing, originals[0], shares))
+    reference = min(
+        originals, key=lambda mix_candidate: _relative_time(mix_candidate, originals[0], shares)
+    )
     some_judged = any(
-        standing.quality for standing in standings if standing.some.checkpoint != ORIGINAL
+        mix_candidate.quality
+        for mix_candidate in mix_candidates
+        if mix_candidate.first_entry.checkpoint != ORIGINAL
     )
     pool = [
-        standing
-        for standing in served
-        if may_be_headline(standing.some, standing.quality, some_judged, targets)
+        mix_candidate
+        for mix_candidate in served
+        if may_be_headline(mix_candidate.first_entry, mix_candidate.quality, some_judged, targets)
     ]
-    served.sort(key=lambda standing: _time_left(standing, reference, shares))
+    served.sort(key=lambda mix_candidate: _relative_time(mix_candidate, reference, shares))
     if not pool:
         return Choice(title, None, why=no_headline(served[0].candidate), refused=refused)
-    pool.sort(key=lambda standing: _time_left(standing, reference, shares))
-    level = unbeaten(pool, lambda standing, faster: not _differs(standing, faster, shares, noise))
-    best = min(level, key=lambda standing: preference(standing.some, standing.quality))
+    pool.sort(key=lambda mix_candidate: _relative_time(mix_candidate, reference, shares))
+    tied = unbeaten(
+        pool, lambda mix_candidate, faster: not _differs(mix_candidate, faster, shares, noise)
+    )
+    best = min(
+        tied, key=lambda mix_candidate: preference(mix_candidate.first_entry, mix_candidate.quality)
+    )
     ratio = None
     if best is not reference:
         ratio = mixed(best.entries, reference.entries, shares, noise)
-    barred = [(standing, standing.reasons) for standing in standings if standing.reasons]
-    barred += [(standing, [UNJUDGED]) for standing in served if standing not in pool]
-    why = reasons_for(best.some, [standing.some for standing in level], best.quality, ratio)
+    not_served = [
+        (mix_candidate, mix_candidate.reasons)
+        for mix_candidate in mix_candidates
+        if mix_candidate.reasons
+    ]
+    not_served += [
+        (mix_candidate, [UNJUDGED]) for mix_candidate in served if mix_candidate not in pool
+    ]
+    why = reasons_for(
+        best.first_entry, [mix_candidate.first_entry for mix_candidate in tied], best.quality, ratio
+    )
     return Choice(
         workload=title,
         candidate=best.candidate,
         ratio=ratio,
         quality=best.quality,
         why=why.replace("the original (", "the original over the whole mix (", 1),
-        tied=[standing.candidate for standing in level if standing is not best],
-        second=next((standing.candidate for standing in pool if standing not in level), ""),
+        tied=[mix_candidate.candidate for mix_candidate in tied if mix_candidate is not best],
+        second=next(
+            (mix_candidate.candidate for mix_candidate in pool if mix_candidate not in tied), ""
+        ),
         changes=[
-            *changes(best.some, _ratios_to(best, barred, shares, noise), best.quality),
+            *changes(best.first_entry, _ratios_to(best, not_served, shares, noise), best.quality),
             *_other_winners(best, pool, noise),
         ],
         refused=refused,
@@ -109,26 +131,27 @@ def choose_mix(
 
 
 def _ratios_to(
-    best: Standing,
-    barred: list[tuple[Standing, list[str]]],
+    best: MixCandidate,
+    not_served: list[tuple[MixCandidate, list[str]]],
     shares: dict[str, float],
     noise: Noise,
 ) -> list[tuple[Refusal, Ratio]]:
-    """How many times as fast as the best each candidate is that may not be served, and why not."""
+    """The speed-up over the best of each candidate that may not be served, with the reasons."""
     ratios = []
-    for standing, reasons in barred:
-        ratio = mixed(standing.entries, best.entries, shares, noise)
+    for mix_candidate, reasons in not_served:
+        ratio = mixed(mix_candidate.entries, best.entries, shares, noise)
         if ratio is not None:
-            ratios.append((Refusal(standing.candidate, reasons), ratio))
+            ratios.append((Refusal(mix_candidate.candidate, reasons), ratio))
     return ratios
 
 
-def _standings(
+def _mix_candidates(
     group: ComparisonGroup, shares: dict[str, float], targets: TargetsConfig, qualities: Qualities
-) -> tuple[list[Standing], list[Refusal]]:
-    """Who ran and can be ranked in all of it; and who may not be served, with the reasons."""
+) -> tuple[list[MixCandidate], list[Refusal]]:
+    """The candidates that are ranked in all workloads of the mix, and the refused ones with the
+    reasons."""
     workloads = {workload.name: workload for workload in group.workloads if workload.name in shares}
-    standings, refused = [], []
+    mix_candidates, refused = [], []
     for candidate in group.candidates:
         entries: Entries = {}
         gaps: dict[str, list[str]] = defaultdict(list)
@@ -145,83 +168,93 @@ def _standings(
         quality = qualities.of(next(iter(entries.values())))
         reasons = [why for entry in entries.values() for why in unmet(entry, quality, targets)]
         reasons = list(dict.fromkeys(reasons))
-        standings.append(Standing(candidate, entries, quality, reasons))
+        mix_candidates.append(MixCandidate(candidate, entries, quality, reasons))
         if reasons:
             refused.append(Refusal(candidate, reasons))
-    return standings, refused
+    return mix_candidates, refused
 
 
 def _without_original(group: ComparisonGroup, shares: dict[str, float]) -> str:
-    """In which workloads of the mix the original is missing or unranked, and why."""
+    """The workloads of the mix in which the original is missing or unranked, and why."""
     missing: dict[str, list[str]] = defaultdict(list)
     for workload in group.workloads:
         if workload.name in shares and (why := no_original(workload)):
             missing[why].append(workload.name)
-    said = [f"{why}: {listed(names)}" for why, names in missing.items()]
-    return "; ".join(said) or f"in parts of the mix, {NO_ORIGINAL}"
+    reasons = [f"{why}: {listed(names)}" for why, names in missing.items()]
+    return "; ".join(reasons) or f"in parts of the mix, {NO_ORIGINAL}"
 
 
-def _time_left(standing: Standing, reference: Standing, shares: dict[str, float]) -> float:
-    """What is left of the reference's time."""
-    by = {name: entry.cell.ranked_by for name, entry in standing.entries.items()}
+def _relative_time(
+    mix_candidate: MixCandidate, reference: MixCandidate, shares: dict[str, float]
+) -> float:
+    """The time over the mix as a share of the reference's time."""
+    values = {name: entry.cell.ranked_by for name, entry in mix_candidate.entries.items()}
     return sum(
         share
-        * (standing.entries[name].median(by[name]) or 0.0)
-        / (reference.entries[name].median(by[name]) or SMALLEST)
+        * (mix_candidate.entries[name].median(values[name]) or 0.0)
+        / (reference.entries[name].median(values[name]) or SMALLEST)
         for name, share in shares.items()
     )
 
 
-def _differs(standing: Standing, other: Standing, shares: dict[str, float], noise: Noise) -> bool:
-    ratio = mixed(standing.entries, other.entries, shares, noise)
+def _differs(
+    mix_candidate: MixCandidate, other: MixCandidate, shares: dict[str, float], noise: Noise
+) -> bool:
+    ratio = mixed(mix_candidate.entries, other.entries, shares, noise)
     return ratio is not None and ratio.differs
 
 
 def mixed(
     entries: Entries, reference: Entries, shares: dict[str, float], noise: Noise
 ) -> Ratio | None:
-    """Times as fast over a mix: the time that is left of each share, added up. All workloads of a
-    candidate come from one start of the engine, so that their errors may well point the same way:
-    they are added up, too."""
-    left = half = 0.0
+    """The speed-up over a mix, from the sum of the relative times of its shares. All workloads of
+    a candidate come from one start of the engine, so their errors may be correlated. Therefore the
+    half widths are added up, too."""
+    relative_time = half_width = 0.0
     for name, share in shares.items():
         ratio = speed_ratio(entries[name], reference[name], noise)
         if ratio is None:
             return None
-        left += share / ratio.ratio
-        half += share * (1 / ratio.low - 1 / ratio.high) / 2
-    return Ratio(1 / left, 1 / (left + half), 1 / max(left - half, SMALLEST))
+        relative_time += share / ratio.ratio
+        half_width += share * (1 / ratio.low - 1 / ratio.high) / 2
+    return Ratio(
+        1 / relative_time,
+        1 / (relative_time + half_width),
+        1 / max(relative_time - half_width, SMALLEST),
+    )
 
 
 def shares_of(group: ComparisonGroup, mix: dict[str, float]) -> tuple[dict[str, float], list[str]]:
-    """The shares of a mix by workload, which add up to 1; and what was asked for and not measured
-    here. Without a mix, every standard scenario counts alike, or else every workload. A scenario
-    that was run with several lengths shares its part among them."""
+    """The shares of a mix by workload, which add up to 1, and the names that were not measured
+    here. Without a mix, all standard scenarios have equal shares, or all workloads if there is no
+    standard one. A scenario that ran with several lengths divides its share among them."""
     workloads: dict[str, list[Workload]] = defaultdict(list)
     for workload in group.workloads:
         workloads[workload.measure].append(workload)
         if workload.name != workload.measure:
             workloads[workload.name].append(workload)
-    wanted = dict(mix) or {name: 1.0 for name in STANDARD if name in workloads}
-    wanted = wanted or {workload.name: 1.0 for workload in group.workloads}
-    missing = [name for name in wanted if name not in workloads]
-    total = sum(wanted.values())
+    weights = dict(mix) or {name: 1.0 for name in STANDARD if name in workloads}
+    weights = weights or {workload.name: 1.0 for workload in group.workloads}
+    missing = [name for name in weights if name not in workloads]
+    total = sum(weights.values())
     shares: dict[str, float] = defaultdict(float)
-    for name, share in wanted.items():
+    for name, share in weights.items():
         for workload in workloads.get(name, []):
             shares[workload.name] += share / total / len(workloads[name])
     return dict(shares), missing
 
 
-def _other_winners(best: Standing, served: list[Standing], noise: Noise) -> list[str]:
+def _other_winners(best: MixCandidate, served: list[MixCandidate], noise: Noise) -> list[str]:
     """Workloads of the mix that another candidate serves faster, by candidate."""
     if len(best.entries) < 2:
         return []
     winners: dict[str, list[str]] = defaultdict(list)
-    for name, mine in best.entries.items():
-        by = mine.cell.ranked_by
-        first = min(served, key=lambda standing: standing.entries[name].median(by) or 0.0)
-        ratio = speed_ratio(first.entries[name], mine, noise)
+    for name, best_entry in best.entries.items():
+        value = best_entry.cell.ranked_by
+        first = min(
+            served, key=lambda mix_candidate: mix_candidate.entries[name].median(value) or 0.0
+        )
+        ratio = speed_ratio(first.entries[name], best_entry, noise)
         if first is not best and ratio is not None and ratio.differs:
             winners[first.candidate].append(name)
     ordered = sorted(winners.items(), key=lambda item: -len(item[1]))

@@ -1,4 +1,4 @@
-"""What is left of the original's quality, from the rows that judged it."""
+"""The quality of checkpoints relative to the original, from accuracy rows."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from evaluate.results.rows import AccuracyRow, Row
 
 @dataclass
 class Quality:
-    """The judgements of one checkpoint, the worst of which counts."""
+    """The quality of one checkpoint, by its worst accuracy row."""
 
     recovery: float | None = None
-    """Share of the original's quality that is left, by the measure that shows most loss."""
+    """Share of the original's quality, by the measure with the largest loss."""
     low: float | None = None
     high: float | None = None
     verdict: str = ""
@@ -25,14 +25,14 @@ class Quality:
 
 @dataclass
 class Qualities:
-    """All judgements, to be found by checkpoint."""
+    """All accuracy rows, by checkpoint."""
 
     by_weights: dict[tuple[str, str, str], list[AccuracyRow]]
     by_name: dict[tuple[str, str], list[AccuracyRow]]
 
     def of(self, entry: Entry) -> Quality | None:
-        """By the very weights that ran; for made-up weights, by the recipe's name. Another
-        checkpoint that only has the same name says nothing."""
+        """The quality of an entry's checkpoint, found by the hash of its weights; for random
+        weights, by the recipe's name. Another checkpoint with the same name does not count."""
         row = entry.row
         if entry.checkpoint == ORIGINAL:
             return Quality(1.0, 1.0, 1.0, "the original")

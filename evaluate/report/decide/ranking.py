@@ -1,4 +1,4 @@
-"""Who is faster, and whether that can be told: ranks with ties, beyond the noise."""
+"""Ranks candidates by speed, with statistical ties."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def rank_all(groups: list[ComparisonGroup], max_spread: float) -> None:
-    """Fills in ratios and ranks of every entry."""
+    """Sets the speed-up and rank of every entry."""
     for group in groups:
         cells = {
             workload.name: [entry.cell for entry in workload.entries]
@@ -27,25 +27,25 @@ def rank_all(groups: list[ComparisonGroup], max_spread: float) -> None:
 
 def rank(workload: Workload, noise: Noise, max_spread: float) -> None:
     """Sorts a workload's entries by their median, fastest first. Statistical ties share a rank.
-    What is not ranked keeps its place and has no rank."""
-    by = _ranked_by(workload)
-    workload.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(by) or 0.0))
-    level: list[Entry] = []
+    An entry that cannot be ranked keeps its place without a rank."""
+    value = _ranked_by(workload)
+    workload.entries.sort(key=lambda entry: (not entry.cell.valid, entry.median(value) or 0.0))
+    tied_entries: list[Entry] = []
     place = 0
     for entry in workload.entries:
         entry.rank, entry.tied = None, False
         if not is_ranked(entry, max_spread):
             continue
         place += 1
-        if level and all(tied_with(entry, faster, noise) for faster in level):
-            level.append(entry)
-            entry.rank, entry.tied, level[0].tied = level[0].rank, True, True
+        if tied_entries and all(tied_with(entry, faster, noise) for faster in tied_entries):
+            tied_entries.append(entry)
+            entry.rank, entry.tied, tied_entries[0].tied = tied_entries[0].rank, True, True
         else:
-            level, entry.rank = [entry], place
+            tied_entries, entry.rank = [entry], place
 
 
 def is_ranked(entry: Entry, max_spread: float) -> bool:
-    """Whether it may be compared: two runs count at the least, and they agree with each other."""
+    """Whether it may be ranked: at least two valid runs with a small enough spread."""
     timed = entry.cell.values(entry.cell.ranked_by)
     return len(timed) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
 
@@ -69,18 +69,18 @@ def _ranked_by(workload: Workload) -> str:
 
 
 def speed_ratio(entry: Entry, other: Entry, noise: Noise) -> Ratio | None:
-    """How many times as fast as the other it is."""
+    """The speed-up of the entry over the other."""
     return cell_ratio(entry.cell, other.cell, noise, entry.workload.name)
 
 
 def _compare_with_original(workload: Workload, noise: Noise) -> None:
-    """Against the original under the most similar options."""
+    """Sets each entry's speed-up over the original with the most similar options."""
     originals = [e for e in workload.entries if e.checkpoint == ORIGINAL and e.cell.valid]
     for entry in workload.entries:
-        others = [original for original in originals if original is not entry]
-        if not others or entry in originals:
+        candidates = [original for original in originals if original is not entry]
+        if not candidates or entry in originals:
             continue
-        nearest = min(others, key=lambda original: _differences(entry, original))
+        nearest = min(candidates, key=lambda original: _differences(entry, original))
         entry.ratio, entry.baseline = speed_ratio(entry, nearest, noise), nearest.candidate
 
 

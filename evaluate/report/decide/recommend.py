@@ -1,4 +1,4 @@
-"""Which candidate to serve under targets, for one workload, and what would change that."""
+"""Chooses the candidate to serve for one workload under targets, and what would change that."""
 
 import math
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ NOT_JUDGED = "its accuracy was not measured"
 FASTEST = "Fastest, accuracy not judged"
 NO_ORIGINAL = "the original was not measured here, so nothing can be compared with it"
 UNRANKED_ORIGINAL = "the original cannot be ranked here (too few valid runs, or too much spread)"
-CLOSE = 0.02  # of a share of quality: nearer than this, the smaller loss does not decide
+CLOSE = 0.02  # difference of recovery below which the smaller loss does not decide
 
 
 @dataclass
@@ -36,14 +36,14 @@ class Choice:
     """The answer for a workload or a mix."""
 
     workload: str
-    """Its name; or that of the mix."""
+    """Its name, or that of the mix."""
     candidate: str | None
-    """None where no candidate meets the targets, or none can be ranked."""
+    """None if no candidate meets the targets, or none can be ranked."""
     ratio: Ratio | None = None
     quality: Quality | None = None
     why: str = ""
     tied: list[str] = field(default_factory=list)
-    """Others without a significant difference from it."""
+    """Candidates without a significant difference from it."""
     second: str = ""
     changes: list[str] = field(default_factory=list)
     """What would change the answer."""
@@ -59,25 +59,26 @@ class Choice:
 
 
 def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
-    """The targets that an entry misses, or was not measured for, each in words."""
+    """The targets that an entry misses, as text. A target whose metric was not measured counts as
+    missed."""
     missed = []
     ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
     has_tpot = entry.row.settings.output_tokens != 1
-    for value, most, name in (
+    for value, target, name in (
         (ttft, targets.ttft_ms, "TTFT"),
         (entry.median(TPOT), targets.tpot_ms if has_tpot else None, "TPOT"),
     ):
-        if most is not None and value is None:
+        if target is not None and value is None:
             missed.append(f"its {name} in {entry.workload.name} was not measured")
-        elif most is not None and value is not None and value * 1e3 > most:
+        elif target is not None and value is not None and value * 1e3 > target:
             missed.append(
-                f"{name} {value * 1e3:.3g} ms in {entry.workload.name} is over {most:g} ms"
+                f"{name} {value * 1e3:.3g} ms in {entry.workload.name} is over {target:g} ms"
             )
-    need, most = need_gib(entry), targets.max_memory_gib
-    if most is not None and need is None:
+    need, target = need_gib(entry), targets.max_memory_gib
+    if target is not None and need is None:
         missed.append(f"the memory of {entry.workload.name} is not known")
-    elif most is not None and need is not None and need > most:
-        missed.append(f"it needs {need:.1f} GiB, over {most:g} GiB")
+    elif target is not None and need is not None and need > target:
+        missed.append(f"it needs {need:.1f} GiB, over {target:g} GiB")
     return missed + _quality_unmet(quality, targets)
 
 
@@ -99,29 +100,34 @@ def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]
 def choose(
     workload: Workload, targets: TargetsConfig, qualities: Qualities, noise: Noise
 ) -> Choice:
-    """The fastest that meets the targets and is not slower than the original. Among ties, the
-    original, then the one that keeps more quality, then the smaller."""
+    """The fastest candidate that meets the targets and is not slower than the original. Ties go to
+    the original, then to the higher recovery, then to the smaller memory."""
     ranked = [entry for entry in workload.entries if entry.rank is not None]
     judged = {entry.candidate: qualities.of(entry) for entry in ranked}
     reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
-    fit = [entry for entry in ranked if not reasons[entry.candidate]]
+    meeting_targets = [entry for entry in ranked if not reasons[entry.candidate]]
     refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
     without_original = no_original(workload)
-    if without_original or not fit:
+    if without_original or not meeting_targets:
         why = without_original or "no candidate meets the targets"
         return Choice(workload.name, None, why=why, refused=refused)
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
-    pool = [e for e in fit if may_be_headline(e, judged[e.candidate], some_judged, targets)]
+    pool = [
+        e for e in meeting_targets if may_be_headline(e, judged[e.candidate], some_judged, targets)
+    ]
     if not pool:
-        return Choice(workload.name, None, why=no_headline(fit[0].candidate), refused=refused)
-    level = unbeaten(pool, lambda one, faster: tied_with(one, faster, noise))
-    best = min(level, key=lambda entry: preference(entry, judged[entry.candidate]))
-    unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in fit if e not in pool]
+        return Choice(
+            workload.name, None, why=no_headline(meeting_targets[0].candidate), refused=refused
+        )
+    tied = unbeaten(pool, lambda entry, faster: tied_with(entry, faster, noise))
+    best = min(tied, key=lambda entry: preference(entry, judged[entry.candidate]))
+    unjudged = [Refusal(e.candidate, [UNJUDGED]) for e in meeting_targets if e not in pool]
     faster = [
         (refusal, ratio)
         for refusal in [*refused, *unjudged]
-        for other in [workload.of(refusal.candidate)]
-        if other is not None and (ratio := speed_ratio(other, best, noise)) is not None
+        for refused_entry in [workload.of(refusal.candidate)]
+        if refused_entry is not None
+        and (ratio := speed_ratio(refused_entry, best, noise)) is not None
     ]
     quality = judged[best.candidate]
     return Choice(
@@ -129,9 +135,9 @@ def choose(
         candidate=best.candidate,
         ratio=best.ratio,
         quality=quality,
-        why=reasons_for(best, level, quality, best.ratio),
-        tied=[entry.candidate for entry in level if entry is not best],
-        second=next((entry.candidate for entry in pool if entry not in level), ""),
+        why=reasons_for(best, tied, quality, best.ratio),
+        tied=[entry.candidate for entry in tied if entry is not best],
+        second=next((entry.candidate for entry in pool if entry not in tied), ""),
         changes=changes(best, faster, quality),
         refused=refused,
         unjudged=quality is None,
@@ -139,7 +145,7 @@ def choose(
 
 
 def no_original(workload: Workload) -> str:
-    """Why there is nothing to compare with; empty where a ranked original is there."""
+    """Why there is no original to compare with; empty if a ranked one exists."""
     originals = [entry for entry in workload.entries if entry.checkpoint == ORIGINAL]
     if not originals:
         return NO_ORIGINAL
@@ -149,8 +155,8 @@ def no_original(workload: Workload) -> str:
 def may_be_headline(
     entry: Entry, quality: Quality | None, some_judged: bool, targets: TargetsConfig
 ) -> bool:
-    """Not without a judged accuracy where other quantized checkpoints have one; and nothing pruned
-    without it: half of the weights are gone, which is not taken on trust."""
+    """Whether it may be recommended. A candidate without judged accuracy may not if other quantized
+    checkpoints have one, or if it is pruned: pruning removes half of the weights."""
     if quality is not None or targets.allow_unjudged:
         return True
     return not some_judged and not entry.row.environment.pruned
@@ -161,9 +167,9 @@ def no_headline(fastest: str) -> str:
 
 
 def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float, str]:
-    """Smaller is better. Unknown memory never wins a tie."""
-    kept = quality.recovery if quality and quality.recovery is not None else 0.0
-    steps = -round(min(kept, 1.0) / CLOSE)
+    """Sort key among ties; smaller is better. Unknown memory never wins a tie."""
+    recovery = quality.recovery if quality and quality.recovery is not None else 0.0
+    steps = -round(min(recovery, 1.0) / CLOSE)
     need = need_gib(entry)
     return (
         entry.checkpoint != ORIGINAL,
@@ -174,16 +180,16 @@ def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float,
 
 
 def reasons_for(
-    best: Entry, level: list[Entry], quality: Quality | None, ratio: Ratio | None
+    best: Entry, tied_entries: list[Entry], quality: Quality | None, ratio: Ratio | None
 ) -> str:
     if best.checkpoint == ORIGINAL:
-        if len(level) > 1:
+        if len(tied_entries) > 1:
             return "no candidate is significantly faster, and the original loses no quality"
         return "no candidate that meets the targets is faster"
-    return speed_words(ratio) + quality_words(quality)
+    return speed_text(ratio) + quality_text(quality)
 
 
-def speed_words(ratio: Ratio | None) -> str:
+def speed_text(ratio: Ratio | None) -> str:
     if ratio is None:
         return "the fastest; there is no original to compare it with"
     between = f"{ratio.low:.2f} to {ratio.high:.2f}"
@@ -194,7 +200,7 @@ def speed_words(ratio: Ratio | None) -> str:
     return f"{ratio.ratio:.2f} times as fast as the original ({between})"
 
 
-def quality_words(quality: Quality | None) -> str:
+def quality_text(quality: Quality | None) -> str:
     if quality is None:
         return "; its accuracy was not measured"
     if quality.recovery is None or quality.verdict == "the original":
@@ -205,7 +211,7 @@ def quality_words(quality: Quality | None) -> str:
 def changes(
     best: Entry, refused: list[tuple[Refusal, Ratio]], quality: Quality | None
 ) -> list[str]:
-    """Faster ones that only a target keeps out, and what was not measured."""
+    """Sentences on faster candidates that were refused, and on missing accuracy."""
     sentences = [
         f"{refusal.candidate} is {ratio.ratio:.2f} times as fast as this, but "
         + " and ".join(refusal.reasons)

@@ -1,1 +1,1 @@
-"""Figures that others published, to stand beside our own."""
+"""Published figures, to compare ours with."""

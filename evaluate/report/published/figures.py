@@ -1,4 +1,4 @@
-"""Figures that others published, to stand beside our own: runs, engines, operators, contexts."""
+"""Published figures to compare ours with: runs, engines, operators, contexts."""
 
 import csv
 from collections import defaultdict
@@ -18,7 +18,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures come from; `not stated` stands for what the source leaves out."""
+    """A source of figures. `not stated` marks what the source does not state."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class Source:
     versions: dict[str, str]
     """By engine."""
     settings: dict[str, str]
-    """What has to be known to compare with these figures, or to leave it."""
+    """Settings that a comparison with these figures must take into account."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class ContextFigure:
     gpus: int
     tokens_per_s: float
     memory_gb: float | None
-    """None where it is not reported."""
+    """None if it is not reported."""
     note: str
     """Engine options that differ from the source's settings."""
 
 
 @dataclass(frozen=True)
 class ThroughputFigure:
-    """Many prompts at once."""
+    """Throughput with many prompts at once."""
 
     source: str
     model: str
@@ -103,11 +103,11 @@ class ThroughputFigure:
     prompts: int
     requests_per_s: float
     tokens_per_s: float
-    """Of input and output together."""
+    """Input and output tokens together."""
 
 
 def sources() -> dict[str, Source]:
-    """What is known of each source, by its name."""
+    """All sources, by name."""
     content = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
     return {name: Source(name, **facts) for name, facts in content.items()}
 
@@ -133,25 +133,25 @@ def throughput_figures() -> list[ThroughputFigure]:
 
 
 def sweep_speedups() -> dict[tuple[str, str], Ratio]:
-    """How many times as fast as the original each recipe is in each scenario, by latency.
+    """The speed-up of each recipe over the original in each scenario, by latency.
 
-    Latencies are rounded to 10 ms, up to 2 % of them, so that three runs can look the same to the
-    digit and an interval over them has no width. Overall tokens/s is a scenario's tokens over the
-    latency and has all digits: its ratio, turned round, is that of the latencies.
+    The published latencies are rounded to 10 ms, up to 2 %. Three runs can be equal, and their
+    interval would have no width. Overall tokens/s is a scenario's tokens over the latency and has
+    all digits: its inverse ratio is the ratio of the latencies.
     """
     overall: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in sweep_runs():
         overall[run.recipe, run.scenario].append(run.overall_tokens_per_s)
-    found = {
+    ratios = {
         (recipe, scenario): compare(sample(overall[ORIGINAL, scenario]), sample(speeds))
         for (recipe, scenario), speeds in overall.items()
         if recipe != ORIGINAL
     }
-    return {place: ratio for place, ratio in found.items() if ratio is not None}
+    return {key: ratio for key, ratio in ratios.items() if ratio is not None}
 
 
 def _read(name: str, kind: type[Figure]) -> list[Figure]:
-    """The lines of a table as records; its columns are the record's fields, in their order."""
+    """The lines of a table as records. The columns are the record's fields, in the same order."""
     types = get_type_hints(kind)
     with (FOLDER / name).open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)

@@ -1,4 +1,4 @@
-"""The table of what is chosen for each workload."""
+"""The table of the choice for each workload."""
 
 from evaluate.report.decide.recommend import UNJUDGED, Choice
 from evaluate.report.show.tables import NONE
@@ -8,13 +8,13 @@ CHOICE_TITLES = ("scenario", "serve", "times as fast", "quality left", "next", "
 
 def _line(choice: Choice) -> list[str]:
     """A choice as a line of a table."""
-    left = choice.quality.recovery if choice.quality else None
+    recovery = choice.quality.recovery if choice.quality else None
     return [
         choice.workload,
         _served(choice),
         f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
-        f"{left:.1%}" if left is not None else NONE,
-        "; then ".join(filter(None, [_level(choice), choice.second])) or NONE,
+        f"{recovery:.1%}" if recovery is not None else NONE,
+        "; then ".join(filter(None, [_ties(choice), choice.second])) or NONE,
         "; ".join(change for change in choice.changes if change != UNJUDGED) or NONE,
     ]
 
@@ -25,12 +25,12 @@ def _served(choice: Choice) -> str:
     return f"{choice.candidate} (accuracy not judged)" if choice.unjudged else choice.candidate
 
 
-def _level(choice: Choice) -> str:
+def _ties(choice: Choice) -> str:
     return f"{', '.join(choice.tied)} (level with it)" if choice.tied else ""
 
 
 def choice_table(choices: list[Choice]) -> tuple[list[str], list[list[str]]]:
-    """Titles and lines, without columns that say nothing."""
+    """Titles and lines, without empty columns."""
     lines = [_line(choice) for choice in choices]
     used = [
         place

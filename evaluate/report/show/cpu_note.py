@@ -11,21 +11,21 @@ from conf.terminal import say
 from evaluate.results.results_file import read
 from evaluate.results.rows import Row, SpeedRow, current
 
-SLOWER = 1.1  # times the original's latency; below, it may be noise
+SLOWER = 1.1  # times the original's latency; less may be noise
 # results/h200-qwen3-8b: w8a8_smooth_gptq in README's table, slowest and fastest workload.
 ON_H200 = ("1.29", "1.34")
 
 
 def explain_slower_on_cpu(config: EvaluateConfig) -> None:
-    """Says so once, where the results of this model hold such a checkpoint."""
+    """Prints the notes for this model's results, if any."""
     rows, _ = read(Path(config.results).expanduser())
     for line in notes([row for row in current(rows) if row.model == config.model.name]):
         say(line)
 
 
 def notes(rows: list[Row]) -> list[str]:
-    """A line for each INT8 checkpoint that a CPU runs slower than the original, and where to look
-    for GPUs."""
+    """A line for each INT8 checkpoint that a CPU runs slower than the original, and a reference to
+    GPU results."""
     slower = {name: times for name, times in _times_slower(rows).items() if times > SLOWER}
     if not slower:
         return []
@@ -42,20 +42,20 @@ def notes(rows: list[Row]) -> list[str]:
 
 
 def _times_slower(rows: list[Row]) -> dict[str, float]:
-    """How many times as long as the original each INT8 checkpoint takes, as the median."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    """Each INT8 checkpoint's latency over the original's: the median over scenarios."""
+    latencies: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         if not isinstance(row, SpeedRow) or row.environment.device != CPU:
             continue
         if row.values.latency_s is not None and not row.invalid:
-            found[row.checkpoint, row.measure].append(row.values.latency_s)
-    middle = {key: statistics.median(values) for key, values in found.items()}
+            latencies[row.checkpoint, row.measure].append(row.values.latency_s)
+    medians = {key: statistics.median(values) for key, values in latencies.items()}
     int8 = dict.fromkeys(row.checkpoint for row in rows if _runs_int8(row))
     ratios = {
         name: [
-            value / middle[ORIGINAL, measure]
-            for (checkpoint, measure), value in middle.items()
-            if checkpoint == name and middle.get((ORIGINAL, measure))
+            value / medians[ORIGINAL, measure]
+            for (checkpoint, measure), value in medians.items()
+            if checkpoint == name and medians.get((ORIGINAL, measure))
         ]
         for name in int8
     }

@@ -1,4 +1,4 @@
-"""Where and how the rows were measured, so that anyone can do it again."""
+"""The environments and commands of the rows, so that the measurements can be repeated."""
 
 import json
 from collections import defaultdict
@@ -10,7 +10,7 @@ from conf.models import MADE_UP
 from evaluate.report.decide.comparison import grouped
 from evaluate.results.rows import Row
 
-OF_ONE = ("checkpoint_sha256", "quantization_sha256", "weights", "pruned", MADE_UP)
+OF_CHECKPOINT = ("checkpoint_sha256", "quantization_sha256", "weights", "pruned", MADE_UP)
 ORDER = (
     *("device", "driver", "power_limit_w", "max_sm_clock_mhz", "gpu_memory_gib", "cpu", "cores"),
     *("python", "engine", "versions", "engine_options", "variables", "commit"),
@@ -20,17 +20,17 @@ COMMAND = "command"
 
 @dataclass
 class HowMeasured:
-    """Where and how one comparison group was measured."""
+    """The environment and commands of one comparison group."""
 
     title: str
     facts: dict[str, str]
-    """What all its rows share, and every value of what differs."""
+    """All values of each field of the environment."""
     commands: list[str]
-    """What was typed, each once."""
+    """The command lines, without duplicates."""
 
 
 def how_measured(rows: Sequence[Row]) -> list[HowMeasured]:
-    found = []
+    groups = []
     for group in grouped([row for row in rows if row.environment.names]):
         values: dict[str, list[str]] = defaultdict(list)
         for environment in _different(group.rows):
@@ -43,21 +43,21 @@ def how_measured(rows: Sequence[Row]) -> list[HowMeasured]:
         names = [name for name in (*ORDER, *sorted(set(values) - set(ORDER))) if values.get(name)]
         facts = {name.replace("_", " "): "; ".join(values[name]) for name in names}
         facts["measured"] = f"{times[0]} to {times[-1]}, {len(group.rows)} runs"
-        found.append(HowMeasured(group.title, facts, commands))
-    return found
+        groups.append(HowMeasured(group.title, facts, commands))
+    return groups
 
 
 def _different(rows: list[Row]) -> list[dict[str, Any]]:
-    """Each environment once, without what belongs to a single checkpoint."""
-    found = {}
+    """The different environments, without the fields that describe a checkpoint."""
+    environments = {}
     for row in rows:
-        known = row.environment.content()
-        shared = {name: value for name, value in known.items() if name not in OF_ONE}
-        found[json.dumps(shared, sort_keys=True)] = shared
-    return list(found.values())
+        content = row.environment.content()
+        shared = {name: value for name, value in content.items() if name not in OF_CHECKPOINT}
+        environments[json.dumps(shared, sort_keys=True)] = shared
+    return list(environments.values())
 
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={part}" for name, part in value.items())
+        return ", ".join(f"{name}={entry}" for name, entry in value.items())
     return str(value)

@@ -1,4 +1,4 @@
-"""report.md: the answer first, tables that a terminal shows well, plots beside it as SVG."""
+"""Writes report.md: the answer first, then padded tables and SVG plots."""
 
 import re
 import shlex
@@ -45,10 +45,10 @@ def write_markdown(report: Report, out: Path) -> None:
     (out / "report.md").write_text(text, encoding="utf-8")
 
 
-def escape(words: str) -> str:
-    """Words of the data, which no renderer may take for anything else. An underscore inside a word
-    is left alone by every renderer, and names are full of them."""
-    return re.sub(r"(?<=\w)\\_(?=\w)", "_", " ".join(words.split()).translate(SPECIAL))
+def escape(text: str) -> str:
+    """Escapes text of the data, so that no renderer takes it for markup. An underscore inside a
+    word needs no escape, and names have many of them."""
+    return re.sub(r"(?<=\w)\\_(?=\w)", "_", " ".join(text.split()).translate(SPECIAL))
 
 
 def _lines(report: Report, plots: dict[str, str]) -> list[str]:
@@ -71,33 +71,38 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     return lines
 
 
-def _answer(answer: Answer, many: bool) -> list[str]:
-    whole = answer.whole
-    lines = [f"## {escape(answer.group.title)}", ""] if many else []
-    if not many:
+def _answer(answer: Answer, has_several_groups: bool) -> list[str]:
+    choice = answer.overall
+    lines = [f"## {escape(answer.group.title)}", ""] if has_several_groups else []
+    if not has_several_groups:
         lines += [f"{escape(answer.group.title)}.", ""]
-    lines += [f"**{escape(whole.headline)}**: {escape(whole.why)}.", ""]
-    if whole.tied:
-        lines += [f"No significant difference from: {escape(', '.join(whole.tied))}.", ""]
-    if whole.second:
-        lines += [f"Second: {escape(whole.second)}.", ""]
-    lines += [f"- Would change the answer: {escape(words)}." for words in whole.changes]
-    for refusal in whole.refused:
+    lines += [f"**{escape(choice.headline)}**: {escape(choice.why)}.", ""]
+    if choice.tied:
+        lines += [f"No significant difference from: {escape(', '.join(choice.tied))}.", ""]
+    if choice.second:
+        lines += [f"Second: {escape(choice.second)}.", ""]
+    lines += [f"- Would change the answer: {escape(change)}." for change in choice.changes]
+    for refusal in choice.refused:
         lines.append(
             f"- Left out: {escape(refusal.candidate)}, {escape('; '.join(refusal.reasons))}."
         )
     titles, choices = choice_table(answer.workloads)
-    table = _table(titles, [[escape(word) for word in line] for line in choices])
+    table = _table(titles, [[escape(cell) for cell in line] for line in choices])
     return [*lines, "", *table, ""]
 
 
 def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
-    many = len(report.groups) > 1
+    has_several_groups = len(report.groups) > 1
     cells: dict[str, list[CellRecord]] = defaultdict(list)
     for record in report.sets.cells:
         if record.belongs_to(group):
             cells[record.scenario].append(record)
-    lines = [f"## Scenarios{': ' + escape(group.title) if many else ''}", "", PLUS_MINUS, ""]
+    lines = [
+        f"## Scenarios{': ' + escape(group.title) if has_several_groups else ''}",
+        "",
+        PLUS_MINUS,
+        "",
+    ]
     for workload in group.workloads:
         records = cells[workload.name]
         order = {entry.candidate: place for place, entry in enumerate(workload.entries)}
@@ -109,14 +114,17 @@ def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
             f"{escape(workload_text(workload.settings))}.",
             "",
         ]
-        lines += [*_of(FIRST, records), ""]
-        lines += [*_of((CHECKPOINT, *(GOODPUT if served else ()), *SECOND), records), ""]
+        lines += [*_used_columns_table(FIRST, records), ""]
+        lines += [
+            *_used_columns_table((CHECKPOINT, *(GOODPUT if served else ()), *SECOND), records),
+            "",
+        ]
     return lines
 
 
 def _accuracy(report: Report) -> list[str]:
     records = accuracy_records(report.rows)
-    return ["## Accuracy", "", *_lines_of(ACCURACY, records), ""] if records else []
+    return ["## Accuracy", "", *_records_table(ACCURACY, records), ""] if records else []
 
 
 def _further(report: Report, plots: dict[str, str]) -> list[str]:
@@ -124,31 +132,36 @@ def _further(report: Report, plots: dict[str, str]) -> list[str]:
     contexts = report.sets.contexts
     if contexts:
         lines += ["## Over the context length", ""]
-        for place in dict.fromkeys((r.group, r.family) for r in contexts):
-            part = [r for r in contexts if (r.group, r.family) == place]
-            lines += [f"### {escape(', '.join(place))}", "", *_of(CONTEXT, part), ""]
+        for group_and_family in dict.fromkeys((r.group, r.family) for r in contexts):
+            records = [r for r in contexts if (r.group, r.family) == group_and_family]
+            lines += [
+                f"### {escape(', '.join(group_and_family))}",
+                "",
+                *_used_columns_table(CONTEXT, records),
+                "",
+            ]
         lines += _charts(report, plots, ("contexts",), level=3)
     lines += _charts(report, plots, ("engines",))
     if engines := report.sets.engines:
-        lines += [*_of(ENGINE, engines), ""]
+        lines += [*_used_columns_table(ENGINE, engines), ""]
     lines += _charts(report, plots, ("profiles",))
     if report.sets.operators:
-        lines += ["### Operators", "", *_of(OPERATOR, report.sets.operators), ""]
+        lines += ["### Operators", "", *_used_columns_table(OPERATOR, report.sets.operators), ""]
     return lines + _charts(report, plots, ("sensitivity",))
 
 
 def _published(report: Report, plots: dict[str, str]) -> list[str]:
-    known = sources()
+    known_sources = sources()
     lines = []
     if "published" in plots:
-        source = known["recipe_sweep"]
+        source = known_sources["recipe_sweep"]
         lines += _charts(report, plots, ("published",))
         lines += [f"{source.title}; hardware: {source.hardware}, model: {source.model}.", ""]
-        lines += [*_of(SWEEP_PAIR, sweep_pairs(report.sets.sweep)), ""]
+        lines += [*_used_columns_table(SWEEP_PAIR, sweep_pairs(report.sets.sweep)), ""]
     for table in published_tables(report.sets):
-        source = known[table.source]
+        source = known_sources[table.source]
         lines += [f"### {table.title}", "", f"{source.title}; {source.hardware}.", ""]
-        lines += [*_of(table.columns, table.records), ""]
+        lines += [*_used_columns_table(table.columns, table.records), ""]
     return lines
 
 
@@ -164,31 +177,37 @@ def _environment(report: Report) -> list[str]:
 
 
 def _command(config: ReportConfig) -> str:
-    words = [f"results=[{','.join(config.results)}]", f"out={config.out}", *changed_options(config)]
-    return shlex.join(["python", "-m", "evaluate.report", *words])
+    options = [
+        f"results=[{','.join(config.results)}]",
+        f"out={config.out}",
+        *changed_options(config),
+    ]
+    return shlex.join(["python", "-m", "evaluate.report", *options])
 
 
-def _bullets(title: str, words: list[str]) -> list[str]:
-    if not words:
+def _bullets(title: str, sentences: list[str]) -> list[str]:
+    if not sentences:
         return []
-    return [f"## {title}", "", *(f"- {escape(line)}" for line in words), ""]
+    return [f"## {title}", "", *(f"- {escape(sentence)}" for sentence in sentences), ""]
 
 
-def _of(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:
-    return _lines_of(used_columns(columns, records), records)
+def _used_columns_table(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:
+    return _records_table(used_columns(columns, records), records)
 
 
-def _lines_of(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:
+def _records_table(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:
     rows = [[escape(column.shown(record)) for column in columns] for record in records]
     return _table([column.title for column in columns], rows)
 
 
 def _table(titles: list[str], rows: list[list[str]]) -> list[str]:
-    """Padded, so that it reads as a table before anything renders it."""
+    """A padded table, which is also readable as plain text."""
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = [titles, ["-" * width for width in widths], *rows]
     return [
-        "| " + " | ".join(word.ljust(w) for word, w in zip(line, widths, strict=True)) + " |"
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
         for line in lines
     ]
 

@@ -1,4 +1,4 @@
-"""What a report says in sentences: what to know first, what stands out, what is in no average."""
+"""The sentences of a report: notes, findings, and the runs that are left out."""
 
 from conf.models import ORIGINAL
 from conf.terminal import listed
@@ -6,7 +6,7 @@ from evaluate.accuracy.judging import engine_findings
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
-from evaluate.results.restart_noise import are_apart, bandwidth_of
+from evaluate.results.restart_noise import bandwidth_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
 
@@ -15,29 +15,29 @@ MOST_FINDINGS = 12
 NEARLY_FULL_CLOCK = 0.95
 
 
-def notes(found: list[ComparisonGroup], results: list[str]) -> list[str]:
-    """What a reader must know before trusting a figure."""
-    said = []
-    if len(found) > 1:
-        said.append(
-            f"{len(found)} setups (model, device, engine, versions) are in these results; nothing "
+def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
+    """Notes that a reader must know before trusting a figure."""
+    sentences = []
+    if len(groups) > 1:
+        sentences.append(
+            f"{len(groups)} setups (model, device, engine, versions) are in these results; nothing "
             "is ranked or averaged across them"
         )
-    for group in found:
-        said += _weights_notes(group)
-        without = [
-            workload.name for workload in group.workloads if _has_nothing_beside_it(workload)
-        ]
-        if without:
-            names = ", ".join(without)
-            said.append(f"{group.title}: no original to compare with, or one run only: {names}")
-        said += [f"{group.title}: {group.noise}", *_machine_notes(group)]
-        said += _second_start_notes(group, results)
-    return said
+    for group in groups:
+        sentences += _weights_notes(group)
+        uncompared = [workload.name for workload in group.workloads if _is_not_compared(workload)]
+        if uncompared:
+            names = ", ".join(uncompared)
+            sentences.append(
+                f"{group.title}: no original to compare with, or one run only: {names}"
+            )
+        sentences += [f"{group.title}: {group.noise}", *_machine_notes(group)]
+        sentences += _second_start_notes(group, results)
+    return sentences
 
 
 def _second_start_notes(group: ComparisonGroup, results: list[str]) -> list[str]:
-    """Ties with the original that another start would very likely decide, and how to get it."""
+    """Ties with the original that another start would very likely decide, with the command."""
     undecided: dict[str, list[str]] = {}
     for workload in group.workloads:
         for entry in workload.entries:
@@ -47,13 +47,13 @@ def _second_start_notes(group: ComparisonGroup, results: list[str]) -> list[str]
         return []
     scenarios = ",".join(undecided)
     checkpoints = list(dict.fromkeys(name for names in undecided.values() for name in names))
-    what = f"model={group.model} engine={group.engine} 'scenario=[{scenarios}]'"
+    options = f"model={group.model} engine={group.engine} 'scenario=[{scenarios}]'"
     if group.rows[0].environment.has_random_weights:
-        what += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
+        options += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
     ties = [f"{name} in {workload}" for workload, names in undecided.items() for name in names]
     return [
         f"{group.title}: a second start would very likely decide {listed(ties)}: "
-        f"python -m evaluate {what} starts=2 results={results[-1]}"
+        f"python -m evaluate {options} starts=2 results={results[-1]}"
     ]
 
 
@@ -63,9 +63,9 @@ def _weights_notes(group: ComparisonGroup) -> list[str]:
         return []
     if group.engine != "transformers" and any(row.environment.made_up is None for row in made_up):
         return [
-            f"{group.title}: random weights that vLLM made up, mostly zeros where they are "
-            "quantized. They take less power, which flatters long prompts and large batches; "
-            "evaluate makes up others by now"
+            f"{group.title}: vLLM's own dummy weights, mostly zeros where they are quantized. They "
+            "take less power, which overstates the speed of long prompts and large batches; newer "
+            "versions of evaluate use other random weights"
         ]
     return [
         f"{group.title}: random weights, spread as trained ones are, and as fast; accuracy comes "
@@ -73,52 +73,54 @@ def _weights_notes(group: ComparisonGroup) -> list[str]:
     ]
 
 
-def _has_nothing_beside_it(workload: Workload) -> bool:
-    """Whether candidates were measured that nothing can be said of."""
+def _is_not_compared(workload: Workload) -> bool:
+    """Whether the workload has candidates, but none with a speed-up."""
     candidates = [entry for entry in workload.entries if entry.checkpoint != ORIGINAL]
     return bool(candidates) and all(entry.ratio is None for entry in candidates)
 
 
 def _machine_notes(group: ComparisonGroup) -> list[str]:
-    """Who ran on another machine than the original that it is compared with."""
-    apart: dict[str, None] = {}
+    """The candidates that ran on another machine than the original that they are compared with."""
+    on_other_machine: dict[str, None] = {}
     for workload in group.workloads:
         for entry in workload.entries:
-            beside = workload.of(entry.baseline)
-            if beside is not None and are_apart(entry.cell, beside.cell):
-                apart[entry.candidate] = None
-    if not apart:
+            baseline = workload.of(entry.baseline)
+            if baseline is not None and ran_on_two_machines(entry.cell, baseline.cell):
+                on_other_machine[entry.candidate] = None
+    if not on_other_machine:
         return []
     rates = sorted({round(rate) for row in group.rows if (rate := bandwidth_of(row))})
-    read = f" (they read {listed([f'{rate:,}' for rate in rates])} GB/s)" if rates else ""
-    unknown = ""
+    rates_text = f" (they read {listed([f'{rate:,}' for rate in rates])} GB/s)" if rates else ""
+    bounds_text = ""
     if not group.noise.machines.members:
-        unknown = f"; intervals allow for {STATED_MACHINE:.1%} between machines"
+        bounds_text = f"; intervals allow for {STATED_MACHINE:.1%} between machines"
     return [
-        f"{group.title}: on another machine than the original{read}, in some loads or all: "
-        f"{', '.join(apart)}{unknown}"
+        f"{group.title}: on another machine than the original{rates_text}, in some loads or all: "
+        f"{', '.join(on_other_machine)}{bounds_text}"
     ]
 
 
-def findings(found: list[ComparisonGroup], rows: list[Row]) -> list[str]:
-    """What stands out."""
-    said = {group.title: _said_of(group) for group in found}
-    told = [title for title, sentences in said.items() if sentences]
-    words = engine_findings(rows)
-    for title in told:
-        words += [f"{title}: {one}" if len(told) > 1 else one for one in said[title]]
-    return _first(words, MOST_FINDINGS, " of the kind")
+def findings(groups: list[ComparisonGroup], rows: list[Row]) -> list[str]:
+    """The findings of all groups, and engines that disagree."""
+    by_group = {group.title: _group_findings(group) for group in groups}
+    titles = [title for title, sentences in by_group.items() if sentences]
+    lines = engine_findings(rows)
+    for title in titles:
+        lines += [
+            f"{title}: {sentence}" if len(titles) > 1 else sentence for sentence in by_group[title]
+        ]
+    return _first_of(lines, MOST_FINDINGS, " of the kind")
 
 
-def _said_of(group: ComparisonGroup) -> list[str]:
+def _group_findings(group: ComparisonGroup) -> list[str]:
     crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(group, axis)]
-    said = [*kernel_findings(group), *crossings, _slowest_clock(group)]
-    return [sentence for sentence in said if sentence]
+    sentences = [*kernel_findings(group), *crossings, _slowest_clock(group)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _slowest_clock(group: ComparisonGroup) -> str:
-    """Where power was short: what is missing there from the hardware's limit is no kernel's. Rows
-    of before runs recorded why the clock was lowered say no reason."""
+    """The entry whose clock was lowered most. There the power limit, not the kernel, explains a
+    low share of the hardware's limit. Older rows do not record why the clock was lowered."""
     clocks = [
         (entry.clock_share, entry.candidate, workload.name, entry.median("power_capped_share"))
         for workload in group.workloads
@@ -129,8 +131,8 @@ def _slowest_clock(group: ComparisonGroup) -> str:
     if not lowered:
         return ""
     share, candidate, workload, capped = min(lowered, key=lambda clock: clock[0])
-    words = "the clock is lowered" if capped is None else "the power limit lowers the clock"
-    return f"{words}, most under {candidate} in {workload}: to {share:.0%}"
+    cause = "the clock is lowered" if capped is None else "the power limit lowers the clock"
+    return f"{cause}, most under {candidate} in {workload}: to {share:.0%}"
 
 
 def _outliers(entry: Entry) -> list[str]:
@@ -145,24 +147,24 @@ def _outliers(entry: Entry) -> list[str]:
     ]
 
 
-def left_out(rows: list[Row], found: list[ComparisonGroup]) -> list[str]:
-    """Invalid runs, outliers, failures and what was skipped; nothing vanishes without a word."""
-    said = []
+def left_out(rows: list[Row], groups: list[ComparisonGroup]) -> list[str]:
+    """Sentences on all invalid, failed and skipped runs and on outliers."""
+    sentences = []
     for row in rows:
-        where = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
+        name = f"{row.model}, {row.checkpoint}" + (f", {row.measure}" if row.measure else "")
         if isinstance(row, SpeedRow | AccuracyRow) and row.invalid:
-            said.append(f"{where}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
+            sentences.append(f"{name}, run {row.repeat + 1}: invalid, {'; '.join(row.invalid)}")
         elif isinstance(row, FailedRow | SkippedRow):
-            said.append(f"{where}: {row.kind}, {row.reason}")
-    for group in found:
+            sentences.append(f"{name}: {row.kind}, {row.reason}")
+    for group in groups:
         for workload in group.workloads:
             for entry in workload.entries:
-                said += [f"{group.model}, {words}" for words in _outliers(entry)]
-    return _first(said, MOST_LISTED)
+                sentences += [f"{group.model}, {sentence}" for sentence in _outliers(entry)]
+    return _first_of(sentences, MOST_LISTED)
 
 
-def _first(said: list[str], most: int, of_what: str = "") -> list[str]:
-    """Each once, and how many more there are."""
-    said = list(dict.fromkeys(said))
-    more = len(said) - most
-    return said[:most] + ([f"and {more} more{of_what}"] if more > 0 else [])
+def _first_of(sentences: list[str], count: int, suffix: str = "") -> list[str]:
+    """The first sentences without duplicates, and how many more there are."""
+    sentences = list(dict.fromkeys(sentences))
+    omitted = len(sentences) - count
+    return sentences[:count] + ([f"and {omitted} more{suffix}"] if omitted > 0 else [])

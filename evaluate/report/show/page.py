@@ -1,4 +1,4 @@
-"""report.html: one page that opens offline, with its data, its charts and its script inside."""
+"""Writes report.html: one page that works offline, with its data, charts and script inside."""
 
 import importlib.metadata
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ from evaluate.report.show.workload_text import workload_text
 
 FILES = Path(__file__).parent / "page_files"
 MOST_LINES = 3000
-FIRST_CHOICES = 8  # scenarios whose choice is shown at first
+FIRST_CHOICES = 8  # scenarios whose choice is shown before the reader expands the list
 SCRIPTS = ("charts.js", "page.js")
 ROW_NAMES = (SCENARIO.key, CHECKPOINT.key, CHECKPOINT.title)
 EXPLAINED = (*FIRST, *GOODPUT, *SECOND)
@@ -63,18 +63,18 @@ class Table:
 
     @property
     def classes(self) -> list[str]:
-        """Of each column: whether it is text, and whether it stays in view when scrolled."""
-        kept = [c.key for c in self.columns if c.key in ROW_NAMES][:2] or [self.columns[0].key]
+        """CSS classes by column: for text, and for columns that stay in view when scrolled."""
+        sticky = [c.key for c in self.columns if c.key in ROW_NAMES][:2] or [self.columns[0].key]
         return [
             ("t" if c.is_text or c.is_phrase else "")
-            + (f" keep-{kept.index(c.key)}" if c.key in kept else "")
+            + (f" keep-{sticky.index(c.key)}" if c.key in sticky else "")
             for c in self.columns
         ]
 
 
 @dataclass
 class Line:
-    """A line of a table, and what the page filters it by."""
+    """A line of a table, and the fields that the page filters by."""
 
     setups: list[int] | None
     scenario: str | None
@@ -84,7 +84,7 @@ class Line:
 
 @dataclass
 class TableCell:
-    """What it shows, and the number that sorts it."""
+    """The text of a cell, and the number that sorts it."""
 
     shown: str
     sort: float | None
@@ -92,10 +92,10 @@ class TableCell:
 
 @dataclass
 class AnswerText:
-    """The answer for one comparison group, in words."""
+    """The answer for one comparison group, as text."""
 
     title: str
-    whole: Choice
+    overall: Choice
     speed: str
     quality: str
     weights: str
@@ -105,14 +105,15 @@ class AnswerText:
 
 
 def write_page(report: Report, out: Path) -> None:
-    """The plots are in the folder already: the page shows them where no script runs."""
+    """Writes the page. The plots must be in the folder already; the page shows them if scripts do
+    not run."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FILES),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["breakable"] = breakable
     page = environment.get_template("page.html").render(
         title=", ".join(group.title for group in report.groups),
@@ -139,19 +140,19 @@ def write_page(report: Report, out: Path) -> None:
     (out / "report.html").write_text(page, encoding="utf-8")
 
 
-def breakable(words: str) -> Markup:
-    """Names are full of underscores: after one, a line may end."""
-    return Markup("_<wbr>").join(Markup.escape(part) for part in words.split("_"))
+def breakable(name: str) -> Markup:
+    """Lets a line break after each underscore of a name."""
+    return Markup("_<wbr>").join(Markup.escape(piece) for piece in name.split("_"))
 
 
 @dataclass
 class Drawing:
-    """A chart of the page, and the plot that stands for it where no script runs."""
+    """A chart of the page, and the plot that replaces it if scripts do not run."""
 
     chart: Chart
     plot: str
     setup: str
-    """The setup that the plot shows, where there are several."""
+    """The setup that the plot shows; empty if there is only one."""
 
 
 def _drawing(chart: Chart, report: Report, out: Path) -> Drawing:
@@ -161,7 +162,7 @@ def _drawing(chart: Chart, report: Report, out: Path) -> Drawing:
 
 
 def _glossary(report: Report) -> list[tuple[int, str, str]]:
-    """Every scenario of every setup, by its place, with what it asks for."""
+    """The text of every scenario of every setup, with the setup's index."""
     return [
         (place, workload.name, workload_text(workload.settings))
         for place, group in enumerate(report.groups)
@@ -175,7 +176,7 @@ def _place(title: str, report: Report) -> int | None:
 
 
 def library() -> str:
-    """The charting library as one script; packing it takes seconds, so that it is kept."""
+    """The charting library as one script. Bundling takes seconds, so the result is cached."""
     path = cache_root() / "page" / f"vega-{importlib.metadata.version('vl-convert-python')}.js"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,31 +189,31 @@ def library() -> str:
 
 
 def _answer_text(answer: Answer, report: Report) -> AnswerText:
-    whole, group = answer.whole, answer.group
+    choice, group = answer.overall, answer.group
     weights = [
         record.weights_gib
         for record in report.sets.capacity
-        if record.candidate == whole.candidate and record.belongs_to(group)
+        if record.candidate == choice.candidate and record.belongs_to(group)
     ]
-    quality = whole.quality.recovery if whole.quality else None
+    quality = choice.quality.recovery if choice.quality else None
     titles, choices = choice_table(answer.workloads)
     return AnswerText(
         title=group.title,
-        whole=whole,
-        speed=f"{whole.ratio.ratio:.2f}" if whole.ratio else NONE,
+        overall=choice,
+        speed=f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
         quality=f"{quality:.1%}" if quality is not None else "not measured",
         weights=f"{weights[0]:.1f} GiB" if weights else NONE,
-        workloads={each.name: workload_text(each.settings) for each in group.workloads},
+        workloads={workload.name: workload_text(workload.settings) for workload in group.workloads},
         choice_titles=titles,
         choices=choices,
     )
 
 
 def _setups(report: Report) -> dict[str, list[str]]:
-    parts = {"model": "model", "gpu": "device", "engine": "engine_title"}
+    fields = {"model": "model", "gpu": "device", "engine": "engine_title"}
     return {
         name: list(dict.fromkeys(str(getattr(group, field)) for group in report.groups))
-        for name, field in parts.items()
+        for name, field in fields.items()
     }
 
 
@@ -222,23 +223,23 @@ def _tables(report: Report) -> list[Table]:
     columns: list[Column[CellRecord]] = [SCENARIO, *FIRST]
     columns += [*(GOODPUT if served else ()), *SECOND]
     sets = report.sets
-    found = [_table(CELLS, "Every measurement", columns, cells, report)]
+    tables = [_table(CELLS, "Every measurement", columns, cells, report)]
     accuracy = accuracy_records(report.rows)
-    found.append(_whole_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
-    found.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))
-    found.append(_table(ENGINES, "Engines side by side", ENGINE, sets.engines, report))
-    found.append(_table(OPERATORS, "Operators", OPERATOR, sets.operators, report))
+    tables.append(_full_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
+    tables.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))
+    tables.append(_table(ENGINES, "Engines side by side", ENGINE, sets.engines, report))
+    tables.append(_table(OPERATORS, "Operators", OPERATOR, sets.operators, report))
     pairs = sweep_pairs(sets.sweep)
-    found.append(_table("pairs", "Speed-ups here and published", SWEEP_PAIR, pairs, report))
-    known = sources()
+    tables.append(_table("pairs", "Speed-ups here and published", SWEEP_PAIR, pairs, report))
+    known_sources = sources()
     for published in published_tables(sets):
-        source = known[published.source]
+        source = known_sources[published.source]
         table = _table(
             published.source, published.title, published.columns, published.records, report
         )
         table.note = f"{source.title}; {source.hardware}."
-        found.append(table)
-    return [table for table in found if table.lines]
+        tables.append(table)
+    return [table for table in tables if table.lines]
 
 
 def _table(
@@ -248,12 +249,12 @@ def _table(
     records: Sequence[Record],
     report: Report,
 ) -> Table:
-    """Without columns that say nothing."""
+    """A table without empty columns."""
     used = used_columns(columns, records[:MOST_LINES])
-    return _whole_table(name, title, used, records, report)
+    return _full_table(name, title, used, records, report)
 
 
-def _whole_table(
+def _full_table(
     name: str,
     title: str,
     columns: Sequence[Column[Any]],
@@ -261,8 +262,8 @@ def _whole_table(
     report: Report,
 ) -> Table:
     lines = [_line(columns, record, report) for record in records[:MOST_LINES]]
-    more = len(records) > MOST_LINES
-    note = f"The first {MOST_LINES:,} of {len(records):,}; report.md has all." if more else ""
+    is_cut = len(records) > MOST_LINES
+    note = f"The first {MOST_LINES:,} of {len(records):,}; report.md has all." if is_cut else ""
     return Table(name, title, columns, lines, note=note)
 
 

@@ -1,4 +1,4 @@
-"""What the page's script reads: records, charts, and which setup each of them belongs to."""
+"""The data of the page's script: records and charts, with the setups that they belong to."""
 
 import json
 from typing import Any
@@ -9,9 +9,9 @@ from evaluate.report.show.charts.drawing import CELLS
 from evaluate.report.show.records import Record
 from evaluate.report.show.workload_text import workload_text
 
-SHOWN_LINES = 250  # of a table, at first; the rest on request
+SHOWN_LINES = 250  # of a table, before the reader asks for the rest
 DIGITS = 5
-# What the charts draw of a cell; its table has the rest.
+# The fields of a cell that charts use; the table has the rest.
 DRAWN = (
     *("scenario", "candidate", "speedup", "speedup_low", "speedup_high", "differs"),
     *("latency_s", "output_tok_s", "latencies", "recovery", "verdict"),
@@ -19,13 +19,13 @@ DRAWN = (
 
 
 def setups_of(record: Record, groups: list[ComparisonGroup]) -> list[int] | None:
-    """The places of the setups that a record is shown for; none: for all of them."""
+    """The indices of the setups that a record is shown for; None for all of them."""
     places = [place for place, group in enumerate(groups) if record.belongs_to(group)]
     return places if places and len(places) < len(groups) else None
 
 
 def page_data(report: Report) -> str:
-    """As JSON that cannot end its own element."""
+    """The data as JSON that cannot close its script element."""
     content = {
         "shownLines": SHOWN_LINES,
         "setups": [_setup(group) for group in report.groups],
@@ -63,5 +63,5 @@ def _content(record: Record, name: str, groups: list[ComparisonGroup]) -> dict[s
 
 
 def short(value: Any) -> Any:
-    """Fewer digits: a page of thousands of records stays small."""
+    """Rounds floats to fewer digits, to keep a page with thousands of records small."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

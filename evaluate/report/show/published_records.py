@@ -1,4 +1,4 @@
-"""Our figures beside published ones, and engines beside each other."""
+"""Records that compare our figures with published ones, and engines with each other."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from evaluate.report.published.figures import (
 )
 from evaluate.report.show.records import GroupRecord, Median, Record, Speedup, milli
 
-OURS, PUBLISHED = "here", "published"
+HERE, PUBLISHED = "here", "published"
 
 
 @dataclass(kw_only=True)
@@ -25,16 +25,16 @@ class SweepRecord(GroupRecord):
 
 
 def sweep_records(group: ComparisonGroup) -> list[SweepRecord]:
-    """Speed-up beside speed-up, where recipe and scenario are the same: GPUs differ, and what a
-    recipe gains over its own original can still be compared."""
+    """Our speed-ups and the published ones, for equal recipes and scenarios. GPUs differ, but
+    speed-ups over the original of the same GPU can still be compared."""
     published = sweep_speedups()
-    found = []
+    records = []
     for workload in group.workloads:
         for entry in workload.entries:
-            theirs = published.get((entry.candidate, workload.name))
-            if theirs is None or entry.ratio is None:
+            published_ratio = published.get((entry.candidate, workload.name))
+            if published_ratio is None or entry.ratio is None:
                 continue
-            found += [
+            records += [
                 SweepRecord(
                     group=group.title,
                     scenario=workload.name,
@@ -42,9 +42,9 @@ def sweep_records(group: ComparisonGroup) -> list[SweepRecord]:
                     source=source,
                     speedup=Speedup(ratio.ratio, ratio.low, ratio.high, ratio.differs),
                 )
-                for source, ratio in ((OURS, entry.ratio), (PUBLISHED, theirs))
+                for source, ratio in ((HERE, entry.ratio), (PUBLISHED, published_ratio))
             ]
-    return found
+    return records
 
 
 @dataclass(kw_only=True)
@@ -61,13 +61,13 @@ def sweep_pairs(records: list[SweepRecord]) -> list[SweepPair]:
     """Records come in pairs: ours, then the published one."""
     return [
         SweepPair(
-            group=ours.group,
-            scenario=ours.scenario,
-            candidate=ours.candidate,
-            here=_ratio(ours.speedup),
-            published=_ratio(theirs.speedup),
+            group=here.group,
+            scenario=here.scenario,
+            candidate=here.candidate,
+            here=_ratio(here.speedup),
+            published=_ratio(published.speedup),
         )
-        for ours, theirs in zip(records[::2], records[1::2], strict=True)
+        for here, published in zip(records[::2], records[1::2], strict=True)
     ]
 
 
@@ -108,8 +108,8 @@ def engine_records(groups: list[ComparisonGroup]) -> list[EngineRecord]:
                 if not entry.cell.valid:
                     continue
                 lengths = entry.cell.settings_name
-                place = (group.model, group.device, workload.measure, lengths, entry.checkpoint)
-                records.setdefault(place, []).append(
+                key = (group.model, group.device, workload.measure, lengths, entry.checkpoint)
+                records.setdefault(key, []).append(
                     EngineRecord(
                         model=group.model,
                         gpu=group.device,
@@ -123,8 +123,12 @@ def engine_records(groups: list[ComparisonGroup]) -> list[EngineRecord]:
                         requests_s=entry.median("requests_per_s"),
                     )
                 )
-    several = [part for part in records.values() if len({r.engine for r in part}) > 1]
-    return [record for part in several for record in part]
+    engine_groups = [
+        engine_group
+        for engine_group in records.values()
+        if len({r.engine for r in engine_group}) > 1
+    ]
+    return [record for engine_group in engine_groups for record in engine_group]
 
 
 @dataclass(kw_only=True)
@@ -179,28 +183,28 @@ class PublishedContext(Record):
     tok_s: float
     memory_gb: float | None
     speedup: float | None
-    """Over the bf16 of the same engine and length."""
+    """Speed-up over bf16 in the same engine and at the same length."""
 
 
 def published_contexts(parameters: str = "7B") -> list[PublishedContext]:
-    """Published rates over context length, each beside its own bf16."""
+    """Published rates over context length, each with its speed-up over bf16."""
     figures = [figure for figure in context_figures() if figure.parameters == parameters]
-    plain = {
+    bf16_rates = {
         (figure.engine, figure.input_tokens, figure.note): figure.tokens_per_s
         for figure in figures
         if figure.quantization == "bf16"
     }
-    found = []
+    records = []
     for figure in figures:
-        base = plain.get((figure.engine, figure.input_tokens, figure.note))
-        found.append(
+        bf16_rate = bf16_rates.get((figure.engine, figure.input_tokens, figure.note))
+        records.append(
             PublishedContext(
                 input_tokens=figure.input_tokens,
                 engine=figure.engine,
                 quantization=figure.quantization,
                 tok_s=figure.tokens_per_s,
                 memory_gb=figure.memory_gb,
-                speedup=figure.tokens_per_s / base if base else None,
+                speedup=figure.tokens_per_s / bf16_rate if bf16_rate else None,
             )
         )
-    return found
+    return records

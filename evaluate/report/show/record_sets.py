@@ -1,4 +1,4 @@
-"""The records of a report, by what they are records of."""
+"""All records of a report, by kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from evaluate.results.rows import Row
 
 @dataclass
 class RecordSets:
-    """Charts name the set that they draw; the page carries all of them."""
+    """All sets of records. A chart names the set that it draws; the page contains all sets."""
 
     cells: list[CellRecord]
     batches: list[CurveRecord]

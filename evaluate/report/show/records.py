@@ -1,4 +1,4 @@
-"""What tables and charts show of a comparison group: one record for each thing."""
+"""The records that tables and charts show of a comparison group."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ SHOWN_RUNS = 12
 
 @dataclass(frozen=True)
 class Speedup:
-    """Over the original, with its interval; unknown where nothing was compared."""
+    """Speed-up over the original with its interval; all None without a comparison."""
 
     ratio: float | None = None
     low: float | None = None
@@ -35,7 +35,7 @@ class Speedup:
 
 @dataclass(frozen=True)
 class Median:
-    """Of the runs that count, with the interval of their mean where there are several."""
+    """The median of the valid runs, with the interval of their mean if there are several."""
 
     median: float
     low: float | None = None
@@ -44,10 +44,10 @@ class Median:
 
 @dataclass(kw_only=True)
 class Record:
-    """One thing that is shown. Its fields are the keys that charts and the page's script read."""
+    """Base of all records. The fields are the keys that charts and the page's script read."""
 
     def content(self) -> dict[str, Any]:
-        """As charts and the page take it."""
+        """The record as a flat dict, for charts and the page."""
         content: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Speedup):
@@ -59,25 +59,25 @@ class Record:
         return content
 
     def belongs_to(self, group: ComparisonGroup) -> bool:
-        """Whether it is shown for the group."""
+        """Whether the record is shown for the group."""
         return True
 
     @property
     def plotted_with(self) -> str:
-        """The same for records that may stand in one plot."""
+        """Equal for records that may be in one plot."""
         return ""
 
 
 @dataclass(kw_only=True)
 class GroupRecord(Record):
-    """What is shown of one comparison group."""
+    """A record of one comparison group."""
 
     group: str
     """Its title."""
 
     def content(self) -> dict[str, Any]:
         content = super().content()
-        del content["group"]  # the page knows groups by their places
+        del content["group"]  # the page refers to groups by index
         return content
 
     def belongs_to(self, group: ComparisonGroup) -> bool:
@@ -131,7 +131,7 @@ def cell_records(group: ComparisonGroup, qualities: Qualities) -> list[CellRecor
 
 def _cell_record(group: ComparisonGroup, entry: Entry, quality: Quality | None) -> CellRecord:
     cell = entry.cell
-    # How long an open loop lasts is set by its arrivals: there a request's time is shown.
+    # The arrivals set the duration of an open loop, so there the latency of a request is shown.
     latency = cell.summary(cell.ranked_by)
     return CellRecord(
         group=group.title,
@@ -187,8 +187,8 @@ def milli(seconds: float | None) -> float | None:
 
 
 def _runs(values: list[float]) -> str:
-    shown = ", ".join(f"{value:.4g}" for value in values[:SHOWN_RUNS])
-    return shown + (" …" if len(values) > SHOWN_RUNS else "")
+    text = ", ".join(f"{value:.4g}" for value in values[:SHOWN_RUNS])
+    return text + (" …" if len(values) > SHOWN_RUNS else "")
 
 
 @dataclass(kw_only=True)
@@ -196,7 +196,7 @@ class CurveRecord(GroupRecord):
     """One point of a candidate's curve over batch sizes or context lengths."""
 
     family: str
-    """The lengths that stay."""
+    """The fixed lengths, as text."""
     candidate: str
     scenario: str
     size: int
@@ -257,7 +257,7 @@ def kernel_records(group: ComparisonGroup) -> list[KernelRecord]:
 
 @dataclass(kw_only=True)
 class CapacityRecord(GroupRecord):
-    """Weights and KV cache of a candidate, which no workload changes."""
+    """Weights and KV cache of a candidate, which are the same for all workloads."""
 
     candidate: str
     weights_gib: float
@@ -266,20 +266,20 @@ class CapacityRecord(GroupRecord):
 
 
 def capacity_records(group: ComparisonGroup) -> list[CapacityRecord]:
-    found: dict[str, CapacityRecord] = {}
+    records: dict[str, CapacityRecord] = {}
     for workload in group.workloads:
         for entry in workload.entries:
             memory = entry.row.memory
-            if memory.weights_gib is None or entry.candidate in found:
+            if memory.weights_gib is None or entry.candidate in records:
                 continue
-            found[entry.candidate] = CapacityRecord(
+            records[entry.candidate] = CapacityRecord(
                 group=group.title,
                 candidate=entry.candidate,
                 weights_gib=memory.weights_gib,
                 kv_tokens=memory.kv_cache_tokens,
                 start_s=entry.row.startup.start_s,
             )
-    return list(found.values())
+    return list(records.values())
 
 
 @dataclass(kw_only=True)

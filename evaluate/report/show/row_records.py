@@ -1,4 +1,4 @@
-"""What tables and charts show of single rows: accuracy, profiles and layers."""
+"""The records that tables and charts show of single rows: accuracy, profiles and layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NAME_LENGTH = 80
 
 @dataclass(kw_only=True)
 class ModelRecord(Record):
-    """What is shown for all comparison groups of a model."""
+    """A record that is shown for all comparison groups of a model."""
 
     model: str
     candidate: str
@@ -27,12 +27,12 @@ class ModelRecord(Record):
 
 @dataclass(kw_only=True)
 class AccuracyRecord(ModelRecord):
-    """One judgement of a checkpoint."""
+    """One accuracy result of a checkpoint."""
 
     measure: str
     engine: str
     score: float | None
-    """Or perplexity."""
+    """The score, or the perplexity."""
     recovery: float | None
     recovery_low: float | None
     recovery_high: float | None
@@ -65,7 +65,7 @@ def _score(values: QuickAccuracy | TaskAccuracy) -> float | None:
 
 @dataclass(kw_only=True)
 class OfProfile(ModelRecord):
-    """What is shown of a profile, for all comparison groups of its model and engine."""
+    """A record of a profile; shown for all comparison groups of its model and engine."""
 
     scenario: str
     engine: str
@@ -86,14 +86,14 @@ class ProfileRecord(OfProfile):
 
 
 def profile_records(rows: Sequence[Row]) -> list[ProfileRecord]:
-    """Prefill and decode steps apart, where the trace tells them."""
-    found = []
+    """The records of all profiles, by phase if the trace marks steps."""
+    records = []
     for row, title in _profile_names(rows):
         for phase in phases(row.values):
             step = f", a {phase.name} step of {phase.window_s / phase.steps * MILLI:.3g} ms"
-            # More than the window where kernels run side by side.
-            whole = max(phase.window_s, sum(phase.kinds_s.values()))
-            found += [
+            # The sum exceeds the window if kernels run in parallel.
+            total_s = max(phase.window_s, sum(phase.kinds_s.values()))
+            records += [
                 ProfileRecord(
                     model=row.model,
                     candidate=row.checkpoint,
@@ -103,25 +103,25 @@ def profile_records(rows: Sequence[Row]) -> list[ProfileRecord]:
                     profile=title + (step if phase.name else ""),
                     kind=kind,
                     ms=seconds / phase.steps * MILLI,
-                    share=seconds / whole,
+                    share=seconds / total_s,
                 )
                 for kind, seconds in phase.kinds_s.items()
             ]
-    return found
+    return records
 
 
 def _profile_names(rows: Sequence[Row]) -> list[tuple[ProfileRow, str]]:
-    """Each profile with its checkpoint and whatever else sets it apart from the others."""
+    """Each profile with a name: its checkpoint, and the facts in which profiles differ."""
     profiles = [row for row in rows if isinstance(row, ProfileRow)]
-    own = differing([_profile_facts(row) for row in profiles])
+    own_facts = differing([_profile_facts(row) for row in profiles])
     return [
         (row, ", ".join([row.checkpoint, *facts.values()]))
-        for row, facts in zip(profiles, own, strict=True)
+        for row, facts in zip(profiles, own_facts, strict=True)
     ]
 
 
 def _profile_facts(row: Row) -> dict[str, str]:
-    """What a profile depends on beside its checkpoint, in words."""
+    """The facts that a profile depends on, except its checkpoint."""
     options = row.environment.facts("engine_options")
     return {
         "model": row.model,

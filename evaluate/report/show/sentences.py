@@ -1,4 +1,4 @@
-"""What the page says in sentences, by the setup that it is said of."""
+"""The page's lists of sentences, by setup."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from evaluate.results.rows import Row
 
 @dataclass
 class SentenceList:
-    """A list of the page: what holds for every setup, and for each one alone."""
+    """A list of the page: general sentences, and those of each setup."""
 
     name: str
     title: str
@@ -21,11 +21,11 @@ class SentenceList:
 
 
 def sentence_lists(report: Report) -> dict[str, SentenceList]:
-    """Made anew for each setup alone, so that the page can show what belongs to the chosen one."""
+    """The lists, made for each setup alone, so that the page can show those of the chosen one."""
     groups = report.groups
     each_notes = [notes([group], report.config.results) for group in groups]
-    said = {words for found in each_notes for words in found}
-    found = (
+    group_notes = {note for setup_notes in each_notes for note in setup_notes}
+    lists = (
         SentenceList(
             "findings",
             "What stands out",
@@ -35,7 +35,7 @@ def sentence_lists(report: Report) -> dict[str, SentenceList]:
         SentenceList(
             "notes",
             "Before you trust it",
-            [words for words in report.notes if words not in said],
+            [note for note in report.notes if note not in group_notes],
             each_notes,
         ),
         SentenceList(
@@ -45,7 +45,7 @@ def sentence_lists(report: Report) -> dict[str, SentenceList]:
             [left_out(group.rows, [group]) for group in groups],
         ),
     )
-    return {one.name: one for one in found if one}
+    return {sentences.name: sentences for sentences in lists if sentences}
 
 
 def _of_no_setup(report: Report) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Tables of records, apart from how they are written: titles, digits, units, and what sorts."""
+"""The columns of all tables: titles, digits, units and sort keys, for any output format."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Column(Generic[Shown]):
     explanation: str = ""
     is_text: bool = False
     is_phrase: bool = False
-    """A number in words: it reads as text and sorts as a number."""
+    """A number with text: it is aligned as text and sorted as a number."""
 
 
 class OfCandidate(Protocol):
@@ -57,7 +57,7 @@ def number(value: float | None) -> str:
 
 
 def with_interval(value: Median | None) -> str:
-    """A median, and how far its interval goes to either side."""
+    """A median, with the half width of its interval."""
     if value is None:
         return NONE
     if value.low is None or value.high is None or not value.median:
@@ -112,8 +112,8 @@ def note(record: CellRecord) -> str:
     if record.outliers:
         remarks.append(f"{record.outliers} outlier left out")
     if record.rank is None:
-        few = {0: "no valid run", 1: "one run"}
-        remarks.append(f"not ranked: {few.get(record.runs, 'too much spread')}")
+        too_few = {0: "no valid run", 1: "one run"}
+        remarks.append(f"not ranked: {too_few.get(record.runs, 'too much spread')}")
     return ", ".join(remarks)
 
 
@@ -294,7 +294,7 @@ ACCURACY: tuple[Column[AccuracyRecord], ...] = (
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Figures of others, shown where we have figures of the same kind."""
+    """Published figures, shown if we have figures of the same kind."""
 
     source: str
     title: str
@@ -303,24 +303,24 @@ class PublishedTable:
 
 
 def published_tables(sets: RecordSets) -> list[PublishedTable]:
-    """Those that have something of ours beside them."""
-    found = []
+    """The published tables for which we have figures of the same kind."""
+    tables = []
     if sets.engines:
         title = "Engines (published)"
-        found.append(
+        tables.append(
             PublishedTable("engine_comparison", title, PUBLISHED_ENGINE, published_engines())
         )
     if sets.profiles:
         title = "Operators (published)"
-        found.append(PublishedTable("operator_profile", title, OPERATOR, published_operators()))
+        tables.append(PublishedTable("operator_profile", title, OPERATOR, published_operators()))
     if sets.contexts:
         title = "Qwen2-7B-Instruct over context length (published)"
-        found.append(
+        tables.append(
             PublishedTable("qwen2_context", title, PUBLISHED_CONTEXT, published_contexts())
         )
-    return found
+    return tables
 
 
 def used_columns(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[Column[Shown]]:
-    """Without those that say nothing of any record."""
+    """The columns that are not empty for all records."""
     return [c for c in columns if any(c.shown(record) not in ("", NONE) for record in records)]

@@ -1,4 +1,4 @@
-"""The table that fills while an evaluation runs, and stands at its end."""
+"""The tables in the terminal, during an evaluation and at its end."""
 
 from rich.markup import escape
 from rich.table import Table
@@ -25,36 +25,37 @@ PLUS_MINUS = "± is half the width of the 95 % confidence interval, as a share o
 
 
 def speed_table(rows: list[Row], max_spread: float) -> Table:
-    """One line a cell: medians, their interval, against the original, and the limit's share."""
+    """One line per cell: medians, interval, speed-up over the original, and share of the limit."""
     titles = [title for title, _ in FIGURES.values()]
     table = Table(
         *("scenario", "checkpoint", "runs", *titles, "±", "times as fast", "of limit", "note"),
         caption=f"{PLUS_MINUS} Here, of the latency.",
         caption_justify="left",
     )
-    found = cells(rows)
-    noise = noise_of([by_workload(found)])
-    before = ""
-    for cell in found:
-        if before and before != cell.measure:
+    all_cells = cells(rows)
+    noise = noise_of([by_workload(all_cells)])
+    previous_measure = ""
+    for cell in all_cells:
+        if previous_measure and previous_measure != cell.measure:
             table.add_section()
         table.add_row(
-            cell.measure if before != cell.measure else "", *_line(cell, found, noise, max_spread)
+            cell.measure if previous_measure != cell.measure else "",
+            *_line(cell, all_cells, noise, max_spread),
         )
-        before = cell.measure
+        previous_measure = cell.measure
     return table
 
 
-def _against_original(cell: Cell, found: list[Cell], noise: Noise) -> Ratio | None:
-    """How many times as fast as the original under the same settings it is."""
-    for other in found:
+def _ratio_to_original(cell: Cell, all_cells: list[Cell], noise: Noise) -> Ratio | None:
+    """The speed-up over the original with the same settings."""
+    for other in all_cells:
         same = other.workload_name == cell.workload_name and other.setting == cell.setting
         if same and other.checkpoint == ORIGINAL and other is not cell:
             return cell_ratio(cell, other, noise, cell.workload_name)
     return None
 
 
-def _line(cell: Cell, found: list[Cell], noise: Noise, max_spread: float) -> list[str]:
+def _line(cell: Cell, all_cells: list[Cell], noise: Noise, max_spread: float) -> list[str]:
     figures = []
     for name, (_, scale) in FIGURES.items():
         summary = cell.summary(name)
@@ -64,21 +65,21 @@ def _line(cell: Cell, found: list[Cell], noise: Noise, max_spread: float) -> lis
     if latency and latency.runs > 1:
         spread = plus_minus(latency.median, latency.low, latency.high)
     ranked = cell.is_ranked(max_spread)
-    ratio = _against_original(cell, found, noise) if ranked else None
+    ratio = _ratio_to_original(cell, all_cells, noise) if ranked else None
     shares = (cell.prefill_share, cell.decode_share)
     reached = " / ".join(f"{share:.0%}" for share in shares if share is not None)
     runs = f"{len(cell.valid)}"
-    return [cell.label, runs, *figures, spread, words(ratio), reached, _note(cell, ranked)]
+    return [cell.label, runs, *figures, spread, ratio_text(ratio), reached, _note(cell, ranked)]
 
 
 def figure(value: float) -> str:
-    """Three digits that mean something, and no more than the whole number has."""
+    """Three significant digits, without rounding the integer part."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
 def plus_minus(value: float, low: float, high: float) -> str:
-    """What stands behind every ± that is shown; PLUS_MINUS says it."""
+    """The number after every ± sign; PLUS_MINUS explains it."""
     return f"{(high - low) / 2 / value:.1%}" if value else ""
 
 
@@ -93,7 +94,7 @@ def _note(cell: Cell, ranked: bool) -> str:
     return ""
 
 
-def words(ratio: Ratio | None) -> str:
+def ratio_text(ratio: Ratio | None) -> str:
     """A ratio, and whether it is significant."""
     if ratio is None:
         return ""
@@ -103,7 +104,7 @@ def words(ratio: Ratio | None) -> str:
 
 
 def accuracy_table(rows: list[Row]) -> Table | None:
-    """What is left of the original, with intervals, and a verdict."""
+    """Recovery and divergence of each checkpoint, with intervals and a verdict."""
     judged = [row for row in rows if isinstance(row, QuickAccuracyRow)]
     if not judged:
         return None
@@ -118,41 +119,43 @@ def accuracy_table(rows: list[Row]) -> Table | None:
 
 
 def _accuracy_line(values: QuickAccuracy) -> list[str]:
-    left = (values.recovery, values.recovery_low, values.recovery_high)
+    recovery = (values.recovery, values.recovery_low, values.recovery_high)
     agreed = (values.agreed_tokens_mean, values.continued_tokens)
     return [
-        _filled("{:.3f}", values.perplexity) or "no number",
-        _filled("{:.2%} ({:.2%} to {:.2%})", *left),
-        _filled("{:.4f}", values.divergence_mean),
-        _filled("{:.3f}", values.divergence_p99),
-        _filled("{:.1%}", values.same_top_share),
-        _filled("{:.0f} of {:.0f}", *agreed),
+        _format_known("{:.3f}", values.perplexity) or "no number",
+        _format_known("{:.2%} ({:.2%} to {:.2%})", *recovery),
+        _format_known("{:.4f}", values.divergence_mean),
+        _format_known("{:.3f}", values.divergence_p99),
+        _format_known("{:.1%}", values.same_top_share),
+        _format_known("{:.0f} of {:.0f}", *agreed),
         values.verdict or "",
     ]
 
 
-def _filled(template: str, *figures: float | None) -> str:
-    """Figures in words; nothing where one of them was not measured."""
+def _format_known(template: str, *figures: float | None) -> str:
+    """Formats the figures; empty if one of them is None."""
     return "" if None in figures else template.format(*figures)
 
 
 def worst_table(rows: list[Row]) -> Table | None:
-    """Where checkpoints are furthest from the original, in context."""
+    """The positions with the largest divergence from the original, in context."""
     judged = [row for row in rows if isinstance(row, QuickAccuracyRow) and row.values.worst]
     if not judged:
         return None
     table = Table("checkpoint", "after", "stands there", "original expects", "it expects", "nats")
     for row in judged:
-        for place in row.values.worst[:WORST_SHOWN]:
-            tokens = (place.stands_there, place.original_expects, place.it_expects)
-            before = " ".join(place.before.split())[-CONTEXT_WIDTH:]
-            shown = [escape(repr(token)) for token in tokens]
-            table.add_row(row.checkpoint, escape(before), *shown, f"{place.divergence:.2f}")
+        for position in row.values.worst[:WORST_SHOWN]:
+            tokens = (position.stands_there, position.original_expects, position.it_expects)
+            before = " ".join(position.before.split())[-CONTEXT_WIDTH:]
+            token_texts = [escape(repr(token)) for token in tokens]
+            table.add_row(
+                row.checkpoint, escape(before), *token_texts, f"{position.divergence:.2f}"
+            )
     return table
 
 
 def questions_table(rows: list[TaskAccuracyRow]) -> Table | None:
-    """The harness's tasks: scores, what was lost and gained, and a verdict."""
+    """The harness's tasks: scores, lost and gained questions, and a verdict."""
     if not rows:
         return None
     level = rows[-1].values.interval
@@ -170,21 +173,21 @@ def _questions_line(values: TaskAccuracy) -> list[str]:
     line = [metric, str(values.questions), f"{values.score:.1%}"]
     if values.verdict is None:
         return line
-    apart = (values.difference, values.difference_low, values.difference_high)
-    left = (values.recovery, values.recovery_low, values.recovery_high)
+    difference = (values.difference, values.difference_low, values.difference_high)
+    recovery = (values.recovery, values.recovery_low, values.recovery_high)
     return [
         *line,
-        _filled("{:+.1%} ({:+.1%} to {:+.1%})", *apart),
+        _format_known("{:+.1%} ({:+.1%} to {:+.1%})", *difference),
         str(values.lost),
         str(values.gained),
-        _filled("{:.2g}", values.p_value),
-        _filled("{:.1%} ({:.1%} to {:.1%})", *left),
+        _format_known("{:.2g}", values.p_value),
+        _format_known("{:.1%} ({:.1%} to {:.1%})", *recovery),
         values.verdict,
     ]
 
 
 def lost_table(rows: list[TaskAccuracyRow]) -> Table | None:
-    """Some questions that the original answers and a checkpoint no longer does."""
+    """Some questions that the original answers right and a checkpoint does not."""
     judged = [row for row in rows if row.values.lost_questions]
     if not judged:
         return None
@@ -201,7 +204,7 @@ def _short(text: str) -> str:
 
 
 def profile_tables(rows: list[Row]) -> list[Table]:
-    """For each profile the operators that take most, and the shares of their kinds."""
+    """For each profile, the slowest operators and the shares by kind."""
     return [_profile_table(row) for row in rows if isinstance(row, ProfileRow)]
 
 

@@ -1,10 +1,10 @@
-"""What a scenario asks for, in words."""
+"""Describes a scenario's settings as text."""
 
 from typing import Any
 
 from evaluate.results.row_types import WorkloadSettings
 
-WORDS = {
+PHRASES = {
     "batch": ("{:,} request at once", "{:,} requests at once"),
     "concurrency": (
         "{:,} client that sends one request after another",
@@ -20,16 +20,16 @@ WORDS = {
 
 
 def workload_text(workload: WorkloadSettings) -> str:
-    """Its settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
+    """The settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
     settings = workload.content()
     names = [
-        *(name for name in WORDS if name in settings),
-        *(n for n in settings if n not in WORDS),
+        *(name for name in PHRASES if name in settings),
+        *(n for n in settings if n not in PHRASES),
     ]
-    return ", ".join(_part(name, settings[name]) for name in names if settings[name] is not None)
+    return ", ".join(_phrase(name, settings[name]) for name in names if settings[name] is not None)
 
 
-def _part(name: str, value: Any) -> str:
-    if name not in WORDS:
+def _phrase(name: str, value: Any) -> str:
+    if name not in PHRASES:
         return f"{name.replace('_', ' ')} {value}"
-    return WORDS[name][value != 1].format(value)
+    return PHRASES[name][value != 1].format(value)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from evaluate.measure.profiles import (
-    Event,
     ProfiledPhase,
+    TraceEvent,
     busy,
     kind_of,
     operators,
@@ -25,11 +25,11 @@ def entry(cat: str, name: str, start: float, length: float, external: int = 0) -
 
 def test_an_operator_is_charged_for_itself_alone() -> None:
     events = [
-        Event("outer", 0, 100, 1, None),
-        Event("inner", 10, 30, 1, None),
-        Event("innermost", 15, 5, 1, None),
-        Event("next", 100, 10, 1, None),
-        Event("elsewhere", 0, 100, 2, None),
+        TraceEvent("outer", 0, 100, 1, None),
+        TraceEvent("inner", 10, 30, 1, None),
+        TraceEvent("innermost", 15, 5, 1, None),
+        TraceEvent("next", 100, 10, 1, None),
+        TraceEvent("elsewhere", 0, 100, 2, None),
     ]
     assert self_times(events) == [70, 25, 5, 10, 100]
 
@@ -110,7 +110,11 @@ def test_without_marks_a_profile_is_one_piece() -> None:
 
 
 def test_time_that_overlaps_counts_once() -> None:
-    events = [Event("a", 0, 10, 1, None), Event("b", 5, 10, 2, None), Event("c", 20, 1, 1, None)]
+    events = [
+        TraceEvent("a", 0, 10, 1, None),
+        TraceEvent("b", 5, 10, 2, None),
+        TraceEvent("c", 20, 1, 1, None),
+    ]
     assert busy(events) == 16
 
 

@@ -9,7 +9,7 @@ from conf.errors import QuantlineError
 from conf.schema.load import EngineConfig, ScenarioConfig
 from evaluate.measure.engines import LoadRequest
 from evaluate.measure.engines.vllm_log import LateCompiling, loaded
-from evaluate.measure.gpu_watch import Sample, Watched, summarize
+from evaluate.measure.gpu_watch import GpuSample, Watched, summarize
 from evaluate.measure.metrics import Request
 from evaluate.measure.validity import Observed, constant_output, reasons
 from evaluate.results.row_types import Memory, Startup
@@ -87,6 +87,10 @@ def test_a_clock_that_is_held_down_by_power_is_no_throttling(
 ) -> None:
     seen = Watched()
     other = None if why is None else 0
-    watched = [Sample(1980.0, 20.0, other), Sample(1500.0, 30.0, why), Sample(0.0, 25.0, None)]
+    watched = [
+        GpuSample(1980.0, 20.0, other),
+        GpuSample(1500.0, 30.0, why),
+        GpuSample(0.0, 25.0, None),
+    ]
     summarize(watched, seen)
     assert seen == Watched(None, 30.0, 1740.0, capped, throttled)

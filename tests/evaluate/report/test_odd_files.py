@@ -131,7 +131,7 @@ def test_another_context_makes_no_other_candidate(tmp_path: Path) -> None:
         cells.append(Cell("original", [2 * t for t in STEADY], measure, options=options))
         cells.append(Cell("w4a16", STEADY, measure, options=options))
     report = report_of(tmp_path, runs(*cells))
-    assert report.answers[0].whole.candidate == "w4a16"
+    assert report.answers[0].overall.candidate == "w4a16"
 
 
 def test_other_weights_of_the_same_name_stay_apart_in_every_load(tmp_path: Path) -> None:

@@ -146,8 +146,8 @@ def test_a_setup_without_a_load_of_the_mix_spoils_no_other(tmp_path: Path) -> No
     other = Cell("original", [1.0, 1.0, 1.01], "prefill_bound", device="NVIDIA A100")
     results = write(tmp_path / "r", TWO_LOADS + runs(other))
     report = make_report(ReportConfig(results=[str(results)], mix={"interactive": 1.0}))
-    assert [answer.whole.candidate for answer in report.answers] == ["w4a16", None]
-    assert report.answers[1].whole.why == "interactive was not measured here"
+    assert [answer.overall.candidate for answer in report.answers] == ["w4a16", None]
+    assert report.answers[1].overall.why == "interactive was not measured here"
 
 
 def test_a_mix_measures_all_against_one_original() -> None:

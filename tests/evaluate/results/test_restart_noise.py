@@ -10,10 +10,10 @@ from evaluate.results.cells import Cell
 from evaluate.results.restart_noise import (
     Noise,
     NoiseEstimate,
-    are_apart,
     cell_ratio,
     noise_estimate,
     noise_of,
+    ran_on_two_machines,
 )
 from evaluate.results.row_types import Limit, Startup
 from evaluate.results.significance import STATED_START, Sample, Start, compare
@@ -189,7 +189,7 @@ def test_two_machines_say_nothing_of_the_starts_on_one() -> None:
 def test_a_machine_is_known_by_its_card_or_by_what_was_measured_of_it(
     one: dict[str, Any], other: dict[str, Any], apart: bool
 ) -> None:
-    assert are_apart(cell("gptq", TWIN, **one), cell("ptq", TWIN, **other)) is apart
+    assert ran_on_two_machines(cell("gptq", TWIN, **one), cell("ptq", TWIN, **other)) is apart
 
 
 def test_what_ran_on_an_unknown_machine_ran_on_the_only_known_one() -> None:

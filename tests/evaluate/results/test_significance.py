@@ -8,10 +8,10 @@ from evaluate.results.significance import (
     STATED_DRIFT,
     STATED_MACHINE,
     STATED_START,
-    Measured,
     Ratio,
     Sample,
     Start,
+    VarianceEstimate,
     WorkloadNoise,
     compare,
     drift,
@@ -106,38 +106,38 @@ def test_a_tie_that_a_second_start_would_decide_is_marked() -> None:
 def test_noise_of_other_workloads_stands_in_and_lifts_a_lucky_one() -> None:
     one, other = two([[1.0, 1.001]], [[1.02, 1.021]])
     assert not ratio(one, other).differs
-    assert ratio(one, other, WorkloadNoise(usual=Measured(0.001**2, 40))).differs
+    assert ratio(one, other, WorkloadNoise(usual=VarianceEstimate(0.001**2, 40))).differs
     pair = two([[1.0], [1.0]], [[1.01], [1.01]])
     lucky = measured(*pair)
     assert ratio(*pair, lucky).differs
-    lifted = WorkloadNoise(starts=lucky.starts, usual=Measured(0.01**2, 8))
+    lifted = WorkloadNoise(starts=lucky.starts, usual=VarianceEstimate(0.01**2, 8))
     assert not ratio(*pair, lifted).differs
 
 
 def test_one_pair_of_starts_is_too_little_to_go_by() -> None:
     one, other = two([[1.0, 1.001]], [[1.02, 1.021]])
-    assert ratio(one, other, WorkloadNoise(starts=Measured(1e-8, 1))).stated
+    assert ratio(one, other, WorkloadNoise(starts=VarianceEstimate(1e-8, 1))).stated
 
 
 def test_a_pair_that_is_noisier_than_the_others_is_judged_by_its_own_starts() -> None:
     one, other = two([[1.0], [1.2]], [[1.3], [1.5]])
-    calm = WorkloadNoise(starts=Measured((0.001**2 * 14 + 0.02 * 2) / 16, 16))
+    calm = WorkloadNoise(starts=VarianceEstimate((0.001**2 * 14 + 0.02 * 2) / 16, 16))
     own = measured(one, other)
     assert ratio(one, other, calm).low == pytest.approx(ratio(one, other, own).low)
 
 
 def test_a_setup_of_one_start_is_never_taken_as_quieter_than_its_runs() -> None:
     one, other = two([[1.0, 1.3, 0.8]], [[1.2, 1.5, 1.0]])
-    assert not ratio(one, other, WorkloadNoise(usual=Measured(1e-8, 20))).differs
+    assert not ratio(one, other, WorkloadNoise(usual=VarianceEstimate(1e-8, 20))).differs
 
 
 def test_two_machines_are_compared_with_what_machines_differ_by() -> None:
     one, other = two([[1.0, 1.0], [1.0, 1.0]], [[1.05, 1.05], [1.05, 1.05]])
-    noise = WorkloadNoise(starts=Measured(1e-8, 8))
+    noise = WorkloadNoise(starts=VarianceEstimate(1e-8, 8))
     assert ratio(one, other, noise).differs
     stated = ratio(one, other, noise, apart=True)
     assert math.log(stated.high / stated.ratio) > 1.96 * math.sqrt(2) * STATED_MACHINE
-    noise.machines = Measured(0.001**2, 80)
+    noise.machines = VarianceEstimate(0.001**2, 80)
     assert ratio(one, other, noise, apart=True).differs
 
 

@@ -1,4 +1,4 @@
-"""The charts, as Vega-Lite: one description serves the page and the plots beside the Markdown."""
+"""All charts as Vega-Lite. One specification serves the page and the plots of report.md."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from evaluate.report.show.records import Record
 
 
 def charts(sets: RecordSets, names: Names) -> list[Chart]:
-    """Every chart that the records have something for."""
+    """Every chart that has records."""
     compared = [record for record in sets.cells if record.speedup.ratio is not None]
     judged = [r for r in sets.cells if r.recovery is not None and r.verdict != "the original"]
     makers: list[tuple[Sequence[Record], Callable[[Names], Chart]]] = [

@@ -1,4 +1,4 @@
-"""What all charts share: colours, sizes, hovers, and a description for screen readers."""
+"""Common parts of all charts: colours, sizes, tooltips, and descriptions for screen readers."""
 
 import json
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
 KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
 SENSITIVITY = "sensitivity"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
-# Widths are those of the plots beside the Markdown; the page sets its own (page_files/charts.js).
+# Widths are those of the plots of report.md; the page sets its own (page_files/charts.js).
 WIDTH = 760
 ROW = 26
 COLUMN = 58
 SMALL = 200
 COLUMNS_A_PANEL = 16  # a grid with more scenarios than this goes on in a panel below
 PANELS_A_PHASE = 1000
-# Colours that stay apart for the colour-blind, on white and on dark (after Okabe and Ito).
+# Colours that the colour-blind can distinguish, on white and on dark (after Okabe and Ito).
 COLOURS = (
     *("#888888", "#0a84c8", "#e08600", "#009e73", "#d15a9b", "#9a6bd6", "#c04a1a", "#56b4e9"),
     *("#8a8a00", "#006b5e", "#a05a2c", "#5f7fbf", "#b03060", "#4f9d2f", "#7a5195", "#d0a000"),
@@ -28,7 +28,7 @@ COLOURS = (
 DASHES = ([1, 0], [6, 3], [2, 2])
 LABELS = 260  # pixels of a name; the page shows the rest on hover
 GAP = altair.Scale(paddingInner=0.04, paddingOuter=0)
-EVEN_LUMINANCE = 0.179  # black and white have the same contrast with it
+EVEN_LUMINANCE = 0.179  # black and white text have the same contrast on it
 SPEED_TIPS = (
     ("candidate:N", "checkpoint", ""),
     ("scenario:N", "scenario", ""),
@@ -41,7 +41,7 @@ SPEED_TIPS = (
 
 @dataclass
 class Chart:
-    """One chart and what it says to those who do not see it."""
+    """One chart, with a description for screen readers."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Chart:
     """The set of records it draws."""
     spec: dict[str, Any]
     value: str = ""
-    """What a record must have to be drawn."""
+    """The field that a record must have to be drawn; empty for none."""
 
     def draws(self, record: Record) -> bool:
         return not self.value or record.content().get(self.value) is not None
@@ -58,7 +58,7 @@ class Chart:
 
 @dataclass
 class Names:
-    """Orders that all charts keep, so that a colour and a place mean the same everywhere."""
+    """The order of names in all charts, so that colours and places are the same everywhere."""
 
     candidates: list[str]
     scenarios: list[str]
@@ -66,7 +66,7 @@ class Names:
     """The candidates that a chart's legend names."""
 
     def of(self, records: Sequence[Record]) -> "Names":
-        """For a chart of these records."""
+        """The names for a chart of these records."""
         drawn = {record.content().get("candidate") for record in records}
         return replace(self, shown=[name for name in self.candidates if name in drawn])
 
@@ -88,7 +88,7 @@ class Names:
 
     @property
     def dash(self) -> altair.StrokeDash:
-        """Colours repeat after the last one; the dashes then tell the lines apart."""
+        """Dashes of lines, which differ when colours repeat."""
         dashes = [DASHES[place // len(COLOURS) % len(DASHES)] for place in range(len(self))]
         scale = altair.Scale(domain=self.candidates, range=dashes)
         return altair.StrokeDash("candidate:N", title=None, scale=scale, legend=self._legend)
@@ -116,9 +116,9 @@ class Names:
     def grid(
         self, tiles: altair.LayerChart, value: str, phases: tuple[str, ...] = (), **fields: str
     ) -> Any:
-        """Tiles of scenarios and candidates. A grid that is too wide goes on in panels below, so
-        that none is cut off: `gridPanels` and `gridColumns` say into how many, and how many columns
-        there are in all. `fields` are computed for each tile."""
+        """Tiles of scenarios and candidates. A grid that is too wide continues in panels below.
+        `gridPanels` is the number of panels, `gridColumns` the number of all columns. `fields` are
+        computed for each tile."""
         phase = f"max(0, indexof({json.dumps(phases)}, datum.phase))" if phases else "0"
         title = f"datum.value % {PANELS_A_PHASE} == 0 ? {json.dumps(phases or [''])}"
         title += f"[datum.value / {PANELS_A_PHASE}] : ''"
@@ -151,30 +151,32 @@ def records(name: str) -> altair.Chart:
 
 
 def panels(chart: Any, field: str, columns: int = 1, sort: list[str] | None = None) -> Any:
-    """A panel for each value of a field, its title above it."""
+    """A panel for each value of a field, with its title above."""
     facet = altair.Facet(f"{field}:N", title=None, sort=sort or altair.Undefined)
     return chart.facet(facet, columns=columns, spacing=24)
 
 
 def text_on(scale: str, value: str) -> Any:
-    """Black or white, whichever stands out from the tile: one of them always has a contrast of
-    4.5 or more, and at this luminance both have."""
+    """Black or white text, whichever has the higher contrast with the tile. That is always at
+    least 4.5."""
     dark = f"luminance(scale('{scale}', datum.{value})) < {EVEN_LUMINANCE}"
     return altair.condition(dark, altair.value("#ffffff"), altair.value("#000000"))
 
 
-def with_legend(spec: Any, shown: list[str]) -> Any:
-    """The same spec, with a legend of the candidates that are drawn only."""
+def with_legend(spec: Any, candidates: list[str]) -> Any:
+    """The same spec, with only these candidates in the legend."""
     if isinstance(spec, list):
-        return [with_legend(part, shown) for part in spec]
+        return [with_legend(item, candidates) for item in spec]
     if not isinstance(spec, dict):
         return spec
-    found = {key: with_legend(value, shown) for key, value in spec.items()}
-    return found | {"values": shown} if "symbolType" in found and "values" in found else found
+    copied = {key: with_legend(value, candidates) for key, value in spec.items()}
+    return (
+        copied | {"values": candidates} if "symbolType" in copied and "values" in copied else copied
+    )
 
 
 def grid_params(panels: int, columns: int) -> list[dict[str, Any]]:
-    """Into how many panels a grid of so many columns goes."""
+    """The parameters of a grid: its number of panels and of columns."""
     return [{"name": "gridPanels", "value": panels}, {"name": "gridColumns", "value": columns}]
 
 
@@ -188,6 +190,9 @@ def finished(
     return Chart(name, title, description, data, spec | {"description": description}, value)
 
 
-def tips(*shown: tuple[str, str, str]) -> list[altair.Tooltip]:
-    """Name, title and format of what a hover shows."""
-    return [altair.Tooltip(name, title=title, format=form) for name, title, form in shown]
+def tips(*fields: tuple[str, str, str]) -> list[altair.Tooltip]:
+    """Tooltips from the name, title and format of each field."""
+    return [
+        altair.Tooltip(name, title=title, format=number_format)
+        for name, title, number_format in fields
+    ]

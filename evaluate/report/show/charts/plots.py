@@ -1,4 +1,4 @@
-"""The charts as SVG files, beside the Markdown and inside the page for when no script runs."""
+"""Draws the charts as SVG files, for report.md and for the page if scripts do not run."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from evaluate.report.show.workload_text import workload_text
 
 GRIDS = ("overview", "limits")
 INK, SOFT, LINE, PAPER = "#1d1f21", "#5a6068", "#d9d6ce", "white"
-WORDS = {"labelColor": INK, "titleColor": INK}
+LABEL_COLOURS = {"labelColor": INK, "titleColor": INK}
 # The page's style names these colours, so that a plot inside it follows light and dark.
 STYLED = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)", PAPER: "none"}
 PLACES = re.compile(r' (?:d|transform)="[^"<>]*"')
@@ -28,13 +28,18 @@ LIGHT = {
     "background": PAPER,
     "font": "sans-serif",
     "aria": False,  # the chart has one description; one for each mark would be most of the file
-    "axis": {**WORDS, **SIZES, "domainColor": SOFT, "tickColor": SOFT, "gridColor": LINE},
-    "header": {**WORDS, "labelFontSize": 12, "labelAnchor": "start", "labelFontWeight": "bold"},
+    "axis": {**LABEL_COLOURS, **SIZES, "domainColor": SOFT, "tickColor": SOFT, "gridColor": LINE},
+    "header": {
+        **LABEL_COLOURS,
+        "labelFontSize": 12,
+        "labelAnchor": "start",
+        "labelFontWeight": "bold",
+    },
     "text": {"color": INK},
     "view": {"stroke": None},
-    # Fonts differ in width from what was reckoned with: room for the widest.
+    # Fonts may be wider than assumed: leave room for the widest.
     "padding": {"left": 36, "right": 12, "top": 8, "bottom": 8},
-    "legend": {**WORDS, "columnPadding": 30},
+    "legend": {**LABEL_COLOURS, "columnPadding": 30},
 }
 
 
@@ -50,24 +55,27 @@ def plot_name(chart: Chart) -> str:
 
 
 def plot_inside(chart: Chart, out: Path) -> str:
-    """A plot that was written, to stand inside the page: in its colours and font, and smaller."""
+    """A written plot for use inside the page: with the page's colours and font, and smaller."""
     svg = (out / plot_name(chart)).read_text(encoding="utf-8")
     for colour, style in STYLED.items():
         svg = re.sub(rf'(fill|stroke)="{colour}"', rf'\1="{style}"', svg)
-    for usual in (' font-family="sans-serif"', ' opacity="1"', ' stroke-width="0"'):
-        svg = svg.replace(usual, "")
-    svg = PLACES.sub(lambda found: DECIMALS.sub(r"\1", found[0]), svg)
+    for default in (' font-family="sans-serif"', ' opacity="1"', ' stroke-width="0"'):
+        svg = svg.replace(default, "")
+    svg = PLACES.sub(lambda match: DECIMALS.sub(r"\1", match[0]), svg)
     return svg[svg.index("<svg") :]
 
 
 def _plot(chart: Chart, report: Report) -> str:
-    """Draws one setup's records, since a plot cannot be filtered; nor can it be scrolled, so that
-    a grid leaves out what is a point of a line in another plot, and of a great many the last."""
+    """Draws the records of one setup, because a plot cannot be filtered. It cannot be scrolled
+    either, so a grid leaves out scenarios that are points of a curve in another plot, and all
+    scenarios beyond COLUMNS_A_PANEL."""
     data = [record.content() for record in drawn_records(chart, report)]
     if chart.name in GRIDS:
         lines = {point.scenario for point in report.sets.batches + report.sets.contexts}
-        known = [n for n in report.names.scenarios if any(r["scenario"] == n for r in data)]
-        names = [name for name in known if name not in lines] or known
+        drawn_scenarios = [
+            n for n in report.names.scenarios if any(r["scenario"] == n for r in data)
+        ]
+        names = [name for name in drawn_scenarios if name not in lines] or drawn_scenarios
         names = names[:COLUMNS_A_PANEL]
         data = [record for record in data if record["scenario"] in names]
     drawn = {record.get("candidate") for record in data}
@@ -87,6 +95,6 @@ def _plot(chart: Chart, report: Report) -> str:
 
 
 def drawn_records(chart: Chart, report: Report) -> list[Record]:
-    """Those of the first setup that has any."""
+    """The records of the first setup that has any."""
     records = [r for r in report.sets.by_name()[chart.data] if chart.draws(r)]
     return [record for record in records if record.plotted_with == records[0].plotted_with]

@@ -1,4 +1,4 @@
-"""Charts beside speed: memory, engines, operators, layers, and published figures."""
+"""Charts other than speed: memory, engines, operators, layers, and published figures."""
 
 import json
 from typing import Any
@@ -98,7 +98,7 @@ def engines(names: Names) -> Chart:
 
 
 def profiles(_: Names) -> Chart:
-    """Products first; the time in which nothing ran last, and pale."""
+    """Time by kind of operator: matrix products first, idle time last and pale."""
     kinds = [PRODUCTS, *(kind for kind, _ in KINDS if kind != PRODUCTS), OTHER, GAPS]
     palette = altair.Scale(domain=kinds, range=[*COLOURS[1 : len(kinds) - 1], COLOURS[0], PALE])
     chart = (

@@ -54,17 +54,17 @@ def overview(names: Names) -> Chart:
             legend=None,
         )
     )
-    # An original's interval has no width: it is compared with itself.
-    level = "datum.differs === false && datum.speedup_low < datum.speedup_high"
-    label = f"format(datum.speedup, '.2f') + ({level} ? ' =' : '')"
-    words = axes.mark_text(fontSize=11).encode(text="label:N", color=text_on("color", "speedup"))
+    # An original's interval has no width, because it is compared with itself.
+    is_tie = "datum.differs === false && datum.speedup_low < datum.speedup_high"
+    label = f"format(datum.speedup, '.2f') + ({is_tie} ? ' =' : '')"
+    labels = axes.mark_text(fontSize=11).encode(text="label:N", color=text_on("color", "speedup"))
     return finished(
         "overview",
         "Times as fast as the original",
         "Speed-up over the original, by checkpoint and scenario. Blue is faster, orange slower; "
         "= means no significant difference.",
         CELLS,
-        names.grid(_sized(tiles + words, ROW), "speedup", label=label),
+        names.grid(_sized(tiles + labels, ROW), "speedup", label=label),
         "speedup",
     )
 
@@ -107,7 +107,7 @@ def frontier(names: Names) -> Chart:
 
 
 def batches(names: Names) -> Chart:
-    """Speed-up along the batch size, with its interval: at 1 a candidate is no faster."""
+    """Speed-up over the batch size with its interval; at 1 both are equally fast."""
     tooltip = tips(*SPEED_TIPS, ("decode_tok_s:Q", "decode (tok/s)", ",.0f"))
     chart = _speedups(records(BATCHES), names.colour, tooltip, names.dash)
     return finished(
@@ -123,7 +123,7 @@ def batches(names: Names) -> Chart:
 
 
 def kernels(_: Names) -> Chart:
-    """The same lines by kernel, for checkpoints that ran on several."""
+    """Speed-up over the batch size by kernel, for checkpoints that ran on several."""
     legend = bottom(symbolType="circle", symbolOpacity=1)
     scale = altair.Scale(range=list(COLOURS[1:]))
     colour = altair.Color("kernel:N", title=None, scale=scale, legend=legend)
@@ -143,15 +143,15 @@ def kernels(_: Names) -> Chart:
 
 
 def _speedups(
-    found: altair.Chart,
+    chart: altair.Chart,
     colour: altair.Color,
     tooltip: list[altair.Tooltip],
     dash: altair.StrokeDash | None = None,
 ) -> altair.LayerChart:
     """Lines over the batch size, each with a band for its interval."""
-    base = found.encode(x=_requests_at_once(), color=colour)
-    times = altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False))
-    lines = base.mark_line(point=True).encode(y=times, tooltip=tooltip)
+    base = chart.encode(x=_requests_at_once(), color=colour)
+    speedup = altair.Y("speedup:Q", title="times as fast", scale=altair.Scale(zero=False))
+    lines = base.mark_line(point=True).encode(y=speedup, tooltip=tooltip)
     lines = lines.encode(strokeDash=dash) if dash is not None else lines
     bands = base.mark_area(opacity=0.15).encode(y="speedup_low:Q", y2="speedup_high:Q")
     return altair.LayerChart(layer=[bands, lines])
@@ -216,7 +216,7 @@ def limits(names: Names) -> Chart:
             "share:Q", scale=altair.Scale(domain=[0, 1], scheme="blues"), legend=None
         )
     )
-    words = axes.mark_text(fontSize=11).encode(
+    labels = axes.mark_text(fontSize=11).encode(
         text=altair.Text("share:Q", format=".0%"), color=text_on("color", "share")
     )
     return finished(
@@ -225,5 +225,5 @@ def limits(names: Names) -> Chart:
         "The least time that the bytes and operations can take, as a share of the time measured; "
         "100 % is the hardware's limit.",
         LIMITS,
-        names.grid(_sized(shades + words, ROW - 2), "share", ("prefill", "decode")),
+        names.grid(_sized(shades + labels, ROW - 2), "share", ("prefill", "decode")),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.accuracy.tasks.samples import Asked, answers, lost_questions, read
+from evaluate.accuracy.tasks.samples import TaskSamples, answers, lost_questions, read
 from evaluate.results.row_values import LostQuestion
 
 
@@ -27,7 +27,7 @@ def sample(number: int, right: bool, kept: str = "none", **more: Any) -> dict[st
     return found | more
 
 
-def asked(samples: list[dict[str, Any]], **more: Any) -> Asked:
+def asked(samples: list[dict[str, Any]], **more: Any) -> TaskSamples:
     content: dict[str, Any] = {
         "name": "made",
         "kind": "multiple_choice",
@@ -37,7 +37,7 @@ def asked(samples: list[dict[str, Any]], **more: Any) -> Asked:
         "version": 1,
         "cut": 0,
     }
-    return Asked(**content | more, samples=samples)
+    return TaskSamples(**content | more, samples=samples)
 
 
 def test_the_first_metric_counts_in_its_first_filter() -> None:
