@@ -32,7 +32,7 @@ if moment == "layer":
     WorkFolder.save = save
 else:
     import quantize.checkpoint.save
-    quantize.checkpoint.save._readable = die
+    quantize.checkpoint.save._make_readable_by_all = die
 sys.argv[0] = "quantize"
 runpy.run_module("quantize", run_name="__main__")
 """
