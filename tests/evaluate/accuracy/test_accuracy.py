@@ -149,7 +149,7 @@ QUICK = [
     "scenario=none",
     "engine=transformers",
     "accuracy=quick",
-    "accuracy.tokens=4096",
+    "accuracy.tokens=2048",
     "accuracy.window=128",
 ]
 
@@ -192,7 +192,7 @@ def test_too_little_text_is_said(run_command: Run, tmp_path: Path) -> None:
     text = ["accuracy.text.source=file", f"accuracy.text.path={path}"]
     result = run_command("evaluate", *QUICK, "checkpoints=[]", *text)
     assert result.returncode == 2
-    assert "accuracy.tokens=4096: the evaluation part of the text has" in result.stderr
+    assert "accuracy.tokens=2048: the evaluation part of the text has" in result.stderr
 
 
 def test_nothing_is_compared_with_an_original_that_was_not_judged(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import pytest
 import torch
 from compressed_tensors.compressors import ModelCompressor
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
-from quantize.steps.modifiers import formats
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from conf.compose import compose
@@ -12,6 +11,7 @@ from quantize.checkpoint.verify.expected import expect
 from quantize.checkpoint.verify.schemes import read_schemes
 from quantize.command import COMMAND
 from quantize.describe import TYPES
+from quantize.steps.base.formats import formats
 
 RECIPES = {
     "fp8_block": "fp8",
