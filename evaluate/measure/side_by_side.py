@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from conf.hardware import gpu_memory_gib
-from conf.schema.load import ScenarioConfig
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, ScenarioConfig
 
 BLOCK = 128  # tokens; vLLM gives them to requests in blocks of 16 to 128, by its back end
 AT_ONCE = "max_num_seqs"
 MOST_AT_ONCE = 1024  # requests; as many as vLLM runs at once on a large GPU unless told otherwise
-CACHE, UTILIZATION = "kv_cache_memory_bytes", "gpu_memory_utilization"
 LEAST_UTILIZATION = 0.01  # vLLM asks that this much is free when it starts
 # What one engine holds beside weights and KV cache: activations, graphs, libraries.
 WORKING_GIB = 8.0
@@ -41,7 +40,7 @@ def _blocks(tokens: int) -> int:
 def engine_options(given: dict[str, Any], cache_bytes: int) -> dict[str, Any]:
     """What an engine needs so that its start does not depend on its neighbours, under what was
     asked for."""
-    return {CACHE: cache_bytes, UTILIZATION: LEAST_UTILIZATION} | given
+    return {KV_CACHE_SIZE: cache_bytes, MEMORY_SHARE: LEAST_UTILIZATION} | given
 
 
 def room_gib() -> float | None:
