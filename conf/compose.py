@@ -7,7 +7,7 @@ one. Hydra would advise to add a plus sign.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -41,7 +41,6 @@ COMPOSE_ERRORS = (
     RecursionError,
 )
 PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
-Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -188,13 +187,6 @@ def compose(command: Command, overrides: list[str]) -> Any:
         with open_dict(config):
             del config["hydra"]
         return to_object(config)
-
-
-def from_mapping(schema: type[Config], content: dict[str, Any]) -> Config:
-    """A typed object from plain values, as another process of ours sends them."""
-    merged = OmegaConf.merge(OmegaConf.structured(schema), content)
-    assert isinstance(merged, DictConfig)
-    return cast(Config, to_object(merged))
 
 
 def to_object(config: DictConfig) -> Any:

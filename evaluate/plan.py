@@ -7,12 +7,11 @@ from typing import Any
 
 from conf.models import MADE_UP, ORIGINAL, kv_values_per_token, read_config
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
-from conf.schema.load import ScenarioConfig, gpus_of
+from conf.schema.load import KV_CACHE_SIZE, ScenarioConfig, gpus_of
 from evaluate.measure.environment import cell_key
 from evaluate.measure.roofline import Cost, cost
 from evaluate.measure.side_by_side import (
     AT_ONCE,
-    CACHE,
     MOST_AT_ONCE,
     WORKING_GIB,
     cache_tokens,
@@ -247,7 +246,7 @@ class Planner:
         held_bytes = (
             sum(tensor.held_bytes(self._width) for tensor in stored.values()) / self._shards
         )
-        reserved = options.get(CACHE, 0)
+        reserved = options.get(KV_CACHE_SIZE, 0)
         held_bytes += reserved if isinstance(reserved, int) else 0
         return held_bytes / 2**30 + WORKING_GIB
 

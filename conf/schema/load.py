@@ -9,6 +9,8 @@ from omegaconf import MISSING
 from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, choices, within
 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+# vLLM's options that say how much memory an engine takes.
+KV_CACHE_SIZE, MEMORY_SHARE = "kv_cache_memory_bytes", "gpu_memory_utilization"
 ENGINES = ("vllm", "vllm_server", "transformers")
 EngineOptions = dict[str, Any]
 """The engine's own options by name. The engine declares their types."""

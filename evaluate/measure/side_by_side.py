@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from conf.hardware import gpu_memory_gib
-from conf.schema.load import ScenarioConfig
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, ScenarioConfig
 
 BLOCK = 128  # tokens; vLLM's blocks have 16 to 128, depending on the attention backend
 AT_ONCE = "max_num_seqs"
 MOST_AT_ONCE = 1024  # requests; vLLM's default on a large GPU
-CACHE, UTILIZATION = "kv_cache_memory_bytes", "gpu_memory_utilization"
 LEAST_UTILIZATION = 0.01  # vLLM requires this share of memory to be free when it starts
 # Memory of one engine beside weights and KV cache: activations, graphs, libraries.
 WORKING_GIB = 8.0
@@ -40,7 +39,7 @@ def _blocks(tokens: int) -> int:
 
 def engine_options(options: dict[str, Any], cache_bytes: int) -> dict[str, Any]:
     """The engine options, with defaults that make a start independent of other engines."""
-    return {CACHE: cache_bytes, UTILIZATION: LEAST_UTILIZATION} | options
+    return {KV_CACHE_SIZE: cache_bytes, MEMORY_SHARE: LEAST_UTILIZATION} | options
 
 
 def room_gib() -> float | None:

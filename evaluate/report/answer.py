@@ -6,6 +6,7 @@ from typing import Any
 
 from conf.errors import bad_input
 from conf.process.inside import Send, fulfil
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
@@ -16,8 +17,7 @@ VLLM = ("vllm", "vllm_server")
 # Set for a measurement or by the machine; a server chooses its own values.
 NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
 # Sizes of engines that were measured side by side; a server has the GPU to itself.
-KV_CACHE_SIZE = "kv_cache_memory_bytes"
-SIDE_BY_SIDE = (KV_CACHE_SIZE, "gpu_memory_utilization")
+SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
 
 
 def recommend(request: ServeRequest) -> Recommended:

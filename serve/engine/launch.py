@@ -17,14 +17,13 @@ from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
 from conf.process.running import call_one
 from conf.schema.commands import ModelConfig
-from conf.schema.load import EngineConfig, EngineOptions
+from conf.schema.load import KV_CACHE_SIZE, EngineConfig, EngineOptions
 from quantize.checkpoint.manifest import published
 from quantize.programs import FETCH
 from serve.engine.client import API_KEY
 from serve.engine.process import ServerProcess, free_port
 
 CPU_KV_CACHE_GIB = "4"
-KV_CACHE_SIZE = "kv_cache_memory_bytes"
 MIDDLEWARE = "serve.middleware.ServerMiddleware"
 OPTION_FILES = {
     "engine/arg_utils.py": ("EngineArgs",),

@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from conf.compose import compose, from_mapping
+from conf.compose import compose, to_object
 from conf.errors import QuantlineError
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
 from conf.formats.served import kv_refusal, refusal
@@ -26,7 +27,8 @@ TOKEN = {"strategy": "token", "dynamic": True}
 
 
 def recipe(**fields: Any) -> RecipeConfig:
-    return from_mapping(RecipeConfig, {"name": "made", "steps": ["rounding"]} | fields)
+    content = {"name": "made", "steps": ["rounding"]} | fields
+    return to_object(OmegaConf.merge(OmegaConf.structured(RecipeConfig), content))
 
 
 def grouped(size: int, **more: Any) -> dict[str, Any]:
