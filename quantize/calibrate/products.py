@@ -1,0 +1,111 @@
+"""X'X of a layer's inputs: GPTQ's Hessian and AWQ's Gram matrix, in float32.
+
+The matrix is symmetric, so only blocks on and above the diagonal are computed. 16-bit inputs are
+multiplied as they are and summed in float32: on an H200 this is five times as fast as TF32, and
+its error against float64 is no larger.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+STRIP_ROWS = 1024  # rows of one strip on a GPU; the fastest of 512, 1,024, 2,048 and 4,096
+CPU_STRIPS = 4
+FLOAT_16 = (torch.bfloat16, torch.float16)
+
+
+class Products:
+    """Adds up X'X over batches. The upper triangle is held as strips: strip i holds the rows of
+    block i, from the diagonal on."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.width = width
+        self._rows = STRIP_ROWS if device.type == "cuda" else -(-width // CPU_STRIPS)
+        self._strips = [
+            torch.zeros(min(self._rows, width - start), width - start, device=device)
+            for start in range(0, width, self._rows)
+        ]
+
+    def _placed(self) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """Each strip with its first row and the row behind its last."""
+        for number, strip in enumerate(self._strips):
+            start = number * self._rows
+            yield start, start + len(strip), strip
+
+    def add(self, inputs: torch.Tensor) -> None:
+        """Adds the product of one batch of inputs."""
+        tokens = inputs.reshape(-1, self.width)
+        if not tokens.is_cuda or tokens.dtype not in FLOAT_16:
+            tokens = tokens.float()
+        for start, stop, strip in self._placed():
+            left, right = tokens[:, start:stop].t(), tokens[:, start:]
+            if tokens.dtype in FLOAT_16:
+                torch.addmm(strip, left, right, out_dtype=torch.float32, out=strip)
+            else:
+                strip.addmm_(left, right)
+
+    def matrix(self) -> torch.Tensor:
+        """The whole symmetric matrix."""
+        whole = torch.empty(self.width, self.width, device=self._strips[0].device)
+        for start, stop, strip in self._placed():
+            square = strip[:, : stop - start]
+            whole[start:stop, start:stop] = square.triu() + square.triu(1).t()
+            whole[start:stop, stop:] = strip[:, stop - start :]
+            whole[stop:, start:stop] = strip[:, stop - start :].t()
+        return whole
+
+
+Modules = tuple[torch.nn.Module, ...]
+
+
+class SharedProducts:
+    """The products of many modules. Modules that are called with the same tensor, such as q, k and
+    v, share one: it is computed when the next tensor comes."""
+
+    def __init__(self) -> None:
+        self._products: dict[Modules, Products] = {}
+        self._inputs: torch.Tensor | None = None
+        self._modules: Modules = ()
+
+    def add(self, module: torch.nn.Module, inputs: torch.Tensor) -> None:
+        """Adds a module's input in one batch."""
+        if inputs is not self._inputs:
+            self.flush()
+            self._inputs = inputs
+        self._modules = (*self._modules, module)
+
+    def flush(self) -> None:
+        """Computes the product of the last input."""
+        if self._inputs is not None:
+            if self._modules not in self._products:
+                self._products[self._modules] = Products(
+                    self._inputs.shape[-1], self._inputs.device
+                )
+            self._products[self._modules].add(self._inputs)
+        self._inputs, self._modules = None, ()
+
+    def groups(self) -> list[Modules]:
+        """The modules, those that have had the same inputs in every batch together."""
+        self.flush()
+        callers: dict[torch.nn.Module, list[Modules]] = {}
+        for modules in self._products:
+            for module in modules:
+                callers.setdefault(module, []).append(modules)
+        groups: dict[tuple[Modules, ...], Modules] = {}
+        for module, keys in callers.items():
+            groups[tuple(keys)] = (*groups.get(tuple(keys), ()), module)
+        return list(groups.values())
+
+    def take(self) -> Iterator[tuple[Modules, torch.Tensor]]:
+        """Each group with its matrix. What no later group needs is given up on the way."""
+        groups = self.groups()
+        for number, group in enumerate(groups):
+            keys = [modules for modules in self._products if group[0] in modules]
+            later = {module for other in groups[number + 1 :] for module in other}
+            total = self._products[keys[0]].matrix()
+            for modules in keys[1:]:
+                total += self._products[modules].matrix()
+            for modules in keys:
+                if not later.intersection(modules):
+                    del self._products[modules]
+            yield group, total
