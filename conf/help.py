@@ -65,7 +65,7 @@ def _group_choices(group: str, default: str, folders: list[Path]) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    lines = textwrap.wrap(text, WIDTH - COLUMN) or [""]
+    lines = textwrap.wrap(text, WIDTH - COLUMN, break_on_hyphens=False) or [""]
     if len(name) + 3 > COLUMN:  # the text begins below a long name
         return ("\n" + " " * COLUMN).join([f"  {name}", *lines])
     first_line = f"  {name}".ljust(COLUMN - 1) + " "
