@@ -17,8 +17,8 @@ from conf.errors import QuantlineError, bad_input, environment_reason, one_line
 from conf.schema.recipe import RecipeConfig
 from conf.terminal import progress
 from quantize.calibrate import sequential
+from quantize.calibrate.hooks import noted_errors
 from quantize.calibrate.resume import WorkFolder
-from quantize.calibrate.solver import noted_errors
 from quantize.calibrate.step_check import check_steps
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import steps_named

@@ -31,6 +31,8 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
 from conf.errors import world_fault
+from quantize.calibrate.attention import fast_attention
+from quantize.calibrate.last_input import LastInput
 from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import Scaled, Step
@@ -120,7 +122,11 @@ class _Passes:
         self.layers_count = len(subgraphs)
         task = self.state.bars.add_task(self.step.name, total=len(subgraphs))
         LifecycleCallbacks.calibration_start()
-        with calibration_forward_context(model), DisableQuantization(model):
+        with (
+            calibration_forward_context(model),
+            fast_attention(model, self.dataloader),
+            DisableQuantization(model),
+        ):
             activations = IntermediatesCache.from_dataloader(
                 self.dataloader, device, self._activations_device(device)
             )
@@ -158,7 +164,7 @@ class _Passes:
                 self.state.work.load(self.number, layer, self._modules(subgraph))
             )
         else:
-            self._forward_batches(layer, subgraph, activations, keep_outputs=self.step.in_one_pass)
+            self._calibrate(layer, subgraph, activations)
             LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
             self._record_fallbacks()
             if not self.step.in_one_pass:
@@ -166,6 +172,14 @@ class _Passes:
         if is_resumed or not self.step.in_one_pass:
             with HooksMixin.disable_hooks():
                 self._forward_batches(layer, subgraph, activations, keep_outputs=True)
+
+    def _calibrate(self, layer: int, subgraph: Any, activations: Any) -> None:
+        """The pass in which the modifier's hooks see the layer's inputs."""
+        if self.step.in_one_pass:
+            self._forward_batches(layer, subgraph, activations, keep_outputs=True)
+            return
+        last_input = LastInput(subgraph.submodules(self.model) if self.step.reads_inputs else [])
+        self._forward_batches(layer, subgraph, activations, keep_outputs=False, around=last_input)
 
     def _error_text(self, subgraph: Any) -> str:
         """The mean relative output error of a layer's modules, for the progress bar; empty if
@@ -193,13 +207,20 @@ class _Passes:
         self.state.rescaled |= {self.names[module] for entry in scaled for module in entry.modules}
 
     def _forward_batches(
-        self, layer: int, subgraph: Any, activations: Any, keep_outputs: bool
+        self,
+        layer: int,
+        subgraph: Any,
+        activations: Any,
+        keep_outputs: bool,
+        around: LastInput | None = None,
     ) -> None:
-        """Runs every batch through the layer; `keep_outputs` makes them the next layer's input."""
+        """Runs every batch through the layer; `keep_outputs` makes them the next layer's input.
+        `around`: what may end a batch's pass early."""
         state = active_session().state
         for batch_number, inputs in enumerate(activations.iter(subgraph.input_names)):
             state.current_batch_idx = batch_number
-            outputs = subgraph.forward(self.model, **inputs)
+            with around.batch() if around is not None else contextlib.nullcontext():
+                outputs = subgraph.forward(self.model, **inputs)
             if keep_outputs and layer < self.layers_count - 1:
                 activations.update(batch_number, outputs)
                 activations.delete(batch_number, subgraph.consumed_names)

@@ -1,192 +1,231 @@
-"""Our replacements inside llm-compressor's GPTQ and SparseGPT.
+"""GPTQ's rounding and SparseGPT's pruning, with one Cholesky factorization and no inverse.
 
-Hessian products run on the tensor cores, once for all modules that share an input. GPTQ keeps a 2:4
-mask while it rounds. Its error is relative to the module's output; llm-compressor reports a sum
-that grows with the model. Every module's error is recorded.
+With H = R R' and R upper triangular, the value of column k before it is rounded is
+    w_k + sum over i < k of (w_i - q_i) R_ik / R_kk,
+where w are the original weights and q the rounded ones. This is GPTQ's own value: its factor of
+the inverse Hessian is R^-1. Rows are independent, so that matrices which share a Hessian are solved
+as one. Columns are walked in blocks: by a Triton kernel on a GPU, by torch on a CPU.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
-from copy import copy
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from compressed_tensors.quantization import QuantizationArgs, QuantizationStrategy, fake_quantize
-from compressed_tensors.utils import patch_attr
-from llmcompressor.modifiers.gptq import base as gptq
-from llmcompressor.modifiers.gptq.helpers import (
-    apply_activation_ordering,
-    column_scale_window,
-    factorize_hessian,
-)
-from llmcompressor.modifiers.pruning.sparsegpt import base as sparsegpt
-from llmcompressor.utils.metric_logging import CompressionLogger
 
-from quantize.steps.base.changes import Errors
+from quantize.calibrate.grid import Grid
 
+OUTER_BLOCK = 1024  # columns behind it are updated by one product
+MASK_WIDTH = 4  # of 2:4
 TINY = torch.finfo(torch.float32).tiny
 
 
-@contextlib.contextmanager
-def noted_errors(model: torch.nn.Module, errors: Errors) -> Iterator[None]:
-    """Records each module's error under the name that llm-compressor logs."""
-    names = {module: name for name, module in model.named_modules()}
+@dataclass(frozen=True)
+class Pruning:
+    """Which weights are or become zero."""
 
-    def note(logger: Any, name: str | None = None, loss: float | None = None) -> None:
-        if loss is not None:
-            errors[names[logger.module]][str(name).lower()] = loss
-        library_set_results(logger, name, loss)
+    kept: torch.Tensor | None = None
+    """[rows, columns], true where a weight may differ from zero; none: everywhere."""
+    choose: bool = False
+    """Whether to choose two zeros in every four weights of a row."""
 
-    library_set_results = CompressionLogger.set_results
-    with patch_attr(CompressionLogger, "set_results", note):
-        yield
-
-
-@contextlib.contextmanager
-def gptq_patches(keep_zeros: bool) -> Iterator[None]:
-    """Puts our Hessians and errors into GPTQ. `keep_zeros`: keeps the mask of pruned weights."""
-    solve = quantize_keeping_zeros if keep_zeros else gptq.quantize_weight
-    with (
-        patch_attr(gptq, "accumulate_hessian", SharedProducts().accumulate),
-        patch_attr(gptq, "quantize_weight", partial(with_output_error, solve)),
-    ):
-        yield
+    def ordered(self, order: torch.Tensor | None) -> "Pruning":
+        kept = self.kept if order is None or self.kept is None else self.kept[:, order]
+        return Pruning(kept, self.choose)
 
 
-@contextlib.contextmanager
-def sparsegpt_patches() -> Iterator[None]:
-    """Puts our Hessians into SparseGPT."""
-    with patch_attr(sparsegpt, "accumulate_hessian", SharedProducts().accumulate_plain):
-        yield
+NOTHING_PRUNED = Pruning()
 
 
-def with_output_error(
-    solve: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
-    *,
+@dataclass(frozen=True)
+class Block:
+    """A run of columns, with all that is needed to walk through them. Tensors are views: what is
+    written to `values` and `errors` is the result."""
+
+    start: int
+    values: torch.Tensor
+    """[rows, columns]: as they are before this block; afterwards rounded."""
+    originals: torch.Tensor
+    """[rows, columns]"""
+    errors: torch.Tensor
+    """[rows, columns]: afterwards originals less rounded."""
+    unit: torch.Tensor
+    """[columns, columns]: R_ik / R_kk."""
+    diagonal: torch.Tensor
+    """[columns]: R_kk."""
+
+
+Walk = Callable[[Block, Grid | None, Pruning], None]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Weights [rows, columns] in float32, and whether the products had no factorization: then
+    nothing is compensated."""
+
+    weights: torch.Tensor
+    fell_back: bool
+
+
+def solve(
     weights: torch.Tensor,
-    hessians: torch.Tensor,
-    **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """GPTQ's `quantize_weight` with other losses: the relative error of each module's output on the
-    calibration text, |(W - Q) X| / |W X|, by the same Hessians. Solving overwrites its inputs.
-    """
-    original, products = weights.float().clone(), hessians.float().clone()
-    quantized, _, fell_back = solve(weights=weights, hessians=hessians, **options)
-    original_energy = _output_energy(original, products)
-    error_energy = _output_energy(original.sub_(quantized.float()), products)
-    return quantized, (error_energy / original_energy.clamp_min(TINY)).sqrt(), fell_back
+    products: torch.Tensor,
+    grid: Grid | None,
+    pruning: Pruning = NOTHING_PRUNED,
+    *,
+    act_order: bool,
+    dampening: float,
+    block_size: int,
+) -> Solution:
+    """Rounds or prunes weights [rows, columns] whose inputs have these products [columns, columns].
+
+    Without a grid, weights are only pruned."""
+    order = _order(products, pruning.choose) if act_order else None
+    unit, diagonal, dead, fell_back = _factor(products, order, dampening)
+    values = weights.float()
+    values = values.clone() if order is None else values[:, order]
+    values.masked_fill_(dead, 0.0)
+    originals = values.clone()
+    pruning = pruning.ordered(order)
+    grid = None if grid is None else grid.ordered(order)
+    walk, block_size = _way(values.device, block_size)
+    columns = values.shape[1]
+    outer = max(OUTER_BLOCK // block_size, 1) * block_size
+    errors = torch.empty(len(values), min(outer, columns), device=values.device)
+    for first in range(0, columns, outer):
+        last = min(first + outer, columns)
+        for start in range(first, last, block_size):
+            stop = min(start + block_size, last)
+            here = slice(start, stop)
+            block = Block(
+                start,
+                values[:, here],
+                originals[:, here],
+                errors[:, start - first : stop - first],
+                unit[here, here],
+                diagonal[here],
+            )
+            walk(block, grid, pruning)
+            values[:, stop:last].addmm_(block.errors, unit[here, stop:last])
+        values[:, last:].addmm_(errors[:, : last - first], unit[first:last, last:])
+    if order is not None:
+        values = values[:, order.argsort()]
+    return Solution(values, fell_back)
+
+
+def _order(products: torch.Tensor, by_four: bool) -> torch.Tensor:
+    """Columns with the largest inputs first; whole groups of four where zeros are to be chosen."""
+    diagonal = products.diagonal()
+    if not by_four:
+        return diagonal.argsort(descending=True)
+    groups = diagonal.view(-1, MASK_WIDTH).sum(1).argsort(descending=True)
+    places = torch.arange(MASK_WIDTH, device=products.device)
+    return (groups[:, None] * MASK_WIDTH + places).flatten()
+
+
+def _factor(
+    products: torch.Tensor, order: torch.Tensor | None, dampening: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+    """R with its columns divided by the diagonal, the diagonal, columns whose input is always zero,
+    and whether there is no factorization.
+
+    The lower factor of the matrix with its columns backwards is R mirrored."""
+    columns = len(products)
+    device = products.device
+    backwards = torch.arange(columns - 1, -1, -1, device=device) if order is None else order.flip(0)
+    mirrored = products[backwards][:, backwards]
+    diagonal = mirrored.diagonal()
+    dead = diagonal == 0
+    diagonal.masked_fill_(dead, 1.0)
+    diagonal.add_(dampening * diagonal.mean())
+    lower, info = torch.linalg.cholesky_ex(mirrored)
+    del mirrored
+    dead = dead.flip(0)
+    if info.item():
+        return torch.eye(columns, device=device), torch.ones(columns, device=device), dead, True
+    upper = lower.flip(0, 1).contiguous()
+    del lower
+    diagonal = upper.diagonal().clone()
+    upper.div_(diagonal)
+    return upper, diagonal, dead, False
+
+
+def _way(device: torch.device, block_size: int) -> tuple[Walk, int]:
+    """How a block is walked on this device, and how many columns it has."""
+    if device.type == "cuda":
+        from quantize.calibrate.solver_triton import WIDEST_BLOCK, walk
+
+        return walk, min(block_size, WIDEST_BLOCK)
+    return walk_by_torch, block_size
+
+
+def walk_by_torch(block: Block, grid: Grid | None, pruning: Pruning) -> None:
+    """One column after the other; each in turn changes those behind it in the block."""
+    values = block.values.t().contiguous()  # a column is contiguous here
+    originals = block.originals.t().contiguous()
+    kept = None
+    if pruning.kept is not None:
+        kept = pruning.kept[:, block.start : block.start + len(values)].t()
+    for column in range(len(values)):
+        if pruning.choose and column % MASK_WIDTH == 0:
+            four = slice(column, column + MASK_WIDTH)
+            given = None if kept is None else kept[four]
+            chosen = _two_of_four(
+                values[four], originals[four], block.unit[four, four], block.diagonal[four], given
+            )
+        rounded = values[column]
+        if grid is not None:
+            rounded = grid.round(rounded, block.start + column)
+        if pruning.choose:
+            rounded = rounded * chosen[column % MASK_WIDTH]
+        elif kept is not None:
+            rounded = rounded * kept[column]
+        error = originals[column] - rounded
+        values[column] = rounded
+        originals[column] = error
+        values[column + 1 :].addr_(block.unit[column, column + 1 :], error)
+    block.values.copy_(values.t())
+    block.errors.copy_(originals.t())
+
+
+def _two_of_four(
+    values: torch.Tensor,
+    originals: torch.Tensor,
+    unit: torch.Tensor,
+    diagonal: torch.Tensor,
+    kept: torch.Tensor | None,
+) -> torch.Tensor:
+    """[4, rows], true for the two weights of four that are kept: SparseGPT's criterion, the error
+    that a zero would leave. Each value is what it would be, were none of the four rounded."""
+    values = values.clone()
+    for column in range(MASK_WIDTH - 1):
+        left = originals[column] - values[column]
+        values[column + 1 :].addr_(unit[column, column + 1 :], left)
+    harm = (values * diagonal[:, None]).square()
+    if kept is not None:
+        harm = harm.masked_fill(~kept, -1.0)
+    dropped = harm.argsort(dim=0, stable=True)[: MASK_WIDTH // 2]
+    chosen = torch.ones_like(harm, dtype=torch.bool).scatter_(0, dropped, False)
+    return chosen if kept is None else chosen & kept
+
+
+def output_errors(
+    weights: list[torch.Tensor], changed: list[torch.Tensor], products: torch.Tensor
+) -> list[float]:
+    """The relative error of each module's output on the calibration text, |(W - Q) X| / |W X|."""
+    before, after = [], []
+    for original, other in zip(weights, changed, strict=True):
+        before.append(_output_energy(original.float(), products))
+        after.append(_output_energy(original.float() - other.float(), products))
+    energies = torch.stack([torch.stack(after), torch.stack(before)])
+    errors: list[float] = (energies[0] / energies[1].clamp_min(TINY)).sqrt().tolist()
+    return errors
 
 
 def _output_energy(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
-    """The squared norm of each module's output, up to a common factor."""
-    return (torch.bmm(weights, products) * weights).sum(dim=(1, 2)).clamp_min(0)
-
-
-class SharedProducts:
-    """Accumulates X'X. q, k and v see the same X, and so do gate and up: one product
-    serves them all. On a GPU it runs in TF32, which holds every bf16 number exactly and adds up in
-    float32: as exact for bf16 activations as full float32, and several times faster."""
-
-    def __init__(self) -> None:
-        self._input: torch.Tensor | None = None
-        self._product: torch.Tensor | None = None
-
-    def _product_of(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self._product is None or self._input is not inputs:
-            rows = inputs.reshape(-1, inputs.shape[-1]).float()
-            previous_tf32 = torch.backends.cuda.matmul.allow_tf32
-            torch.backends.cuda.matmul.allow_tf32 = inputs.dtype == torch.bfloat16
-            try:
-                self._product = rows.t() @ rows
-            finally:
-                torch.backends.cuda.matmul.allow_tf32 = previous_tf32
-            self._input = inputs
-        return self._product
-
-    def accumulate(
-        self, inp: torch.Tensor, module: Any, hessian: torch.Tensor, num_samples: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Replaces GPTQ's function of the same signature, for linear layers."""
-        assert isinstance(module, torch.nn.Linear)
-        num_samples += inp.shape[0] if inp.dim() > 2 else 1
-        hessian.add_(self._product_of(inp), alpha=2)
-        return hessian, num_samples
-
-    def accumulate_plain(
-        self, inp: torch.Tensor, module: Any, hessian: torch.Tensor, num_samples: int
-    ) -> tuple[torch.Tensor, int]:
-        """SparseGPT's variant keeps a running mean instead of a sum."""
-        batch_samples = inp.shape[0] if inp.dim() > 2 else 1
-        hessian *= num_samples / (num_samples + batch_samples)
-        num_samples += batch_samples
-        hessian += self._product_of(inp) * (2 / num_samples)
-        return hessian, num_samples
-
-
-def quantize_keeping_zeros(
-    weights: torch.Tensor,
-    hessians: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
-    global_scale: torch.Tensor | None,
-    quant_args: QuantizationArgs,
-    blocksize: int = 128,
-    percdamp: float = 0.01,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """GPTQ that keeps zero weights at zero; the other weights compensate for that, too.
-
-    The same signature and result as llm-compressor's `quantize_weight`: weights, losses, and
-    which of them fell back to plain rounding.
-    """
-    original_dtype = weights.dtype
-    mask = weights != 0
-    work, hessians, order = apply_activation_ordering(
-        weights.float(), hessians.float(), quant_args.actorder
-    )
-    if order is not None:
-        mask = mask.gather(-1, order.unsqueeze(-2).expand_as(mask))
-    groups = _group_of_column(work.shape[-1], quant_args, order, work.device)
-    losses = torch.zeros(work.shape[:2], device=work.device)
-    fell_back = torch.zeros(work.shape[0], dtype=torch.bool, device=work.device)
-    inverse = factorize_hessian(work, hessians, percdamp, fell_back)
-    by_channel = copy(quant_args)
-    by_channel.strategy = QuantizationStrategy.CHANNEL
-
-    for start in range(0, work.shape[-1], blocksize):
-        end = min(start + blocksize, work.shape[-1])
-        scales, _ = column_scale_window(
-            scale, zero_point, global_scale, groups, quant_args, work.shape[-2], start, end
-        )
-        block = work[:, :, start:end].clone()
-        errors = torch.zeros_like(block)
-        for column in range(end - start):
-            values = block[:, :, column]
-            rounded = fake_quantize(values.t(), scales[:, :, column].t(), None, by_channel).t()
-            rounded = rounded * mask[:, :, start + column]
-            error = (values - rounded) / inverse[:, start + column, start + column, None]
-            row = inverse[:, start + column, start + column : end]
-            block[:, :, column:] -= error.unsqueeze(-1) * row.unsqueeze(1)
-            work[:, :, start + column] = rounded
-            errors[:, :, column] = error
-        losses += errors.square().sum(-1) / 2
-        work[:, :, end:] -= torch.bmm(errors, inverse[:, start:end, end:])
-
-    if order is not None:
-        original_order = order.argsort(dim=-1).unsqueeze(-2).expand_as(work)
-        work = work.gather(-1, original_order)
-    return work.to(original_dtype), losses.sum(dim=1), fell_back
-
-
-def _group_of_column(
-    columns: int, quant_args: QuantizationArgs, order: torch.Tensor | None, device: torch.device
-) -> torch.Tensor | None:
-    """The scale group of each column, in the order of rounding; None without groups."""
-    if quant_args.strategy == QuantizationStrategy.BLOCK:
-        width = quant_args.block_structure[1]
-    elif quant_args.strategy in (QuantizationStrategy.GROUP, QuantizationStrategy.TENSOR_GROUP):
-        width = quant_args.group_size
-    else:
-        return None
-    groups = torch.arange(columns, device=device) // width
-    return groups if order is None else groups[order]
+    """The squared norm of a module's output. TF32 is exact enough for a figure that is shown."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return ((weights @ products) * weights).sum().clamp_min(0)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -22,7 +22,7 @@ class GptqOptions:
     """Options of GPTQ."""
 
     block_size: int = field(default=128, metadata=within(1, 65536))
-    """Columns that are updated together."""
+    """Columns that are updated together, at most 128 on a GPU. The result does not depend on it."""
     dampening: float = field(default=0.01, metadata=within(0, 1))
     """Share of the mean diagonal that is added to the Hessian."""
     act_order: bool = True
@@ -40,6 +40,7 @@ class Gptq(Step[GptqOptions]):
     passes = 4
     gates = ("max_fallback",)
     modifier_name = "GPTQModifier"
+    reads_inputs = True
     shows_error_as = "gptq"
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
@@ -56,9 +57,9 @@ class Gptq(Step[GptqOptions]):
         )
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        from quantize.calibrate.solver import gptq_patches
+        from quantize.calibrate.hooks import gptq_solver
 
-        return gptq_patches(keep_zeros=recipe.is_sparse)
+        return gptq_solver(keep_zeros=recipe.is_sparse)
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:
         """Modules that GPTQ could only round; the modifier drops the list at its end."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MASK = "2:4"
 MASK_WIDTH = 4
 SPARSITY = 0.5
-ERROR_NAME = "sgpt"  # llm-compressor's name for its errors
 
 
 @dataclass
@@ -41,6 +40,8 @@ class SparseGpt(Step[SparseGptOptions]):
     options = SparseGptOptions
     passes = 4
     modifier_name = "SparseGPTModifier"
+    reads_inputs = True
+    shows_error_as = "sgpt"
 
     def check_options(self, options: SparseGptOptions) -> None:
         if options.block_size % MASK_WIDTH:
@@ -73,12 +74,12 @@ class SparseGpt(Step[SparseGptOptions]):
         return modifier
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        from quantize.calibrate.solver import sparsegpt_patches
+        from quantize.calibrate.hooks import sparsegpt_solver
 
-        return sparsegpt_patches()
+        return sparsegpt_solver()
 
     def check_changes(self, changes: "Changes") -> None:
-        changes.require_modules(self.name, changes.touched(ERROR_NAME), changes.targeted)
+        changes.require_modules(self.name, changes.touched(self.shows_error_as), changes.targeted)
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

@@ -37,6 +37,9 @@ class Step(StepSchema[Options], ABC):
     """Whether the next layer reads this layer's output from before the step, so that one pass
     through a layer is enough. Such a step is resumed only if all its layers are finished:
     outputs before and after it differ in the last bits."""
+    reads_inputs: bool = False
+    """Whether the step reads only the inputs of modules, so that the calibrating pass may end at
+    the last of them."""
     shows_error_as: str = ""
     """The name under which the step records the relative error of a module's output; empty where it
     records none."""

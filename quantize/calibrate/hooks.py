@@ -1,0 +1,153 @@
+"""What replaces parts of llm-compressor's GPTQ and SparseGPT modifiers while a recipe runs.
+
+The modifiers keep their options, schemes, observers and export. Replaced are two methods of each:
+`calibrate_module`, which takes a module's input, and `compress_modules`, which changes the weights.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from compressed_tensors.offload import disable_offloading, update_offload_parameter
+from compressed_tensors.utils import patch_attr
+from llmcompressor.modifiers.gptq import GPTQModifier
+from llmcompressor.modifiers.gptq.helpers import update_batch_qparams
+from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
+from llmcompressor.utils.metric_logging import CompressionLogger
+
+from quantize.calibrate.grid import Grid
+from quantize.calibrate.products import Modules, SharedProducts
+from quantize.calibrate.solver import NOTHING_PRUNED, Pruning, output_errors, solve
+from quantize.steps.base.changes import Errors
+
+
+@contextlib.contextmanager
+def noted_errors(model: torch.nn.Module, errors: Errors) -> Iterator[None]:
+    """Notes each module's error, by the name that it is logged under."""
+    names = {module: name for name, module in model.named_modules()}
+
+    def note(logger: Any, name: str | None = None, loss: float | None = None) -> None:
+        if loss is not None:
+            errors[names[logger.module]][str(name).lower()] = loss
+        original_note(logger, name, loss)
+
+    original_note = CompressionLogger.set_results
+    with patch_attr(CompressionLogger, "set_results", note):
+        yield
+
+
+@contextlib.contextmanager
+def gptq_solver(keep_zeros: bool) -> Iterator[None]:
+    """Our products and solver in GPTQ. `keep_zeros`: the weights are pruned and stay so."""
+    products = SharedProducts()
+
+    def compress_modules(modifier: Any) -> None:
+        with torch.no_grad(), disable_offloading():
+            for group, matrix in products.take():
+                for modules in _of_one_format(group):
+                    _round(modifier, modules, matrix, keep_zeros)
+
+    with (
+        patch_attr(GPTQModifier, "calibrate_module", _taking_inputs(products)),
+        patch_attr(GPTQModifier, "compress_modules", compress_modules),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def sparsegpt_solver() -> Iterator[None]:
+    """Our products and solver in SparseGPT."""
+    products = SharedProducts()
+
+    def compress_modules(modifier: Any) -> None:
+        with torch.no_grad(), disable_offloading():
+            for group, matrix in products.take():
+                _prune(modifier, group, matrix)
+
+    with (
+        patch_attr(SparseGPTModifier, "calibrate_module", _taking_inputs(products)),
+        patch_attr(SparseGPTModifier, "compress_modules", compress_modules),
+    ):
+        yield
+
+
+def _taking_inputs(products: SharedProducts) -> Any:
+    def calibrate_module(
+        modifier: Any, module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: object
+    ) -> None:
+        products.add(module, args[0])
+
+    return calibrate_module
+
+
+def _of_one_format(group: Modules) -> list[Modules]:
+    """The modules of a group, those that are rounded alike together."""
+    by_format: dict[str, Modules] = {}
+    for module in group:
+        key = module.quantization_scheme.weights.model_dump_json()
+        by_format[key] = (*by_format.get(key, ()), module)
+    return list(by_format.values())
+
+
+def _round(modifier: Any, modules: Modules, matrix: torch.Tensor, keep_zeros: bool) -> None:
+    args = modules[0].quantization_scheme.weights
+    qparams = [module.weight_observer.get_qparams() for module in modules]
+    scales, zero_points, global_scales = (
+        [found[name] for found in qparams] for name in ("scale", "zero_point", "global_scale")
+    )
+    grids = [
+        Grid.of(args, module.weight.shape, *of_module)
+        for module, *of_module in zip(modules, scales, zero_points, global_scales, strict=True)
+    ]
+    weights = torch.cat([module.weight.data for module in modules])
+    pruning = Pruning(kept=weights != 0) if keep_zeros else NOTHING_PRUNED
+    solution = solve(
+        weights,
+        matrix,
+        Grid.stacked(grids),
+        pruning,
+        act_order=bool(args.actorder),
+        dampening=modifier.dampening_frac,
+        block_size=modifier.block_size,
+    )
+    rounded = _by_module(modules, solution.weights)
+    if solution.fell_back:
+        modifier._rtn_fallback_module_names += [
+            modifier._module_names[module] for module in modules
+        ]
+    _log("GPTQ", modules, rounded, matrix)
+    has_global_scale = global_scales[0] is not None
+    update_batch_qparams(
+        modules, rounded, scales, zero_points, global_scales if has_global_scale else None, args
+    )
+    modifier._num_compressed_modules += len(modules)
+
+
+def _prune(modifier: Any, modules: Modules, matrix: torch.Tensor) -> None:
+    weights = torch.cat([module.weight.data for module in modules])
+    kept = weights != 0 if modifier.preserve_sparsity_mask else None
+    solution = solve(
+        weights,
+        matrix,
+        None,
+        Pruning(kept, choose=True),
+        act_order=False,
+        dampening=modifier.dampening_frac,
+        block_size=modifier.block_size,
+    )
+    pruned = _by_module(modules, solution.weights)
+    _log("SGPT", modules, pruned, matrix)
+    for module, changed in zip(modules, pruned, strict=True):
+        update_offload_parameter(module, "weight", changed.to(module.weight.dtype))
+
+
+def _by_module(modules: Modules, stacked: torch.Tensor) -> list[torch.Tensor]:
+    return list(stacked.split([len(module.weight) for module in modules]))
+
+
+def _log(name: str, modules: Modules, changed: list[torch.Tensor], matrix: torch.Tensor) -> None:
+    errors = output_errors([module.weight.data for module in modules], changed, matrix)
+    for module, error in zip(modules, errors, strict=True):
+        with CompressionLogger(module) as logger:
+            logger.set_results(name=name, loss=error)
