@@ -1,8 +1,9 @@
-"""`python -m quantize.benchmark recipe=NAME model=NAME`: Quantline against llm-compressor's loop.
+"""`python -m quantize.benchmark recipe=NAME`: Quantline against llm-compressor's own loop.
 
-Both methods run one after the other in one process, on the same model, recipe and tokens. Measured
-are seconds per layer, peak GPU memory, and the error of each quantized layer's output. Tokens are
-random: the time does not depend on them, and no text suits a model with random weights.
+The same model, recipe and tokens, one after the other in one process: seconds a layer, peak GPU
+memory, and how far each quantized layer's output lies from the original's. Both run on two depths
+of the model; the slope is what a layer costs, without what a run costs. Tokens are random: the time
+does not depend on them, and a model with random weights has no text of its own.
 """
 
 import json
@@ -10,7 +11,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from conf.app import run
 from conf.schema.commands import QuantizeConfig
+from conf.schema.ranges import within
 from conf.terminal import chatter_to, say
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
@@ -30,59 +32,112 @@ from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.modifiers import modifiers
 
+HELD_OUT = 4  # sequences that the errors are measured on
+Method = Callable[[Any, Any, QuantizeConfig, Batches], None]
+
+
+@dataclass
+class BenchmarkConfig(QuantizeConfig):
+    """Compares the time, memory and layer errors of quantizing here and with llm-compressor."""
+
+    depths: list[int] = field(default_factory=lambda: [2, 6], metadata=within(1, 1000))
+    """Numbers of layers to quantize, the smallest first. What a layer costs is the slope."""
+    reference: bool = True
+    """Run llm-compressor's own loop, too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.depths != sorted(set(self.depths)) or len(self.depths) < 2:
+            raise ValueError(f"depths={self.depths}: give two or more numbers, the smallest first")
+
+
 COMMAND = replace(
     QUANTIZE,
+    schema=BenchmarkConfig,
     module="quantize.benchmark",
     purpose="Compares the time, memory and layer errors of quantizing here and with "
     "llm-compressor's own\nloop, on random tokens. Prints JSON.",
     examples=(
-        "python -m quantize.benchmark model=tiny calibration.samples=8 calibration.length=128",
+        "python -m quantize.benchmark model=tiny depths=[1,2] calibration.length=128",
         "python -m quantize.benchmark recipe=w8a8_smooth_gptq model=qwen3-8b model.weights=random",
-        "python -m quantize.benchmark recipe=w4a16_awq model=qwen3-8b batch_size=8",
+        "python -m quantize.benchmark recipe=w4a16_awq model=qwen3-8b reference=false",
     ),
 )
-Method = Callable[[Any, Any, QuantizeConfig, Batches, Console], None]
-"""Quantizes a model with its tokenizer in place."""
-HELD_OUT = 4  # sequences that the errors are measured on
 
 
 @dataclass
-class QuantizationCost:
-    """What quantizing a model cost, and the quantized model."""
+class Measured:
+    """The cost of one run, and the model that it made."""
 
     seconds: float
-    seconds_per_layer: float
     peak_gpu_gib: float
     model: Any
 
 
-def benchmark(config: QuantizeConfig) -> None:
-    """Prints the figures of both methods and their ratio as JSON."""
+@dataclass
+class QuantizationCost:
+    """What one way of quantizing costs, from runs at several depths."""
+
+    by_depth: dict[int, Measured]
+
+    @property
+    def seconds_per_layer(self) -> float:
+        first, last = min(self.by_depth), max(self.by_depth)
+        seconds = self.by_depth[last].seconds - self.by_depth[first].seconds
+        return seconds / (last - first)
+
+    @property
+    def deepest(self) -> Measured:
+        return self.by_depth[max(self.by_depth)]
+
+    def figures(self) -> dict[str, object]:
+        return {
+            "seconds": {depth: round(cost.seconds, 2) for depth, cost in self.by_depth.items()},
+            "seconds_per_layer": round(self.seconds_per_layer, 3),
+            "peak_gpu_gib": round(self.deepest.peak_gpu_gib, 2),
+        }
+
+
+def benchmark(config: BenchmarkConfig) -> None:
+    """Prints the figures of both, and their ratio, as JSON."""
+    assert config.model.architecture is not None
+    layers = min(config.depths[-1], config.model.architecture.num_hidden_layers)
+    if config.model.weights == "random":
+        config.model.architecture.num_hidden_layers = layers
     folder = fetch(config.model)
     samples = random_samples(config)
     with tempfile.TemporaryDirectory() as scratch, chatter_to(Path(scratch) / "log") as console:
-        library = _measure(folder, config, batches(samples, 1), _with_llmcompressor, console)
-        quantline = _measure(
-            folder, config, batches(samples, config.batch_size), _with_quantline, console
-        )
-        original, _ = load(folder, config.model)
-        errors = layer_errors(original, [library.model, quantline.model], samples[:HELD_OUT])
-    worst = max(
-        our_error / library_error if library_error else (math.inf if our_error else 1.0)
-        for library_error, our_error in errors
-    )
-    figures = {
+        calibration = batches(samples, config.batch_size)
+        ours = _cost(folder, config, calibration, _with_quantline, console)
+        costs = [ours]
+        if config.reference:
+            one_by_one = batches(samples, 1)
+            costs.append(_cost(folder, config, one_by_one, _with_llmcompressor, console))
+        original, _ = _first_layers(folder, config, config.depths[-1])
+        quantized = [cost.deepest.model for cost in costs]
+        errors = layer_errors(original, quantized, samples[:HELD_OUT])
+    figures: dict[str, object] = {
         "recipe": config.recipe.name,
         "tokens": sum(map(len, samples)),
-        "layers": len(errors),
-        "llmcompressor": _figures(library),
-        "quantline": _figures(quantline),
-        "speedup": round(library.seconds / quantline.seconds, 2),
+        "quantline": ours.figures(),
         "output_error_by_layer": [[float(f"{value:.4g}") for value in pair] for pair in errors],
-        "worst_error_ratio": round(worst, 4),
     }
-    say(f"speed-up over llm-compressor {figures['speedup']}, worst layer error ratio {worst:.3f}")
+    if config.reference:
+        speedup = costs[1].seconds_per_layer / ours.seconds_per_layer
+        worst = max(_ratio(*pair) for pair in errors)
+        figures |= {
+            "llmcompressor": costs[1].figures(),
+            "speedup": round(speedup, 2),
+            "worst_error_ratio": round(worst, 4),
+        }
+        say(f"{speedup:.1f} times as fast, worst layer error {worst:.3f} times llm-compressor's")
     print(json.dumps(figures))
+
+
+def _ratio(error: float, reference: float) -> float:
+    if not reference:
+        return math.inf if error else 1.0
+    return error / reference
 
 
 def random_samples(config: QuantizeConfig) -> list[list[int]]:
@@ -94,27 +149,49 @@ def random_samples(config: QuantizeConfig) -> list[list[int]]:
     return samples
 
 
-def _measure(
-    folder: Path, config: QuantizeConfig, calibration: Batches, method: Method, console: Console
-) -> QuantizationCost:
+def _first_layers(folder: Path, config: QuantizeConfig, depth: int) -> tuple[Any, Any]:
+    """The model with its first layers only, and its tokenizer."""
     model, tokenizer = load(folder, config.model)
+    model.model.layers = model.model.layers[:depth]
+    model.config.num_hidden_layers = len(model.model.layers)
+    if getattr(model.config, "layer_types", None) is not None:
+        model.config.layer_types = model.config.layer_types[:depth]
+    return model, tokenizer
+
+
+def _cost(
+    folder: Path, config: BenchmarkConfig, calibration: Batches, method: Method, console: Console
+) -> QuantizationCost:
+    by_depth = {}
+    for depth in config.depths:
+        model, tokenizer = _first_layers(folder, config, depth)
+        measured = _measure(model, tokenizer, config, calibration, method)
+        console.print(
+            f"{method.__name__}: {depth} layers, {measured.seconds:.1f} s", soft_wrap=True
+        )
+        if depth != config.depths[-1]:
+            measured.model = None
+        by_depth[depth] = measured
+    return QuantizationCost(by_depth)
+
+
+def _measure(
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, method: Method
+) -> Measured:
     if torch.cuda.is_available():
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    method(model, tokenizer, config, calibration, console)
+    method(model, tokenizer, config, calibration)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-    layers = model.config.num_hidden_layers
-    console.print(
-        f"{method.__name__}: {seconds:.1f} s, {seconds / layers:.2f} s a layer", soft_wrap=True
-    )
-    return QuantizationCost(seconds, seconds / layers, peak, model)
+    return Measured(seconds, peak, model)
 
 
 def _with_llmcompressor(
-    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, console: Console
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches
 ) -> None:
     """Quantizes with llm-compressor's own loop, one sequence at a time."""
     loader = DataLoader(calibration, batch_size=None)
@@ -122,18 +199,11 @@ def _with_llmcompressor(
 
 
 def _with_quantline(
-    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, console: Console
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches
 ) -> None:
     steps = modifiers(config.recipe)
+    console = Console(quiet=True)
     compress(model, tokenizer, config.recipe, steps, calibration, None, console)
-
-
-def _figures(cost: QuantizationCost) -> dict[str, float]:
-    return {
-        "seconds": round(cost.seconds, 2),
-        "seconds_per_layer": round(cost.seconds_per_layer, 3),
-        "peak_gpu_gib": round(cost.peak_gpu_gib, 2),
-    }
 
 
 def layer_errors(

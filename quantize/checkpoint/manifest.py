@@ -162,7 +162,7 @@ class Manifest:
     """The calibration text and its counts; null where none is needed."""
     errors: dict[str, dict[str, float]]
     """Errors by module and step. gptq: of the module's output on the calibration text, relative to
-    the output. sgpt: llm-compressor's own sum, comparable only within a module."""
+    the output; sgpt likewise, by what pruning changed."""
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
     layer_seconds: dict[str, list[float]]
