@@ -15,6 +15,7 @@ import torch
 from quantize.calibrate.grid import Grid
 
 OUTER_BLOCK = 1024  # columns behind it are updated by one product
+WIDEST_CPU_BLOCK = 32  # the fastest of 16, 32, 64 and 128
 MASK_WIDTH = 4  # of 2:4
 TINY = torch.finfo(torch.float32).tiny
 
@@ -155,7 +156,7 @@ def _way(device: torch.device, block_size: int) -> tuple[Walk, int]:
         from quantize.calibrate.solver_triton import WIDEST_BLOCK, walk
 
         return walk, min(block_size, WIDEST_BLOCK)
-    return walk_by_torch, block_size
+    return walk_by_torch, min(block_size, WIDEST_CPU_BLOCK)
 
 
 def walk_by_torch(block: Block, grid: Grid | None, pruning: Pruning) -> None:

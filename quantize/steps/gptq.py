@@ -22,7 +22,8 @@ class GptqOptions:
     """Options of GPTQ."""
 
     block_size: int = field(default=128, metadata=within(1, 65536))
-    """Columns that are updated together, at most 128 on a GPU. The result does not depend on it."""
+    """Columns that are updated together, at most 128 on a GPU and 32 on a CPU. The result does not
+    depend on it."""
     dampening: float = field(default=0.01, metadata=within(0, 1))
     """Share of the mean diagonal that is added to the Hessian."""
     act_order: bool = True
