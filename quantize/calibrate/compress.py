@@ -56,7 +56,9 @@ def compress(
     logger.remove()
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
-    run = sequential.Run(steps_named(recipe.steps), bars, stored_as, work)
+    steps = steps_named(recipe.steps)
+    joined = frozenset(step.name for step in steps if step.joined_step(recipe) is not None)
+    run = sequential.Run(steps, bars, stored_as, work, joined)
     sequential.RUN.set(run)
     with ExitStack() as contexts:
         contexts.enter_context(_named_failure(recipe.name))

@@ -6,6 +6,7 @@ The modifiers keep their options, schemes, observers and export. Replaced are tw
 
 import contextlib
 from collections.abc import Iterator
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -18,8 +19,18 @@ from llmcompressor.utils.metric_logging import CompressionLogger
 
 from quantize.calibrate.grid import Grid
 from quantize.calibrate.products import Modules, SharedProducts
-from quantize.calibrate.solver import NOTHING_PRUNED, Pruning, output_errors, solve
+from quantize.calibrate.solver import Pruning, output_errors, solve
 from quantize.steps.base.changes import Errors
+
+
+class Zeros(Enum):
+    """What GPTQ does about zeros in the weights."""
+
+    NONE = auto()
+    KEPT = auto()
+    """The weights are pruned and stay so."""
+    CHOSEN = auto()
+    """Two of four weights become zero while they are rounded."""
 
 
 @contextlib.contextmanager
@@ -38,15 +49,15 @@ def noted_errors(model: torch.nn.Module, errors: Errors) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gptq_solver(keep_zeros: bool) -> Iterator[None]:
-    """Our products and solver in GPTQ. `keep_zeros`: the weights are pruned and stay so."""
+def gptq_solver(zeros: Zeros) -> Iterator[None]:
+    """Our products and solver in GPTQ."""
     products = SharedProducts()
 
     def compress_modules(modifier: Any) -> None:
         with torch.no_grad(), disable_offloading():
             for group, matrix in products.take():
                 for modules in _of_one_format(group):
-                    _round(modifier, modules, matrix, keep_zeros)
+                    _round(modifier, modules, matrix, zeros)
 
     with (
         patch_attr(GPTQModifier, "calibrate_module", _taking_inputs(products)),
@@ -90,7 +101,7 @@ def _of_one_format(group: Modules) -> list[Modules]:
     return list(by_format.values())
 
 
-def _round(modifier: Any, modules: Modules, matrix: torch.Tensor, keep_zeros: bool) -> None:
+def _round(modifier: Any, modules: Modules, matrix: torch.Tensor, zeros: Zeros) -> None:
     args = modules[0].quantization_scheme.weights
     qparams = [module.weight_observer.get_qparams() for module in modules]
     scales, zero_points, global_scales = (
@@ -101,7 +112,7 @@ def _round(modifier: Any, modules: Modules, matrix: torch.Tensor, keep_zeros: bo
         for module, *of_module in zip(modules, scales, zero_points, global_scales, strict=True)
     ]
     weights = torch.cat([module.weight.data for module in modules])
-    pruning = Pruning(kept=weights != 0) if keep_zeros else NOTHING_PRUNED
+    pruning = Pruning(weights != 0 if zeros is Zeros.KEPT else None, zeros is Zeros.CHOSEN)
     solution = solve(
         weights,
         matrix,

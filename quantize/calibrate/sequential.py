@@ -50,6 +50,8 @@ class Run:
     bars: Progress
     stored_as: torch.dtype
     work: WorkFolder | None = None
+    joined: frozenset[str] = frozenset()
+    """Steps whose work a later step does in its own passes."""
     layer_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed_layers: int = 0
     errors: Errors = field(default_factory=lambda: defaultdict(dict))
@@ -85,6 +87,8 @@ class LayerByLayer(CalibrationPipeline):  # type: ignore[misc]
         modifiers = recipe.modifiers
         with patch_attr(recipe, "modifiers", None):
             for number, (modifier, step) in enumerate(zip(modifiers, RUN.get().steps, strict=True)):
+                if step.name in RUN.get().joined:
+                    continue
                 recipe.modifiers = [modifier]
                 if modifier.requires_calibration_data and dataloader is not None:
                     _Passes(model, dataloader, dataset_args, modifier, number, step).run()

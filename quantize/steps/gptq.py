@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from conf.errors import gate_failed
 from conf.schema.ranges import Range, range_of, within
 from conf.schema.steps import Kind
-from quantize.steps.base.step import Step
+from quantize.steps.base.step import Step, steps_named
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
@@ -58,9 +58,12 @@ class Gptq(Step[GptqOptions]):
         )
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        from quantize.calibrate.hooks import gptq_solver
+        from quantize.calibrate.hooks import Zeros, gptq_solver
 
-        return gptq_solver(keep_zeros=recipe.is_sparse)
+        joined = any(step.joined_step(recipe) for step in steps_named(recipe.steps))
+        if not recipe.is_sparse:
+            return gptq_solver(Zeros.NONE)
+        return gptq_solver(Zeros.CHOSEN if joined else Zeros.KEPT)
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:
         """Modules that GPTQ could only round; the modifier drops the list at its end."""

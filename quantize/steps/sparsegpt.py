@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MASK = "2:4"
 MASK_WIDTH = 4
 SPARSITY = 0.5
+GPTQ = "gptq"
 
 
 @dataclass
@@ -30,6 +31,8 @@ class SparseGptOptions:
     """Columns that are updated together; a multiple of 4."""
     dampening: float = field(default=0.01, metadata=within(0, 1))
     """Share of the mean diagonal that is added to the Hessian."""
+    joint: bool = False
+    """Choose the zeros while GPTQ rounds, in GPTQ's own passes, instead of before."""
 
 
 class SparseGpt(Step[SparseGptOptions]):
@@ -60,6 +63,8 @@ class SparseGpt(Step[SparseGptOptions]):
         from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 
         options = recipe.options_of(self)
+        if options.joint and GPTQ not in recipe.steps:
+            raise ValueError("recipe.sparsegpt.joint=true needs the step gptq")
         return SparseGPTModifier(
             sparsity=SPARSITY,
             mask_structure=MASK,
@@ -78,8 +83,12 @@ class SparseGpt(Step[SparseGptOptions]):
 
         return sparsegpt_solver()
 
+    def joined_step(self, recipe: "RecipeConfig") -> str | None:
+        return GPTQ if recipe.options_of(self).joint else None
+
     def check_changes(self, changes: "Changes") -> None:
-        changes.require_modules(self.name, changes.touched(self.shows_error_as), changes.targeted)
+        noted_as = self.joined_step(changes.recipe) or self.shows_error_as
+        changes.require_modules(self.name, changes.touched(noted_as), changes.targeted)
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

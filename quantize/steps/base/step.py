@@ -79,6 +79,10 @@ class Step(StepSchema[Options], ABC):
         """Patches of llm-compressor that are active while the recipe runs."""
         return nullcontext()
 
+    def joined_step(self, recipe: "RecipeConfig") -> str | None:
+        """The later step that does this one's work in its own passes, if there is one."""
+        return None
+
     def fallbacks(self, modifier: "Modifier") -> list[str]:
         """Modules that the modifier could only round; called after each layer."""
         return []

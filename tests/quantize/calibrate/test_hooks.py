@@ -11,7 +11,7 @@ from llmcompressor.modifiers.gptq.helpers import update_batch_qparams
 from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 from llmcompressor.utils.metric_logging import CompressionLogger
 
-from quantize.calibrate.hooks import gptq_solver, noted_errors, sparsegpt_solver
+from quantize.calibrate.hooks import Zeros, gptq_solver, noted_errors, sparsegpt_solver
 
 METHODS = {
     "calibrate_module": ["self", "module", "args", "_output"],
@@ -46,7 +46,7 @@ def test_qparams_are_written_by_module() -> None:
 def test_methods_are_put_back() -> None:
     classes = (GPTQModifier, SparseGPTModifier)
     before = [vars(modifier)[name] for modifier in classes for name in METHODS]
-    with gptq_solver(keep_zeros=True), sparsegpt_solver():
+    with gptq_solver(Zeros.KEPT), sparsegpt_solver():
         during = [vars(modifier)[name] for modifier in classes for name in METHODS]
     after = [vars(modifier)[name] for modifier in classes for name in METHODS]
     assert not set(map(id, before)) & set(map(id, during))
