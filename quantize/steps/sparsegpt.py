@@ -39,7 +39,8 @@ class SparseGpt(Step[SparseGptOptions]):
     name = "sparsegpt"
     kind = Kind.PRUNES
     options = SparseGptOptions
-    passes = 4
+    passes = 2
+    solves = True
     modifier_name = "SparseGPTModifier"
 
     def check_options(self, options: SparseGptOptions) -> None:

@@ -25,11 +25,11 @@ moment, *sys.argv[1:] = sys.argv[1:]
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 if moment == "layer":
     from quantize.calibrate.resume import WorkFolder
-    kept = WorkFolder.save
-    def save(self, step, layer, *rest):
+    kept = WorkFolder.write
+    def write(self, step, layer, *rest):
         kept(self, step, layer, *rest)
         if (step, layer) == (int(os.environ["STEP"]), 1): die()
-    WorkFolder.save = save
+    WorkFolder.write = write
 else:
     import quantize.checkpoint.save
     quantize.checkpoint.save._make_readable_by_all = die
