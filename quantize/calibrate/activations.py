@@ -73,6 +73,7 @@ class Activations:
         """The named values of each batch in turn, on the device. A caller may update and delete
         values of the batch that it holds."""
         wanted = set(names)
+        self._to_host.join()  # what was stored last may still be on its way
         try:
             ready = self._begin_fetch(0, wanted) if self._batches else {}
             for batch in range(len(self._batches)):
