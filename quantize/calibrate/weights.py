@@ -67,7 +67,7 @@ class CudaLoader:
     def prepared(self, tensors: list[torch.Tensor]) -> list[LoadedWeight]:
         """Allocates on the computing stream. Its earlier work may still use this memory: copies
         wait for it."""
-        weights = [_empty_weight(tensor, self._device) for tensor in tensors]
+        weights = [empty_weight(tensor, self._device) for tensor in tensors]
         self._allocated.record(torch.cuda.current_stream(self._device))
         return weights
 
@@ -84,7 +84,7 @@ class CudaLoader:
             self._locks.unlock(tensors)
 
 
-def _empty_weight(tensor: torch.Tensor, device: torch.device) -> LoadedWeight:
+def empty_weight(tensor: torch.Tensor, device: torch.device) -> LoadedWeight:
     """Like compressed-tensors' own copy: of the same class and with the same attributes."""
     with torch.no_grad():
         loaded = torch.empty_like(tensor.data, device=device)

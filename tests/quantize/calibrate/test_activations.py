@@ -32,7 +32,7 @@ class EarlyCopies:
 
 
 class LateCopies:
-    """Copies when joined: as late as a GPU may copy. Until then the target holds NaN."""
+    """Copies when joined: as late as a GPU may copy. Until then the target holds NaN or zeros."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -43,7 +43,7 @@ class LateCopies:
         self.started += 1
         self._under_way = pairs
         for target, _ in pairs:
-            target.fill_(math.nan)
+            target.fill_(math.nan if target.is_floating_point() else 0)
 
     def join(self) -> None:
         for target, source in self._under_way:

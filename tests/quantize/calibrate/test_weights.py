@@ -14,7 +14,7 @@ from compressed_tensors.offload import (
 )
 from compressed_tensors.offload.cache import OffloadCache
 
-from quantize.calibrate.weights import LayerWeights, LoadedWeight
+from quantize.calibrate.weights import LayerWeights, LoadedWeight, empty_weight
 
 
 class CloningLoader:
@@ -35,11 +35,8 @@ class CloningLoader:
     def prepared(self, tensors: list[torch.Tensor]) -> list[LoadedWeight]:
         if self.is_full:
             raise torch.OutOfMemoryError
-        weights = [
-            LoadedWeight(tensor, tensor._version, torch.empty_like(tensor)) for tensor in tensors
-        ]
+        weights = [empty_weight(tensor, torch.device("cpu")) for tensor in tensors]
         self.copies += [weakref.ref(weight.loaded) for weight in weights]
-        gc.collect()
         alive = sum(copy() is not None for copy in self.copies)
         self.most_alive = max(self.most_alive, alive)
         return weights
