@@ -35,6 +35,15 @@ if moment == "layer":
         kept(self, step, layer, *rest)
         if (step, layer) == (int(os.environ["STEP"]), 1): die()
     WorkFolder.write = write
+elif moment == "rename":
+    from quantize.calibrate import resume
+    kept = resume._write
+    def write(path, save):
+        if path.name == f"step{os.environ['STEP']}-layer0001.safetensors":
+            save(path.with_name("." + path.name))
+            die()
+        kept(path, save)
+    resume._write = write
 else:
     import quantize.checkpoint.save
     quantize.checkpoint.save._make_readable_by_all = die
@@ -62,11 +71,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["0", "2"])
+@pytest.mark.parametrize(("moment", "step"), [("layer", "0"), ("layer", "2"), ("rename", "2")])
 def test_killed_in_a_layer_a_rerun_goes_on_and_gives_the_same_bytes(
-    step: str, tmp_path: Path, undisturbed: Path, quantize_here: Run
+    moment: str, step: str, tmp_path: Path, undisturbed: Path, quantize_here: Run
 ) -> None:
-    killed(tmp_path, "layer", f"recipe={STEPS}", STEP=step)
+    killed(tmp_path, moment, f"recipe={STEPS}", STEP=step)
     folder = tmp_path / "out" / "tiny" / STEPS
     assert not folder.exists()
 
