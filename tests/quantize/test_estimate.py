@@ -1,5 +1,6 @@
 """The estimates of time and GPU memory, against what was measured."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,13 @@ def test_more_text_takes_longer_but_not_to_solve(qwen: LayerShape) -> None:
     )
     ratio = seconds_a_layer(qwen, "gptq", text=twice) / seconds_a_layer(qwen, "gptq")
     assert 1.8 < ratio < 2
+
+
+def test_rounding_passes_only_for_static_scales() -> None:
+    step = steps_named(["rounding"])[0]
+    dynamic = quantize_config("recipe=fp8_dynamic").recipe
+    assert step.passes_for(dynamic, 8) == 0
+    assert step.passes_for(replace(dynamic, kv_cache="fp8"), 8) == 2
 
 
 def test_another_gpu_is_scaled_by_its_peak() -> None:
