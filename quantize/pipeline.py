@@ -19,7 +19,7 @@ from conf.schema.steps import known_steps
 from conf.terminal import chatter_to, say
 from quantize.calibrate.batches import TextCounts, batches, calibration_samples
 from quantize.calibrate.compress import Batches, Outcome, compress
-from quantize.calibrate.resume import WORK_FORMAT, WorkFolder
+from quantize.calibrate.resume import CALIBRATION_VERSION, WORK_FORMAT, WorkFolder
 from quantize.checkpoint import save
 from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
@@ -149,12 +149,14 @@ def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, obje
         recipe["content"] = Path(config.recipe.file).expanduser().read_text()
     return {
         "format": WORK_FORMAT,
+        "calibration": CALIBRATION_VERSION,
         "model": source_hash,
         "recipe": recipe,
         "text": text.sha256,
         "batch_size": config.batch_size,
         "versions": versions(),
         "device": device_name(),
+        "cuda": torch.cuda.is_available(),  # the last bits of a CPU's and a GPU's sums differ
     }
 
 

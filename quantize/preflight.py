@@ -1,5 +1,6 @@
 """Checks the recipe against the model and the machine before any weight is read."""
 
+import math
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +16,20 @@ from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
-from quantize.fit import Linears, check_fit, check_pattern_times, fitting_group, step_scopes_of_file
+from quantize.estimate import (
+    LayerShape,
+    Text,
+    activation_budget,
+    calibration_seconds,
+    rates,
+    step_bytes,
+    stream_bytes,
+)
+from quantize.fit import check_fit, check_pattern_times, fitting_group, step_scopes_of_file
 from quantize.models.load import empty_model
 from quantize.steps.base.step import steps_named
 
-# Rough rates for the estimate, bf16 or float32 products: an H200 and two CPU cores, as measured.
-FLOPS_GPU, FLOPS_CPU = 3e14, 4e10
-TFLOPS_OF_MEASURED_GPU = 989
+GIB = 2**30
 
 
 @dataclass
@@ -37,9 +45,11 @@ class Preflight:
     host_gib: float
     """Host memory needed."""
     gpu_gib: float
-    """GPU memory needed for one layer and its step; activations move to the host if needed."""
+    """Least GPU memory, for two layers and the step; activations move to the host if needed."""
+    gpu_peak_gib: float
+    """Peak on the GPU, with as many activations there as fit."""
     minutes: float
-    """A rough estimate of the calibration."""
+    """An estimate of the calibration."""
     machine: str = ""
     """The GPU that the plan is for, where it is not this machine."""
 
@@ -48,9 +58,14 @@ class Preflight:
             *([f"planned for {self.machine}, not for this machine"] if self.machine else []),
             f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
-            f"GPU, {self.gpu_gib:.1f} GiB there; about {max(self.minutes, 0.1):.1f} min",
+            f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
+            f"about {max(self.minutes, 0.1):.1f} min",
             *([] if self.recipe.file else [f"vLLM will run it with {_kernel_names(self.recipe)}"]),
         ]
+
+    def _peak_text(self) -> str:
+        has_activations = round(self.gpu_peak_gib, 1) > round(self.gpu_gib, 1)
+        return f" ({self.gpu_peak_gib:.1f} with activations)" if has_activations else ""
 
 
 def _kernel_names(recipe: RecipeConfig) -> str:
@@ -77,8 +92,7 @@ def preflight(
     for number, step in enumerate(steps_named(recipe.steps)):
         option = f"{recipe.file}: {step.modifier_name}" if recipe.file else step.name
         step.check_model(model, name, modifiers[number] if modifiers else None, option)
-    needs = _estimated_needs(model, config, modules)
-    return Preflight(recipe, len(modules), *needs, machine=_other_machine(config))
+    return _planned(model, config, recipe, len(modules))
 
 
 def _other_machine(config: QuantizeConfig) -> str:
@@ -111,26 +125,35 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 
 
-def _estimated_needs(
-    model: Any, config: QuantizeConfig, modules: Linears
-) -> tuple[float, float, float, float]:
-    """Disk, host and GPU memory in GiB, and minutes."""
+def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: int) -> Preflight:
+    """The plan with its estimates of memory and time."""
+    other_machine = _other_machine(config)
+    on_gpu = torch.cuda.is_available() or bool(other_machine)
+    gpu = resolve_gpu(config.gpu)
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else math.inf
+    if other_machine:
+        free = gpu.memory_gib * 2**30 if gpu.memory_gib else math.inf
+    calibration, steps = config.calibration, steps_named(recipe.steps)
+    samples = calibration.samples if recipe.needs_text else 0
+    text = Text(samples, calibration.length, min(samples, config.batch_size))
+    shape = LayerShape.of(model)
+    needed = max((step_bytes(step, shape, text.batch_tokens) for step in steps), default=0.0)
+    stream = stream_bytes(shape, text)
+    placed = min(stream, activation_budget(free, needed))
     weights = sum(parameter.numel() for parameter in model.parameters())
-    on_gpu = torch.cuda.is_available() or bool(_other_machine(config))
-    disk = weights * 2 * 2  # the checkpoint and the layers saved for a resume, 16 bits each
-    host = weights * (2 if on_gpu else 4) * 1.3
-    matrix_weights = sum(module.in_features * module.out_features for module in modules.values())
-    widest = max(module.in_features for module in modules.values()) if modules else 0
-    layer_weights = matrix_weights / max(1, model.config.num_hidden_layers)
-    steps = steps_named(config.recipe.steps)
-    gpu = max((step.gpu_bytes(layer_weights, widest) for step in steps), default=0.0)
-    tokens = config.calibration.samples * config.calibration.length
-    passes = sum(step.passes for step in steps) if config.recipe.needs_text else 0
-    relative_speed = (config.gpu.bf16_tflops or TFLOPS_OF_MEASURED_GPU) / TFLOPS_OF_MEASURED_GPU
-    seconds = (
-        2 * matrix_weights * tokens * passes / (FLOPS_GPU * relative_speed if on_gpu else FLOPS_CPU)
+    host = weights * (2 if on_gpu else 4) * 1.3 + (stream - placed if on_gpu else 2 * stream)
+    rate = rates(gpu.bf16_tflops, on_gpu)
+    seconds = calibration_seconds(recipe, steps, shape, text, rate) if samples else 0.0
+    return Preflight(
+        recipe,
+        modules,
+        disk_gib=weights * 2 * 2 / GIB,  # the checkpoint and the layers saved for a resume
+        host_gib=host / GIB,
+        gpu_gib=needed / GIB,
+        gpu_peak_gib=(needed + placed) / GIB,
+        minutes=seconds / 60,
+        machine=other_machine,
     )
-    return disk / 2**30, host / 2**30, gpu / 2**30, seconds / 60
 
 
 def check_machine(plan: Preflight, config: QuantizeConfig) -> None:

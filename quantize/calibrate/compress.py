@@ -63,6 +63,7 @@ def compress(
     with ExitStack() as contexts:
         contexts.enter_context(_named_failure(recipe.name))
         contexts.enter_context(bars)
+        contexts.enter_context(run.writer)
         contexts.enter_context(noted_errors(model, run.errors))
         for step in run.steps:
             contexts.enter_context(step.patches(recipe))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from compressed_tensors.offload import update_offload_parameter
+from compressed_tensors.offload import disable_onloading, update_offload_parameter
 from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -17,9 +17,11 @@ from conf.errors import environment_reason, writing
 from quantize.steps.base.changes import Errors
 
 Modules = dict[str, torch.nn.Module]
+Tensors = dict[str, torch.Tensor]
 KEY = "key.json"
 NOTES = "notes"
-WORK_FORMAT = 3  # raise it when the saved files change
+WORK_FORMAT = 4  # raise it when the saved files change
+CALIBRATION_VERSION = 2  # raise it when a pass or a solver gives other bits than before
 LAYER_FILE = re.compile(r"step(\d+)-layer\d+\.safetensors")
 
 
@@ -78,12 +80,11 @@ class WorkFolder:
         return by_step[max(steps_done)] if steps_done else None
 
     def save(self, step: int, layer: int, modules: Modules, notes: LayerNotes) -> None:
+        """Writes a layer's present state."""
+        self.write(step, layer, host_tensors(modules), notes)
+
+    def write(self, step: int, layer: int, tensors: Tensors, notes: LayerNotes) -> None:
         """Writes a layer atomically, then removes the files of earlier steps."""
-        tensors = {
-            f"{name}.{tensor_name}": tensor.detach().cpu().contiguous()
-            for name, module in modules.items()
-            for tensor_name, tensor in _direct_tensors(module)
-        }
         metadata = {NOTES: notes.model_dump_json()}
         with writing(self.folder):
             _write(
@@ -107,8 +108,21 @@ class WorkFolder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def host_tensors(modules: Modules) -> Tensors:
+    """The layer's tensors in host memory, by name. They are not copied where they are there
+    already, so a later change of the layer changes them."""
+    return {
+        f"{name}.{tensor_name}": tensor.detach().cpu().contiguous()
+        for name, module in modules.items()
+        for tensor_name, tensor in _direct_tensors(module)
+    }
+
+
 def _direct_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    """The module's own tensors. Those of an offloaded module are read where they are kept: every
+    update writes there, too."""
+    with disable_onloading():
+        return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
 
 
 def _step_number(path: Path) -> int | None:

@@ -1,8 +1,9 @@
 """Passes calibration text through a model layer by layer, once for each step of a recipe.
 
 llm-compressor's own loop moves every activation to the host and back, and starts from the first
-layer after a crash. This one keeps activations on the GPU while they fit, skips the second pass
-through a layer after a pure rescaling, and saves finished layers.
+layer after a crash. This one keeps activations on the GPU while they fit, loads the next layer's
+weights beforehand, skips the second pass through a layer after a pure rescaling, and saves finished
+layers.
 """
 
 import contextlib
@@ -11,11 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from compressed_tensors.offload import (
     disable_offloading,
+    disable_onloading,
     set_onload_device,
     update_offload_parameter,
 )
@@ -23,7 +26,6 @@ from compressed_tensors.utils import patch_attr
 from llmcompressor.core import LifecycleCallbacks, active_session
 from llmcompressor.modifiers.utils.hooks import HooksMixin
 from llmcompressor.pipelines import CalibrationPipeline
-from llmcompressor.pipelines.cache import IntermediatesCache
 from llmcompressor.pipelines.sequential.helpers import trace_subgraphs
 from llmcompressor.utils.dev import get_main_device
 from llmcompressor.utils.helpers import DisableQuantization, calibration_forward_context
@@ -31,15 +33,16 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
 from conf.errors import world_fault
+from quantize.calibrate.activations import Activations, gpu_budget
 from quantize.calibrate.attention import fast_attention
 from quantize.calibrate.last_input import LastInput
-from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder
+from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder, host_tensors
+from quantize.calibrate.weights import LayerWeights
+from quantize.calibrate.writer import LayerWriter
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import Scaled, Step
 
 NAME = "quantline"
-GPU_SHARE_FOR_ACTIVATIONS = 0.4
-ACTIVATION_COPIES = 3  # a layer's input, its output, and a step's own copy
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Run:
     work: WorkFolder | None = None
     joined: frozenset[str] = frozenset()
     """Steps whose work a later step does in its own passes."""
+    writer: LayerWriter = field(default_factory=LayerWriter)
     layer_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed_layers: int = 0
     errors: Errors = field(default_factory=lambda: defaultdict(dict))
@@ -126,14 +130,16 @@ class _Passes:
         self.layers_count = len(subgraphs)
         task = self.state.bars.add_task(self.step.name, total=len(subgraphs))
         LifecycleCallbacks.calibration_start()
+        layers = [subgraph.submodules(model) for subgraph in subgraphs]
+        loaded_weights = LayerWeights.of(layers, device, model.get_output_embeddings())
         with (
             calibration_forward_context(model),
             fast_attention(model, self.dataloader),
             DisableQuantization(model),
+            loaded_weights,
         ):
-            activations = IntermediatesCache.from_dataloader(
-                self.dataloader, device, self._activations_device(device)
-            )
+            budget = gpu_budget(model, self.step, self.dataloader, device)
+            activations = Activations.of(self.dataloader, device, budget)
             session.state.loss_masks = None
             session.state.sequential_prefetch = False
             finished_layers = self._finished_layers(subgraphs)
@@ -142,6 +148,7 @@ class _Passes:
                 start = time.perf_counter()
                 with (
                     disable_offloading(),
+                    loaded_weights.of_layer(layer),
                     _named_out_of_memory(self.step.name, layer, len(subgraphs)),
                 ):
                     self._run_layer(
@@ -154,6 +161,7 @@ class _Passes:
                     completed=layer + 1,
                     description=self.step.name + self._error_text(subgraph),
                 )
+            self.state.writer.flush()  # from here on the weights may change
             LifecycleCallbacks.calibration_end()
         scaled = self.step.scaled(self.modifier)
         if scaled:
@@ -200,7 +208,10 @@ class _Passes:
     def _save_layer(self, layer: int, subgraph: Any) -> None:
         if self.state.work is not None:
             modules = self._modules(subgraph)
-            self.state.work.save(self.number, layer, modules, self.state.notes_of(modules))
+            tensors, notes = host_tensors(modules), self.state.notes_of(modules)
+            self.state.writer.submit(
+                partial(self.state.work.write, self.number, layer, tensors, notes)
+            )
 
     def _record_fallbacks(self) -> None:
         names = self.step.fallbacks(self.modifier)
@@ -263,11 +274,16 @@ class _Passes:
         A model that computes in float32 would otherwise round them after the calibration. For W8A8
         SmolLM2 that caused a divergence of 0.035 between memory and file.
         """
-        for module in self.model.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if parameter.dim() == 1 and "scale" not in name:
-                    stored = parameter.data.to(self.state.stored_as).to(parameter.dtype)
-                    update_offload_parameter(module, name, stored)
+        with disable_onloading():  # otherwise every weight would be copied to the GPU
+            vectors = [
+                (module, name, parameter.data)
+                for module in self.model.modules()
+                for name, parameter in module.named_parameters(recurse=False)
+                if parameter.dim() == 1 and "scale" not in name
+            ]
+        for module, name, vector in vectors:
+            stored = vector.to(self.state.stored_as).to(vector.dtype)
+            update_offload_parameter(module, name, stored)
 
     def _save_all_layers(self, subgraphs: list[Any]) -> None:
         if self.state.work is None or not self.step.in_one_pass:
@@ -275,16 +291,7 @@ class _Passes:
         for layer, subgraph in enumerate(subgraphs):
             if not self.state.work.has(self.number, layer):
                 self._save_layer(layer, subgraph)
-
-    def _activations_device(self, device: torch.device) -> torch.device:
-        """The GPU if the activations of all text fit beside the layer; else the host."""
-        if device.type != "cuda":
-            return torch.device("cpu")
-        tokens = sum(batch["input_ids"].numel() for batch in self.dataloader)
-        width = self.model.config.hidden_size * self.model.dtype.itemsize
-        free, _ = torch.cuda.mem_get_info(device)
-        needed = tokens * width * ACTIVATION_COPIES
-        return device if needed < free * GPU_SHARE_FOR_ACTIVATIONS else torch.device("cpu")
+        self.state.writer.flush()
 
 
 @contextlib.contextmanager

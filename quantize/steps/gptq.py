@@ -38,7 +38,8 @@ class Gptq(Step[GptqOptions]):
     name = "gptq"
     kind = Kind.ROUNDS
     options = GptqOptions
-    passes = 4
+    passes = 2
+    solves = True
     gates = ("max_fallback",)
     modifier_name = "GPTQModifier"
     reads_inputs = True

@@ -29,6 +29,11 @@ class Rounding(Step[NoOptions]):
 
         return QuantizationModifier(**formats(recipe))
 
+    def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
+        """Static scales need a pass through the text, and one more for the next layer's input."""
+        has_static_activations = recipe.activations is not None and not recipe.activations.dynamic
+        return 2 if has_static_activations or recipe.kv_cache is not None else 0
+
     def file_fields(self) -> "type[ModifierFields]":
         from quantize.steps.base.file_fields import RoundingFields
 

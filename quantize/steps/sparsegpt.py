@@ -41,7 +41,8 @@ class SparseGpt(Step[SparseGptOptions]):
     name = "sparsegpt"
     kind = Kind.PRUNES
     options = SparseGptOptions
-    passes = 4
+    passes = 2
+    solves = True
     modifier_name = "SparseGPTModifier"
     reads_inputs = True
     shows_error_as = "sgpt"

@@ -40,6 +40,9 @@ class Step(StepSchema[Options], ABC):
     reads_inputs: bool = False
     """Whether the step reads only the inputs of modules, so that the calibrating pass may end at
     the last of them."""
+    solves: bool = False
+    """Whether it sums X'X over the text and solves for the weights by it, as GPTQ does. `passes`
+    does not count that."""
     shows_error_as: str = ""
     """The name under which the step records the relative error of a module's output; empty where it
     records none."""
@@ -63,6 +66,11 @@ class Step(StepSchema[Options], ABC):
         return modifier
 
     # ---- what it needs --------------------------------------------------------------------
+
+    def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
+        """Its cost for a recipe and a number of calibration sequences, as a number of forward
+        passes over the calibration text."""
+        return self.passes
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """GPU memory for one layer: its weights with copies; the widest Hessian, its inverse and

@@ -5,16 +5,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from conf.errors import QuantlineError
+from quantize.calibrate.activations import Activations
 from quantize.calibrate.resume import LayerNotes, WorkFolder
 from quantize.calibrate.sequential import _named_out_of_memory
+from quantize.calibrate.weights import LayerWeights
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
 from tests.conftest import ROOT, Run, quantize_config
+from tests.quantize.calibrate.test_activations import LateCopies
+from tests.quantize.calibrate.test_weights import CloningLoader
 
 STEPS = "w8a8_sparse_smooth_gptq"
 OPTIONS = ["model=tiny", "calibration.samples=4", "calibration.length=64", "output_dir=out"]
@@ -25,11 +30,20 @@ moment, *sys.argv[1:] = sys.argv[1:]
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 if moment == "layer":
     from quantize.calibrate.resume import WorkFolder
-    kept = WorkFolder.save
-    def save(self, step, layer, *rest):
+    kept = WorkFolder.write
+    def write(self, step, layer, *rest):
         kept(self, step, layer, *rest)
         if (step, layer) == (int(os.environ["STEP"]), 1): die()
-    WorkFolder.save = save
+    WorkFolder.write = write
+elif moment == "rename":
+    from quantize.calibrate import resume
+    kept = resume._write
+    def write(path, save):
+        if path.name == f"step{os.environ['STEP']}-layer0001.safetensors":
+            save(path.with_name("." + path.name))
+            die()
+        kept(path, save)
+    resume._write = write
 else:
     import quantize.checkpoint.save
     quantize.checkpoint.save._make_readable_by_all = die
@@ -57,11 +71,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["0", "2"])
+@pytest.mark.parametrize(("moment", "step"), [("layer", "0"), ("layer", "2"), ("rename", "2")])
 def test_killed_in_a_layer_a_rerun_goes_on_and_gives_the_same_bytes(
-    step: str, tmp_path: Path, undisturbed: Path, quantize_here: Run
+    moment: str, step: str, tmp_path: Path, undisturbed: Path, quantize_here: Run
 ) -> None:
-    killed(tmp_path, "layer", f"recipe={STEPS}", STEP=step)
+    killed(tmp_path, moment, f"recipe={STEPS}", STEP=step)
     folder = tmp_path / "out" / "tiny" / STEPS
     assert not folder.exists()
 
@@ -73,6 +87,37 @@ def test_killed_in_a_layer_a_rerun_goes_on_and_gives_the_same_bytes(
     assert record.resumed_layers >= 2
     assert record.errors == whole.errors
     assert list((tmp_path / "out" / "tiny").glob(".*")) == []
+
+
+@pytest.mark.slow
+def test_where_activations_and_weights_are_kept_changes_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches partly on the host, weights as copies that are loaded beforehand: as on a GPU."""
+    to_host, loader = LateCopies(), CloningLoader()
+
+    def mixed(batches: Any, device: torch.device, gpu_bytes: float) -> Activations:
+        activations = Activations(device, 100_000, to_host, LateCopies())
+        for batch in batches:
+            activations.append(batch)
+        return activations
+
+    def loaded(layers: Any, device: torch.device, excluded: Any) -> LayerWeights:
+        modules = [[module for module in layer if module is not excluded] for layer in layers]
+        return LayerWeights(modules, loader)
+
+    def weights(folder: str) -> bytes:
+        options = [*OPTIONS[:-1], "batch_size=1", f"output_dir={tmp_path / folder}"]
+        checkpoint = quantize(quantize_config(*options, "recipe=w8a8_smooth_gptq"))
+        assert checkpoint is not None
+        return (checkpoint / "model.safetensors").read_bytes()
+
+    plain = weights("plain")
+    monkeypatch.setattr(Activations, "of", mixed)
+    monkeypatch.setattr(LayerWeights, "of", loaded)
+    assert weights("mixed") == plain
+    assert to_host.started
+    assert loader.copied
 
 
 @pytest.mark.slow

@@ -1,0 +1,172 @@
+"""Loads the next layer's weights onto the GPU while the current layer computes.
+
+compressed-tensors copies an offloaded weight when it is first used, and the GPU waits. Here a
+thread copies the next layer's weights beforehand. When that layer begins, they are put where
+compressed-tensors keeps the weights that it has loaded. The GPU holds two layers at most.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+import torch
+from compressed_tensors.offload.cache import OffloadCache
+
+from quantize.calibrate.copies import PageLocks
+
+Modules = Iterable[torch.nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedWeight:
+    """An offloaded weight and its copy on the GPU."""
+
+    offloaded: torch.Tensor
+    version: int
+    """The offloaded weight's version when its copy began; another one now means a stale copy."""
+    loaded: torch.Tensor
+
+    @property
+    def is_current(self) -> bool:
+        return bool(self.offloaded._version == self.version)
+
+
+class Loader(Protocol):
+    """Copies weights to the device that computes."""
+
+    def is_remote(self, cache: OffloadCache, tensor: torch.Tensor) -> bool:
+        """Whether the tensor has to be copied before it is computed with."""
+
+    def prepared(self, tensors: list[torch.Tensor]) -> list[LoadedWeight]:
+        """Memory for the copies; called in the main thread."""
+
+    def copy(self, weights: list[LoadedWeight]) -> None:
+        """Copies the weights, and returns when they are there; called in a thread."""
+
+    def release(self, tensors: list[torch.Tensor]) -> None:
+        """Gives up what copies of these offloaded tensors needed; called in a thread."""
+
+
+class CudaLoader:
+    """Copies on a stream of its own, from memory that is page-locked while a layer is worked on, so
+    that what the layer's steps write back is copied fast, too."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._locks = PageLocks()
+        self._allocated = torch.cuda.Event()
+
+    def is_remote(self, cache: OffloadCache, tensor: torch.Tensor) -> bool:
+        is_on_host = tensor.device.type == "cpu"
+        return bool(is_on_host and torch.device(cache.onload_device) == self._device)
+
+    def prepared(self, tensors: list[torch.Tensor]) -> list[LoadedWeight]:
+        """Allocates on the computing stream. Its earlier work may still use this memory: copies
+        wait for it."""
+        weights = [empty_weight(tensor, self._device) for tensor in tensors]
+        self._allocated.record(torch.cuda.current_stream(self._device))
+        return weights
+
+    def copy(self, weights: list[LoadedWeight]) -> None:
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream), torch.no_grad():
+            self._locks.lock([weight.offloaded for weight in weights])
+            self._stream.wait_event(self._allocated)
+            for weight in weights:
+                weight.loaded.copy_(weight.offloaded, non_blocking=True)
+            self._stream.synchronize()
+
+    def release(self, tensors: list[torch.Tensor]) -> None:
+        with torch.cuda.device(self._device):
+            self._locks.unlock(tensors)
+
+
+def empty_weight(tensor: torch.Tensor, device: torch.device) -> LoadedWeight:
+    """Like compressed-tensors' own copy: of the same class and with the same attributes."""
+    with torch.no_grad():
+        loaded = torch.empty_like(tensor.data, device=device)
+    loaded.__class__ = tensor.__class__
+    loaded.__dict__ = tensor.__dict__.copy()
+    return LoadedWeight(tensor, tensor._version, loaded)
+
+
+class LayerWeights:
+    """The weights of the layers in turn, each loaded while the layer before it computes. Without a
+    loader it does nothing."""
+
+    def __init__(self, layers: Sequence[Modules], loader: Loader | None) -> None:
+        self._layers, self._loader = layers, loader
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
+        self._next: list[LoadedWeight] = []
+        self._copying: Future[None] | None = None
+
+    @classmethod
+    def of(
+        cls, layers: Sequence[Modules], device: torch.device, excluded: torch.nn.Module | None
+    ) -> "LayerWeights":
+        """`excluded`: a module that no pass computes with, as the head."""
+        modules = [[module for module in layer if module is not excluded] for layer in layers]
+        return cls(modules, CudaLoader(device) if device.type == "cuda" else None)
+
+    @contextmanager
+    def of_layer(self, layer: int) -> Iterator[None]:
+        """The context in which a layer is worked on, within `disable_offloading`: its weights are
+        loaded, and those of the next layer begin to load."""
+        if self._loader is None:
+            yield
+            return
+        offloaded = self._install_next()
+        if layer + 1 < len(self._layers):
+            self._begin(self._loader, self._layers[layer + 1])
+        try:
+            yield
+        finally:
+            self._thread.submit(self._loader.release, offloaded)
+
+    def _install_next(self) -> list[torch.Tensor]:
+        """Gives the loaded weights to compressed-tensors; returns their offloaded tensors. A weight
+        that was changed since is left out, and is then loaded when it is used."""
+        assert OffloadCache.offloading_disabled
+        if self._copying is not None:
+            self._copying.result()
+        weights, self._next, self._copying = self._next, [], None
+        OffloadCache.keep_onloaded_values.update(
+            {weight.offloaded: weight.loaded for weight in weights if weight.is_current}
+        )
+        return [weight.offloaded for weight in weights]
+
+    def _begin(self, loader: Loader, modules: Modules) -> None:
+        try:
+            self._next = loader.prepared(_remote_tensors(modules, loader))
+        except torch.OutOfMemoryError:
+            return  # they are loaded when they are used, after the current layer's are freed
+        self._copying = self._thread.submit(loader.copy, self._next)
+
+    def __enter__(self) -> "LayerWeights":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._loader is not None:
+            self._thread.submit(self._loader.release, [weight.offloaded for weight in self._next])
+        self._thread.shutdown(wait=True)
+        self._next = []
+
+
+def _remote_tensors(modules: Modules, loader: Loader) -> list[torch.Tensor]:
+    """The modules' own offloaded tensors that have to be copied, each once."""
+    tensors: dict[torch.Tensor, None] = {}
+    for module in modules:
+        for cache in (module._parameters, module._buffers):
+            if isinstance(cache, OffloadCache):
+                for tensor in cache.offloaded_values.values():
+                    if tensor is not None and loader.is_remote(cache, tensor):
+                        tensors[tensor] = None
+    return list(tensors)

@@ -1,0 +1,152 @@
+"""How long calibrating takes and how much GPU memory it needs, reckoned before it begins.
+
+The time of a layer is that of its forward passes, of the products X'X and of solving by them.
+A step's peak on the GPU is the activations that are kept there, the next layer's weights, what a
+pass computes for one batch, and what the step itself needs.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conf.schema.recipe import RecipeConfig
+from quantize.steps.base.step import BYTES_16_BIT, Step
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a machine calibrates."""
+
+    passes: float
+    """Operations a second of a forward pass, matrix products and attention."""
+    products: float
+    """Operations a second of X'X, one triangle of it."""
+    solving: float
+    """Weights times columns that GPTQ and SparseGPT solve for in a second."""
+    step_seconds: float
+    """What a step costs besides its layers: tracing, loading, the embedding."""
+
+
+# One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11: a pass with
+# SDPA takes 0.44 s (0.83 s with eager attention), X'X for 12,288 columns 0.12 s, solving all seven
+# modules 0.087 s; two steps without layers take 3.1 s.
+H200 = Rates(passes=4.8e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
+H200_TFLOPS = 989
+# SmolLM2 135M on two Neoverse-N1 cores, 16 x 256 tokens, float32: SmoothQuant takes 8 s for 30
+# layers, GPTQ 87 s, of which 65 s are solving.
+CPU = Rates(passes=1.1e11, products=1.1e11, solving=1.3e9, step_seconds=0.5)
+
+# Copies of a batch that a pass holds at its peak: of the residual stream (norms are in float32)
+# and of the widest input.
+STREAM_COPIES, WIDEST_COPIES = 8, 4
+# Share of the free GPU memory that activations may take: other needs are only reckoned.
+SHARE_FOR_ACTIVATIONS = 0.5
+RESERVE = 1.25  # what a step may need, in units of what is reckoned
+
+
+@dataclass(frozen=True)
+class Text:
+    """The size of the calibration text."""
+
+    samples: int
+    length: int
+    batch_size: int
+
+    @property
+    def tokens(self) -> int:
+        return self.samples * self.length
+
+    @property
+    def batch_tokens(self) -> int:
+        return self.batch_size * self.length
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The sizes of a decoder layer, as the mean of all layers."""
+
+    layers: int
+    weights: float
+    """Weights in linear layers."""
+    squared_widths: float
+    """The columns of each X'X, squared and summed. Modules that see the same input share one."""
+    solved: float
+    """Weights times columns, summed over the modules."""
+    hidden: int
+    widest: int
+    """Columns of the widest module."""
+
+    @classmethod
+    def of(cls, model: Any) -> "LayerShape":
+        """Of a model with or without weights. The head is no part of a layer."""
+        head = model.get_output_embeddings()
+        linears = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear) and module is not head
+        }
+        inputs: dict[str, set[int]] = defaultdict(set)
+        for name, module in linears.items():
+            inputs[name.rpartition(".")[0]].add(module.in_features)
+        sizes = [(module.out_features, module.in_features) for module in linears.values()]
+        layers = max(1, model.config.num_hidden_layers)
+        return cls(
+            layers=layers,
+            weights=sum(rows * columns for rows, columns in sizes) / layers,
+            squared_widths=sum(width**2 for widths in inputs.values() for width in widths) / layers,
+            solved=sum(rows * columns**2 for rows, columns in sizes) / layers,
+            hidden=model.config.hidden_size,
+            widest=max((columns for _, columns in sizes), default=model.config.hidden_size),
+        )
+
+
+# ---- time -----------------------------------------------------------------------------------
+
+
+def rates(bf16_tflops: float | None, on_gpu: bool) -> Rates:
+    """Those of a GPU with this peak, scaled from the measured one; or those of a CPU."""
+    if not on_gpu:
+        return CPU
+    speed = (bf16_tflops or H200_TFLOPS) / H200_TFLOPS
+    return Rates(H200.passes * speed, H200.products * speed, H200.solving * speed, 1.5)
+
+
+def calibration_seconds(
+    recipe: RecipeConfig, steps: list[Step[Any]], shape: LayerShape, text: Text, rate: Rates
+) -> float:
+    """The time of all steps that pass the text through the model."""
+    attention = 2 * text.tokens * text.length * shape.hidden  # two products, half of each masked
+    a_pass = (2 * shape.weights * text.tokens + attention) / rate.passes
+    products = shape.squared_widths * text.tokens / rate.products
+    solving = products + shape.solved / rate.solving
+    seconds = 0.0
+    for step in steps:
+        passes = step.passes_for(recipe, text.samples)
+        layer = passes * a_pass + (solving if step.solves else 0)
+        seconds += shape.layers * layer + (rate.step_seconds if passes else 0)
+    return seconds
+
+
+# ---- memory of the GPU ----------------------------------------------------------------------
+
+
+def stream_bytes(shape: LayerShape, text: Text) -> float:
+    """All activations between two layers, and one batch more: a batch's input is freed when its
+    output is stored."""
+    return (text.tokens + text.batch_tokens) * shape.hidden * BYTES_16_BIT
+
+
+def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
+    """What a step needs beside the activations that are kept on the GPU: two layers' weights (the
+    step counts its own), a pass of one batch, and two batches on their way to and from the host."""
+    batch = batch_tokens * BYTES_16_BIT
+    a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
+    next_layer = shape.weights * BYTES_16_BIT
+    return step.gpu_bytes(shape.weights, shape.widest) + next_layer + a_pass
+
+
+def activation_budget(free: float, needed: float) -> float:
+    """Bytes of activations that a GPU keeps, with this much free memory and need of a step."""
+    return max(0.0, min(free - RESERVE * needed, SHARE_FOR_ACTIVATIONS * free))

@@ -1,0 +1,131 @@
+"""The estimates of time and GPU memory, against what was measured."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+from conf.schema.steps import known_steps
+from quantize.estimate import (
+    CPU,
+    H200,
+    LayerShape,
+    Text,
+    activation_budget,
+    calibration_seconds,
+    rates,
+    step_bytes,
+    stream_bytes,
+)
+from quantize.steps.base.step import steps_named
+from tests.conftest import quantize_config
+
+GIB = 2**30
+MEASURED_TEXT = Text(samples=256, length=2048, batch_size=8)
+
+
+def shape_of(config: Any) -> LayerShape:
+    with torch.device("meta"):
+        return LayerShape.of(AutoModelForCausalLM.from_config(config))
+
+
+@pytest.fixture(scope="module")
+def qwen() -> LayerShape:
+    """Two layers of Qwen3-8B's width."""
+    return shape_of(
+        Qwen3Config(
+            hidden_size=4096,
+            intermediate_size=12288,
+            num_hidden_layers=2,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=128,
+            vocab_size=256,
+        )
+    )
+
+
+def seconds_a_layer(shape: LayerShape, *steps: str, text: Text = MEASURED_TEXT) -> float:
+    recipe = quantize_config().recipe
+    whole = calibration_seconds(recipe, steps_named(steps), shape, text, H200)
+    return (whole - len(steps) * H200.step_seconds) / shape.layers
+
+
+def test_a_layer_without_the_head(qwen: LayerShape) -> None:
+    columns, rows = 4096, 12288
+    assert qwen.weights == columns * (2 * columns + 2 * columns // 4 + 3 * rows)
+    assert qwen.squared_widths == columns**2 + columns**2 + rows**2
+    assert (qwen.layers, qwen.hidden, qwen.widest) == (2, columns, rows)
+
+
+@pytest.mark.parametrize(
+    ("steps", "measured"),
+    [
+        (["gptq"], 1.12),
+        (["smoothquant", "gptq"], 1.58),
+        (["sparsegpt", "smoothquant", "gptq"], 2.65),
+    ],
+)
+def test_the_time_of_a_layer_is_near_the_measured(
+    steps: list[str], measured: float, qwen: LayerShape
+) -> None:
+    assert seconds_a_layer(qwen, *steps) == pytest.approx(measured, rel=0.25)
+
+
+def test_the_time_of_the_readmes_run_on_a_cpu_is_near_the_measured() -> None:
+    shape = shape_of(
+        LlamaConfig(
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            vocab_size=256,
+        )
+    )
+    steps, text = steps_named(["smoothquant", "gptq"]), Text(16, 256, 8)
+    seconds = calibration_seconds(quantize_config().recipe, steps, shape, text, CPU)
+    assert seconds == pytest.approx(95, rel=0.25)
+
+
+def test_more_text_takes_longer_but_not_to_solve(qwen: LayerShape) -> None:
+    twice = Text(512, 2048, 8)
+    assert seconds_a_layer(qwen, "smoothquant", text=twice) == pytest.approx(
+        2 * seconds_a_layer(qwen, "smoothquant")
+    )
+    ratio = seconds_a_layer(qwen, "gptq", text=twice) / seconds_a_layer(qwen, "gptq")
+    assert 1.8 < ratio < 2
+
+
+def test_rounding_passes_only_for_static_scales() -> None:
+    step = steps_named(["rounding"])[0]
+    dynamic = quantize_config("recipe=fp8_dynamic").recipe
+    assert step.passes_for(dynamic, 8) == 0
+    assert step.passes_for(replace(dynamic, kv_cache="fp8"), 8) == 2
+
+
+def test_another_gpu_is_scaled_by_its_peak() -> None:
+    assert rates(989, on_gpu=True) == rates(None, on_gpu=True) == H200
+    assert rates(494.5, on_gpu=True).passes == pytest.approx(H200.passes / 2)
+    assert rates(989, on_gpu=False) == CPU
+
+
+def test_the_peak_is_near_the_measured(qwen: LayerShape) -> None:
+    step = steps_named(["gptq"])[0]
+    peak = stream_bytes(qwen, MEASURED_TEXT) + step_bytes(step, qwen, MEASURED_TEXT.batch_tokens)
+    assert peak / GIB == pytest.approx(12.4, rel=0.25)
+
+
+def test_the_peak_counts_the_next_layers_weights(qwen: LayerShape) -> None:
+    for step in steps_named(known_steps()):
+        own = step.gpu_bytes(qwen.weights, qwen.widest)
+        assert step_bytes(step, qwen, batch_tokens=0) == own + 2 * qwen.weights
+
+
+@pytest.mark.parametrize(
+    ("free", "needed", "budget"), [(100, 8, 50), (20, 8, 10), (16, 8, 6), (10, 8, 0), (4, 8, 0)]
+)
+def test_activations_leave_room_for_the_step(free: float, needed: float, budget: float) -> None:
+    assert activation_budget(free, needed) == budget
