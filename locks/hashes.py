@@ -4,8 +4,6 @@ An index has up to 80 files of one version, for Windows, macOS, musl and other P
 of all of them would make the locks five times as large.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib
