@@ -245,8 +245,8 @@ def run_quietly(command: list[str], variables: dict[str, str], progress: Progres
 def refusal(message: str, name: str) -> str:
     """Says what a wrong hash means, where that is why uv failed."""
     return "".join(
-        f"error: the file that was offered for {package} is not one that locks/{name}.txt records: "
-        "it was changed, or its source is another one\n"
+        f"error: {package} was not installed: its file has another SHA-256 than locks/{name}.txt "
+        "records; was the file replaced, or do pip's settings name a wrong index?\n"
         for package in ANOTHER_FILE.findall(message)
     )
 

@@ -247,7 +247,9 @@ def test_a_changed_file_is_refused_by_name(index: Path, install: Install, tmp_pa
     put_wheel(index, "tiny", code="changed = True")
     with pytest.raises(SystemExit) as error:
         install(pinned("tiny", digest))
-    message = "error: the file that was offered for tiny==1.0 is not one that locks/lm-eval.txt"
+    message = (
+        "error: tiny==1.0 was not installed: its file has another SHA-256 than locks/lm-eval.txt"
+    )
     assert message in str(error.value)
     assert digest in str(error.value)
     assert not list(tmp_path.glob("venv/lib/*/site-packages/tiny*"))
