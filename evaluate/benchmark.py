@@ -13,7 +13,7 @@ from pathlib import Path
 from conf.app import run
 from conf.cache import log_file
 from conf.errors import bad_input
-from conf.models import read_config
+from conf.models import read_config, required_int
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import chatter_to
 from evaluate.command import COMMAND as EVALUATE
@@ -56,7 +56,7 @@ def _measure(config: EvaluateConfig, load: LoadRequest) -> dict[str, dict[str, f
     from evaluate.measure.engines.vllm import VllmEngine
 
     engine = VllmEngine(load)
-    vocabulary = read_config(Path(load.folder))["vocab_size"]
+    vocabulary = required_int(read_config(Path(load.folder)), "vocab_size")
     figures = {}
     for name, scenario in config.scenario.items():
         sampling = SamplingParams(

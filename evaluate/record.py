@@ -99,7 +99,7 @@ class EventRecorder:
             start=turn.start,
             repeat=event.repeat,
             values=values,
-            requests=event.requests,
+            requests=asdict(event.requests),
             settings={k: value for k, value in asdict(scenario).items() if value is not None},
             startup=loaded.startup,
             memory=memory,

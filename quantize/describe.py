@@ -8,6 +8,7 @@ the recipe's real kernels on it.
 import json
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose
 from conf.errors import bad_input
+from conf.files.json_files import JsonObject
 from conf.formats.quantization_config import KEY
-from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
+from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes_folder
 from conf.process.inside import Send, fulfil
 from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
@@ -61,14 +63,14 @@ def describe(model: ModelConfig, name: str) -> Path:
         config.architectures = [type(_empty_model_of(unfinished, config, model)).__name__]
         config.save_pretrained(unfinished)
     empty = empty_model(unfinished, model.trust_remote_code).to(torch.bfloat16)
-    made_up = {"format": MADE_UP_FORMAT, "sparse": False}
-    quantization: dict[str, Any] = {}
+    made_up = MadeUpWeights()
+    quantization: JsonObject = {}
     if name != ORIGINAL:
         recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
         if recipe.file:
             raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
         check_fit(empty, recipe, str(model.name))
-        made_up["sparse"] = recipe.is_sparse
+        made_up = MadeUpWeights(sparse=recipe.is_sparse)
         quantization = _quantize_empty(empty, recipe)
     is_tied = empty.config.tie_word_embeddings
     shapes = {
@@ -79,7 +81,7 @@ def describe(model: ModelConfig, name: str) -> Path:
     (unfinished / SHAPES).write_text(json.dumps(shapes))
     content = json.loads((unfinished / CONFIG).read_text())
     (unfinished / CONFIG).write_text(
-        json.dumps(content | quantization | {MADE_UP: made_up}, indent=2)
+        json.dumps(content | quantization | {MADE_UP: asdict(made_up)}, indent=2)
     )
     _write_tokenizer(unfinished, int(empty.config.vocab_size))
     try:
@@ -108,7 +110,7 @@ def _empty_model_of(folder: Path, config: Any, model: ModelConfig) -> Any:
     return empty_model(folder, model.trust_remote_code)
 
 
-def _quantize_empty(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
+def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     """Converts the empty model to the recipe's format; returns the entry for config.json."""
     if recipe.weights is None:
         return {}  # pruned weights keep their format

@@ -24,6 +24,7 @@ from quantize.checkpoint import save
 from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
 from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.manifest_parts import CanaryClaim, ModelClaim, RecipeClaim, TextClaim
 from quantize.checkpoint.publish import check_destination, destination, locked, published_atomically
 from quantize.checkpoint.reload import probe_logits
 from quantize.models.fetch import fetch, without_weights
@@ -169,10 +170,10 @@ def _manifest(
     return Manifest(
         model=str(config.model.name),
         recipe=config.recipe.name,
-        model_config=asdict(config.model),
+        original=ModelClaim.model_validate(asdict(config.model)),
         model_sha256=source_hash,
-        recipe_config=asdict(config.recipe),
-        text=asdict(text.record) if text.record else None,
+        recipe_config=RecipeClaim.model_validate(asdict(config.recipe)),
+        text=TextClaim.model_validate(asdict(text.record)) if text.record else None,
         errors=outcome.errors,
         fallbacks=outcome.fallbacks,
         layer_seconds=rounded_seconds(outcome.layer_seconds),
@@ -181,8 +182,8 @@ def _manifest(
         peak_memory_gib=peak_memory(),
         versions=versions(),
         device=device_name(),
-        proof=proven.record(),
-        canary={"prompt": config.prompt, "answer": proven.reply},
+        proof=proven.claim(),
+        canary=CanaryClaim(prompt=config.prompt, answer=proven.reply),
     )
 
 
@@ -236,6 +237,6 @@ def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_by
     )
     if manifest.fallbacks:
         say(f"{len(manifest.fallbacks)} modules could only be rounded: {manifest.fallbacks[0]} ...")
-    say(f"asked: {manifest.canary['prompt']}")
+    say(f"asked: {manifest.canary.prompt}")
     say(f"it says: {proven.reply}")
     print(folder)

@@ -19,10 +19,14 @@ IMPORTS: dict[str, set[str]] = {
     "conf": set(),
     # What quantize promises others: the manifest of a checkpoint, and the work of its processes.
     "quantize.checkpoint.claims": {"conf"},
-    MANIFEST: {"conf", "quantize.checkpoint.claims"},
+    "quantize.checkpoint.manifest_parts": {"conf"},
+    MANIFEST: {"conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"},
     PROGRAMS: {"conf"},
     "quantize.models": {"conf", PROGRAMS},
-    "quantize": {"conf", "quantize.checkpoint.claims", MANIFEST, PROGRAMS, "quantize.models"},
+    "quantize": {
+        *("conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"),
+        *(MANIFEST, PROGRAMS, "quantize.models"),
+    },
     "serve.engine": {"conf", MANIFEST, PROGRAMS},
     "serve": {"conf", MANIFEST, PROGRAMS, "serve.engine", "evaluate.report.programs"},
     # Results and reports know nothing of engines: they read rows.

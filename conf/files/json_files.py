@@ -7,9 +7,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from conf.errors import QuantlineError, bad_input, world_fault
+
+JsonObject = dict[str, JsonValue]
+"""An object of a JSON file that another tool wrote: any key, any JSON value."""
 
 LARGEST_FILE = 1 << 28  # bytes; the largest tokenizers have 40 MB
 LARGEST_INTEGER = 10**38  # tokenizers write 10**30 for "no limit"
@@ -72,12 +75,12 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> JsonObject:
     """The JSON object in a file."""
     return parse_object(read_text(path), shown_path(path))
 
 
-def parse_object(text: str, where: str) -> dict[str, Any]:
+def parse_object(text: str, where: str) -> JsonObject:
     """The JSON object in a text: no key twice, every number finite, every string valid Unicode."""
     try:
         content = json.loads(text, object_pairs_hook=_object_without_repeats)
@@ -95,7 +98,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     return content
 
 
-def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_repeats(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     content = dict(pairs)
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
@@ -104,7 +107,7 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _check_values(value: Any, where: str, key: str) -> None:
+def _check_values(value: JsonValue, where: str, key: str) -> None:
     if isinstance(value, dict):
         for name, item in value.items():
             _check_string(name, where, key)

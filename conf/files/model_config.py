@@ -3,9 +3,11 @@
 Fields that are not named here are checked by transformers, when the architecture is built.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from conf.files.json_files import JsonObject
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Sizes = Size | Annotated[list[Size], Field(min_length=1)]
@@ -77,7 +79,7 @@ class Fields(BaseModel):
     pad_token_id: Token | None = None
     dtype: str | dict[str, str] | None = None
     torch_dtype: str | dict[str, str] | None = None
-    text_config: dict[str, Any] | None = None
+    text_config: JsonObject | None = None
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Fields":

@@ -4,12 +4,13 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conf.errors import bad_input
 from conf.files.json_files import (
+    JsonObject,
     check_regular,
     parse_object,
     read_object,
@@ -65,7 +66,7 @@ class Index(BaseModel):
 
     model_config = ConfigDict(strict=True)
     weight_map: Annotated[dict[str, str], Field(min_length=1)]
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
 
 
 @dataclass(frozen=True)

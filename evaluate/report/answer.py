@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from conf.errors import bad_input
 from conf.process.inside import Send, fulfil
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
@@ -59,7 +58,7 @@ def recommend(request: ServeRequest) -> Recommended:
     )
 
 
-def _served_options(measured: dict[str, Any]) -> dict[str, Any]:
+def _served_options(measured: EngineOptions) -> EngineOptions:
     """The engine options of a measurement that a server uses, too."""
     left_out = {*NOT_HANDED_ON, *(SIDE_BY_SIDE if KV_CACHE_SIZE in measured else ())}
     return {name: value for name, value in measured.items() if name not in left_out}

@@ -10,7 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic import JsonValue
+
 from conf.errors import bad_input
+from conf.files.json_files import JsonObject
 
 LONGEST_LINE = 64 * 2**20
 DEEPEST = 16
@@ -89,7 +92,7 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
-def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from filelock import FileLock
 
 from conf.errors import QuantlineError, bad_input, message_and_code, reading, world_fault, writing
-from conf.files.json_files import read_object, shown
+from conf.files.json_files import JsonObject, read_object, shown
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.process.inside import Send, fulfil
 from conf.schema.commands import ModelConfig
@@ -134,7 +133,7 @@ def check_folder(folder: Path, model: ModelConfig) -> None:
     _check_architecture(config, folder / CONFIG, model)
 
 
-def _read_checked_config(folder: Path) -> dict[str, Any]:
+def _read_checked_config(folder: Path) -> JsonObject:
     """The content of config.json, its structure checked."""
     if not (folder / CONFIG).exists():
         raise bad_input(f"{folder}: there is no {CONFIG}")
@@ -167,7 +166,7 @@ def _check_links(folder: Path) -> None:
             raise bad_input(f"{path} is a link out of the folder, to {target}")
 
 
-def _check_architecture(config: dict[str, Any], file: Path, model: ModelConfig) -> None:
+def _check_architecture(config: JsonObject, file: Path, model: ModelConfig) -> None:
     """Raises if the folder of a listed model holds another model."""
     if model.architecture is None:
         return

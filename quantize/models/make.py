@@ -41,7 +41,6 @@ SHARD_SIZE = "4GB"
 
 def architecture_config(architecture: Architecture) -> Any:
     """The transformers config of an architecture, in its full dimensions."""
-    rope: dict[str, Any] = {"rope_type": "default", **(architecture.rope_scaling or {})}
     fields = {
         key: value
         for key, value in vars(architecture).items()
@@ -53,7 +52,11 @@ def architecture_config(architecture: Architecture) -> Any:
         }
     return AutoConfig.for_model(
         architecture.model_type,
-        rope_parameters={**rope, "rope_theta": architecture.rope_theta},
+        rope_parameters={
+            "rope_type": "default",
+            **(architecture.rope_scaling or {}),
+            "rope_theta": architecture.rope_theta,
+        },
         **fields,
         **architecture.extra,
     )

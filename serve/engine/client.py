@@ -3,6 +3,7 @@
 import json
 import os
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from conf.errors import world_fault
@@ -22,7 +23,7 @@ def key_headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def post(url: str, path: str, body: dict[str, Any], seconds: float = 600) -> dict[str, Any]:
+def post(url: str, path: str, body: Mapping[str, object], seconds: float = 600) -> dict[str, Any]:
     """A JSON request to a server, with the key, and its answer."""
     headers = {"Content-Type": "application/json", **key_headers()}
     request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), headers)

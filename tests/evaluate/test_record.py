@@ -12,6 +12,7 @@ from conf.process.messages import Failure, decode, encode
 from evaluate.accuracy.divergence import Judgement
 from evaluate.measure.events import (
     WORKER,
+    CompactRequests,
     EngineLoaded,
     Event,
     MeasureFailed,
@@ -54,7 +55,7 @@ def take(events: EventRecorder, *sent: Event) -> list[Row]:
 
 def run(**changes: Any) -> RunMeasured:
     content: dict[str, Any] = {"measure": "interactive", "repeat": 0, "values": VALUES}
-    content |= {"requests": {}, "peak_memory_gib": 1.5, "invalid": []}
+    content |= {"requests": CompactRequests(), "peak_memory_gib": 1.5, "invalid": []}
     return RunMeasured(**(content | changes))
 
 

@@ -89,4 +89,4 @@ def test_a_checkpoints_own_recipe_gives_the_same_bytes_again(
     assert again is not None
     file = "model.safetensors"
     assert (again / file).read_bytes() == (tiny_checkpoint / file).read_bytes()
-    assert manifest.read(again).proof["faults"] == []
+    assert manifest.read(again).proof.faults == []

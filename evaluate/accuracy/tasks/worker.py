@@ -13,6 +13,7 @@ from evaluate.accuracy.tasks.events import (
     AskTask,
     CheckpointJob,
     Event,
+    ModelArguments,
     ServerReady,
     ServerStarting,
     TaskAnswered,
@@ -65,8 +66,8 @@ class _TaskRunner:
                 self.send(
                     ServerReady(
                         checkpoint.name,
-                        startup=engine.loaded.startup.content(),
-                        memory=engine.loaded.memory.content(),
+                        startup=engine.loaded.startup.numbers(),
+                        memory=engine.loaded.memory.numbers(),
                         kernels=engine.loaded.kernels,
                     )
                 )
@@ -101,19 +102,16 @@ class _TaskRunner:
             limit=accuracy.limit,
             seed=accuracy.seed,
             chat_template=accuracy.chat_template,
-            model={
-                "model": engine.name,
-                "base_url": f"{engine.url}/v1/completions",
-                "tokenizer": checkpoint.folder,
-                "tokenizer_backend": "huggingface",
-                "max_length": checkpoint.context,
-                "num_concurrent": AT_ONCE,
-                "timeout": SECONDS_FOR_A_REQUEST,
-                "seed": accuracy.seed,
-                # A chat template writes the first token itself. Otherwise the tokenizer has to
-                # add it, if the model was trained with one.
-                "add_bos_token": not accuracy.chat_template,
-            },
+            model=ModelArguments(
+                model=engine.name,
+                base_url=f"{engine.url}/v1/completions",
+                tokenizer=checkpoint.folder,
+                max_length=checkpoint.context,
+                num_concurrent=AT_ONCE,
+                timeout=SECONDS_FOR_A_REQUEST,
+                seed=accuracy.seed,
+                add_bos_token=not accuracy.chat_template,
+            ),
         )
 
     def _progress(self, done: int, total: int) -> None:

@@ -277,4 +277,8 @@ def _line(columns: Sequence[Column[Any]], record: Record, report: Report) -> Lin
             sort = short(float(value))
         cells.append(TableCell(column.shown(record), sort))
     setups = setups_of(record, report.groups)
-    return Line(setups, content.get("scenario"), content.get("candidate"), cells)
+    return Line(setups, _name(content.get("scenario")), _name(content.get("candidate")), cells)
+
+
+def _name(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,7 +1,6 @@
 """The records that tables and charts show of a comparison group."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
@@ -10,6 +9,9 @@ from evaluate.report.decide.kernels import choices_of_kernel, kernel_of
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.results.summary import Summary
+
+FlatRecord = dict[str, str | int | float | bool | None]
+"""A record as charts and the page's script read it: a value for each field."""
 
 MILLI = 1e3
 SHOWN_RUNS = 12
@@ -24,7 +26,7 @@ class Speedup:
     high: float | None = None
     differs: bool | None = None
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> FlatRecord:
         return {
             "speedup": self.ratio,
             "speedup_low": self.low,
@@ -46,9 +48,9 @@ class Median:
 class Record:
     """Base of all records. The fields are the keys that charts and the page's script read."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> FlatRecord:
         """The record as a flat dict, for charts and the page."""
-        content: dict[str, Any] = {}
+        content: FlatRecord = {}
         for name, value in vars(self).items():
             if isinstance(value, Speedup):
                 content |= value.content()
@@ -75,7 +77,7 @@ class GroupRecord(Record):
     group: str
     """Its title."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> FlatRecord:
         content = super().content()
         del content["group"]  # the page refers to groups by index
         return content

@@ -9,7 +9,7 @@ import torch
 from compressed_tensors.utils import match_named_modules
 
 from conf.errors import QuantlineError
-from conf.files.json_files import check_regular, read_object
+from conf.files.json_files import JsonObject, check_regular, read_object
 from conf.files.tensor_files import wrong_total
 from conf.formats.quantization_config import KEY
 from conf.formats.tensors import Role
@@ -17,6 +17,7 @@ from conf.models import CONFIG, read_config
 from conf.schema.steps import may_sign_scales, prunes
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.manifest_parts import ProofClaim
 from quantize.checkpoint.tensors import CheckpointTensors
 from quantize.checkpoint.verify import values
 from quantize.checkpoint.verify.architecture import build, differs_from_source, field_faults
@@ -232,7 +233,7 @@ def _embedding_faults(tensors: CheckpointTensors, source: Path) -> list[str]:
 
 
 def _architecture_faults(
-    folder: Path, original: dict[str, Any], tensors: CheckpointTensors
+    folder: Path, original: JsonObject, tensors: CheckpointTensors
 ) -> list[str]:
     stored_head = any(name.startswith("lm_head.") for name in tensors)
     return differs_from_source(original, read_object(folder / CONFIG), stored_head)
@@ -244,14 +245,19 @@ def _manifest_faults(
     """Differences between the folder and its manifest."""
     check_regular(folder / manifest.FILE)
     faults = manifest.faults(folder, checkpoint_manifest)
-    for key in ("formats", "layers", "tensors", "bytes"):
-        if key in checkpoint_manifest.proof and checkpoint_manifest.proof[key] != getattr(
-            proof, key
-        ):
-            faults.append(
-                f"{manifest.FILE}: proof.{key} is {checkpoint_manifest.proof[key]}, "
-                f"the files have {getattr(proof, key)}"
-            )
+    claimed = checkpoint_manifest.proof
+    compared = [
+        ("formats", claimed.formats, proof.formats),
+        ("tensors", claimed.tensors, proof.tensors),
+        ("bytes", claimed.bytes, proof.bytes),
+    ]
+    if isinstance(claimed, ProofClaim):
+        compared.append(("layers", claimed.layers, proof.layers))
+    faults += [
+        f"{manifest.FILE}: proof.{key} is {claimed_value}, the files have {value}"
+        for key, claimed_value, value in compared
+        if claimed_value != value
+    ]
     if checkpoint_manifest.architecture:
         faults += _architecture_faults(folder, checkpoint_manifest.architecture, tensors)
     return faults
