@@ -1,6 +1,5 @@
 """Finds or makes a model's folder of safetensors: local, generated here, or from the hub."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from filelock import FileLock
 
 from conf.errors import QuantlineError, bad_input, message_and_code, reading, world_fault, writing
 from conf.files.json_files import JsonObject, read_object, shown
+from conf.files.write_whole import write_whole
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.process.inside import Send, fulfil
 from conf.schema.commands import ModelConfig
@@ -67,15 +67,13 @@ def _make_locked(model: ModelConfig, folder: Path) -> Path:
             return folder
         from quantize.models import make as build
 
-        unfinished = folder.with_name(f".{folder.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if model.weights == "random":
-            build.random_model(model, unfinished)
-        elif model.training:
-            build.trained_model(model, unfinished)
-        else:
-            build.packaged_model(model, unfinished)
-        unfinished.replace(folder)
+        with write_whole(folder) as unfinished:
+            if model.weights == "random":
+                build.random_model(model, unfinished)
+            elif model.training:
+                build.trained_model(model, unfinished)
+            else:
+                build.packaged_model(model, unfinished)
     say(f"{model.name}: ready in {folder}")
     return folder
 

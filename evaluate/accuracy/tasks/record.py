@@ -1,12 +1,12 @@
 """Records the events of the tasks' worker: turns samples into rows, compared with the original."""
 
-import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
 from conf.errors import QuantlineError, gate_failed, world_fault
+from conf.files.write_whole import finish
 from conf.models import ORIGINAL
 from conf.schema.commands import LM_EVAL
 from conf.terminal import say
@@ -92,7 +92,7 @@ class TaskRecorder:
             case TaskAnswered():
                 task = next(task for task in self.tasks if task.name == event.task)
                 checkpoint = self.checkpoints[event.checkpoint]
-                publish(checkpoint.samples[task.name])
+                finish(checkpoint.samples[task.name])
                 self.judge(checkpoint, task)
 
     def judge(self, checkpoint: Checkpoint, task: Task) -> None:
@@ -194,14 +194,3 @@ def remarks(row: TaskAccuracyRow) -> list[str]:
     if values.score_low <= (values.chance_score or 0.0):
         notes.append("the original may as well be guessing: a loss would not show")
     return notes
-
-
-def unfinished(folder: Path) -> Path:
-    """The folder in which samples are written until they are complete."""
-    return folder.with_name(f"{folder.name}.partial")
-
-
-def publish(folder: Path) -> None:
-    """Moves complete samples to their folder, and replaces older ones."""
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished(folder).rename(folder)
