@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from conf.errors import bad_input, reading
 from conf.files.json_files import check_regular, read_object, shown, validated
-from conf.files.tensor_files import INDEX, PLAIN, SUFFIX, Index, Tensor, read_header
+from conf.files.stored_tensor import PLAIN, Tensor
+from conf.files.tensor_files import INDEX, SUFFIX, Index, read_header
 
 if TYPE_CHECKING:  # this module is imported before anything heavy
     import torch

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from conf.errors import bad_input, reading
 from conf.files.json_files import JsonObject, read_object
-from conf.files.tensor_files import Tensor
+from conf.files.stored_tensor import Tensor
 from conf.models import CONFIG
 from conf.schema.commands import ModelConfig
 from quantize.models.headers import Headers, read_headers
