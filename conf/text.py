@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from conf.errors import bad_input, unknown, world_fault
+from conf.errors import bad_input, environment_failure, unknown
 from conf.schema.commands import AccuracyConfig, TextSource
 
 Part = Literal["calibration", "evaluation"]
@@ -154,7 +154,7 @@ def _hub_rows(source: TextSource, seed: int) -> Iterable[TextRow]:
         )
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         message = f"calibration.id={source.id}: cannot be read: {' '.join(str(error).split())}"
-        raise world_fault(message) from error
+        raise environment_failure(message) from error
     shuffled: Iterable[TextRow] = rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
     return shuffled
 

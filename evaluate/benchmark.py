@@ -15,7 +15,7 @@ from conf.cache import log_file
 from conf.errors import bad_input
 from conf.models import read_config, required_int
 from conf.schema.commands import EvaluateConfig
-from conf.terminal import chatter_to
+from conf.terminal import library_output_to
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.measure.engines import LoadRequest
 from evaluate.measure.metrics import batch_values
@@ -43,7 +43,7 @@ def benchmark(config: EvaluateConfig) -> None:
     assert target.folder is not None
     context = max(scenario.tokens for scenario in config.scenario.values())
     log = log_file("evaluate-benchmark")
-    with chatter_to(log):
+    with library_output_to(log):
         figures = _measure(
             config, LoadRequest(target.folder, config.engine, context, target.dummy, log)
         )

@@ -25,7 +25,7 @@ from conf.files.json_files import JsonObject
 from conf.files.write_whole import write_whole
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes_folder
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
@@ -135,4 +135,4 @@ def work(request: DescribeRequest, send: Send[Described]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(DESCRIBE, work, str(__doc__))
+    run_program(DESCRIBE, work, str(__doc__))

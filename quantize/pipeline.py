@@ -16,7 +16,7 @@ from conf.models import files_sha256, read_config
 from conf.schema.commands import CalibrationConfig, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
-from conf.terminal import chatter_to, say
+from conf.terminal import library_output_to, say
 from quantize.calibrate.batches import TextCounts, batches, calibration_samples
 from quantize.calibrate.compress import Batches, Outcome, compress
 from quantize.calibrate.resume import WORK_FORMAT, WorkFolder
@@ -104,7 +104,7 @@ def _write_checkpoint(
     work = WorkFolder(folder.with_name(f".{folder.name}.work"), key)
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
-    with chatter_to(log_file) as console:
+    with library_output_to(log_file) as console:
         with timed(seconds, "compress"):
             outcome = compress(
                 model, tokenizer, recipe, step_modifiers, text.batches, work, console, stored_as

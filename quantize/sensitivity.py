@@ -18,7 +18,7 @@ from llmcompressor.modifiers.quantization import QuantizationModifier
 
 from conf.compose import compose
 from conf.errors import bad_input
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.schema.commands import AccuracyConfig, ModelConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
 from conf.text import windows
@@ -106,4 +106,4 @@ def work(request: SensitivityRequest, send: Send[BlockMeasured]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(SENSITIVITY, work, str(__doc__))
+    run_program(SENSITIVITY, work, str(__doc__))

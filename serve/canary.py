@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 from conf.models import has_chat_template, read_config, required_int
 from quantize.checkpoint import manifest
 from serve.engine.client import post
@@ -70,7 +70,9 @@ def ask_canary(folder: Path, url: str, name: str) -> Canary:
         answer = question.answer()
     except FAILURES as error:
         kind = type(error).__name__
-        raise world_fault(f"the server does not answer its first question ({kind})") from error
+        raise environment_failure(
+            f"the server does not answer its first question ({kind})"
+        ) from error
     canary = Canary(question.prompt, answer.strip(), recorded.answer if recorded else "")
     if canary.differs:
         try:

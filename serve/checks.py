@@ -23,7 +23,7 @@ from conf.process.running import call_one
 from conf.schema.load import EngineConfig, GpuConfig
 from quantize.checkpoint import manifest
 from quantize.programs import VERIFY, VerifyRequest
-from serve import proven
+from serve import verified_marks
 from serve.tensors import Tensor, tensors
 
 PLAIN = frozenset({"weight", "bias"})  # tensors of a module that is not quantized
@@ -150,7 +150,7 @@ def _check_verified(folder: Path) -> None:
     checkpoint_manifest = manifest.find(folder)
     if checkpoint_manifest and (faults := manifest.small_file_faults(folder, checkpoint_manifest)):
         raise bad_input(f"{folder}: {faults[0]}")
-    passed_mark = proven.mark(folder, checkpoint_hash(folder))
+    passed_mark = verified_marks.mark(folder, checkpoint_hash(folder))
     if passed_mark.is_file():
         return
     verification = call_one(VERIFY, VerifyRequest(str(folder)))

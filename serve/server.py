@@ -16,7 +16,7 @@ from rich.console import Console
 from conf import ROOT
 from conf.cache import log_file
 from conf.entry import IS_WHEEL
-from conf.errors import WORLD_FAULT, QuantlineError, bad_input, gate_failed
+from conf.errors import ENVIRONMENT_FAILURE, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
 from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
@@ -202,7 +202,7 @@ class Watch:
             try:
                 self._start(server, signals)
             except QuantlineError as error:
-                if error.exit_code != WORLD_FAULT:
+                if error.exit_code != ENVIRONMENT_FAILURE:
                     raise
                 return error
             while signals.is_wanted:

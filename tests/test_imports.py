@@ -207,7 +207,7 @@ def test_every_program_is_a_module_that_fulfils_its_contract() -> None:
         path = MODULES.get(f"{module}.__main__") or MODULES[module]
         name = contract.rpartition(".")[2]
         assert contract in imported(path), f"{module} does not import {contract}"
-        assert f"fulfil({name}, " in path.read_text()
+        assert f"run_program({name}, " in path.read_text()
 
 
 def test_our_processes_are_started_in_one_place() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
-from conf.errors import QuantlineError, bad_input, world_fault
+from conf.errors import QuantlineError, bad_input, environment_failure
 
 JsonObject = dict[str, JsonValue]
 """An object of a JSON file that another tool wrote: any key, any JSON value."""
@@ -61,7 +61,9 @@ def read_text(path: Path) -> str:
     except PermissionError as error:
         raise bad_input(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
     except OSError as error:
-        raise world_fault(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
+        raise environment_failure(
+            f"{shown_path(path)}: cannot be read ({_reason(error)})"
+        ) from error
     if not content.strip():
         raise bad_input(f"{shown_path(path)}: is empty")
     try:

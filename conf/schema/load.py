@@ -43,9 +43,11 @@ class ScenarioConfig:
             given = f"found {' and '.join(kinds)}" if kinds else "found none"
             raise ValueError(f"scenario: give one of batch, concurrency and rate; {given}")
         if self.is_sustained and not self.requests:
-            raise ValueError("scenario: a load that lasts needs requests, their number")
+            raise ValueError("scenario: a sustained workload needs requests, their number")
         if self.is_sustained and not (self.ttft_ms and self.tpot_ms):
-            raise ValueError("scenario: a load that lasts needs its targets, ttft_ms and tpot_ms")
+            raise ValueError(
+                "scenario: a sustained workload needs its targets, ttft_ms and tpot_ms"
+            )
 
     @property
     def is_sustained(self) -> bool:

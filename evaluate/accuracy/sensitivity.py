@@ -10,7 +10,7 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, unknown, world_fault
+from conf.errors import QuantlineError, bad_input, environment_failure, unknown
 from conf.models import ORIGINAL
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
@@ -68,7 +68,7 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
             )
             fault = misfit(line_content(row))
             if fault:
-                raise world_fault(f"{name}: what was measured cannot be kept: {fault}")
+                raise environment_failure(f"{name}: what was measured cannot be kept: {fault}")
             append(path, row)
         _show(row)
         measured.append(row)

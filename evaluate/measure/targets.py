@@ -10,7 +10,7 @@ from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
 from conf.process.running import call
 from conf.schema.commands import EvaluateConfig, ModelConfig
 from conf.terminal import say
-from evaluate.measure.engines import NO_LASTING
+from evaluate.measure.engines import NO_SUSTAINED
 from quantize.checkpoint.manifest import published
 from quantize.programs import DESCRIBE, DescribeRequest
 from serve.engine.launch import model_folder
@@ -33,7 +33,7 @@ def targets(config: EvaluateConfig) -> list[Target]:
     """The original and all requested checkpoints or recipes."""
     sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
     if sustained and config.engine.kind == "transformers":
-        raise bad_input(f"scenario={sustained[0]}: {NO_LASTING}")
+        raise bad_input(f"scenario={sustained[0]}: {NO_SUSTAINED}")
     if config.weights == "random":
         return _random_targets(config)
     _check_folders(config)

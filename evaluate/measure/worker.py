@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy
 
-from conf.process.inside import Send, fulfil, wait_for_turn
+from conf.process.inside import Send, run_program, wait_for_turn
 from conf.process.messages import Failure
 from conf.schema.load import ScenarioConfig
 from conf.text import windows
@@ -226,4 +226,4 @@ def work(job: Job, send: Send[Event]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(WORKER, work, str(work.__doc__))
+    run_program(WORKER, work, str(work.__doc__))

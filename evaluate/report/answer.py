@@ -4,7 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import bad_input
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
@@ -97,4 +97,4 @@ def work(request: ServeRequest, send: Send[Recommended]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(RECOMMEND, work, str(__doc__))
+    run_program(RECOMMEND, work, str(__doc__))

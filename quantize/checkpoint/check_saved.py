@@ -12,10 +12,10 @@ from compressed_tensors.utils import match_named_modules
 from conf.errors import (
     BAD_INPUT,
     QuantlineError,
+    environment_failure,
     environment_reason,
     gate_failed,
     one_line,
-    world_fault,
 )
 from conf.schema.commands import QuantizeConfig
 from conf.schema.recipe import RecipeConfig
@@ -127,7 +127,7 @@ def gated(recipe: str) -> Iterator[None]:
     except Exception as error:
         reason = environment_reason(error)
         if reason:
-            raise world_fault(f"recipe={recipe}: not published: {reason}") from error
+            raise environment_failure(f"recipe={recipe}: not published: {reason}") from error
         raise gate_failed(
             f"recipe={recipe}: not published: the checkpoint cannot be used: {one_line(error)}"
         ) from error

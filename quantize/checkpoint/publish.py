@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from conf.errors import bad_input, world_fault, writing
+from conf.errors import bad_input, environment_failure, writing
 from conf.files.json_files import read_object
 from conf.files.write_whole import recover, write_whole
 from conf.schema.commands import QuantizeConfig
@@ -119,7 +119,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout as error:
-            raise world_fault(f"{folder}: another run is writing it (it holds {file})") from error
+            raise environment_failure(
+                f"{folder}: another run is writing it (it holds {file})"
+            ) from error
     try:
         recover(folder)
         yield

@@ -7,11 +7,18 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from conf.errors import QuantlineError, bad_input, message_and_code, reading, world_fault, writing
+from conf.errors import (
+    QuantlineError,
+    bad_input,
+    environment_failure,
+    message_and_code,
+    reading,
+    writing,
+)
 from conf.files.json_files import JsonObject, read_object, shown
 from conf.files.write_whole import write_whole
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.schema.commands import ModelConfig
 from conf.terminal import say
 from quantize.models.headers import read_headers
@@ -107,7 +114,7 @@ def _from_hub(model: ModelConfig, files: list[str]) -> Path:
             snapshot_download(str(model.id), revision=model.revision, allow_patterns=files + code)
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise world_fault(
+        raise environment_failure(
             f"model.id={model.id}: the hub did not give it ({' '.join(str(error).split())}). "
             "Give a local copy with model.path=FOLDER, or model.weights=random for the "
             "architecture alone."
@@ -188,4 +195,4 @@ def work(model: ModelConfig, send: Send[Fetched]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(FETCH, work, str(work.__doc__))
+    run_program(FETCH, work, str(work.__doc__))

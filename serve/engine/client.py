@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 
 API_KEY = "VLLM_API_KEY"
 
@@ -41,4 +41,6 @@ def served_name(url: str) -> str:
     except (OSError, LookupError, ValueError) as error:
         # A ValueError may be about the key, and would show it.
         reason = error if isinstance(error, OSError) else type(error).__name__
-        raise world_fault(f"engine.url={url}: no server answers there ({reason})") from error
+        raise environment_failure(
+            f"engine.url={url}: no server answers there ({reason})"
+        ) from error

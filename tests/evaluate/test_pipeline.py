@@ -303,7 +303,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
     [
         (
             ["scenario=serving", "engine=transformers"],
-            "clients_1: a load that lasts needs",
+            "clients_1: a sustained workload needs",
         ),
         (["engine=vllm_server", "profile=true"], "profile=true goes with"),
         (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: goes with"),

@@ -12,7 +12,7 @@ import yaml
 
 from conf import ROOT
 from conf.entry import IS_WHEEL
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from conf.models import files_sha256
 from conf.process.running import Running
 from evaluate.accuracy.tasks.events import (
@@ -149,7 +149,7 @@ class Harness:
         if event is None:
             raise self.process.crash()
         if isinstance(event, AskFailed):
-            raise world_fault(f"lm-eval: {event.message} (see {self.log})")
+            raise environment_failure(f"lm-eval: {event.message} (see {self.log})")
         return event
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
-from conf.errors import QuantlineError, gate_failed, world_fault
+from conf.errors import QuantlineError, environment_failure, gate_failed
 from conf.files.write_whole import finish
 from conf.models import ORIGINAL
 from conf.schema.commands import LM_EVAL
@@ -156,7 +156,9 @@ class TaskRecorder:
     def _comparisons(self, checkpoint: Checkpoint, task: Task) -> list[TaskComparison]:
         original = self.checkpoints[ORIGINAL].samples[task.name]
         if not (original / samples.TASKS).is_file():
-            raise world_fault("the original did not answer: there is nothing to compare with")
+            raise environment_failure(
+                "the original did not answer: there is nothing to compare with"
+            )
         answered = samples.read(checkpoint.samples[task.name])
         original_samples = samples.read(original) if checkpoint.name != ORIGINAL else {}
         comparisons = [

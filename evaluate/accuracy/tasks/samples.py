@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from evaluate.accuracy.tasks.questions import Answers
 from evaluate.results.row_values import LostQuestion
 
@@ -82,7 +82,7 @@ def read(folder: Path) -> dict[str, TaskSamples]:
             samples_by_task[name] = TaskSamples(name, **content, samples=kept.samples)
         return samples_by_task
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise world_fault(
+        raise environment_failure(
             f"{folder}: these samples cannot be read ({_fault(error)}); force=true asks again"
         ) from error
 

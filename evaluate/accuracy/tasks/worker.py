@@ -4,9 +4,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from conf.errors import gate_failed, world_fault
+from conf.errors import environment_failure, gate_failed
 from conf.models import ORIGINAL
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from evaluate.accuracy.tasks.events import (
     TASKS_WORKER,
@@ -45,7 +45,7 @@ class _TaskRunner:
     def run(self) -> None:
         with closing(self.harness):
             for name, problem in self.harness.load(self.job.tasks).items():
-                self._send_failure("", name, world_fault(f"{problem} (see {self.job.log})"))
+                self._send_failure("", name, environment_failure(f"{problem} (see {self.job.log})"))
                 self.given_up.add(name)
             for checkpoint in self.job.checkpoints:
                 open_tasks = [task for task in checkpoint.samples if task not in self.given_up]
@@ -131,4 +131,4 @@ def work(job: TasksJob, send: Send[Event]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(TASKS_WORKER, work, str(work.__doc__))
+    run_program(TASKS_WORKER, work, str(work.__doc__))

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from conf.errors import QuantlineError, world_fault
+from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
 from conf.schema.load import EngineOptions, ScenarioConfig
 from evaluate.measure.engines import Engine, LoadRequest, Positions
@@ -72,7 +72,7 @@ class VllmEngine(Engine):
             if process.exitcode:
                 text = self.log.read_text(errors="replace")
                 cause = ending(process.exitcode, text, self.kills_before)
-                return world_fault(f"the engine's process {process.name} {cause}")
+                return environment_failure(f"the engine's process {process.name} {cause}")
         return None
 
     def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:

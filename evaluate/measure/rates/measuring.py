@@ -14,7 +14,7 @@ from typing import Any
 
 from conf.files.write_whole import write_whole
 from conf.hardware import cpu_has_bf16
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from evaluate.measure.rates.known import MEASURE_RATES, RatesRequest, RatesWritten
 
 GPU_BYTES, CPU_BYTES = 4 << 30, 1 << 28
@@ -134,4 +134,4 @@ def work(request: RatesRequest, send: Send[RatesWritten]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(MEASURE_RATES, work, str(__doc__))
+    run_program(MEASURE_RATES, work, str(__doc__))

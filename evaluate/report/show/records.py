@@ -36,7 +36,7 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class Median:
+class MedianWithInterval:
     """The median of the valid runs, with the interval of their mean if there are several."""
 
     median: float
@@ -54,7 +54,7 @@ class Record:
         for name, value in vars(self).items():
             if isinstance(value, Speedup):
                 content |= value.content()
-            elif isinstance(value, Median):
+            elif isinstance(value, MedianWithInterval):
                 content[name] = value.median
             else:
                 content[name] = value
@@ -109,15 +109,15 @@ class CellRecord(GroupRecord):
     prefill_share: float | None
     decode_share: float | None
     latencies: str
-    latency_s: Median | None
-    ttft_ms: Median | None
-    tpot_ms: Median | None
-    output_tok_s: Median | None
-    overall_tok_s: Median | None
-    input_tok_s: Median | None
-    requests_s: Median | None
-    goodput_s: Median | None
-    joules_per_token: Median | None
+    latency_s: MedianWithInterval | None
+    ttft_ms: MedianWithInterval | None
+    tpot_ms: MedianWithInterval | None
+    output_tok_s: MedianWithInterval | None
+    overall_tok_s: MedianWithInterval | None
+    input_tok_s: MedianWithInterval | None
+    requests_s: MedianWithInterval | None
+    goodput_s: MedianWithInterval | None
+    joules_per_token: MedianWithInterval | None
     speedup: Speedup
     recovery: float | None
     verdict: str | None
@@ -167,12 +167,12 @@ def _cell_record(group: ComparisonGroup, entry: Entry, quality: Quality | None) 
     )
 
 
-def _median(summary: Summary | None, scale: float = 1.0) -> Median | None:
+def _median(summary: Summary | None, scale: float = 1.0) -> MedianWithInterval | None:
     if summary is None:
         return None
     if summary.runs == 1:
-        return Median(summary.median * scale)
-    return Median(summary.median * scale, summary.low * scale, summary.high * scale)
+        return MedianWithInterval(summary.median * scale)
+    return MedianWithInterval(summary.median * scale, summary.low * scale, summary.high * scale)
 
 
 def speedup_of(entry: Entry) -> Speedup:
