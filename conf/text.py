@@ -179,7 +179,7 @@ def _document(row: TextRow, source: TextSource, where: str) -> Iterator[Document
     elif isinstance(value, str):
         yield value
     else:
-        raise bad_input(f"{where}: {source.column} is no text but {type(value).__name__}")
+        raise bad_input(f"{where}: {source.column} should be a text and is {type(value).__name__}")
 
 
 def _chat(value: object, where: str) -> Chat:

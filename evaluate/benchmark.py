@@ -38,7 +38,7 @@ COMMAND = replace(
 def benchmark(config: EvaluateConfig) -> None:
     """Prints the median latencies of both loops and their ratio, as JSON."""
     if config.engine.kind != "vllm":
-        raise bad_input("evaluate.benchmark goes with engine=vllm")
+        raise bad_input("evaluate.benchmark works only with engine=vllm")
     target = targets(config)[0]
     assert target.folder is not None
     context = max(scenario.tokens for scenario in config.scenario.values())

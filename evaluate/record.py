@@ -157,7 +157,7 @@ class EventRecorder:
         try:
             values = profile_values(Path(event.trace), event.steps)
         except (OSError, ValueError, KeyError) as error:
-            fault = environment_failure(f"{event.trace}: no trace ({error})")
+            fault = environment_failure(f"{event.trace}: is not a trace ({error})")
             self.recorder.fail(plan.name, event.measure, key, fault)
             return
         environment = plan.environment

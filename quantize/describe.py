@@ -78,7 +78,9 @@ def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
     if name != ORIGINAL:
         recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
         if recipe.file:
-            raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
+            raise bad_input(
+                f"recipes={name}: the result of a recipe.file is known only after running it"
+            )
         check_fit(empty, recipe, str(model.name))
         made_up = MadeUpWeights(sparse=recipe.is_sparse)
         quantization = _quantize_empty(empty, recipe)

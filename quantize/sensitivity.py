@@ -41,7 +41,7 @@ def sensitivity(
 ) -> Iterator[BlockMeasured]:
     """Every block's divergence from the original, and the extra bytes if it stays unquantized."""
     if recipe.weights is None:
-        raise bad_input(f"recipe={recipe.name}: it stores no weights in another format")
+        raise bad_input(f"recipe={recipe.name}: it does not change the format of weights")
     source = fetch(model_config)
     check_source(source, model_config)
     model, tokenizer = load(source, model_config)

@@ -52,7 +52,7 @@ class Canary:
             return f"the answer to {self.prompt!r} is empty"
         if self.differs and not self.surprise <= MOST_SURPRISE:  # true for NaN, too
             return (
-                f"asked {self.prompt!r} it says {self.answer!r}; when it was made it said "
+                f"asked {self.prompt!r}, it answers {self.answer!r}; the recorded answer is "
                 f"{self.expected!r}"
             )
         return ""

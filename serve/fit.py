@@ -65,7 +65,7 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     if utilization * total > free:
         raise environment_failure(
             f"engine.gpu_memory_utilization={utilization:g}: {utilization * total:.1f} GiB are "
-            f"asked for, {free:.1f} of {total:.1f} GiB are free"
+            f"requested, {free:.1f} of {total:.1f} GiB are free"
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
     cache = share * total - weights - WORKING_GIB
@@ -127,7 +127,7 @@ def check_parallel(folder: Path, options: EngineOptions) -> None:
         and options.get("distributed_executor_backend") != "ray"
     ):
         raise bad_input(
-            f"{needed_gpus} GPUs are asked for and {available_gpus} are here; across hosts: "
+            f"{needed_gpus} GPUs are needed and {available_gpus} are here; across hosts: "
             "engine.distributed_executor_backend=ray"
         )
 
@@ -138,7 +138,7 @@ def _check_heads(folder: Path, config: Mapping[str, object], gpus: int) -> None:
     if heads % gpus:
         raise bad_input(
             f"engine.tensor_parallel_size={gpus}: {folder / CONFIG} has {heads} attention heads, "
-            "which it does not divide"
+            "which cannot be split evenly"
         )
     if kv_heads % gpus and gpus % kv_heads:
         raise bad_input(

@@ -56,7 +56,7 @@ def serve(config: ServeConfig) -> None:
     command = server_command(served.folder, chosen.options, config.host, config.port, served.name)
     if config.dry_run:
         if key and not config.api_key_file:
-            say(f"{API_KEY} has to be set where this is run, as it is here: it holds the key")
+            say(f"set {API_KEY} to the key where you run this command, as it is set here")
         file = config.api_key_file
         key_prefix = f'{API_KEY}="{_shell_expression(file)}" ' if file else ""
         print(key_prefix + _import_path_prefix() + shlex.join(command))
@@ -272,9 +272,9 @@ class Watch:
         if canary.fault:
             say(f"warning: {canary.fault}")
         elif canary.differs:
-            say("canary: it says other words than when it was made, but expects those, too")
+            say("canary: the answer differs from the recorded one, which is nearly as likely")
         elif canary.expected:
-            say(f"canary: {canary.likeness:.0%} of the words that it said when it was made")
+            say(f"canary: the answer agrees with the recorded one to {canary.likeness:.0%}")
         else:
             say("canary: it answers; there is no recorded answer to compare with")
 

@@ -39,7 +39,7 @@ def raise_damage(path: Path) -> None:
             is_complete = len(start) == HEADER_LENGTH
             length = struct.unpack("<Q", start)[0] if is_complete else LARGEST_HEADER
             if length >= min(size, LARGEST_HEADER):
-                raise bad_input(f"{path}: is no whole .safetensors file ({size} bytes)")
+                raise bad_input(f"{path}: is not a complete .safetensors file ({size} bytes)")
             header = file.read(length).decode("utf-8")
     except UnicodeDecodeError as error:
         raise bad_input(f"{path}: its header is damaged (no UTF-8)") from error
@@ -69,4 +69,4 @@ def _check_layout(path: Path, entries: dict[str, _Entry], size: int, start: int)
     if size < start + end:
         raise bad_input(f"{path}: is cut short, {size} of {start + end} bytes are there")
     if size > start + end:
-        raise bad_input(f"{path}: has {size - start - end} bytes behind its last tensor")
+        raise bad_input(f"{path}: has {size - start - end} bytes after its last tensor")

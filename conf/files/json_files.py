@@ -105,7 +105,7 @@ def _object_without_repeats(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise _RepeatedKeyError(f"the key {shown(repeated)} stands in an object twice")
+        raise _RepeatedKeyError(f"the key {shown(repeated)} appears twice in an object")
     return content
 
 

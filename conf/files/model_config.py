@@ -90,8 +90,7 @@ class Fields(BaseModel):
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
             raise ValueError(
-                f"num_attention_heads is {heads}, which num_key_value_heads {kv_heads} "
-                "do not divide"
+                f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
             )
         width, has_head_width = self.hidden_size, bool(self.head_dim or self.kv_lora_rank)
         if (

@@ -65,7 +65,9 @@ def weight_files(folder: Path) -> list[Path]:
         raise bad_input(f"{shown_path(folder)}: there are no {SUFFIX} files")
     for path in files:
         if not path.name.isprintable() or shown_path(path) != str(path):
-            raise bad_input(f"{shown_path(path)}: the name of a weight file is plain text")
+            raise bad_input(
+                f"{shown_path(path)}: the file name has characters that cannot be printed"
+            )
         check_regular(path)
     return files
 
@@ -102,7 +104,7 @@ def check_index(folder: Path, stored: TensorFiles) -> None:
         if file not in file_names:
             raise bad_input(f"{path}: names {shown(file)[1:-1]}, which is not there")
         if name not in stored.owners or stored.owners[name].name != file:
-            raise bad_input(f"{path}: says that {name} is in {file}, which it is not")
+            raise bad_input(f"{path}: says that {name} is in {file}, but it is not")
     for name, owner in stored.owners.items():
         if name not in index.weight_map:
             raise bad_input(f"{path}: does not list {name}, which is in {owner.name}")

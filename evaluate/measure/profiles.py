@@ -121,7 +121,7 @@ def operators(events: list[TraceEvent]) -> ProfileValues:
     device = kernels or cpu
     lengths = [kernel.length for kernel in kernels] if kernels else self_us
     if _window(device) <= 0:
-        raise ValueError("it times no operator")
+        raise ValueError("it has no timed operator")
     ordered = sorted(table.items(), key=lambda item: -max(item[1][1], item[1][0]))
     return ProfileValues(
         device="gpu" if kernels else "cpu",

@@ -41,19 +41,22 @@ def targets(config: EvaluateConfig) -> list[Target]:
     if config.engine.url:
         server_targets = [_checkpoint_target(entry) for entry in config.checkpoints or []]
         if len(server_targets) > 1:
-            raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
+            raise bad_input("engine.url: a server has one checkpoint; name at most one")
         return server_targets or [Target(SERVER, original.folder)]
     if config.checkpoints is None:
         checkpoints = [Target(folder.name, folder) for folder in _published(config)]
         if not checkpoints:
             name = config.model.name
-            say(f"{config.checkpoint_root}: no checkpoint of {name} there, so it is measured alone")
+            say(
+                f"{config.checkpoint_root}: there is no checkpoint of {name}, so only the "
+                "original is measured"
+            )
     else:
         checkpoints = [_checkpoint_target(entry) for entry in config.checkpoints]
     names = {ORIGINAL}
     for target in checkpoints:
         if target.name in names:
-            raise bad_input(f"checkpoints: two are called {target.name}: {target.folder}")
+            raise bad_input(f"checkpoints: two of them are called {target.name}: {target.folder}")
         names.add(target.name)
     return [original, *checkpoints]
 

@@ -33,8 +33,8 @@ def recommend(request: ServeRequest) -> Recommended:
     if not fitting:
         measured = "; ".join(group.title for group in report.groups) or "no speed"
         raise bad_input(
-            f"results={request.results}: nothing of {request.model} in vLLM on this "
-            f"machine ({request.device}); measured are: {measured}"
+            f"results={request.results}: has no measurement of {request.model} in vLLM on this "
+            f"machine ({request.device}); it has: {measured}"
         )
     chosen = fitting[0]
     if chosen.overall.candidate is None:

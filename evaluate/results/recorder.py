@@ -26,7 +26,7 @@ class Recorder:
         self.path = Path(config.results).expanduser()
         self.before, faults = read(self.path)
         for fault in faults:
-            say(f"{fault}; the line is left alone")
+            say(f"{fault}; the line is ignored")
         self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []
@@ -51,7 +51,10 @@ class Recorder:
         except ValueError as error:
             fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
             self.fail(
-                checkpoint, measure, key, environment_failure(f"the run cannot be kept: {fault}")
+                checkpoint,
+                measure,
+                key,
+                environment_failure(f"the run cannot be recorded: {fault}"),
             )
             return None
         append(self.path, row)

@@ -99,7 +99,7 @@ def row_of(content: Any) -> Row:
 
 def _type_of(kind: Any, measure: Any) -> type[Row]:
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"kind is {_short_text(kind)}, known are {', '.join(KINDS)}")
+        raise ValueError(f"kind is {_short_text(kind)}; choose one of {', '.join(KINDS)}")
     if kind != "accuracy":
         return KINDS[kind]
     is_task = isinstance(measure, str) and measure.startswith(TASK)

@@ -46,7 +46,7 @@ def check_free(folder: Path, replace: bool) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not replace:
-        raise bad_input(f"{folder}: exists already; replace=true makes it anew")
+        raise bad_input(f"{folder}: exists already; replace=true replaces it")
     if folder.is_symlink():
         raise bad_input(f"{folder}: is a symbolic link; replace=true replaces only a folder")
     if not folder.is_dir():

@@ -115,9 +115,9 @@ def _from_hub(model: ModelConfig, files: list[str]) -> Path:
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise environment_failure(
-            f"model.id={model.id}: the hub did not give it ({' '.join(str(error).split())}). "
-            "Give a local copy with model.path=FOLDER, or model.weights=random for the "
-            "architecture alone."
+            f"model.id={model.id}: it could not be fetched from the hub "
+            f"({' '.join(str(error).split())}). Give a local copy with "
+            "model.path=FOLDER, or model.weights=random for the architecture alone."
         ) from error
 
 

@@ -59,13 +59,13 @@ def _check_dtypes(headers: Headers, content: JsonObject, file: Path, empty: Any)
     if {"F16", "BF16"} <= set(example_by_dtype):
         half, bfloat = example_by_dtype["F16"], example_by_dtype["BF16"]
         raise bad_input(
-            f"{headers.owners[half]}: {half} is stored as F16 and {bfloat} as BF16; one model has "
-            "one of them"
+            f"{headers.owners[half]}: {half} is stored as F16 and {bfloat} as BF16; a model has "
+            "only one of them"
         )
     stated, stored = stated_dtype(content), headers.dominant_dtype
     narrows = stored == "F32" and stated != "F32"
     if stated and example_by_dtype and (stated not in example_by_dtype or narrows):
-        raise bad_input(f"{file}: dtype means {stated}, but the weights are {stored}")
+        raise bad_input(f"{file}: dtype is {stated}, but the weights are {stored}")
 
 
 def _check_layer_count(headers: Headers, content: JsonObject, file: Path) -> None:

@@ -129,7 +129,9 @@ def _check_rope(rope: Any, where: str) -> None:
     }
     for name in layer_ropes:
         if not name.endswith("_attention"):
-            raise bad_input(f"{where}.{name} is an object; only layer types (..._attention) are")
+            raise bad_input(
+                f"{where}.{name} is an object; only a layer type (..._attention) may be one"
+            )
     for layer_rope in layer_ropes.values() or [rope]:  # one for each kind of layer, or one for all
         if (
             "rope_type" not in layer_rope
@@ -170,7 +172,7 @@ def _check_dtype_name(content: JsonObject, file: Path) -> None:
     for key, value in dtypes.items():
         if not isinstance(value, str) or value.removeprefix("torch.") not in DTYPES:
             known = ", ".join(DTYPES)
-            raise bad_input(f"{file}: {key} is {shown(value)}, known are {known}")
+            raise bad_input(f"{file}: {key} is {shown(value)}; choose one of {known}")
     if len(set(dtypes.values())) > 1:
         raise bad_input(f"{file}: dtype and torch_dtype differ")
 

@@ -67,7 +67,7 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise environment_failure(
-                f"port={port}: cannot be taken on {host} ({error.strerror})"
+                f"port={port}: cannot be used on {host} ({error.strerror})"
             ) from error
 
 

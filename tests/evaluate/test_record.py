@@ -83,8 +83,8 @@ def test_a_value_that_is_no_number_makes_the_run_invalid(events: EventRecorder) 
 def test_a_row_that_could_not_be_read_again_is_a_failure(events: EventRecorder) -> None:
     (row,) = take(events, LOADED, run(values={"latency_s": -1.0}))
     assert row.kind == "failed"
-    assert row.reason.startswith("the run cannot be kept: ")
-    with pytest.raises(QuantlineError, match="w8: interactive: the run cannot be kept"):
+    assert row.reason.startswith("the run cannot be recorded: ")
+    with pytest.raises(QuantlineError, match="w8: interactive: the run cannot be recorded"):
         events.recorder.close()
 
 
@@ -104,7 +104,7 @@ def test_what_fails_is_recorded_and_the_worst_code_counts(
     ]  # fmt: skip
     assert rows[0].invalid == ["the output is broken"]
     assert "reading text, window 1 of 4" in capsys.readouterr().err
-    with pytest.raises(QuantlineError, match="no trace") as caught:
+    with pytest.raises(QuantlineError, match="is not a trace") as caught:
         events.recorder.close()
     assert caught.value.exit_code == 2
 
@@ -124,7 +124,7 @@ def test_text_that_was_read_is_judged(
     assert isinstance(row, QuickAccuracyRow)
     assert (row.measure, row.values.perplexity) == ("quick", 900.0)
     assert asked == [Path()], "without an original there is nothing to compare with"
-    assert failed.reason == "accuracy: it is broken, perplexity 900"
+    assert failed.reason == "accuracy: the model is broken, perplexity 900"
 
 
 def test_a_target_that_fails_does_not_stop_the_others(events: EventRecorder) -> None:

@@ -110,7 +110,7 @@ def test_a_busy_port_is_known_before_anything_is_loaded() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(QuantlineError, match=f"port={port}: cannot be taken") as caught:
+        with pytest.raises(QuantlineError, match=f"port={port}: cannot be used") as caught:
             check_port("127.0.0.1", port)
     assert caught.value.exit_code == 3
 

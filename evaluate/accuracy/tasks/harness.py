@@ -63,7 +63,7 @@ def tasks(entries: list[str]) -> list[Task]:
     names = [task.name for task in named_tasks]
     for name in names:
         if names.count(name) > 1:
-            raise bad_input(f"accuracy.tasks: two are called {name}")
+            raise bad_input(f"accuracy.tasks: two tasks are called {name}")
     return named_tasks
 
 

@@ -49,7 +49,7 @@ def measure_tasks(config: EvaluateConfig) -> list[Row]:
         events.judge(checkpoint, task)
     if recorder.rows:
         count = len(recorder.rows)
-        say(f"{recorder.path}: {count} runs stand there already (force=true asks again)")
+        say(f"{recorder.path}: {count} runs are there already (force=true asks again)")
     if missing:
         _ask(_job(config, python, named_tasks, missing), events)
     _show(recorder, root)

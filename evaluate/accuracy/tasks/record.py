@@ -177,8 +177,8 @@ class TaskRecorder:
         unknown = values.verdict is not None and values.recovery is None
         if unknown and accuracy.min_recovery is not None:
             return gate_failed(
-                "accuracy: the original answers no question right, so that nothing can be said of "
-                f"accuracy.min_recovery={accuracy.min_recovery}"
+                "accuracy: the original answers no question correctly, so "
+                f"accuracy.min_recovery={accuracy.min_recovery} cannot be checked"
             )
         return gate(values, accuracy)
 

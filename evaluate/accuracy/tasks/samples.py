@@ -125,8 +125,8 @@ def _metric(task: TaskSamples) -> str:
         ):
             return metric
     raise bad_input(
-        f"accuracy.tasks: {task.name} has no score for each question that is better when "
-        f"higher; it has {', '.join(task.scores) or 'none'}"
+        f"accuracy.tasks: {task.name} has no metric that scores each question and is better when "
+        f"higher; its metrics: {', '.join(task.scores) or 'none'}"
     )
 
 

@@ -66,11 +66,12 @@ def _checked_config(content: Any, where: str) -> QuantizationConfig:
         method = stated.method if stated is not None else None
         raise bad_input(
             f"{where}: quant_method is {shown(method)}; only {COMPRESSED_TENSORS} checkpoints can "
-            "be proven"
+            "be verified"
         )
     if stated.sparsity not in (None, DENSE):
         raise bad_input(
-            f"{where}: sparsity_config.format is {shown(stated.sparsity)}; dense can be proven"
+            f"{where}: sparsity_config.format is {shown(stated.sparsity)}; only dense can be "
+            "verified"
         )
     try:
         if content.get("transform_config"):

@@ -83,7 +83,7 @@ def grouped(size: int, **more: Any) -> dict[str, Any]:
         (NVFP4 | {"scale_type": None}, None, "recipe.weights.scale_type=None: NVFP4 has fp8 scal"),
         (NVFP4 | {"strategy": "group"}, None, "recipe.weights.strategy=group: 4-bit floats are NV"),
         (NVFP4, NVFP4 | {"dynamic": True}, "activations.dynamic=true: NVFP4 activations need loca"),
-        (None, INT8 | TOKEN, "recipe.steps=.rounding.: nothing rounds|recipe.activations: needs"),
+        (None, INT8 | TOKEN, "recipe.steps=.rounding.: no step rounds|recipe.activations: needs"),
     ],
 )
 def test_a_format_that_no_engine_runs_is_refused(
@@ -131,7 +131,7 @@ def test_a_format_that_an_engine_runs_is_taken(
         (["gptq", "awq", "rounding"], "the last step has to round"),
         (["rounding", "sparsegpt"], "the last step has to round"),
         (["rounding", "gptq"], "the last step has to round, and no other"),
-        (["gptq", "gptq"], "gptq stands there twice"),
+        (["gptq", "gptq"], "gptq is named twice"),
         (["smoothquant", "awq"], "the last step has to round"),
         (["awq", "smoothquant", "gptq"], "undoes awq; the order is smoothquant, awq"),
         (["awq", "sparsegpt", "smoothquant", "gptq"], "undoes awq; the order is smoothquant, awq"),

@@ -175,10 +175,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "an adapter": (text("adapter_config.json", "{}"), "adapter"),
     "weights elsewhere": (config(transformers_weights="../x"), "transformers_weights"),
     # Types of numbers.
-    "another type": (config(dtype="float16"), "dtype means F16, but the weights are BF16"),
+    "another type": (config(dtype="float16"), "dtype is F16, but the weights are BF16"),
     "weights wider than stated": (
         tensors(lambda s: s.update({name: s[name].float() for name in s if name != UP})),
-        "dtype means BF16, but the weights are F32",
+        "dtype is BF16, but the weights are F32",
     ),
     "an unknown type": (config(dtype="bfloat17"), "dtype is 'bfloat17'"),
     "two types": (config(torch_dtype="float32"), "dtype and torch_dtype differ"),
@@ -239,8 +239,8 @@ REFUSED: dict[str, tuple[Damage, str]] = {
         ),
         r"model.safetensors: is cut short",
     ),
-    "no header": (text("model.safetensors", b"\xff" * 100), "is no whole .safetensors"),
-    "an empty file": (text("model.safetensors", b""), "is no whole .safetensors"),
+    "no header": (text("model.safetensors", b"\xff" * 100), "is not a complete .safetensors"),
+    "an empty file": (text("model.safetensors", b""), "is not a complete .safetensors"),
     "wrong offsets": (
         header(lambda h: h[UP].update(data_offsets=[0, 10])),
         r"model.safetensors: its header is damaged",

@@ -67,7 +67,7 @@ def test_questions_are_put_in_order() -> None:
     ],
 )
 def test_a_figure_that_no_question_has_alone_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(QuantlineError, match="made has no score for each question"):
+    with pytest.raises(QuantlineError, match="made has no metric that scores each question"):
         answers(asked([sample(0, True), sample(1, False)], **more))
 
 
