@@ -1,7 +1,7 @@
 """Verifies a checkpoint, step by step."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class _Verifier:
     """Verifies one checkpoint's files against the architecture and the config."""
 
     def __init__(
-        self, model: Any, config: Mapping[str, Any], folder: Path, tensors: CheckpointTensors
+        self, model: Any, config: JsonObject, folder: Path, tensors: CheckpointTensors
     ) -> None:
         self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
         self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
@@ -98,7 +98,9 @@ class _Verifier:
             targeted = self._matching_modules(recipe.targets, recipe.ignore)
             has_kv_cache = bool(self.schemes.attention)
             self.faults += recipe_faults(recipe, targeted, self.schemes.linear, has_kv_cache)
-        self.faults += small_file_faults(self.folder, self.config.get("vocab_size"))
+        vocabulary = self.config.get("vocab_size")
+        known_vocabulary = vocabulary if isinstance(vocabulary, int) else None
+        self.faults += small_file_faults(self.folder, known_vocabulary)
         size_fault = wrong_total(self.folder, self.tensors.stored)
         self.faults += [size_fault] if size_fault else []
         stored = self.tensors.stored.tensors.values()
