@@ -37,7 +37,7 @@ def help_text(command: Command) -> str:
         "\n".join(
             [
                 "More",
-                _row("-m recipe=a,b", "One run for each; goes on when one fails."),
+                _row("-m recipe=a,b", "One run for each; continues if one fails."),
                 _row(
                     sources.TEAM_FOLDERS,
                     f"Folders with your own recipes, with '{os.pathsep}' between.",
@@ -65,7 +65,7 @@ def _group_choices(group: str, default: str, folders: list[Path]) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    lines = textwrap.wrap(text, WIDTH - COLUMN) or [""]
+    lines = textwrap.wrap(text, WIDTH - COLUMN, break_on_hyphens=False) or [""]
     if len(name) + 3 > COLUMN:  # the text begins below a long name
         return ("\n" + " " * COLUMN).join([f"  {name}", *lines])
     first_line = f"  {name}".ljust(COLUMN - 1) + " "

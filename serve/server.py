@@ -88,7 +88,7 @@ def _api_key(config: ServeConfig) -> str:
         if not key:
             raise bad_input(f"{source}: its first line is empty")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise bad_input(f"{source}: a key has letters, digits and signs of ASCII only, no spaces")
+        raise bad_input(f"{source}: a key has only printable ASCII characters and no spaces")
     if config.host not in LOOPBACK and not key:
         raise bad_input(
             f"host={config.host}: other machines could call it; set {API_KEY} or api_key_file first"
@@ -217,7 +217,11 @@ class Watch:
     def _stop(self, server: ServerProcess, signals: Signals) -> None:
         """Stops the server. Running requests may finish; before it was ready there are none."""
         drain_s = self.config.drain_s if self.ready_since else None
-        hint = f": {drain_s:g} s for what is running; again to stop at once" if drain_s else ""
+        hint = (
+            f": {drain_s:g} s for running requests; interrupt again to stop at once"
+            if drain_s
+            else ""
+        )
         say(f"stopping{hint}")
         stopped = server.stop(drain_s, lambda: signals.is_impatient)
         counts = [(stopped.aborted, "ended with finish_reason abort"), (stopped.cut, "cut short")]
@@ -279,7 +283,7 @@ class Watch:
             say("canary: it answers; there is no recorded answer to compare with")
 
     def _say_address(self, seconds: float) -> None:
-        say(f"ready after {seconds:.0f} s: {self.url}/v1, beside it /health, /ready and /metrics")
+        say(f"ready after {seconds:.0f} s: {self.url}/v1, with /health, /ready and /metrics")
         key_file = self.config.api_key_file if os.environ.get(API_KEY) else None
         for line in examples(self.served, self.url, bool(os.environ.get(API_KEY)), key_file):
             print(line, flush=True)

@@ -41,8 +41,8 @@ RESERVED = {
     "uds": "the server listens on a port",
     "middleware": "it checks the key",
     "root_path": "the server has no prefix",
-    "api_key": f"everybody here could read it; set {API_KEY} instead",
-    "hf_token": "everybody here could read it; set HF_TOKEN instead",
+    "api_key": f"other users of this machine could read it; set {API_KEY} instead",
+    "hf_token": "other users of this machine could read it; set HF_TOKEN instead",
 }
 
 

@@ -40,7 +40,7 @@ TAIL = 64 * 1024
 PHASES = (
     ("reading weights", r"Starting to load model|Loading safetensors|Loading weights"),
     ("compiling", r"Dynamo bytecode|Compiling a graph|torch\.compile took"),
-    ("making room for the cache", r"KV cache size|Available KV cache memory"),
+    ("allocating the KV cache", r"KV cache size|Available KV cache memory"),
     ("capturing graphs", r"Capturing CUDA graph"),
     ("opening the port", r"Started server process|Waiting for application startup"),
 )

@@ -39,7 +39,7 @@ COMMANDS = {
         (("quantize", "recipe.steps=[smoothquant]"), "the last step has to round"),
         (("quantize", "calibration.samples=many"), "calibration.samples: many is no whole number"),
         (("evaluate", "max_spread=much"), "max_spread: much is no number"),
-        (("evaluate", "profile=maybe"), "profile: maybe is no answer: write true or false"),
+        (("evaluate", "profile=maybe"), "profile: maybe is no boolean: write true or false"),
         (("quantize", "calibration.samples=0"), "must be at least 1"),
         (("quantize", "recipe=[w8a8"), "write NAME=VALUE"),
         (("quantize", "model.weights=rnadom"), "choose one of trained, random"),

@@ -24,10 +24,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            "steps: [rounding]\nsteps: [gptq]\n",
-            ":2: 'steps' appears twice, first in line 1",
-        ),
+        ("steps: [rounding]\nsteps: [gptq]\n", ":2: the key 'steps' appears twice, first in line"),
         ("steps: [rounding]\nweigths: {bits: 8}\n", ":2: weigths: .* Did you mean weights?"),
         ("steps: [gptq]\ngptq:\n  dampenign: 1\n", ":3: gptq.dampenign: .* Did you mean dampening"),
         ("steps: rounding\n", ":1: steps: 'rounding': must be a list, as \\[rounding\\]"),

@@ -78,7 +78,7 @@ REFUSED = [
     (stage(gptq(", actorder: group")), "actorder: 'group': must be 'static' or 'weight'"),
     (stage(gptq(", weight_observer: mes")), "no observer 'mes'. Did you mean mse?"),
     (stage(gptq(", start: 3")), "start: 3: cannot be used here; leave it out"),
-    (stage("GPTQModifier: {}"), ":3: a_stage.b_modifiers.GPTQModifier: says nothing"),
+    (stage("GPTQModifier: {}"), ":3: a_stage.b_modifiers.GPTQModifier: is empty"),
     (stage("GPTQModifier: {ignore: [lm_head]}"), "quantizes no weights"),
     (stage("GPTQModifier: {scheme: UNQUANTIZED, ignore: [lm_head]}"), "quantizes no weights"),
     (stage("GPTQModifier: {scheme: {W8A9: [Linear]}}"), "no 'W8A9'. Did you mean W8A8?"),

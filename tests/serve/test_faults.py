@@ -144,7 +144,7 @@ def test_phases_of_a_start_are_read_from_the_log(tmp_path: Path) -> None:
     for words, phase in (
         ("Loading safetensors checkpoint shards:  50% Completed", "reading weights"),
         ("Dynamo bytecode transform time: 3 s", "compiling"),
-        ("GPU KV cache size: 812,160 tokens", "making room for the cache"),
+        ("GPU KV cache size: 812,160 tokens", "allocating the KV cache"),
         ("Capturing CUDA graphs (mixed): 30%", "capturing graphs"),
     ):
         with log.open("a") as file:

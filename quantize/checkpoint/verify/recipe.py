@@ -67,8 +67,12 @@ def recipe_faults(
         requested["lm_head"] = (HEAD_FORMATS[recipe.lm_head].stored, None)
     faults = []
     for name in sorted(set(requested) ^ set(groups)):
-        wording = "is not" if name in requested else "is, without being asked for,"
-        faults.append(f"{name} {wording} quantized")
+        state = (
+            "is not quantized"
+            if name in requested
+            else "is quantized, but the recipe does not ask for it"
+        )
+        faults.append(f"{name} {state}")
     for name in sorted(set(requested) & set(groups)):
         weights, activations = requested[name]
         faults += _format_faults(name, "weights", weights, groups[name].weights)
