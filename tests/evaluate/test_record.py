@@ -74,6 +74,16 @@ def test_a_run_becomes_a_row(events: EventRecorder) -> None:
     events.recorder.close()
 
 
+def test_the_requests_of_a_run_are_kept_as_they_were_sent(events: EventRecorder) -> None:
+    requests = CompactRequests({"128": 1}, {"64": 1}, [(0.0, 0.5, 2.0, 1)])
+    (row,) = take(events, LOADED, run(requests=requests))
+    assert isinstance(row, SpeedRow)
+    assert row.requests.output_tokens == {"64": 1}
+    assert row.requests.times_s == [(0.0, 0.5, 2.0, 1)]
+    assert isinstance(row.requests.times_s[0][3], int)
+    events.recorder.close()
+
+
 def test_a_value_that_is_no_number_makes_the_run_invalid(events: EventRecorder) -> None:
     (row,) = take(events, LOADED, run(values=VALUES | {"energy_j": math.nan}))
     assert row.invalid == ["energy_j is no number"]
