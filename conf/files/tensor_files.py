@@ -49,7 +49,7 @@ def tensor_files(folder: Path) -> TensorFiles:
     for path in files:
         for name, tensor in read_header(path).items():
             if name in owners:
-                raise bad_input(f"{path}: {name} stands in {owners[name].name}, too")
+                raise bad_input(f"{path}: {name} is in {owners[name].name}, too")
             tensors[name], owners[name] = tensor, path
     stored = TensorFiles(tensors, owners, files)
     check_index(folder, stored)

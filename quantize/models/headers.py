@@ -51,7 +51,7 @@ def read_headers(folder: Path) -> Headers:
     for path in _weight_files(folder, index):
         for name, tensor in read_header(path).items():
             if name in owners:
-                raise bad_input(f"{path}: {name} stands in {owners[name].name}, too")
+                raise bad_input(f"{path}: {name} is in {owners[name].name}, too")
             tensors[name], owners[name] = tensor, path
     if not tensors:
         raise bad_input(f"{folder}: the weight files hold no tensors")

@@ -232,7 +232,7 @@ def test_a_split_between_groups_is_fine_and_needs_its_gpus(
     with pytest.raises(QuantlineError, match="down_proj has 11008 columns"):
         check_parallel(folder_of(tmp_path / "awq", awq), {"tensor_parallel_size": 8})
     monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(80.0, 80.0)])
-    with pytest.raises(QuantlineError, match="2 GPUs are asked for and 1 are here"):
+    with pytest.raises(QuantlineError, match="2 GPUs are needed and 1 are here"):
         check_parallel(folder, {"tensor_parallel_size": 2})
 
 

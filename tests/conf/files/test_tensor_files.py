@@ -89,7 +89,7 @@ def test_a_wrong_total_and_a_tensor_in_two_files_are_named(tmp_path: Path) -> No
     assert total is not None
     assert "total_size is 9, the tensors have 8 bytes" in total
     write(tmp_path / "2.safetensors", {"a": ENTRY}, bytes(8))
-    refuse(tmp_path, "a stands in 1.safetensors, too")
+    refuse(tmp_path, "a is in 1.safetensors, too")
 
 
 def test_weights_that_are_no_plain_files_are_refused(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
         (["weights=random", "checkpoints=[a]"], "not checkpoints"),
         (["weights=random", "accuracy=quick"], "has no accuracy"),
         (["original=false"], "works only with weights=random"),
-        (["weights=random", "recipes=[original]", "original=false"], "what original=false leaves"),
+        (["weights=random", "recipes=[original]", "original=false"], "contradicts original=false"),
         (["weights=randm"], "choose one of trained, random"),
         (["engine.url=http://localhost:1"], "works only with engine=vllm_server"),
     ],

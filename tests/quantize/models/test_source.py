@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "an index of a missing shard": (index(model__norm__weight="b.safetensors"), "is missing"),
     "an index without a tensor": (index(model__norm__weight=""), "does not list model.norm.weight"),
     "an index with one too many": (index(more="a.safetensors"), "says that 'more' is in a.safe"),
-    "a tensor in two shards": (twice, f"{UP} stands in a.safetensors, too"),
+    "a tensor in two shards": (twice, f"{UP} is in a.safetensors, too"),
     "an index of another kind": (
         both(index(), text("model.safetensors.index.json", '{"weight_map": [1]}')),
         "index.json: weight_map",
