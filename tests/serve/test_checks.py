@@ -118,7 +118,7 @@ def test_a_cache_holds_so_many_tokens(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.context == int(4.4 * 2**30 / 147456) // 16 * 16
     chosen = choose_options(EngineConfig(), ServedCheckpoint(folder, "qwen"), found)
     assert chosen.options["max_model_len"] == found.context
-    assert "the model was made for 40,960" in chosen.reasons["max_model_len"]
+    assert "the model's limit is 40,960" in chosen.reasons["max_model_len"]
     asked = choose_options(EngineConfig(max_model_len=512), ServedCheckpoint(folder, "qwen"), found)
     assert asked.options["max_model_len"] == 512
 

@@ -149,7 +149,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "a weight is gone": (tensors(lambda s: s.pop(UP)), f"lacks weights.*{UP}"),
     "a norm is gone": (tensors(lambda s: s.pop("model.norm.weight")), "lacks.*model.norm.weight"),
     "a weight has another name": (rename(UP, f"{UP}s"), "lacks weights"),
-    "one too many": (put("model.extra.weight", torch.ones(2).bfloat16()), "does not describe.*model.extra"),
+    "one too many": (
+        put("model.extra.weight", torch.ones(2).bfloat16()),
+        "not describe.*model.extra",
+    ),
     "a layer too many": (config(num_hidden_layers=1), r"does not describe.*model\.layers\.1"),
     "a layer too few": (config(num_hidden_layers=3), r"lacks.*model\.layers\.2"),
     "a billion layers": (config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
