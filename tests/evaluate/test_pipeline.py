@@ -306,7 +306,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
             "clients_1: a sustained workload needs",
         ),
         (["engine=vllm_server", "profile=true"], "profile=true works only with"),
-        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: goes with"),
+        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: works only with"),
         (["engine.tensor_paralel_size=2"], "of them the nearest tensor_parallel_size"),
         (["+modle=x"], "there is no 'modle'"),
         (["scenario=intractive"], "Did you mean interactive"),
