@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from conf.app import run
 from conf.schema.commands import QuantizeConfig
-from conf.terminal import chatter_to, say
+from conf.terminal import library_output_to, say
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
 from quantize.checkpoint.reload import weights_held
@@ -60,7 +60,10 @@ def benchmark(config: QuantizeConfig) -> None:
     """Prints the figures of both methods and their ratio as JSON."""
     folder = fetch(config.model)
     samples = random_samples(config)
-    with tempfile.TemporaryDirectory() as scratch, chatter_to(Path(scratch) / "log") as console:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        library_output_to(Path(scratch) / "log") as console,
+    ):
         library = _measure(folder, config, batches(samples, 1), _with_llmcompressor, console)
         quantline = _measure(
             folder, config, batches(samples, config.batch_size), _with_quantline, console

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.app import report
-from conf.errors import gate_failed, world_fault
+from conf.errors import environment_failure, gate_failed
 from conf.help import help_text, options
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
@@ -39,7 +39,7 @@ COMMANDS = {
         (("quantize", "recipe.steps=[smoothquant]"), "the last step has to round"),
         (("quantize", "calibration.samples=many"), "calibration.samples: many is no whole number"),
         (("evaluate", "max_spread=much"), "max_spread: much is no number"),
-        (("evaluate", "profile=maybe"), "profile: maybe is no answer: write true or false"),
+        (("evaluate", "profile=maybe"), "profile: maybe is no boolean: write true or false"),
         (("quantize", "calibration.samples=0"), "must be at least 1"),
         (("quantize", "recipe=[w8a8"), "write NAME=VALUE"),
         (("quantize", "model.weights=rnadom"), "choose one of trained, random"),
@@ -95,7 +95,7 @@ def test_debug_shows_the_traceback(run_command: Run) -> None:
 
 
 def test_every_error_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(world_fault("disk")) == 3
+    assert report(environment_failure("disk")) == 3
     assert report(gate_failed("quality")) == 4
     assert report(OSError(28, "No space left on device", "/x")) == 3
     assert report(KeyError("surprise")) == 1

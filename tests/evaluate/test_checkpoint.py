@@ -148,7 +148,7 @@ def _no_vocabulary_size(folder: Path) -> None:
     ("change", "words"),
     [
         (_truncate, r"model.safetensors: is cut short"),
-        (_no_safetensors, r"model.safetensors: is no whole .safetensors file"),
+        (_no_safetensors, r"model.safetensors: is not a complete .safetensors file"),
         (_bad_header, r"model.safetensors: its header is damaged"),
         (_stale_index, r"index.json: names model-00001-of-00002.safetensors, which is not there"),
         (_short_index, r"index.json: does not list model"),

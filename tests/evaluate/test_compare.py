@@ -89,7 +89,7 @@ def test_other_loads_are_not_compared(run_command: Run, tmp_path: Path) -> None:
     write(tmp_path / "b.jsonl", "original", [3.0, 3.0], outputs=200)
     result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 2
-    assert "under another load" in result.stderr
+    assert "under another workload" in result.stderr
 
 
 def test_a_file_with_more_settings_still_pairs(run_command: Run, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_another_model_is_no_pair(run_command: Run, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text(other)
     result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 2
-    assert "have no load in common" in result.stderr
+    assert "have no workload in common" in result.stderr
 
 
 def test_cells_are_paired_by_their_options_whatever_else_a_file_holds(

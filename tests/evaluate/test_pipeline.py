@@ -58,7 +58,7 @@ def test_checkpoints_are_measured_beside_the_original(
     result = run_command(*command)
     assert result.returncode == 2, result.stderr
     assert "error: broken: " in result.stderr
-    assert "model.safetensors: is no whole .safetensors file" in result.stderr
+    assert "model.safetensors: is not a complete .safetensors file" in result.stderr
     assert "long_context is skipped, 16416 tokens are more than the model's 2048" in result.stderr
 
     path = tmp_path / "results.jsonl"
@@ -80,7 +80,7 @@ def test_checkpoints_are_measured_beside_the_original(
     assert quantized.recovery == pytest.approx(1, abs=0.03)
 
     again = run_command(*command)
-    assert "6 runs stand there already" in again.stderr
+    assert "6 runs are there already" in again.stderr
     assert [row for row in rows(path) if row.kind != "failed"] == [
         row for row in found if row.kind != "failed"
     ]
@@ -303,10 +303,10 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
     [
         (
             ["scenario=serving", "engine=transformers"],
-            "clients_1: a load that lasts needs",
+            "clients_1: a sustained workload needs",
         ),
-        (["engine=vllm_server", "profile=true"], "profile=true goes with"),
-        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: goes with"),
+        (["engine=vllm_server", "profile=true"], "profile=true works only with"),
+        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: works only with"),
         (["engine.tensor_paralel_size=2"], "of them the nearest tensor_parallel_size"),
         (["+modle=x"], "there is no 'modle'"),
         (["scenario=intractive"], "Did you mean interactive"),

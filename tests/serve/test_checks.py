@@ -118,7 +118,7 @@ def test_a_cache_holds_so_many_tokens(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.context == int(4.4 * 2**30 / 147456) // 16 * 16
     chosen = choose_options(EngineConfig(), ServedCheckpoint(folder, "qwen"), found)
     assert chosen.options["max_model_len"] == found.context
-    assert "the model was made for 40,960" in chosen.reasons["max_model_len"]
+    assert "the model's limit is 40,960" in chosen.reasons["max_model_len"]
     asked = choose_options(EngineConfig(max_model_len=512), ServedCheckpoint(folder, "qwen"), found)
     assert asked.options["max_model_len"] == 512
 
@@ -135,7 +135,7 @@ def test_weights_that_do_not_fit_are_refused(
     assert fit(folder, {"tensor_parallel_size": 2}).weights_gib == 4.0
     monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(16.0, 15.9), (16.0, 1.0)])
     assert fit(folder, {}).weights_gib == 8.0, "the second GPU is not asked for"
-    with pytest.raises(QuantlineError, match=r"14\.4 GiB are asked for"):
+    with pytest.raises(QuantlineError, match=r"14\.4 GiB are requested"):
         fit(folder, {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2})
 
 
@@ -203,7 +203,7 @@ def test_options_that_were_measured_come_with_their_reason_and_can_be_overridden
 @pytest.mark.parametrize(
     ("options", "group", "words"),
     [
-        ({"tensor_parallel_size": 3}, 128, "32 attention heads, which it does not divide"),
+        ({"tensor_parallel_size": 3}, 128, "32 attention heads, which cannot be split evenly"),
         ({"tensor_parallel_size": 64}, 128, "attention heads"),
         ({"tensor_parallel_size": 8}, 1024, "down_proj|o_proj"),
         ({"pipeline_parallel_size": 40}, 128, "36 layers"),
@@ -232,7 +232,7 @@ def test_a_split_between_groups_is_fine_and_needs_its_gpus(
     with pytest.raises(QuantlineError, match="down_proj has 11008 columns"):
         check_parallel(folder_of(tmp_path / "awq", awq), {"tensor_parallel_size": 8})
     monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(80.0, 80.0)])
-    with pytest.raises(QuantlineError, match="2 GPUs are asked for and 1 are here"):
+    with pytest.raises(QuantlineError, match="2 GPUs are needed and 1 are here"):
         check_parallel(folder, {"tensor_parallel_size": 2})
 
 
@@ -284,20 +284,23 @@ def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("checkpoint=a", "recipe=b"), "checkpoint and recipe: each says what to serve"),
+        (
+            ("checkpoint=a", "recipe=b"),
+            "checkpoint and recipe: only one of them may say",
+        ),
         (("port=70000",), "port=70000: must be at least 1 and at most 65535"),
         (("restart=always",), "choose one of never, on-failure"),
-        (("engine.api_key=secret",), "engine.api_key: everybody here could read it"),
+        (("engine.api_key=secret",), "engine.api_key: other users of this machine could read it"),
         (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),
         (("engine.model=/other",), "engine.model: say what to serve with checkpoint="),
-        (("engine.hf_token=abc",), "engine.hf_token: everybody here could read it"),
+        (("engine.hf_token=abc",), "engine.hf_token: other users of this machine could read it"),
         (("engine.max_num_seqs=abc",), "engine.max_num_seqs=abc: is no number"),
         (("engine.max_num_seqs=8zz",), "engine.max_num_seqs=8zz: is no number"),
         (("engine.max_num_seqs=0.5",), "engine.max_num_seqs=0.5: is no whole number"),
         (("engine.enable_prefix_caching=2",), "engine.enable_prefix_caching=2: is neither true"),
-        (("engine=transformers",), "engine=transformers: what serves is vLLM"),
-        (("engine=transformers", "prompt=Hello"), "engine=transformers: what serves is vLLM"),
-        (("targets.tpot_ms=20",), "targets and mix choose from results=FILE"),
+        (("engine=transformers",), "engine=transformers: only vLLM can serve"),
+        (("engine=transformers", "prompt=Hello"), "engine=transformers: only vLLM can serve"),
+        (("targets.tpot_ms=20",), "targets and mix need results=FILE"),
     ],
 )
 def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_command: Run) -> None:
@@ -324,7 +327,7 @@ def test_a_printed_command_takes_its_key_along_without_showing_it(
     from_file = run_command(*common, "api_key_file=key")
     assert from_file.stdout.startswith(f'VLLM_API_KEY="$(head -n1 {tmp_path / "key"})" ')
     from_variable = run_command(*common, VLLM_API_KEY="sesame")
-    assert "VLLM_API_KEY has to be set where this is run" in from_variable.stderr
+    assert "set VLLM_API_KEY to the key where you run this command" in from_variable.stderr
     for result in (from_file, from_variable):
         assert result.returncode == 0, result.stderr
         assert "sesame" not in result.stdout + result.stderr
@@ -358,7 +361,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(
     (tmp_path / "key").write_text(f"{key}\n")
     result = run_command("serve", "api_key_file=key")
     assert result.returncode == 2
-    assert "a key has letters, digits and signs of ASCII only" in result.stderr
+    assert "a key has only printable ASCII characters" in result.stderr
     assert key not in result.stderr
 
 

@@ -198,6 +198,6 @@ def test_too_little_text_is_said(run_command: Run, tmp_path: Path) -> None:
 def test_nothing_is_compared_with_an_original_that_was_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "view.npz"
     view(0).save(path)
-    with pytest.raises(QuantlineError, match="the original was not judged"):
+    with pytest.raises(QuantlineError, match="the original's accuracy was not measured"):
         judged_values(path, Path(), tmp_path, seed=0)
     assert judged_values(path, None, tmp_path, seed=0).values.tokens == POSITIONS

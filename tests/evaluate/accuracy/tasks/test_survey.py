@@ -77,7 +77,7 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
 
     again = run_command(*command, **LITTLE_MEMORY)
     assert again.returncode == 4, "a gate stays shut"
-    assert "4 runs stand there already" in again.stderr
+    assert "4 runs are there already" in again.stderr
     assert "loading" not in again.stderr
     assert judged(tmp_path).keys() == found.keys()
 
@@ -97,8 +97,8 @@ def judged(folder: Path) -> dict[tuple[str, str], TaskAccuracyRow]:
         (["accuracy.tasks=[]"], "name the tasks"),
         (["accuracy.limit=0"], "accuracy.limit=0: must be at least 1"),
         (["accuracy.fewshot=-1"], "accuracy.fewshot=-1: must be at least 0"),
-        (["engine=transformers"], "asks vLLM's server"),
-        (["engine=vllm_server", "engine.url=http://here"], "engine.url is one that runs already"),
+        (["engine=transformers"], "needs vLLM's server"),
+        (["engine=vllm_server", "engine.url=http://here"], "engine.url names a running one"),
     ],
 )
 def test_bad_input_is_one_message(run_command: Run, arguments: list[str], expected: str) -> None:
@@ -144,7 +144,7 @@ def test_a_task_is_known_by_its_file_and_data(tmp_path: Path) -> None:
     path.write_text("dataset_path: json\n")
     with pytest.raises(QuantlineError, match="does not name its task"):
         tasks([str(path)])
-    with pytest.raises(QuantlineError, match="two are called gsm8k"):
+    with pytest.raises(QuantlineError, match="two tasks are called gsm8k"):
         tasks(["gsm8k", "gsm8k"])
 
 
