@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,10 +37,9 @@ from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
 from evaluate.command import COMMAND as EVALUATE  # noqa: E402
 from quantize.command import COMMAND as QUANTIZE  # noqa: E402
+from tests.command_here import Result, Run, run_here  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-Result = subprocess.CompletedProcess[str]
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -61,29 +60,20 @@ def run_command(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def quantize_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Run:
-    """`python -m quantize ...` in this process, which has imported torch and llm-compressor
-    already: that takes longer than the run itself."""
-    from conf.app import report
-    from quantize.__main__ import main
+def command_here(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs `python -m COMMAND ...` in this process, in an empty folder: the usual way to test a
+    command. `run_command` is for what a process of its own can show alone."""
 
-    def run(*overrides: str, **variables: str) -> Result:
-        capfd.readouterr()
-        code = 0
-        with monkeypatch.context() as changed:
-            changed.chdir(tmp_path)
-            for name, value in variables.items():
-                changed.setenv(name, value)
-            try:
-                main(quantize_config(*overrides))
-            except Exception as error:
-                code = report(error)
-        output, errors = capfd.readouterr()
-        return Result([], code, output, errors)
+    def run(*arguments: str, **variables: str) -> Result:
+        return run_here(arguments, tmp_path, variables, capfd)
 
     return run
+
+
+@pytest.fixture
+def quantize_here(command_here: Run) -> Run:
+    """`python -m quantize ...` in this process."""
+    return partial(command_here, "quantize")
 
 
 def quantize_config(*overrides: str) -> QuantizeConfig:

@@ -61,7 +61,7 @@ def test_every_make_target_exists(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(OURS))
-def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path: Path) -> None:
+def test_every_command_of_ours_composes(command: str, command_here: Run, tmp_path: Path) -> None:
     """With the folders and files that it names made up."""
     variables = dict(re.findall(r"(QUANTLINE_\w+)=(\S+)", command))
     for folder in variables.values():
@@ -83,7 +83,7 @@ def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path
     else:
         composed = [arguments]
     for case in composed:
-        result = run_command(*case, "--cfg", "job", **variables)
+        result = command_here(*case, "--cfg", "job", **variables)
         wrong = "smoth" in command
         assert result.returncode == (2 if wrong else 0), result.stderr
         if wrong:
@@ -96,13 +96,13 @@ def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path
     [line for line in commands(ROOT / "README.md") if "quick" in line or "prompt=" in line],
 )
 def test_what_needs_no_gpu_runs_on_the_test_model(
-    command: str, run_command: Run, tiny_checkpoint: Path
+    command: str, command_here: Run, tiny_checkpoint: Path
 ) -> None:
     root = tiny_checkpoint.parent.parent
     fewer = ["repeats=1", "accuracy.tokens=1024", "checkpoints=[]"]
     smaller = fewer if "evaluate" in command else []
     words = shlex.split(command)[2:]
-    result = run_command(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
+    result = command_here(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 
@@ -110,21 +110,21 @@ def test_what_needs_no_gpu_runs_on_the_test_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", VERIFY)
 def test_a_checkpoint_is_proven_as_the_documents_say(
-    command: str, run_command: Run, tiny_checkpoint: Path
+    command: str, command_here: Run, tiny_checkpoint: Path
 ) -> None:
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "quantize.verify"]
-    assert run_command(*words[2:-1], str(tiny_checkpoint)).returncode == 0
+    assert command_here(*words[2:-1], str(tiny_checkpoint)).returncode == 0
 
 
 @pytest.mark.slow
-def test_the_readmes_own_recipe_runs(run_command: Run, tmp_path: Path) -> None:
+def test_the_readmes_own_recipe_runs(command_here: Run, tmp_path: Path) -> None:
     lines = commands(ROOT / "README.md")
     start = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
     for line in lines[start : start + 2]:
         subprocess.run(line, shell=True, cwd=tmp_path, check=True)
     variable, *words = shlex.split(lines[start + 2])
     name, folder = variable.split("=")
-    result = run_command(*words[2:], "calibration.samples=8", **{name: folder})
+    result = command_here(*words[2:], "calibration.samples=8", **{name: folder})
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "checkpoints/tiny/gentle"
