@@ -37,7 +37,7 @@ def run_here(
     with _state_restored():
         os.chdir(folder)
         os.environ.update(variables)
-        sys.argv = list(arguments)
+        sys.argv, sys.orig_argv = list(arguments), [sys.executable, "-m", *arguments]
         code = _exit_code(arguments[0])
     output, errors = capture.readouterr()
     return Result([*arguments], code, output, errors)
@@ -59,7 +59,8 @@ def _exit_code(module: str) -> int:
 
 @contextmanager
 def _state_restored() -> Iterator[None]:
-    folder, variables, arguments = Path.cwd(), dict(os.environ), sys.argv
+    folder, variables = Path.cwd(), dict(os.environ)
+    arguments, own_arguments = sys.argv, sys.orig_argv
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     root = logging.getLogger()
     log_handlers, log_level, log_disabled = root.handlers[:], root.level, root.manager.disable
@@ -75,7 +76,7 @@ def _state_restored() -> Iterator[None]:
         root.setLevel(log_level)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        sys.argv = arguments
+        sys.argv, sys.orig_argv = arguments, own_arguments
         os.environ.clear()
         os.environ.update(variables)
         os.chdir(folder)

@@ -33,6 +33,12 @@ os.environ |= {
     "TRITON_HOME": str(CACHES),
 }
 
+# Models of tests are so small that a second thread only waits for the first: with it, and two test
+# processes on two cores, a forward pass takes ten times as long. vLLM would bind the threads of all
+# its engines to the same core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
 from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
 from evaluate.command import COMMAND as EVALUATE  # noqa: E402
