@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Every test run has caches of its own, which the processes that it starts inherit: what an earlier
 # version left in the user's cache must not answer for this one. The workers of pytest-xdist inherit
@@ -42,6 +43,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
 from evaluate.command import COMMAND as EVALUATE  # noqa: E402
+from quantize.checkpoint.manifest import published  # noqa: E402
 from quantize.command import COMMAND as QUANTIZE  # noqa: E402
 from tests.command_here import Result, Run, run_here  # noqa: E402
 
@@ -107,18 +109,19 @@ def tiny() -> tuple[ModelConfig, Path]:
 def tiny_checkpoint(
     tiny: tuple[ModelConfig, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """`tiny`, quantized with the default recipe on a little text."""
+    """`tiny`, quantized with the default recipe on a little text: once in a test run."""
     from quantize.pipeline import quantize
 
-    root = tmp_path_factory.mktemp("checkpoints")
-    return quantize(
-        quantize_config(
-            "model=tiny",
-            f"output_dir={root}",
-            "calibration.samples=8",
-            "calibration.length=128",
-        )
-    )
+    config = quantize_config("model=tiny", "calibration.samples=8", "calibration.length=128")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.output_dir = str(tmp_path_factory.mktemp("checkpoints"))
+        return quantize(config)
+    # The workers of a run share the folder above their own.
+    root = tmp_path_factory.getbasetemp().parent / "checkpoints"
+    config.output_dir = str(root)
+    with FileLock(root.with_suffix(".lock")):
+        made = published(root, "tiny")
+        return made[0] if made else quantize(config)
 
 
 def pytest_unconfigure() -> None:

@@ -90,19 +90,28 @@ def test_every_command_of_ours_composes(command: str, command_here: Run, tmp_pat
             assert result.stderr.strip() in (ROOT / "README.md").read_text()
 
 
+def chosen_scenarios(command: str) -> list[str]:
+    names = re.search(r"scenario=\[?([\w,]+)", command)
+    return names[1].split(",") if names else []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [line for line in commands(ROOT / "README.md") if "quick" in line or "prompt=" in line],
 )
 def test_what_needs_no_gpu_runs_on_the_test_model(
-    command: str, command_here: Run, tiny_checkpoint: Path
+    command: str, run_command: Run, tiny_checkpoint: Path
 ) -> None:
     root = tiny_checkpoint.parent.parent
-    fewer = ["repeats=1", "accuracy.tokens=1024", "checkpoints=[]"]
+    fewer = [
+        *("repeats=1", "checkpoints=[]", "accuracy.tokens=512", "accuracy.window=128"),
+        *("accuracy.continuations=2", "accuracy.continued_tokens=8"),
+        *(f"scenario.{name}.output_tokens=8" for name in chosen_scenarios(command)),
+    ]
     smaller = fewer if "evaluate" in command else []
     words = shlex.split(command)[2:]
-    result = command_here(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
+    result = run_command(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 

@@ -52,7 +52,10 @@ def test_checkpoints_are_measured_beside_the_original(
     broken = Path(shutil.copytree(tiny_checkpoint, tmp_path / "broken"))
     (broken / "model.safetensors").write_bytes(b"not a model")
     what = ["evaluate", "model=tiny", f"checkpoints=[{broken},{tiny_checkpoint}]"]
-    text = ["accuracy=quick", "accuracy.tokens=1024", "accuracy.window=128"]
+    text = [
+        *("accuracy=quick", "accuracy.tokens=1024", "accuracy.window=128"),
+        *("accuracy.continuations=2", "accuracy.continued_tokens=8"),
+    ]
     loads = ["scenario=[interactive,long_context]", "scenario.interactive.output_tokens=8"]
     command = [*what, *text, *loads, "repeats=2"]
     result = command_here(*command)
@@ -242,6 +245,8 @@ def test_transformers_and_its_profile(tiny: object, command_here: Run, tmp_path:
         "accuracy=quick",
         "accuracy.tokens=512",
         "accuracy.window=128",
+        "accuracy.continuations=2",
+        "accuracy.continued_tokens=8",
         "repeats=1",
         "profile=true",
     )

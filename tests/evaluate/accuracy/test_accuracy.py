@@ -151,6 +151,8 @@ QUICK = [
     "accuracy=quick",
     "accuracy.tokens=2048",
     "accuracy.window=128",
+    "accuracy.continuations=2",
+    "accuracy.continued_tokens=16",
 ]
 
 
