@@ -1,10 +1,12 @@
-"""Runs a command in the test's own process, as `python -m` runs it in one of its own.
+"""Runs commands and programs in the test's own process, as `python -m` runs them in one of theirs.
 
 Starting a process and importing our packages takes longer than most commands. What a command
 changes in its process is set back afterwards: arguments, folder, variables, warnings, logging,
 signal handlers, and Hydra's state.
 """
 
+import importlib
+import importlib.util
 import logging
 import os
 import runpy
@@ -16,10 +18,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+
+from conf.errors import QuantlineError
+from conf.process.messages import Failure, decode, encode
+from conf.process.program import Program
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
@@ -41,6 +48,23 @@ def run_here(
         code = _exit_code(arguments[0])
     output, errors = capture.readouterr()
     return Result([*arguments], code, output, errors)
+
+
+def call_here(program: Program[Any, Any], request: object, shows_output: bool = False) -> list[Any]:
+    """`conf.process.running.call` without a process; messages are sent and read as between two."""
+    spec = importlib.util.find_spec(program.module)
+    assert spec is not None
+    is_package = spec.submodule_search_locations is not None
+    module = importlib.import_module(program.module + (".__main__" if is_package else ""))
+    events = []
+    try:
+        module.work(
+            decode(encode(request), [program.request]),
+            lambda event: events.append(decode(encode(event), program.events)),
+        )
+    except QuantlineError as error:
+        raise decode(encode(Failure.of(error)), [Failure]).error from error
+    return events
 
 
 def _exit_code(module: str) -> int:

@@ -45,7 +45,7 @@ from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # 
 from evaluate.command import COMMAND as EVALUATE  # noqa: E402
 from quantize.checkpoint.manifest import published  # noqa: E402
 from quantize.command import COMMAND as QUANTIZE  # noqa: E402
-from tests.command_here import Result, Run, run_here  # noqa: E402
+from tests.command_here import Result, Run, call_here, run_here  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,6 +82,14 @@ def command_here(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
 def quantize_here(command_here: Run) -> Run:
     """`python -m quantize ...` in this process."""
     return partial(command_here, "quantize")
+
+
+@pytest.fixture
+def programs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that a command calls, as verifying or describing, run in this process, which has
+    imported torch already."""
+    monkeypatch.setattr("conf.process.running.call", call_here)
+    monkeypatch.setattr("evaluate.measure.targets.call", call_here)
 
 
 def quantize_config(*overrides: str) -> QuantizeConfig:

@@ -255,6 +255,7 @@ def test_a_canary_that_sings_another_song_is_heard(
     assert (Canary("What?", answer, expected, surprise).fault == "") is is_sound
 
 
+@pytest.mark.usefixtures("programs_here")
 def test_a_missing_tensor_never_reaches_a_user(
     tiny_checkpoint: Path, tmp_path: Path, command_here: Run
 ) -> None:
@@ -332,6 +333,7 @@ def test_a_printed_command_takes_its_key_along_without_showing_it(
         assert "sesame" not in result.stdout + result.stderr
 
 
+@pytest.mark.usefixtures("programs_here")
 def test_results_decide_what_is_served(
     tiny_checkpoint: Path, tmp_path: Path, command_here: Run
 ) -> None:
