@@ -19,6 +19,7 @@ from serve.tensors import INDEX, tensors
 WEIGHTS = "model.safetensors"
 FOREIGN = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 Change = Callable[[Path], None]
+pytestmark = pytest.mark.usefixtures("programs_here")
 
 
 @pytest.fixture

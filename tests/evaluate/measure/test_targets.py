@@ -47,6 +47,7 @@ def test_random_weights_need_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_here")
 @pytest.mark.parametrize("recipe", ["w8a8_smooth_ptq", "w4a16_gptq", "fp8_block", "nvfp4a16"])
 def test_a_described_checkpoint_has_the_real_ones_tensors(recipe: str, tmp_path: Path) -> None:
     options = ["model=tiny", f"recipe={recipe}", f"output_dir={tmp_path}"]
@@ -82,6 +83,7 @@ def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple
     return {name: (value.shape, value.dtype) for name, value in model.named_parameters()}
 
 
+@pytest.mark.usefixtures("programs_here")
 def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
     override = "model.architecture.hidden_size=192"
     found = targets(config("weights=random", "recipes=[w4a16_gptq]", override))

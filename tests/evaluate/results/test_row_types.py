@@ -302,12 +302,12 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
             assert f"{path}:{number + 1}: " in str(refused), lines[number]
 
 
-def test_a_run_of_minus_500_ms_is_ranked_nowhere(run_command: Run, tmp_path: Path) -> None:
+def test_a_run_of_minus_500_ms_is_ranked_nowhere(command_here: Run, tmp_path: Path) -> None:
     rows = [row for row in all_kinds() if row["kind"] == "speed"]
     bad = put(copy.deepcopy(rows[-1]), "values.latency_s", -0.5)
     path = tmp_path / "results.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in [*rows, bad]))
-    result = run_command("evaluate.compare", "results=[results.jsonl,results.jsonl]")
+    result = command_here("evaluate.compare", "results=[results.jsonl,results.jsonl]")
     assert result.returncode == 2
     assert f"results.jsonl:{len(rows) + 1}: values.latency_s is -0.5" in result.stderr
     assert "interactive" in result.stdout
