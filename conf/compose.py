@@ -96,7 +96,7 @@ def _check_recipe_file(keys: set[str]) -> None:
     for key in sorted(keys - ALLOWED_WITH_FILE):
         if key.startswith("recipe."):
             raise bad_input(
-                f"{key}: goes with recipe=NAME; recipe.file is run as it is, so change the file"
+                f"{key}: works only with recipe=NAME; recipe.file is run as it is, so edit the file"
             )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 INTERNAL_ERROR = 1
 BAD_INPUT = 2
-WORLD_FAULT = 3
+ENVIRONMENT_FAILURE = 3
 GATE_FAILED = 4
 MOST_LISTED, NEAREST_LISTED = 60, 8
 LONGEST_REASON = 400
@@ -40,9 +40,9 @@ def bad_input(message: str) -> QuantlineError:
     return QuantlineError(message, BAD_INPUT)
 
 
-def world_fault(message: str) -> QuantlineError:
+def environment_failure(message: str) -> QuantlineError:
     """An environment error: the request is valid, but disk, memory, network or a process failed."""
-    return QuantlineError(message, WORLD_FAULT)
+    return QuantlineError(message, ENVIRONMENT_FAILURE)
 
 
 def gate_failed(message: str) -> QuantlineError:
@@ -84,10 +84,10 @@ def message_and_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, QuantlineError):
         return str(error), error.exit_code
     if isinstance(error, OSError):
-        return str(error), WORLD_FAULT
+        return str(error), ENVIRONMENT_FAILURE
     reason = environment_reason(error)  # a library may have its own error for a full disk
     if reason:
-        return reason, WORLD_FAULT
+        return reason, ENVIRONMENT_FAILURE
     return f"{type(error).__name__}: {error}", INTERNAL_ERROR
 
 
@@ -110,7 +110,7 @@ def reading(what: Path | str) -> Iterator[None]:
     except Exception as error:
         reason = environment_reason(error)
         if reason:
-            raise world_fault(f"{what}: {reason}") from error
+            raise environment_failure(f"{what}: {reason}") from error
         raise bad_input(f"{what}: {one_line(error)}") from error
 
 
@@ -125,7 +125,7 @@ def writing(path: Path | str) -> Iterator[None]:
         reason = environment_reason(error)
         if reason is None:
             raise
-        raise world_fault(f"{path}: could not be written ({reason})") from error
+        raise environment_failure(f"{path}: could not be written ({reason})") from error
 
 
 def last_line(output: str) -> str:

@@ -16,7 +16,7 @@ CONVERSION = re.compile(
     r"(?P<kind>\w+)(?: \(type .*\))?"
 )
 NO_OPTIONS = re.compile(r"^Cannot assign \w+ to Dict|is not a subclass of \w+")
-KINDS = {"Integer": "whole number", "Float": "number", "bool": "answer: write true or false"}
+KINDS = {"Integer": "whole number", "Float": "number", "bool": "boolean: write true or false"}
 
 
 def explain(error: BaseException) -> str:

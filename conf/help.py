@@ -37,7 +37,7 @@ def help_text(command: Command) -> str:
         "\n".join(
             [
                 "More",
-                _row("-m recipe=a,b", "One run for each; goes on when one fails."),
+                _row("-m recipe=a,b", "One run for each; continues if one fails."),
                 _row(
                     sources.TEAM_FOLDERS,
                     f"Folders with your own recipes, with '{os.pathsep}' between.",

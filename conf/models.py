@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from conf import sources
 from conf.cache import cache_root
 from conf.errors import bad_input
-from conf.files.json_files import read_object, shown, validated
+from conf.files.json_files import JsonObject, read_object, shown, validated
 from conf.files.model_config import Fields
 from conf.formats.quantization_config import QuantizationFields
 from conf.schema.commands import ModelConfig
@@ -21,7 +22,7 @@ ORIGINAL = "original"
 SHAPES = "tensors.json"  # tensor shapes of a described checkpoint, which has no weights
 READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 3
-MADE_UP = "made_up"  # how weights are to be made up, in the config of a described checkpoint
+MADE_UP = "made_up"  # the key of `MadeUpWeights` in the config of a described checkpoint
 MADE_UP_FORMAT = 1  # raise it when they are made up differently
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 CACHED_FORMAT = 1  # raise it when models of the same config are made differently
@@ -70,19 +71,40 @@ def shapes_folder(model: ModelConfig, recipe: str) -> Path:
     return cache_root() / "shapes" / f"{model.name}-{recipe}-{digest}"
 
 
+@dataclass(frozen=True)
+class MadeUpWeights:
+    """How the random weights of a described checkpoint are made. Its config.json has it."""
+
+    format: int = MADE_UP_FORMAT
+    sparse: bool = False
+
+
 class _ConfigFields(Fields):
     """config.json with its typed `quantization_config`."""
 
     quantization_config: QuantizationFields | None = None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+_MADE_UP_WEIGHTS = TypeAdapter(MadeUpWeights)
+
+
+def made_up_weights(content: object) -> MadeUpWeights | None:
+    """Reads the `made_up` entry of a config; None for a model that has its own weights."""
+    if content is None:
+        return None
+    weights: MadeUpWeights = validated(_MADE_UP_WEIGHTS, content, f"{CONFIG}: {MADE_UP}")
+    return weights
+
+
+def read_config(folder: Path) -> JsonObject:
     """A model folder's config.json, with the fields of its text part at the top level. Raises,
     with file and key, for a field that is missing, of the wrong type or out of range."""
     path = folder / CONFIG
     content = read_object(path)
     validated(_ConfigFields, content, str(path))
-    text = content.get("text_config") or {}
+    text = content.get("text_config")
+    if not isinstance(text, dict):
+        return content
     validated(_ConfigFields, text, f"{path}: text_config")
     return text | content
 

@@ -182,5 +182,5 @@ def choices(group: str, folders: list[Path]) -> dict[str, Path]:
     for name, paths in paths_of.items():
         if len(paths) > 1:
             listed = " and ".join(str(path) for path in paths)
-            raise bad_input(f"{group}={name} stands in two places: {listed}. Rename one of them.")
+            raise bad_input(f"{group}={name} is in two places: {listed}. Rename one of them.")
     return {name: paths[0] for name, paths in paths_of.items()}

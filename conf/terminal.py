@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from conf.entry import as_called
-from conf.errors import ENVIRONMENT_ERRNOS, world_fault
+from conf.errors import ENVIRONMENT_ERRNOS, environment_failure
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
@@ -84,7 +84,7 @@ def progress_bar(items: Iterable[Item], description: str, total: int) -> Iterato
 
 
 @contextmanager
-def chatter_to(log_file: Path) -> Iterator[Console]:
+def library_output_to(log_file: Path) -> Iterator[Console]:
     """Sends all output of this process to a file and yields a console on the real terminal.
 
     Libraries log through Python's logging, loguru, tqdm, warnings and C++; only the file
@@ -118,4 +118,4 @@ def _naming_log(log_file: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in ENVIRONMENT_ERRNOS or error.filename not in (None, str(log_file)):
             raise
-        raise world_fault(f"{log_file}: could not be written ({error.strerror})") from error
+        raise environment_failure(f"{log_file}: could not be written ({error.strerror})") from error

@@ -4,16 +4,18 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from conf.errors import bad_input, unknown, world_fault
+from conf.errors import bad_input, environment_failure, unknown
 from conf.schema.commands import AccuracyConfig, TextSource
 
 Part = Literal["calibration", "evaluation"]
 Chat = list[dict[str, str]]
 Document = str | Chat
+TextRow = Mapping[str, object]
+"""A row of a data set, by column."""
 
 EVALUATION_SHARE = 0.3
 PYTHON_DOCS_PIECE = 2000  # characters: about 500 tokens
@@ -138,7 +140,7 @@ def _parquet_file(path: Path, source: TextSource) -> Iterator[Document]:
         yield from _document(row, source, f"{path}: row {number}")
 
 
-def _hub_rows(source: TextSource, seed: int) -> Iterable[dict[str, Any]]:
+def _hub_rows(source: TextSource, seed: int) -> Iterable[TextRow]:
     """Rows of a hub set, streamed: a sample of a large set does not fetch all of it."""
     import datasets
 
@@ -152,17 +154,17 @@ def _hub_rows(source: TextSource, seed: int) -> Iterable[dict[str, Any]]:
         )
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         message = f"calibration.id={source.id}: cannot be read: {' '.join(str(error).split())}"
-        raise world_fault(message) from error
-    shuffled: Iterable[dict[str, Any]] = rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
+        raise environment_failure(message) from error
+    shuffled: Iterable[TextRow] = rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
     return shuffled
 
 
-def _from_rows(rows: Iterable[dict[str, Any]], source: TextSource) -> Iterator[Document]:
+def _from_rows(rows: Iterable[TextRow], source: TextSource) -> Iterator[Document]:
     for number, row in enumerate(rows, start=1):
         yield from _document(row, source, f"{source.id}: row {number}")
 
 
-def _document(row: dict[str, Any], source: TextSource, where: str) -> Iterator[Document]:
+def _document(row: TextRow, source: TextSource, where: str) -> Iterator[Document]:
     columns = [source.column, *([source.answer_column] if source.answer_column else [])]
     for column in columns:
         if column not in row:
@@ -170,19 +172,19 @@ def _document(row: dict[str, Any], source: TextSource, where: str) -> Iterator[D
     if source.answer_column:
         turns = zip(("user", "assistant"), columns, strict=True)
         yield [{"role": role, "content": str(row[column])} for role, column in turns]
-    elif source.chat:
-        yield _chat(row[source.column], where)
-    elif not isinstance(row[source.column], str):
-        kind = type(row[source.column]).__name__
-        raise bad_input(f"{where}: {source.column} is no text but {kind}")
+        return
+    value = row[source.column]
+    if source.chat:
+        yield _chat(value, where)
+    elif isinstance(value, str):
+        yield value
     else:
-        yield row[source.column]
+        raise bad_input(f"{where}: {source.column} should be a text and is {type(value).__name__}")
 
 
-def _chat(value: Any, where: str) -> Chat:
-    is_chat = isinstance(value, list) and all(
-        isinstance(turn, dict) and {"role", "content"} <= set(turn) for turn in value
-    )
-    if not is_chat or not value:
+def _chat(value: object, where: str) -> Chat:
+    turns = value if isinstance(value, list) else []
+    is_chat = all(isinstance(turn, dict) and {"role", "content"} <= set(turn) for turn in turns)
+    if not turns or not is_chat:
         raise bad_input(f"{where}: a chat is a list of turns with role and content")
-    return [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in value]
+    return [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in turns]

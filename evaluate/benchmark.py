@@ -13,9 +13,9 @@ from pathlib import Path
 from conf.app import run
 from conf.cache import log_file
 from conf.errors import bad_input
-from conf.models import read_config
+from conf.models import read_config, required_int
 from conf.schema.commands import EvaluateConfig
-from conf.terminal import chatter_to
+from conf.terminal import library_output_to
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.measure.engines import LoadRequest
 from evaluate.measure.metrics import batch_values
@@ -38,12 +38,12 @@ COMMAND = replace(
 def benchmark(config: EvaluateConfig) -> None:
     """Prints the median latencies of both loops and their ratio, as JSON."""
     if config.engine.kind != "vllm":
-        raise bad_input("evaluate.benchmark goes with engine=vllm")
+        raise bad_input("evaluate.benchmark works only with engine=vllm")
     target = targets(config)[0]
     assert target.folder is not None
     context = max(scenario.tokens for scenario in config.scenario.values())
     log = log_file("evaluate-benchmark")
-    with chatter_to(log):
+    with library_output_to(log):
         figures = _measure(
             config, LoadRequest(target.folder, config.engine, context, target.dummy, log)
         )
@@ -56,7 +56,7 @@ def _measure(config: EvaluateConfig, load: LoadRequest) -> dict[str, dict[str, f
     from evaluate.measure.engines.vllm import VllmEngine
 
     engine = VllmEngine(load)
-    vocabulary = read_config(Path(load.folder))["vocab_size"]
+    vocabulary = required_int(read_config(Path(load.folder)), "vocab_size")
     figures = {}
     for name, scenario in config.scenario.items():
         sampling = SamplingParams(

@@ -52,7 +52,7 @@ def _ended_by_sigterm(results: str) -> Iterator[None]:
     try:
         yield
     except Terminated:
-        say(f"ended by SIGTERM; {results} keeps what was measured, the same command goes on")
+        say(f"ended by SIGTERM; {results} has what was measured; the same command continues")
         sys.exit(TERMINATED)
     finally:
         signal.signal(signal.SIGTERM, previous_handler)

@@ -62,7 +62,9 @@ def main(config: CompareConfig) -> None:
             if name not in labels:
                 raise unknown(f"checkpoints={name}", name, labels)
         labels_text = ", ".join(labels) or "none"
-        raise bad_input(f"{' and '.join(titles)} have no load in common; there are: {labels_text}")
+        raise bad_input(
+            f"{' and '.join(titles)} have no workload in common; there are: {labels_text}"
+        )
     known_values = {name for pair in pairs for cell in pair for name in cell.names}
     if config.value not in known_values:
         raise unknown(f"value={config.value}", config.value, known_values)
@@ -110,7 +112,7 @@ def _two_files(first_cells: list[Cell], second_cells: list[Cell]) -> list[tuple[
             unmatched.append(f"{one.label} in {one.measure}")
         pairs += [(one, other) for other in matching[:1]]
     if unmatched:
-        say(f"in the first file only, or under another load in the second: {listed(unmatched)}")
+        say(f"in the first file only, or under another workload in the second: {listed(unmatched)}")
     return pairs
 
 

@@ -9,7 +9,7 @@ from evaluate.results.rows import Row
 
 
 @dataclass(frozen=True)
-class Median:
+class MeasuredMedian:
     """The median of one value over the runs of a checkpoint in a scenario."""
 
     checkpoint: str
@@ -24,7 +24,7 @@ class Measured:
     it is their geometric mean in seconds: smaller is faster, and each scenario has the same
     weight. NaN if nothing was timed."""
 
-    medians: list[Median]
+    medians: list[MeasuredMedian]
 
     def __float__(self) -> float:
         if not self.medians:
@@ -38,5 +38,5 @@ def measured_by(rows: list[Row]) -> Measured:
     for cell in cells(rows):
         summary = cell.summary(cell.ranked_by)
         if summary is not None:
-            medians.append(Median(cell.label, cell.measure, cell.ranked_by, summary.median))
+            medians.append(MeasuredMedian(cell.label, cell.measure, cell.ranked_by, summary.median))
     return Measured(medians)

@@ -79,7 +79,7 @@ def _plan_targets(
         recorder.rows += plan.recorded
     if recorder.rows:
         count = len(recorder.rows)
-        say(f"{recorder.path}: {count} runs stand there already (force=true measures them again)")
+        say(f"{recorder.path}: {count} runs are there already (force=true measures them again)")
     return plans
 
 

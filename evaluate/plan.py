@@ -5,9 +5,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conf.models import MADE_UP, ORIGINAL, kv_values_per_token, read_config
+from conf.files.json_files import JsonObject
+from conf.models import (
+    MADE_UP,
+    ORIGINAL,
+    MadeUpWeights,
+    kv_values_per_token,
+    made_up_weights,
+    read_config,
+    required_int,
+)
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
-from conf.schema.load import KV_CACHE_SIZE, ScenarioConfig, gpus_of
+from conf.schema.load import KV_CACHE_SIZE, EngineOptions, ScenarioConfig, gpus_of
 from evaluate.measure.environment import cell_key
 from evaluate.measure.roofline import Cost, cost
 from evaluate.measure.side_by_side import (
@@ -36,19 +45,29 @@ class Inspected:
 
     target: Target
     folder: Path
-    config: dict[str, Any]
+    config: JsonObject
     """Its config.json."""
     sha256: str
     is_pruned: bool | None
     """None if it is not known."""
     tensors: dict[str, Tensor]
+    made_up: MadeUpWeights | None = None
+    """How its random weights are made; None for trained weights."""
 
 
 def inspect(target: Target, folder: Path) -> Inspected:
     """Reads the facts of a target that planning needs."""
     config = read_config(folder)
-    pruned = config[MADE_UP]["sparse"] if target.dummy else is_pruned(folder)
-    return Inspected(target, folder, config, checkpoint_hash(folder), pruned, tensors(folder))
+    made_up = made_up_weights(config.get(MADE_UP)) if target.dummy else None
+    return Inspected(
+        target=target,
+        folder=folder,
+        config=config,
+        sha256=checkpoint_hash(folder),
+        is_pruned=made_up.sparse if made_up else is_pruned(folder),
+        tensors=tensors(folder),
+        made_up=made_up,
+    )
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,7 @@ class Plan:
     """Its accuracy row, if the results have one already."""
     context: int
     """Longest context that the engine is started with."""
-    options: dict[str, Any]
+    options: EngineOptions
     """The engine's options: the user's, and those that side_by_side needs."""
     held_gib: float
     """Approximate memory that it needs on each GPU, for engines that are loaded together."""
@@ -120,10 +139,8 @@ class Planner:
 
     def plan(self, inspected: Inspected) -> Plan:
         config, target = inspected.config, inspected.target
-        longest = min(
-            config["max_position_embeddings"],
-            self.config.engine.max_model_len or config["max_position_embeddings"],
-        )
+        trained_context = required_int(config, "max_position_embeddings")
+        longest = min(trained_context, self.config.engine.max_model_len or trained_context)
         context = self._context(longest)
         options = self._options(config, context)
         environment = self._environment(inspected)
@@ -147,7 +164,7 @@ class Planner:
         return Plan(
             target=target,
             folder=inspected.folder,
-            vocabulary=config["vocab_size"],
+            vocabulary=required_int(config, "vocab_size"),
             work=cost(
                 inspected.tensors, config, self._width, 1 if cache.startswith("fp8") else None
             ),
@@ -211,12 +228,12 @@ class Planner:
             weights="random" if inspected.target.dummy else "trained",
             pruned=inspected.is_pruned,
         )
-        if inspected.target.dummy:
-            environment = environment.with_fields(made_up=inspected.config[MADE_UP]["format"])
+        if inspected.made_up:
+            environment = environment.with_fields(made_up=inspected.made_up.format)
         return environment
 
     def _timed_environment(
-        self, environment: Environment, context: int, options: dict[str, Any]
+        self, environment: Environment, context: int, options: EngineOptions
     ) -> Environment:
         """The environment with the options that only affect speed."""
         if self.config.engine.kind == "transformers":  # its KV cache grows on demand
@@ -226,13 +243,13 @@ class Planner:
             engine_options |= options
         return environment.with_fields(engine_options=engine_options)
 
-    def _options(self, config: dict[str, Any], context: int) -> dict[str, Any]:
+    def _options(self, config: JsonObject, context: int) -> EngineOptions:
         options = self.config.engine.options
         if self.config.engine.kind == "transformers" or self.config.side_by_side == 1:
             return options
         return engine_options(options, self._cache_bytes(config, context))
 
-    def _cache_bytes(self, config: dict[str, Any], context: int) -> int:
+    def _cache_bytes(self, config: JsonObject, context: int) -> int:
         """Bytes of KV cache that the workloads need on each GPU. Computed at full width for every
         checkpoint, so that all have the same options."""
         at_once = int(self.config.engine.options.get(AT_ONCE, MOST_AT_ONCE))
@@ -242,7 +259,7 @@ class Planner:
         tokens = cache_tokens(fitting, context, at_once)
         return -(-tokens * kv_values_per_token(config) * self._width // self._shards)
 
-    def _held_gib(self, stored: dict[str, Tensor], options: dict[str, Any]) -> float:
+    def _held_gib(self, stored: dict[str, Tensor], options: EngineOptions) -> float:
         held_bytes = (
             sum(tensor.held_bytes(self._width) for tensor in stored.values()) / self._shards
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from conf.errors import gate_failed, world_fault
+from conf.errors import environment_failure, gate_failed
 from conf.models import ORIGINAL
 from conf.schema.load import ScenarioConfig
 from evaluate.accuracy.judging import gate, judged_values
@@ -99,7 +99,7 @@ class EventRecorder:
             start=turn.start,
             repeat=event.repeat,
             values=values,
-            requests=event.requests,
+            requests=asdict(event.requests),
             settings={k: value for k, value in asdict(scenario).items() if value is not None},
             startup=loaded.startup,
             memory=memory,
@@ -157,7 +157,7 @@ class EventRecorder:
         try:
             values = profile_values(Path(event.trace), event.steps)
         except (OSError, ValueError, KeyError) as error:
-            fault = world_fault(f"{event.trace}: no trace ({error})")
+            fault = environment_failure(f"{event.trace}: is not a trace ({error})")
             self.recorder.fail(plan.name, event.measure, key, fault)
             return
         environment = plan.environment

@@ -3,6 +3,7 @@ cpu|cuda|dev|lm-eval`; `environment.py check` says whether this Python can.
 
 Runs on a bare Python: it makes the virtual environment, puts uv into it and lets uv do the rest.
 uv does not read pip's settings, so they are handed on: index, find-links and certificates.
+Every file that is installed, uv and build tools among them, must have a hash that a lock records.
 """
 
 from __future__ import annotations  # an older Python gets as far as the sentence that refuses it
@@ -17,11 +18,15 @@ import time
 import venv
 from pathlib import Path
 
-UV = "uv==0.13.7"
 CPU_TORCH = "torch==2.13.0+cpu"
+# sha256sum of its wheels. The main index does not have them, and PyTorch's own index may be out of
+# reach where the locks are made.
+CPU_TORCH_SUMS = "torch-cpu.sha256"
 DEVICES = ("cpu", "cuda")
 LM_EVAL = "lm-eval"
 DEV = "dev"
+UV = "uv"
+BUILD = "build"  # what builds packages that have no wheel, and Quantline itself
 NOT_ON_A_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 HANDED_ON = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -37,6 +42,7 @@ LM_EVAL_VENV = ROOT / ".venv-lm-eval"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_LOOKS = 0.2
+ANOTHER_FILE = re.compile(r"Hash mismatch for `([^`]+)`")
 
 
 def main(arguments: list[str]) -> None:
@@ -48,7 +54,10 @@ def main(arguments: list[str]) -> None:
         for device in DEVICES:
             lock(device)
         lock_dev()
-        lock_lm_eval()
+        for name in (LM_EVAL, UV, BUILD):
+            lock_list(name)
+        for name in (*DEVICES, DEV, LM_EVAL, UV, BUILD):
+            add_hashes(name)
     elif arguments == ["install", LM_EVAL]:
         bootstrap()
         install_lm_eval()
@@ -76,7 +85,8 @@ def bootstrap() -> None:
     if not PYTHON.exists():
         print("making .venv", flush=True)
         venv.create(VENV, with_pip=True)
-    run([str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check", UV])
+    command = [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    run([*command, "--no-deps", "--require-hashes", "-r", f"locks/{UV}.txt"])
 
 
 def lock(device: str) -> None:
@@ -106,10 +116,36 @@ def names_in(name: str) -> set[str]:
     return set(re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==", lock, flags=re.MULTILINE))
 
 
-def lock_lm_eval() -> None:
-    """Resolves lm-eval and what it needs, for every Linux."""
-    print(f"locking locks/{LM_EVAL}.txt", flush=True)
-    uv([*compiling(f"locks/{LM_EVAL}.in", name=LM_EVAL), "--universal"], LM_EVAL)
+def lock_list(name: str) -> None:
+    """Resolves the packages of a .in file and what they need, for every Linux."""
+    print(f"locking locks/{name}.txt", flush=True)
+    uv([*compiling(f"locks/{name}.in", name=name), "--universal"], name)
+
+
+def add_hashes(name: str) -> None:
+    """Adds to a lock the hashes of the files that a supported platform can install.
+
+    uv lists the files of the main index alone: the other sources may have one platform's only.
+    """
+    import hashes  # reads TOML, which a Python that is refused cannot
+
+    print(f"hashing locks/{name}.txt", flush=True)
+    path = ROOT / "locks" / f"{name}.txt"
+    lock = path.read_text()
+    _, variables = settings_for_uv(name)
+    for source in ("UV_INDEX", "UV_FIND_LINKS"):
+        variables.pop(source, None)
+    with tempfile.TemporaryDirectory() as folder:
+        pins, listing = Path(folder) / "pins.txt", Path(folder) / "pylock.toml"
+        pins.write_text(lock.replace(f"{CPU_TORCH}\n", ""))
+        command = ["pip", "compile", str(pins), "--quiet", "--no-deps", "--universal"]
+        command += ["--python-version=3.11", "--output-file", str(listing)]
+        run([str(VENV / "bin" / "uv"), *command], variables)
+        files = hashes.files_listed(listing.read_text())
+    sums = (ROOT / "locks" / CPU_TORCH_SUMS).read_text()
+    files |= hashes.files_summed(hashes.Pin(*CPU_TORCH.split("==")), sums)
+    pythons = range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1)
+    path.write_text(hashes.add_hashes(lock, files, pythons))
 
 
 def compiling(*source: str, name: str) -> list[str]:
@@ -125,19 +161,17 @@ def install(device: str) -> None:
 
     Bytecode is compiled now, so that no command pays for it later.
     """
-    command = ["pip", "install", "--python", str(PYTHON), "--no-deps"]
     uv(
-        [*command, "--compile-bytecode", "-r", f"locks/{device}.txt"],
+        [*installing(PYTHON), "--compile-bytecode", *locked(device)],
         device,
         Progress(device, VENV),
     )
-    uv([*command, "--quiet", "--editable", "."], device)
+    uv([*installing(PYTHON), "--quiet", "--editable", "."], device)
 
 
 def install_dev() -> None:
     """Adds what tests and lint need to what users install."""
-    command = ["pip", "install", "--python", str(PYTHON), "--no-deps"]
-    uv([*command, "-r", f"locks/{DEV}.txt"], DEV, Progress(DEV, VENV))
+    uv([*installing(PYTHON), *locked(DEV)], DEV, Progress(DEV, VENV))
 
 
 def install_lm_eval() -> None:
@@ -146,8 +180,23 @@ def install_lm_eval() -> None:
     Bytecode is compiled as it is needed: most of what lm-eval asks for it never imports.
     """
     venv.create(LM_EVAL_VENV, clear=True)
-    command = ["pip", "install", "--python", str(LM_EVAL_VENV / "bin" / "python"), "--no-deps"]
-    uv([*command, "-r", f"locks/{LM_EVAL}.txt"], LM_EVAL, Progress(LM_EVAL, LM_EVAL_VENV))
+    command = [*installing(LM_EVAL_VENV / "bin" / "python"), *locked(LM_EVAL)]
+    uv(command, LM_EVAL, Progress(LM_EVAL, LM_EVAL_VENV))
+
+
+def installing(python: Path) -> list[str]:
+    """The part of uv's command that all installations share.
+
+    Nothing is resolved. A build takes only tools whose hashes are locked.
+    """
+    command = ["pip", "install", "--python", str(python), "--no-deps"]
+    command += ["--build-constraint", f"locks/{BUILD}.txt", "--require-build-hashes"]
+    return [*command, "--preview-features", "build-dependency-hashes"]
+
+
+def locked(name: str) -> list[str]:
+    """uv's arguments for the packages of a lock: no file without a hash, none with another."""
+    return ["--require-hashes", "-r", f"locks/{name}.txt"]
 
 
 class Progress:
@@ -188,9 +237,18 @@ def run_quietly(command: list[str], variables: dict[str, str], progress: Progres
         progress.show("could not install" if installer.returncode else "installed", is_end=True)
         if installer.returncode:
             said.seek(0)
-            sys.exit(
-                f"{said.read()}error: {shlex.join(command)} failed with {installer.returncode}"
-            )
+            message = said.read()
+            failure = f"error: {shlex.join(command)} failed with {installer.returncode}"
+            sys.exit(f"{message}{refusal(message, progress.name)}{failure}")
+
+
+def refusal(message: str, name: str) -> str:
+    """Says what a wrong hash means, where that is why uv failed."""
+    return "".join(
+        f"error: {package} was not installed: its file has another SHA-256 than locks/{name}.txt "
+        "records; was the file replaced, or do pip's settings name a wrong index?\n"
+        for package in ANOTHER_FILE.findall(message)
+    )
 
 
 def pip_offers(requirement: str) -> bool:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from conf.app import run
 from conf.schema.commands import QuantizeConfig
 from conf.schema.ranges import within
-from conf.terminal import chatter_to, say
+from conf.terminal import library_output_to, say
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
 from quantize.checkpoint.reload import weights_held
@@ -106,7 +106,10 @@ def benchmark(config: BenchmarkConfig) -> None:
         config.model.architecture.num_hidden_layers = layers
     folder = fetch(config.model)
     samples = random_samples(config)
-    with tempfile.TemporaryDirectory() as scratch, chatter_to(Path(scratch) / "log") as console:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        library_output_to(Path(scratch) / "log") as console,
+    ):
         calibration = batches(samples, config.batch_size)
         ours = _cost(folder, config, calibration, _with_quantline, console)
         costs = [ours]

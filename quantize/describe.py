@@ -7,22 +7,25 @@ the recipe's real kernels on it.
 
 import json
 import shutil
-import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from compressed_tensors.compressors import ModelCompressor
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
+from filelock import FileLock
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from conf.compose import compose
 from conf.errors import bad_input
+from conf.files.json_files import JsonObject
+from conf.files.write_whole import write_whole
 from conf.formats.quantization_config import KEY
-from conf.models import CONFIG, MADE_UP, MADE_UP_FORMAT, ORIGINAL, SHAPES, shapes_folder
-from conf.process.inside import Send, fulfil
+from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes_folder
+from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
@@ -51,24 +54,35 @@ def describe(model: ModelConfig, name: str) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    with FileLock(f"{folder}.lock"):
+        if not folder.is_dir():  # another process may have made it while we waited
+            with write_whole(folder) as unfinished:
+                unfinished.mkdir()
+                _write_description(unfinished, model, name)
+    return folder
+
+
+def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
+    """Writes the config, the tensor shapes and a tokenizer."""
     if model.path:
-        shutil.copy(Path(model.path).expanduser() / CONFIG, unfinished / CONFIG)
+        shutil.copy(Path(model.path).expanduser() / CONFIG, folder / CONFIG)
     else:
         assert model.architecture is not None
         config = architecture_config(model.architecture)
         config.dtype = torch.bfloat16
-        config.architectures = [type(_empty_model_of(unfinished, config, model)).__name__]
-        config.save_pretrained(unfinished)
-    empty = empty_model(unfinished, model.trust_remote_code).to(torch.bfloat16)
-    made_up = {"format": MADE_UP_FORMAT, "sparse": False}
-    quantization: dict[str, Any] = {}
+        config.architectures = [type(_empty_model_of(folder, config, model)).__name__]
+        config.save_pretrained(folder)
+    empty = empty_model(folder, model.trust_remote_code).to(torch.bfloat16)
+    made_up = MadeUpWeights()
+    quantization: JsonObject = {}
     if name != ORIGINAL:
         recipe: RecipeConfig = compose(COMMAND, [f"recipe={name}"]).recipe
         if recipe.file:
-            raise bad_input(f"recipes={name}: what a recipe.file does is known only by running it")
+            raise bad_input(
+                f"recipes={name}: the result of a recipe.file is known only after running it"
+            )
         check_fit(empty, recipe, str(model.name))
-        made_up["sparse"] = recipe.is_sparse
+        made_up = MadeUpWeights(sparse=recipe.is_sparse)
         quantization = _quantize_empty(empty, recipe)
     is_tied = empty.config.tie_word_embeddings
     shapes = {
@@ -76,17 +90,12 @@ def describe(model: ModelConfig, name: str) -> Path:
         for key, tensor in empty.state_dict().items()
         if not (is_tied and key == "lm_head.weight")
     }
-    (unfinished / SHAPES).write_text(json.dumps(shapes))
-    content = json.loads((unfinished / CONFIG).read_text())
-    (unfinished / CONFIG).write_text(
-        json.dumps(content | quantization | {MADE_UP: made_up}, indent=2)
+    (folder / SHAPES).write_text(json.dumps(shapes))
+    content = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(
+        json.dumps(content | quantization | {MADE_UP: asdict(made_up)}, indent=2)
     )
-    _write_tokenizer(unfinished, int(empty.config.vocab_size))
-    try:
-        unfinished.replace(folder)
-    except OSError:  # another process was faster
-        shutil.rmtree(unfinished)
-    return folder
+    _write_tokenizer(folder, int(empty.config.vocab_size))
 
 
 def _write_tokenizer(folder: Path, vocabulary: int) -> None:
@@ -108,7 +117,7 @@ def _empty_model_of(folder: Path, config: Any, model: ModelConfig) -> Any:
     return empty_model(folder, model.trust_remote_code)
 
 
-def _quantize_empty(model: Any, recipe: RecipeConfig) -> dict[str, Any]:
+def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     """Converts the empty model to the recipe's format; returns the entry for config.json."""
     if recipe.weights is None:
         return {}  # pruned weights keep their format
@@ -128,4 +137,4 @@ def work(request: DescribeRequest, send: Send[Described]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(DESCRIBE, work, str(__doc__))
+    run_program(DESCRIBE, work, str(__doc__))

@@ -16,7 +16,7 @@ from conf.models import files_sha256, read_config
 from conf.schema.commands import CalibrationConfig, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
-from conf.terminal import chatter_to, say
+from conf.terminal import library_output_to, say
 from quantize.calibrate.batches import TextCounts, batches, calibration_samples
 from quantize.calibrate.compress import Batches, Outcome, compress
 from quantize.calibrate.resume import CALIBRATION_VERSION, WORK_FORMAT, WorkFolder
@@ -24,6 +24,7 @@ from quantize.checkpoint import save
 from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
 from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.manifest_parts import CanaryClaim, ModelClaim, RecipeClaim, TextClaim
 from quantize.checkpoint.publish import check_destination, destination, locked, published_atomically
 from quantize.checkpoint.reload import probe_logits
 from quantize.models.fetch import fetch, without_weights
@@ -103,7 +104,7 @@ def _write_checkpoint(
     work = WorkFolder(folder.with_name(f".{folder.name}.work"), key)
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
-    with chatter_to(log_file) as console:
+    with library_output_to(log_file) as console:
         with timed(seconds, "compress"):
             outcome = compress(
                 model, tokenizer, recipe, step_modifiers, text.batches, work, console, stored_as
@@ -171,10 +172,10 @@ def _manifest(
     return Manifest(
         model=str(config.model.name),
         recipe=config.recipe.name,
-        model_config=asdict(config.model),
+        original=ModelClaim.model_validate(asdict(config.model)),
         model_sha256=source_hash,
-        recipe_config=asdict(config.recipe),
-        text=asdict(text.record) if text.record else None,
+        recipe_config=RecipeClaim.model_validate(asdict(config.recipe)),
+        text=TextClaim.model_validate(asdict(text.record)) if text.record else None,
         errors=outcome.errors,
         fallbacks=outcome.fallbacks,
         layer_seconds=rounded_seconds(outcome.layer_seconds),
@@ -183,8 +184,8 @@ def _manifest(
         peak_memory_gib=peak_memory(),
         versions=versions(),
         device=device_name(),
-        proof=proven.record(),
-        canary={"prompt": config.prompt, "answer": proven.reply},
+        proof=proven.claim(),
+        canary=CanaryClaim(prompt=config.prompt, answer=proven.reply),
     )
 
 
@@ -238,6 +239,6 @@ def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_by
     )
     if manifest.fallbacks:
         say(f"{len(manifest.fallbacks)} modules could only be rounded: {manifest.fallbacks[0]} ...")
-    say(f"asked: {manifest.canary['prompt']}")
+    say(f"asked: {manifest.canary.prompt}")
     say(f"it says: {proven.reply}")
     print(folder)

@@ -10,7 +10,7 @@ import psutil
 import torch
 from llmcompressor.modifiers import Modifier
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from conf.formats.served import kernels
 from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
@@ -162,7 +162,7 @@ def check_machine(plan: Preflight, config: QuantizeConfig) -> None:
         _shortages_elsewhere(plan, config) if plan.machine else _shortages_here(plan, config)
     )
     if shortages:
-        raise world_fault("; ".join(shortages))
+        raise environment_failure("; ".join(shortages))
 
 
 def _shortages_elsewhere(plan: Preflight, config: QuantizeConfig) -> list[str]:

@@ -85,10 +85,10 @@ def _check_modifier(file: YamlFile, keys: Keys, fields: Any) -> None:
         raise file.error(keys, str(unknown("modifier", name, ModifierFactory._main_registry)))
     steps = step_of_modifier()
     if name not in steps:
-        message = str(unknown("modifier that can be run and proven here", name, steps))
+        message = str(unknown("modifier that can be run and verified here", name, steps))
         raise file.error(keys, message)
     if fields is None or fields == {}:
-        raise file.error(keys, "says nothing: give its options, as scheme: W8A8 or targets")
+        raise file.error(keys, "is empty: give its options, as scheme: W8A8 or targets")
     if not isinstance(fields, dict):
         raise file.error(keys, f"{fields!r}: must be a mapping of options to values")
     schema = steps[name].file_fields()

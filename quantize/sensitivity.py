@@ -18,7 +18,7 @@ from llmcompressor.modifiers.quantization import QuantizationModifier
 
 from conf.compose import compose
 from conf.errors import bad_input
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.schema.commands import AccuracyConfig, ModelConfig
 from conf.schema.recipe import GROUPED, RecipeConfig
 from conf.text import windows
@@ -41,7 +41,7 @@ def sensitivity(
 ) -> Iterator[BlockMeasured]:
     """Every block's divergence from the original, and the extra bytes if it stays unquantized."""
     if recipe.weights is None:
-        raise bad_input(f"recipe={recipe.name}: it stores no weights in another format")
+        raise bad_input(f"recipe={recipe.name}: it does not change the format of weights")
     source = fetch(model_config)
     check_source(source, model_config)
     model, tokenizer = load(source, model_config)
@@ -106,4 +106,4 @@ def work(request: SensitivityRequest, send: Send[BlockMeasured]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(SENSITIVITY, work, str(__doc__))
+    run_program(SENSITIVITY, work, str(__doc__))

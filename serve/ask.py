@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conf.cache import log_file
 from conf.schema.load import EngineConfig
-from conf.terminal import chatter_to, say
+from conf.terminal import library_output_to, say
 from serve.checks import check
 from serve.engine.launch import environment, options
 
@@ -19,7 +19,7 @@ def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     os.environ.update(environment(engine.options))
     log = log_file("ask")
     say(f"{folder}: loading in vLLM (log in {log})")
-    with chatter_to(log):
+    with library_output_to(log):
         from vllm import LLM, SamplingParams
 
         llm = LLM(str(folder), **({"max_model_len": CONTEXT} | options(engine)))

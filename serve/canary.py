@@ -1,6 +1,7 @@
 """Compares the first answer of a server with the answer that quantize recorded."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from http.client import HTTPException
@@ -8,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from conf.errors import world_fault
-from conf.models import has_chat_template, read_config
+from conf.errors import environment_failure
+from conf.models import has_chat_template, read_config, required_int
 from quantize.checkpoint import manifest
 from serve.engine.client import post
 
@@ -51,7 +52,7 @@ class Canary:
             return f"the answer to {self.prompt!r} is empty"
         if self.differs and not self.surprise <= MOST_SURPRISE:  # true for NaN, too
             return (
-                f"asked {self.prompt!r} it says {self.answer!r}; when it was made it said "
+                f"asked {self.prompt!r}, it answers {self.answer!r}; the recorded answer is "
                 f"{self.expected!r}"
             )
         return ""
@@ -61,15 +62,18 @@ def ask_canary(folder: Path, url: str, name: str) -> Canary:
     """Asks the server the prompt that quantize asked. Where the answer differs, also measures how
     likely the recorded answer is."""
     checkpoint_manifest = manifest.find(folder)
-    recorded = checkpoint_manifest.canary if checkpoint_manifest else {}
-    is_chat, vocabulary = has_chat_template(folder), int(read_config(folder)["vocab_size"])
-    question = Question(url, name, recorded.get("prompt", PROMPT), is_chat, vocabulary)
+    recorded = checkpoint_manifest.canary if checkpoint_manifest else None
+    vocabulary = required_int(read_config(folder), "vocab_size")
+    prompt = recorded.prompt if recorded else PROMPT
+    question = Question(url, name, prompt, has_chat_template(folder), vocabulary)
     try:
         answer = question.answer()
     except FAILURES as error:
         kind = type(error).__name__
-        raise world_fault(f"the server does not answer its first question ({kind})") from error
-    canary = Canary(question.prompt, answer.strip(), recorded.get("answer", ""))
+        raise environment_failure(
+            f"the server does not answer its first question ({kind})"
+        ) from error
+    canary = Canary(question.prompt, answer.strip(), recorded.answer if recorded else "")
     if canary.differs:
         try:
             canary.surprise = question.surprise(canary.expected)
@@ -113,10 +117,10 @@ class Question:
         return -fmean(expected_logprobs) - own_surprise
 
     @property
-    def _prompt_fields(self) -> dict[str, Any]:
+    def _prompt_fields(self) -> dict[str, object]:
         if self.is_chat:
             return {"messages": [{"role": "user", "content": self.prompt}]}
         return {"prompt": self.prompt}
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return post(self.url, path, {"model": self.name} | body)
+    def _post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        return post(self.url, path, {"model": self.name, **body})

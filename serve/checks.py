@@ -8,9 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from conf.cache import cache_root
 from conf.errors import bad_input, gate_failed
-from conf.files.json_files import read_object, shown_path
+from conf.files.json_files import read_object, shown_path, validated
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
 from conf.formats.registry import marks
 from conf.formats.served import support
@@ -21,7 +23,7 @@ from conf.process.running import call_one
 from conf.schema.load import EngineConfig, GpuConfig
 from quantize.checkpoint import manifest
 from quantize.programs import VERIFY, VerifyRequest
-from serve import proven
+from serve import verified_marks
 from serve.tensors import Tensor, tensors
 
 PLAIN = frozenset({"weight", "bias"})  # tensors of a module that is not quantized
@@ -105,12 +107,24 @@ def _check_tokenizer(folder: Path, original: Path) -> None:
         raise bad_input(f"{folder / TOKENIZER}: its vocabulary is not the original's")
 
 
+class _AddedToken(BaseModel):
+    content: object
+
+
+class _TokenizerModel(BaseModel):
+    vocab: object
+
+
+class _TokenizerFile(BaseModel):
+    """The fields of tokenizer.json that say which tokens there are."""
+
+    model: _TokenizerModel
+    added_tokens: list[_AddedToken]
+
+
 def _vocabulary(path: Path) -> tuple[object, list[object]]:
-    content = read_object(path)
-    try:
-        return content["model"]["vocab"], [token["content"] for token in content["added_tokens"]]
-    except (LookupError, TypeError) as error:
-        raise bad_input(f"{path}: is no tokenizer ({error!r})") from error
+    tokenizer: _TokenizerFile = validated(_TokenizerFile, read_object(path), str(path))
+    return tokenizer.model.vocab, [token.content for token in tokenizer.added_tokens]
 
 
 def _check_kv_scales(folder: Path, engine: EngineConfig, stored: dict[str, Tensor]) -> None:
@@ -136,7 +150,7 @@ def _check_verified(folder: Path) -> None:
     checkpoint_manifest = manifest.find(folder)
     if checkpoint_manifest and (faults := manifest.small_file_faults(folder, checkpoint_manifest)):
         raise bad_input(f"{folder}: {faults[0]}")
-    passed_mark = proven.mark(folder, checkpoint_hash(folder))
+    passed_mark = verified_marks.mark(folder, checkpoint_hash(folder))
     if passed_mark.is_file():
         return
     verification = call_one(VERIFY, VerifyRequest(str(folder)))

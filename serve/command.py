@@ -22,7 +22,7 @@ def main(config: ServeConfig) -> None:
     from serve.server import serve
 
     if config.engine.kind == "transformers":
-        raise bad_input("engine=transformers: what serves is vLLM; leave engine= out")
+        raise bad_input("engine=transformers: only vLLM can serve; leave engine= out")
     if config.prompt is not None:
         print(ask(resolve(config).folder, config.prompt, config.engine))
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
 from conf.models import (
@@ -63,14 +63,14 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     total, free = min(cards, key=lambda card: card[1])
     utilization = float(options.get("gpu_memory_utilization") or 0)
     if utilization * total > free:
-        raise world_fault(
+        raise environment_failure(
             f"engine.gpu_memory_utilization={utilization:g}: {utilization * total:.1f} GiB are "
-            f"asked for, {free:.1f} of {total:.1f} GiB are free"
+            f"requested, {free:.1f} of {total:.1f} GiB are free"
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token_bytes * min(SHORTEST, limit):
-        raise world_fault(
+        raise environment_failure(
             f"{folder}: needs {weights:.1f} GiB for its weights, {WORKING_GIB:.0f} GiB to work and "
             f"room for a cache; {free:.1f} of {total:.1f} GiB are free. Take a smaller format, or "
             "split it with engine.tensor_parallel_size"
@@ -88,7 +88,7 @@ def _on_cpu(weights: float, token_bytes: float, limit: int) -> Fit:
     cache = float(environment().get("VLLM_CPU_KVCACHE_SPACE") or CPU_KV_CACHE_GIB)
     free = psutil.virtual_memory().available / GIB
     if weights + cache > free:
-        raise world_fault(
+        raise environment_failure(
             f"it needs {weights:.1f} GiB for its weights and {cache:g} GiB for the cache, "
             f"{free:.1f} GiB are free; VLLM_CPU_KVCACHE_SPACE=GIB lowers the cache"
         )
@@ -127,7 +127,7 @@ def check_parallel(folder: Path, options: EngineOptions) -> None:
         and options.get("distributed_executor_backend") != "ray"
     ):
         raise bad_input(
-            f"{needed_gpus} GPUs are asked for and {available_gpus} are here; across hosts: "
+            f"{needed_gpus} GPUs are needed and {available_gpus} are here; across hosts: "
             "engine.distributed_executor_backend=ray"
         )
 
@@ -138,7 +138,7 @@ def _check_heads(folder: Path, config: Mapping[str, object], gpus: int) -> None:
     if heads % gpus:
         raise bad_input(
             f"engine.tensor_parallel_size={gpus}: {folder / CONFIG} has {heads} attention heads, "
-            "which it does not divide"
+            "which cannot be split evenly"
         )
     if kv_heads % gpus and gpus % kv_heads:
         raise bad_input(

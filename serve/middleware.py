@@ -25,7 +25,7 @@ SECONDS_TO_ABORT = 4  # less than the watching program waits for an answer
 OPEN = ("/health", "/ready")
 NO_KEY = "the key is missing or wrong: Authorization: Bearer KEY"
 FINISHED, DONE = b'"finish_reason":"', b"data: [DONE]"
-EMPTY_ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+EMPTY_ENDS: dict[str, tuple[str, Mapping[str, object]]] = {
     "/v1/completions": ("text_completion", {"text": ""}),
     "/v1/chat/completions": ("chat.completion.chunk", {"delta": {}}),
 }

@@ -35,12 +35,12 @@ def choose_options(engine: EngineConfig, served: ServedCheckpoint, memory: Fit) 
     if "max_model_len" not in requested and memory.context < memory.limit:
         chosen.options["max_model_len"] = memory.context
         chosen.reasons["max_model_len"] = (
-            f"{memory.cache_gib:.1f} GiB of cache hold no more; the model was made for "
+            f"{memory.cache_gib:.1f} GiB of cache hold no longer context; the model's limit is "
             f"{memory.limit:,}"
         )
     if "allowed_origins" not in requested:
         chosen.options["allowed_origins"] = []
-        chosen.reasons["allowed_origins"] = "no web page may call it from somebody's browser"
+        chosen.reasons["allowed_origins"] = "web pages may not call it from a browser"
     if memory.share is not None and "gpu_memory_utilization" not in chosen.options:
         chosen.options["gpu_memory_utilization"] = math.floor(memory.share * 100) / 100
         chosen.reasons["gpu_memory_utilization"] = (
@@ -53,6 +53,6 @@ def choose_options(engine: EngineConfig, served: ServedCheckpoint, memory: Fit) 
 
 def _explain_machine(chosen: ChosenOptions, engine: EngineConfig) -> None:
     if engine.dtype == "auto" and chosen.options["dtype"] == "float32":
-        chosen.reasons["dtype"] = "this CPU multiplies no bf16"
+        chosen.reasons["dtype"] = "this CPU has no bf16 instructions"
     if engine.enforce_eager is None and on_cpu():
         chosen.reasons["enforce_eager"] = "compiling takes minutes on a CPU"

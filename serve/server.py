@@ -16,7 +16,7 @@ from rich.console import Console
 from conf import ROOT
 from conf.cache import log_file
 from conf.entry import IS_WHEEL
-from conf.errors import WORLD_FAULT, QuantlineError, bad_input, gate_failed
+from conf.errors import ENVIRONMENT_FAILURE, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
 from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
@@ -56,7 +56,7 @@ def serve(config: ServeConfig) -> None:
     command = server_command(served.folder, chosen.options, config.host, config.port, served.name)
     if config.dry_run:
         if key and not config.api_key_file:
-            say(f"{API_KEY} has to be set where this is run, as it is here: it holds the key")
+            say(f"set {API_KEY} to the key where you run this command, as it is set here")
         file = config.api_key_file
         key_prefix = f'{API_KEY}="{_shell_expression(file)}" ' if file else ""
         print(key_prefix + _import_path_prefix() + shlex.join(command))
@@ -88,7 +88,7 @@ def _api_key(config: ServeConfig) -> str:
         if not key:
             raise bad_input(f"{source}: its first line is empty")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise bad_input(f"{source}: a key has letters, digits and signs of ASCII only, no spaces")
+        raise bad_input(f"{source}: a key has only printable ASCII characters and no spaces")
     if config.host not in LOOPBACK and not key:
         raise bad_input(
             f"host={config.host}: other machines could call it; set {API_KEY} or api_key_file first"
@@ -202,7 +202,7 @@ class Watch:
             try:
                 self._start(server, signals)
             except QuantlineError as error:
-                if error.exit_code != WORLD_FAULT:
+                if error.exit_code != ENVIRONMENT_FAILURE:
                     raise
                 return error
             while signals.is_wanted:
@@ -217,7 +217,11 @@ class Watch:
     def _stop(self, server: ServerProcess, signals: Signals) -> None:
         """Stops the server. Running requests may finish; before it was ready there are none."""
         drain_s = self.config.drain_s if self.ready_since else None
-        hint = f": {drain_s:g} s for what is running; again to stop at once" if drain_s else ""
+        hint = (
+            f": {drain_s:g} s for running requests; interrupt again to stop at once"
+            if drain_s
+            else ""
+        )
         say(f"stopping{hint}")
         stopped = server.stop(drain_s, lambda: signals.is_impatient)
         counts = [(stopped.aborted, "ended with finish_reason abort"), (stopped.cut, "cut short")]
@@ -272,14 +276,14 @@ class Watch:
         if canary.fault:
             say(f"warning: {canary.fault}")
         elif canary.differs:
-            say("canary: it says other words than when it was made, but expects those, too")
+            say("canary: the answer differs from the recorded one, which is nearly as likely")
         elif canary.expected:
-            say(f"canary: {canary.likeness:.0%} of the words that it said when it was made")
+            say(f"canary: the answer agrees with the recorded one to {canary.likeness:.0%}")
         else:
             say("canary: it answers; there is no recorded answer to compare with")
 
     def _say_address(self, seconds: float) -> None:
-        say(f"ready after {seconds:.0f} s: {self.url}/v1, beside it /health, /ready and /metrics")
+        say(f"ready after {seconds:.0f} s: {self.url}/v1, with /health, /ready and /metrics")
         key_file = self.config.api_key_file if os.environ.get(API_KEY) else None
         for line in examples(self.served, self.url, bool(os.environ.get(API_KEY)), key_file):
             print(line, flush=True)

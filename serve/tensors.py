@@ -6,10 +6,11 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from conf.files.json_files import read_object, validated
-from conf.files.tensor_files import ELEMENT_BITS, INDEX, Tensor, tensor_files
+from conf.files.stored_tensor import Tensor
+from conf.files.tensor_files import INDEX, tensor_files
 from conf.models import SHAPES
 
-__all__ = ["ELEMENT_BITS", "INDEX", "Tensor", "tensors"]
+__all__ = ["INDEX", "Tensor", "tensors"]
 
 _Shape = list[Annotated[int, Field(ge=0)]]
 _SHAPES = TypeAdapter(dict[str, tuple[str, _Shape]], config=ConfigDict(strict=False))

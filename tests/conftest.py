@@ -6,10 +6,11 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Every test run has caches of its own, which the processes that it starts inherit: what an earlier
 # version left in the user's cache must not answer for this one. The workers of pytest-xdist inherit
@@ -33,14 +34,20 @@ os.environ |= {
     "TRITON_HOME": str(CACHES),
 }
 
+# Models of tests are so small that a second thread only waits for the first: with it, and two test
+# processes on two cores, a forward pass takes ten times as long. vLLM would bind the threads of all
+# its engines to the same core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
 from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
 from evaluate.command import COMMAND as EVALUATE  # noqa: E402
+from quantize.checkpoint.manifest import published  # noqa: E402
 from quantize.command import COMMAND as QUANTIZE  # noqa: E402
+from tests.command_here import Result, Run, call_here, run_here  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-Result = subprocess.CompletedProcess[str]
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -61,29 +68,28 @@ def run_command(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def quantize_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Run:
-    """`python -m quantize ...` in this process, which has imported torch and llm-compressor
-    already: that takes longer than the run itself."""
-    from conf.app import report
-    from quantize.__main__ import main
+def command_here(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs `python -m COMMAND ...` in this process, in an empty folder: the usual way to test a
+    command. `run_command` is for what a process of its own can show alone."""
 
-    def run(*overrides: str, **variables: str) -> Result:
-        capfd.readouterr()
-        code = 0
-        with monkeypatch.context() as changed:
-            changed.chdir(tmp_path)
-            for name, value in variables.items():
-                changed.setenv(name, value)
-            try:
-                main(quantize_config(*overrides))
-            except Exception as error:
-                code = report(error)
-        output, errors = capfd.readouterr()
-        return Result([], code, output, errors)
+    def run(*arguments: str, **variables: str) -> Result:
+        return run_here(arguments, tmp_path, variables, capfd)
 
     return run
+
+
+@pytest.fixture
+def quantize_here(command_here: Run) -> Run:
+    """`python -m quantize ...` in this process."""
+    return partial(command_here, "quantize")
+
+
+@pytest.fixture
+def programs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that a command calls, as verifying or describing, run in this process, which has
+    imported torch already."""
+    monkeypatch.setattr("conf.process.running.call", call_here)
+    monkeypatch.setattr("evaluate.measure.targets.call", call_here)
 
 
 def quantize_config(*overrides: str) -> QuantizeConfig:
@@ -111,18 +117,19 @@ def tiny() -> tuple[ModelConfig, Path]:
 def tiny_checkpoint(
     tiny: tuple[ModelConfig, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """`tiny`, quantized with the default recipe on a little text."""
+    """`tiny`, quantized with the default recipe on a little text: once in a test run."""
     from quantize.pipeline import quantize
 
-    root = tmp_path_factory.mktemp("checkpoints")
-    return quantize(
-        quantize_config(
-            "model=tiny",
-            f"output_dir={root}",
-            "calibration.samples=8",
-            "calibration.length=128",
-        )
-    )
+    config = quantize_config("model=tiny", "calibration.samples=8", "calibration.length=128")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.output_dir = str(tmp_path_factory.mktemp("checkpoints"))
+        return quantize(config)
+    # The workers of a run share the folder above their own.
+    root = tmp_path_factory.getbasetemp().parent / "checkpoints"
+    config.output_dir = str(root)
+    with FileLock(root.with_suffix(".lock")):
+        made = published(root, "tiny")
+        return made[0] if made else quantize(config)
 
 
 def pytest_unconfigure() -> None:

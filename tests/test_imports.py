@@ -19,10 +19,14 @@ IMPORTS: dict[str, set[str]] = {
     "conf": set(),
     # What quantize promises others: the manifest of a checkpoint, and the work of its processes.
     "quantize.checkpoint.claims": {"conf"},
-    MANIFEST: {"conf", "quantize.checkpoint.claims"},
+    "quantize.checkpoint.manifest_parts": {"conf"},
+    MANIFEST: {"conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"},
     PROGRAMS: {"conf"},
     "quantize.models": {"conf", PROGRAMS},
-    "quantize": {"conf", "quantize.checkpoint.claims", MANIFEST, PROGRAMS, "quantize.models"},
+    "quantize": {
+        *("conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"),
+        *(MANIFEST, PROGRAMS, "quantize.models"),
+    },
     "serve.engine": {"conf", MANIFEST, PROGRAMS},
     "serve": {"conf", MANIFEST, PROGRAMS, "serve.engine", "evaluate.report.programs"},
     # Results and reports know nothing of engines: they read rows.
@@ -203,7 +207,7 @@ def test_every_program_is_a_module_that_fulfils_its_contract() -> None:
         path = MODULES.get(f"{module}.__main__") or MODULES[module]
         name = contract.rpartition(".")[2]
         assert contract in imported(path), f"{module} does not import {contract}"
-        assert f"fulfil({name}, " in path.read_text()
+        assert f"run_program({name}, " in path.read_text()
 
 
 def test_our_processes_are_started_in_one_place() -> None:

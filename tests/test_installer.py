@@ -27,13 +27,18 @@ INDEX_IS_OUT_OF_REACH = re.compile(r"client error|dns error|timed out|tcp connec
 
 
 def installer() -> ModuleType:
-    """locks/environment.py, which belongs to no package."""
-    spec = importlib.util.spec_from_file_location("environment", ROOT / "locks" / "environment.py")
+    """locks/environment.py."""
+    return load("environment")
+
+
+def load(name: str) -> ModuleType:
+    """A module of locks/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "locks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    environment = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(environment)
-    return environment
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 13), (3, 14, 0), (4, 0, 0)])
@@ -157,9 +162,11 @@ def test_test_tools_are_apart_from_what_users_install() -> None:
 
 
 def lines_without(names: tuple[str, ...], file: str) -> list[str]:
+    """The lines of a file in locks/ without these packages and their hashes."""
     path = ROOT / "locks" / file
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [line for line in lines if not line.startswith(tuple(f"{name}==" for name in names))]
+    text = path.read_text() if path.is_file() else ""
+    pins = "|".join(map(re.escape, names))
+    return re.sub(rf"^({pins})==(.*\\\n)*.*\n", "", text, flags=re.MULTILINE).splitlines()
 
 
 def locked(name: str) -> dict[str, str]:

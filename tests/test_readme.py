@@ -61,7 +61,7 @@ def test_every_make_target_exists(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(OURS))
-def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path: Path) -> None:
+def test_every_command_of_ours_composes(command: str, command_here: Run, tmp_path: Path) -> None:
     """With the folders and files that it names made up."""
     variables = dict(re.findall(r"(QUANTLINE_\w+)=(\S+)", command))
     for folder in variables.values():
@@ -83,11 +83,16 @@ def test_every_command_of_ours_composes(command: str, run_command: Run, tmp_path
     else:
         composed = [arguments]
     for case in composed:
-        result = run_command(*case, "--cfg", "job", **variables)
+        result = command_here(*case, "--cfg", "job", **variables)
         wrong = "smoth" in command
         assert result.returncode == (2 if wrong else 0), result.stderr
         if wrong:
             assert result.stderr.strip() in (ROOT / "README.md").read_text()
+
+
+def chosen_scenarios(command: str) -> list[str]:
+    names = re.search(r"scenario=\[?([\w,]+)", command)
+    return names[1].split(",") if names else []
 
 
 @pytest.mark.slow
@@ -99,7 +104,11 @@ def test_what_needs_no_gpu_runs_on_the_test_model(
     command: str, run_command: Run, tiny_checkpoint: Path
 ) -> None:
     root = tiny_checkpoint.parent.parent
-    fewer = ["repeats=1", "accuracy.tokens=1024", "checkpoints=[]"]
+    fewer = [
+        *("repeats=1", "checkpoints=[]", "accuracy.tokens=512", "accuracy.window=128"),
+        *("accuracy.continuations=2", "accuracy.continued_tokens=8"),
+        *(f"scenario.{name}.output_tokens=8" for name in chosen_scenarios(command)),
+    ]
     smaller = fewer if "evaluate" in command else []
     words = shlex.split(command)[2:]
     result = run_command(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
@@ -110,21 +119,21 @@ def test_what_needs_no_gpu_runs_on_the_test_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", VERIFY)
 def test_a_checkpoint_is_proven_as_the_documents_say(
-    command: str, run_command: Run, tiny_checkpoint: Path
+    command: str, command_here: Run, tiny_checkpoint: Path
 ) -> None:
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "quantize.verify"]
-    assert run_command(*words[2:-1], str(tiny_checkpoint)).returncode == 0
+    assert command_here(*words[2:-1], str(tiny_checkpoint)).returncode == 0
 
 
 @pytest.mark.slow
-def test_the_readmes_own_recipe_runs(run_command: Run, tmp_path: Path) -> None:
+def test_the_readmes_own_recipe_runs(command_here: Run, tmp_path: Path) -> None:
     lines = commands(ROOT / "README.md")
     start = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
     for line in lines[start : start + 2]:
         subprocess.run(line, shell=True, cwd=tmp_path, check=True)
     variable, *words = shlex.split(lines[start + 2])
     name, folder = variable.split("=")
-    result = run_command(*words[2:], "calibration.samples=8", **{name: folder})
+    result = command_here(*words[2:], "calibration.samples=8", **{name: folder})
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "checkpoints/tiny/gentle"

@@ -7,9 +7,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
-from conf.errors import QuantlineError, bad_input, world_fault
+from conf.errors import QuantlineError, bad_input, environment_failure
+
+JsonObject = dict[str, JsonValue]
+"""An object of a JSON file that another tool wrote: any key, any JSON value."""
 
 LARGEST_FILE = 1 << 28  # bytes; the largest tokenizers have 40 MB
 LARGEST_INTEGER = 10**38  # tokenizers write 10**30 for "no limit"
@@ -58,7 +61,9 @@ def read_text(path: Path) -> str:
     except PermissionError as error:
         raise bad_input(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
     except OSError as error:
-        raise world_fault(f"{shown_path(path)}: cannot be read ({_reason(error)})") from error
+        raise environment_failure(
+            f"{shown_path(path)}: cannot be read ({_reason(error)})"
+        ) from error
     if not content.strip():
         raise bad_input(f"{shown_path(path)}: is empty")
     try:
@@ -72,12 +77,12 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> JsonObject:
     """The JSON object in a file."""
     return parse_object(read_text(path), shown_path(path))
 
 
-def parse_object(text: str, where: str) -> dict[str, Any]:
+def parse_object(text: str, where: str) -> JsonObject:
     """The JSON object in a text: no key twice, every number finite, every string valid Unicode."""
     try:
         content = json.loads(text, object_pairs_hook=_object_without_repeats)
@@ -95,16 +100,16 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     return content
 
 
-def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_repeats(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     content = dict(pairs)
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise _RepeatedKeyError(f"the key {shown(repeated)} stands in an object twice")
+        raise _RepeatedKeyError(f"the key {shown(repeated)} appears twice in an object")
     return content
 
 
-def _check_values(value: Any, where: str, key: str) -> None:
+def _check_values(value: JsonValue, where: str, key: str) -> None:
     if isinstance(value, dict):
         for name, item in value.items():
             _check_string(name, where, key)

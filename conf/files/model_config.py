@@ -3,9 +3,11 @@
 Fields that are not named here are checked by transformers, when the architecture is built.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from conf.files.json_files import JsonObject
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Sizes = Size | Annotated[list[Size], Field(min_length=1)]
@@ -77,7 +79,7 @@ class Fields(BaseModel):
     pad_token_id: Token | None = None
     dtype: str | dict[str, str] | None = None
     torch_dtype: str | dict[str, str] | None = None
-    text_config: dict[str, Any] | None = None
+    text_config: JsonObject | None = None
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Fields":
@@ -88,8 +90,7 @@ class Fields(BaseModel):
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
             raise ValueError(
-                f"num_attention_heads is {heads}, which num_key_value_heads {kv_heads} "
-                "do not divide"
+                f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
             )
         width, has_head_width = self.hidden_size, bool(self.head_dim or self.kv_lora_rank)
         if (

@@ -80,7 +80,7 @@ def _read_text(path: Path) -> str:
 
 
 def _key_lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
-    """The line of every key, aliases unfolded; bounded, so that no alias grows without end."""
+    """The line of every key, after aliases are expanded. Bounded: aliases can grow without end."""
     entries = 0
     open_nodes: list[tuple[Keys, yaml.Node]] = [((), root)]
     while open_nodes:
@@ -88,7 +88,9 @@ def _key_lines(path: Path, root: yaml.Node) -> Iterator[tuple[Keys, int]]:
         entries += 1
         line = node.start_mark.line + 1
         if entries > ENTRIES_MOST:
-            raise bad_input(f"{path}:{line}: more than {ENTRIES_MOST} entries, aliases unfolded")
+            raise bad_input(
+                f"{path}:{line}: more than {ENTRIES_MOST} entries after aliases are expanded"
+            )
         if len(keys) > DEPTH_MOST:
             raise bad_input(f"{path}:{line}: nested more than {DEPTH_MOST} deep")
         if isinstance(node, yaml.MappingNode):
@@ -110,10 +112,10 @@ def _mapping_lines(
             continue
         if not isinstance(key, yaml.ScalarNode) or key.tag != STRING:
             key_text = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-            raise bad_input(f"{path}:{line}: the key {key_text!r} is no name")
+            raise bad_input(f"{path}:{line}: the key {key_text!r} is not a name")
         if key.value in seen:
             raise bad_input(
-                f"{path}:{line}: the key '{key.value}' stands twice; first in line "
+                f"{path}:{line}: the key '{key.value}' appears twice, first in line "
                 f"{seen[key.value]}"
             )
         seen[key.value] = line

@@ -1,63 +1,26 @@
 """Which tensors a folder's safetensors files hold, from their headers alone."""
 
-import math
-import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError, safe_open
 
-from conf.errors import bad_input
+from conf.errors import bad_input, one_line
+from conf.files.damaged_tensors import raise_damage
 from conf.files.json_files import (
+    JsonObject,
     check_regular,
-    parse_object,
     read_object,
     shown,
     shown_path,
     validated,
 )
+from conf.files.stored_tensor import ELEMENT_BITS, Tensor
 
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
-METADATA = "__metadata__"
-HEADER_LENGTH = 8
-LARGEST_HEADER = 100_000_000
-PLAIN = ("BF16", "F16", "F32")
-ELEMENT_BITS = {
-    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
-    "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
-}  # fmt: skip
-Count = Annotated[int, Field(ge=0, lt=2**62)]
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Type and shape of one stored tensor."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.count * ELEMENT_BITS[self.dtype] // 8
-
-    def held_bytes(self, width: int) -> int:
-        """Bytes in an engine: plain numbers have its own type's width, others are as stored."""
-        return self.count * width if self.dtype in PLAIN else self.bytes
-
-
-class _Entry(BaseModel):
-    """One tensor in a header."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-    dtype: str
-    shape: Annotated[list[Count], Field(max_length=8)]
-    data_offsets: Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class Index(BaseModel):
@@ -65,7 +28,7 @@ class Index(BaseModel):
 
     model_config = ConfigDict(strict=True)
     weight_map: Annotated[dict[str, str], Field(min_length=1)]
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +49,7 @@ def tensor_files(folder: Path) -> TensorFiles:
     for path in files:
         for name, tensor in read_header(path).items():
             if name in owners:
-                raise bad_input(f"{path}: {name} stands in {owners[name].name}, too")
+                raise bad_input(f"{path}: {name} is in {owners[name].name}, too")
             tensors[name], owners[name] = tensor, path
     stored = TensorFiles(tensors, owners, files)
     check_index(folder, stored)
@@ -102,54 +65,32 @@ def weight_files(folder: Path) -> list[Path]:
         raise bad_input(f"{shown_path(folder)}: there are no {SUFFIX} files")
     for path in files:
         if not path.name.isprintable() or shown_path(path) != str(path):
-            raise bad_input(f"{shown_path(path)}: the name of a weight file is plain text")
+            raise bad_input(
+                f"{shown_path(path)}: the file name has characters that cannot be printed"
+            )
         check_regular(path)
     return files
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file."""
-    size = path.stat().st_size
+    """The tensors of one file. safetensors refuses a damaged file, but does not name the tensor or
+    the missing bytes; `raise_damage` does."""
     try:
-        with path.open("rb") as file:
-            start = file.read(HEADER_LENGTH)
-            is_complete = len(start) == HEADER_LENGTH
-            length = struct.unpack("<Q", start)[0] if is_complete else LARGEST_HEADER
-            if length >= min(size, LARGEST_HEADER):
-                raise bad_input(f"{path}: is no whole .safetensors file ({size} bytes)")
-            header = file.read(length).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise bad_input(f"{path}: its header is damaged (no UTF-8)") from error
-    except PermissionError as error:
-        raise bad_input(f"{path}: cannot be read ({error.strerror})") from error
-    content = parse_object(header, f"{path}: its header is damaged")
-    content.pop(METADATA, None)
-    entries = {
-        name: validated(_Entry, entry, f"{path}: its header is damaged: {shown(name)}")
-        for name, entry in content.items()
-    }
-    _check_layout(path, entries, size, HEADER_LENGTH + length)
-    return {name: Tensor(entry.dtype, tuple(entry.shape)) for name, entry in entries.items()}
-
-
-def _check_layout(path: Path, entries: dict[str, _Entry], size: int, start: int) -> None:
-    """Raises where the tensors leave gaps in the file, or one has not the bytes of its shape."""
-    end = 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
-        first, last = entry.data_offsets
-        if entry.dtype not in ELEMENT_BITS:
-            raise bad_input(f"{path}: {name} has the unknown type {shown(entry.dtype)}")
-        expected_bytes = math.prod(entry.shape) * ELEMENT_BITS[entry.dtype] // 8
-        if first != end or last - first != expected_bytes:
-            raise bad_input(
-                f"{path}: its header is damaged: {name} lies at {first} to {last}, "
-                f"{end} to {end + expected_bytes} is expected"
-            )
-        end = last
-    if size < start + end:
-        raise bad_input(f"{path}: is cut short, {size} of {start + end} bytes are there")
-    if size > start + end:
-        raise bad_input(f"{path}: has {size - start - end} bytes behind its last tensor")
+        with safe_open(path, "np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {
+                name: Tensor(stored.get_dtype(), tuple(stored.get_shape()))
+                for name, stored in slices.items()
+            }
+    except PermissionError as error:  # without the number of the system's own error
+        raise bad_input(f"{path}: cannot be read (permission denied)") from error
+    except SafetensorError as error:
+        raise_damage(path)
+        raise bad_input(f"{path}: its header is damaged ({one_line(error)})") from error
+    for name, tensor in tensors.items():
+        if tensor.dtype not in ELEMENT_BITS:
+            raise bad_input(f"{path}: {name} has the unknown type {shown(tensor.dtype)}")
+    return tensors
 
 
 def check_index(folder: Path, stored: TensorFiles) -> None:
@@ -163,7 +104,7 @@ def check_index(folder: Path, stored: TensorFiles) -> None:
         if file not in file_names:
             raise bad_input(f"{path}: names {shown(file)[1:-1]}, which is not there")
         if name not in stored.owners or stored.owners[name].name != file:
-            raise bad_input(f"{path}: says that {name} is in {file}, which it is not")
+            raise bad_input(f"{path}: says that {name} is in {file}, but it is not")
     for name, owner in stored.owners.items():
         if name not in index.weight_map:
             raise bad_input(f"{path}: does not list {name}, which is in {owner.name}")

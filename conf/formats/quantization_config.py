@@ -5,11 +5,11 @@ fields, which the stored format of their `quant_method` reads as one group.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from conf.files.json_files import validated
+from conf.files.json_files import JsonObject, validated
 from conf.formats.quant_args import (
     DYNAMIC,
     INT,
@@ -69,8 +69,8 @@ class QuantizationFields(BaseModel):
     quantization_status: str | None = None
     ignore: list[str] | None = None
     kv_cache_scheme: _Args | None = None
-    sparsity_config: dict[str, Any] | None = None
-    transform_config: dict[str, Any] | None = None
+    sparsity_config: JsonObject | None = None
+    transform_config: JsonObject | None = None
     bits: Bits | None = None
     w_bit: Bits | None = None
     group_size: GroupSize | None = None

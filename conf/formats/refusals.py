@@ -29,7 +29,7 @@ def mismatch_refusal(weights: QuantArgs, activations: QuantArgs) -> Refusal | No
         reason = f"no kernel multiplies {weights.type} weights with {activations.type} activations"
         return refuse_activations("type", reason)
     if activations.bits != weights.bits:
-        reason = f"activations have as many bits as their weights, {weights.bits}"
+        reason = f"activations must have as many bits as the weights, {weights.bits}"
         return refuse_activations("bits", reason)
     return None
 
@@ -37,7 +37,7 @@ def mismatch_refusal(weights: QuantArgs, activations: QuantArgs) -> Refusal | No
 def scale_refusal(activations: QuantArgs) -> Refusal | None:
     """Refuses scales that no 8-bit kernel takes."""
     if activations.scale_type is not None:
-        return refuse_activations("scale_type", "NVFP4 alone has scales of their own type")
+        return refuse_activations("scale_type", "only NVFP4 has a scale type")
     if activations.type == FLOAT and not activations.symmetric:
         reason = "float formats have no zero point; use symmetric: true"
         return refuse_activations("symmetric", reason)
@@ -51,6 +51,6 @@ def strategy_refusal(activations: QuantArgs) -> Refusal | None:
         allowed.add(("tensor", DYNAMIC))
     if (activations.strategy, activations.scales) in allowed:
         return None
-    reason = "activations go with strategy token and dynamic: true, or tensor and dynamic: false"
+    reason = "activations need strategy token and dynamic: true, or tensor and dynamic: false"
     field = "strategy" if activations.strategy not in ("token", "tensor") else "dynamic"
     return refuse_activations(field, reason)

@@ -13,7 +13,7 @@ from conf.process.program import Event, Program, Request
 Send = Callable[[Event], None]
 
 
-def fulfil(
+def run_program(
     program: Program[Request, Event], work: Callable[[Request, Send[Event]], None], help_text: str
 ) -> None:
     """Does the work of the request on standard input. An error for the user is sent to the caller;

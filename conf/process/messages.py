@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from conf.errors import WORLD_FAULT, QuantlineError
+from conf.errors import ENVIRONMENT_FAILURE, QuantlineError
 
 LONGEST_MESSAGE = 300
 READERS: dict[type[Any], TypeAdapter[Any]] = {}
@@ -26,7 +26,7 @@ class Failure:
         if isinstance(error, QuantlineError):
             return Failure(str(error), error.exit_code)
         message = " ".join(f"{type(error).__name__}: {error}".split())
-        return Failure(message[:LONGEST_MESSAGE], WORLD_FAULT)
+        return Failure(message[:LONGEST_MESSAGE], ENVIRONMENT_FAILURE)
 
     @property
     def error(self) -> QuantlineError:

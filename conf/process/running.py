@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from conf.cache import log_file
-from conf.errors import QuantlineError, world_fault
+from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
 from conf.process.messages import Failure, decode, encode
 from conf.process.program import Event, Program, Request
@@ -103,7 +103,7 @@ class Running(Generic[Event]):
         code = self.process.wait()
         text = self.log.read_text(errors="replace") if self.log else NO_LOG
         where = f" (see {self.log})" if self.log else ""
-        return world_fault(f"{self.called} {ending(code, text, self.kills_before)}{where}")
+        return environment_failure(f"{self.called} {ending(code, text, self.kills_before)}{where}")
 
     def close(self) -> None:
         """Kills it and all processes that it started."""

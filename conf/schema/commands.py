@@ -123,7 +123,7 @@ class TextSource:
         if self.source == "file" and not self.path:
             raise ValueError("calibration=file needs calibration.path=FILE")
         if self.source == "hub" and not self.id:
-            raise ValueError("a hub set needs its id: calibration.id=ORG/NAME")
+            raise ValueError("a data set of the hub needs its id: calibration.id=ORG/NAME")
 
     @property
     def is_chat(self) -> bool:
@@ -272,39 +272,42 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         if self.starts > 1 and self.engine.url is not None:
-            raise ValueError(f"starts={self.starts}: a server that runs already is not restarted")
+            raise ValueError(
+                f"starts={self.starts}: engine.url names a running server, which is not restarted"
+            )
         if self.side_by_side > 1 and self.engine.url is not None:
             raise ValueError(
-                f"side_by_side={self.side_by_side}: a server that runs already is one engine"
+                f"side_by_side={self.side_by_side}: engine.url names a running server, which is "
+                "one engine"
             )
         if self.weights == "random" and self.checkpoints is not None:
             raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")
         for_recipes = self.weights == "random" or self.accuracy.kind == "sensitivity"
         if not for_recipes and self.recipes is not None:
-            raise ValueError("recipes=[...] goes with weights=random; give checkpoints=[...]")
+            raise ValueError("recipes=[...] works only with weights=random; give checkpoints=[...]")
         if self.weights == "random" and self.accuracy.kind != "none":
             raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
         if self.weights != "random" and not self.original:
-            raise ValueError("original=false goes with weights=random")
+            raise ValueError("original=false works only with weights=random")
         if not self.original and "original" in (self.recipes or []):
-            raise ValueError("recipes=[original,...] asks for what original=false leaves out")
+            raise ValueError("recipes=[original,...] contradicts original=false")
         if self.profile and self.engine.kind == "vllm_server":
-            raise ValueError("profile=true goes with engine=vllm or engine=transformers")
+            raise ValueError("profile=true works only with engine=vllm or engine=transformers")
         if self.accuracy.kind == LM_EVAL:
             self._check_server()
         elif self.accuracy.kind != "none" and self.engine.kind == "vllm_server":
             raise ValueError(
-                f"accuracy={self.accuracy.kind}: goes with engine=vllm or engine=transformers"
+                f"accuracy={self.accuracy.kind}: works only with engine=vllm or engine=transformers"
             )
 
     def _check_server(self) -> None:
         """Raises where the harness could not start its own server for each checkpoint."""
         if self.engine.kind == "transformers":
-            raise ValueError("accuracy=lm_eval asks vLLM's server: engine=vllm_server or vllm")
+            raise ValueError("accuracy=lm_eval needs vLLM's server: engine=vllm_server or vllm")
         if self.engine.url is not None:
             raise ValueError(
                 "accuracy=lm_eval starts a server for the original and for each checkpoint; "
-                "engine.url is one that runs already"
+                "engine.url names a running one"
             )
 
 
@@ -333,7 +336,7 @@ class ServeConfig:
     api_key_file: str | None = None
     """A file whose first line is the key that clients must send; or set VLLM_API_KEY."""
     canary: str = field(default="check", metadata=choices("check", "warn", "off"))
-    """check: stop where the first answer is unlike the one of quantize; warn, or off."""
+    """check: stop if the first answer differs from the one that quantize recorded; warn; or off."""
     restart: str = field(default="never", metadata=choices("never", "on-failure"))
     """on-failure: start again when the engine dies, after a pause that grows."""
     drain_s: float = field(default=30.0, metadata=within(0, 86400))
@@ -351,6 +354,6 @@ class ServeConfig:
         }
         given = [name for name, value in selectors.items() if value]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)}: each says what to serve; give one of them")
+            raise ValueError(f"{' and '.join(given)}: only one of them may say what to serve")
         if not self.results and (self.mix or self.targets != TargetsConfig()):
-            raise ValueError("targets and mix choose from results=FILE; give it, or leave them out")
+            raise ValueError("targets and mix need results=FILE, from which they choose")

@@ -43,9 +43,13 @@ class ScenarioConfig:
             given = f"found {' and '.join(kinds)}" if kinds else "found none"
             raise ValueError(f"scenario: give one of batch, concurrency and rate; {given}")
         if self.is_sustained and not self.requests:
-            raise ValueError("scenario: a load that lasts needs requests, their number")
+            raise ValueError(
+                "scenario: a sustained workload needs requests, the number of requests"
+            )
         if self.is_sustained and not (self.ttft_ms and self.tpot_ms):
-            raise ValueError("scenario: a load that lasts needs its targets, ttft_ms and tpot_ms")
+            raise ValueError(
+                "scenario: a sustained workload needs its targets, ttft_ms and tpot_ms"
+            )
 
     @property
     def is_sustained(self) -> bool:
@@ -84,7 +88,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         if self.url is not None and self.kind != "vllm_server":
-            raise ValueError(f"engine.url goes with engine=vllm_server, not with {self.kind}")
+            raise ValueError(f"engine.url works only with engine=vllm_server, not with {self.kind}")
 
 
 def gpus_of(options: EngineOptions) -> int:

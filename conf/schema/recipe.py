@@ -63,13 +63,13 @@ class NumberFormat:
         """Raises where the fields contradict each other."""
         if (self.strategy in GROUPED) != (self.group_size is not None):
             raise ValueError(
-                f"{option}.strategy={self.strategy} with group_size={self.group_size}: a group "
-                f"size goes with strategy {' or '.join(GROUPED)}, which need one"
+                f"{option}.strategy={self.strategy} with group_size={self.group_size}: "
+                f"strategy {' or '.join(GROUPED)} needs a group size, and no other has one"
             )
         if (self.strategy == "block") != (self.block_structure is not None):
             raise ValueError(
                 f"{option}.strategy={self.strategy} with block_structure={self.block_structure}: "
-                "a block structure goes with strategy block, which needs one"
+                "strategy block needs a block structure, and no other has one"
             )
         if self.block_structure is not None and len(self.block_structure) != 2:
             raise ValueError(
@@ -200,7 +200,7 @@ def check_order(option: str, names: list[str], rounds: bool) -> None:
     setting = f"{option}=[{', '.join(names)}]"
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
-        raise ValueError(f"{setting}: {repeated[0]} stands there twice")
+        raise ValueError(f"{setting}: {repeated[0]} is named twice")
     if not names:
         raise ValueError(f"{setting}: name at least one step")
     steps = [known_steps()[name] for name in names]
@@ -208,13 +208,13 @@ def check_order(option: str, names: list[str], rounds: bool) -> None:
     unusable = rounding or any(step.needs_rounding for step in steps)
     if not rounds and (unusable or not prunes(names)):
         raise ValueError(
-            f"{setting}: nothing rounds; end with {', '.join(ROUNDERS)} (weights=null goes with "
-            f"{' or '.join(names_of(Kind.PRUNES))} alone)"
+            f"{setting}: no step rounds; end with one of {', '.join(ROUNDERS)} (weights=null works "
+            f"only with {' or '.join(names_of(Kind.PRUNES))})"
         )
     if rounds and (len(rounding) != 1 or rounding != names[-1:]):
         raise ValueError(
-            f"{setting}: the last step has to round, and no other ({', '.join(ROUNDERS)}); what "
-            "comes after rounding undoes it"
+            f"{setting}: the last step has to round, and no other ({', '.join(ROUNDERS)}); a step "
+            "after rounding undoes it"
         )
     for number, step in enumerate(steps):
         for undone in names[:number]:
@@ -229,7 +229,7 @@ def check_pattern(option: str, pattern: str) -> None:
     """Raises for an invalid module pattern; whether it matches depends on the model."""
     if len(pattern) > PATTERN_MOST:
         raise ValueError(
-            f"{option}: a pattern of {len(pattern)} characters; {PATTERN_MOST} at most"
+            f"{option}: the pattern has {len(pattern)} characters; at most {PATTERN_MOST} are valid"
         )
     if not pattern.startswith("re:"):
         return

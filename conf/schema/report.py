@@ -19,7 +19,7 @@ class TargetsConfig:
     tpot_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
     """Longest time for each token after the first."""
     min_recovery: float | None = field(default=None, metadata=above(0, 1))
-    """Lowest recovery (share of the original's quality), as 0.99; null refuses a judged loss."""
+    """Lowest recovery (share of the original's quality), as 0.99; null: no significant loss."""
     max_memory_gib: float | None = field(default=None, metadata=above(0, 1e6))
     """Most memory for weights, graphs and the workload's own KV cache."""
     allow_unjudged: bool = False

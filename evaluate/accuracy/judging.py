@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from conf.errors import QuantlineError, gate_failed, world_fault
+from conf.errors import QuantlineError, environment_failure, gate_failed
 from conf.models import TOKENIZER
 from conf.schema.commands import AccuracyConfig
 from evaluate.accuracy.divergence import (
@@ -28,7 +28,9 @@ def judged_values(path: Path, original: Path | None, folder: Path, seed: int) ->
     if original is None:
         return own_values(view)
     if not original.is_file():
-        raise world_fault("the original was not judged, so that there is nothing to compare with")
+        raise environment_failure(
+            "the original's accuracy was not measured, so there is nothing to compare with"
+        )
     reference = TextView.load(original)
     judgement = paired_values(reference, view, seed)
     if judgement.values.verdict != BROKEN and (folder / TOKENIZER).is_file():
@@ -41,7 +43,7 @@ def gate(values: QuickAccuracy | TaskAccuracy, accuracy: AccuracyConfig) -> Quan
     """The gate's failure, if any: a broken checkpoint always fails; a recovery below
     `min_recovery` fails if that is set."""
     if values.verdict == BROKEN:
-        return gate_failed(f"accuracy: it is broken, {_quality_text(values)}")
+        return gate_failed(f"accuracy: the model is broken, {_quality_text(values)}")
     least, recovery = accuracy.min_recovery, values.recovery
     if least is not None and recovery is not None and recovery < least:
         low, high = values.recovery_low, values.recovery_high

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
-from conf.errors import QuantlineError, bad_input, unknown, world_fault
+from conf.errors import QuantlineError, bad_input, environment_failure, unknown
 from conf.models import ORIGINAL
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
@@ -47,7 +47,7 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     weights = checkpoint_hash(model_folder(config.model))
     rows, faults = read(path)
     for fault in faults:
-        say(f"{fault}; the line is left alone")
+        say(f"{fault}; the line is ignored")
     earlier_rows = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
     measured: list[Row] = []
     for name in names:
@@ -68,7 +68,7 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
             )
             fault = misfit(line_content(row))
             if fault:
-                raise world_fault(f"{name}: what was measured cannot be kept: {fault}")
+                raise environment_failure(f"{name}: the measurement cannot be recorded: {fault}")
             append(path, row)
         _show(row)
         measured.append(row)
@@ -134,7 +134,7 @@ def _show(row: SensitivityRow) -> None:
     megabytes = (values.ignored_bytes or 0.0) / 1e6
     say(
         f"{', '.join(values.worth_ignoring)}: {share:.0%} of all blocks' divergence for "
-        f"{megabytes:.1f} MB; leave them alone with"
+        f"{megabytes:.1f} MB; exclude them from quantization with"
     )
     print(
         f"python -m quantize model={row.model} recipe={row.checkpoint} "

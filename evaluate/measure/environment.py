@@ -16,7 +16,7 @@ from typing import Any
 
 from conf.errors import bad_input
 from conf.hardware import CPU, cpu_name, gpu_names
-from conf.schema.load import EngineConfig, GpuConfig
+from conf.schema.load import EngineConfig, EngineOptions, GpuConfig
 from conf.sources import TEAM_FOLDERS
 from evaluate.measure.gpu_watch import GpuWatch
 from evaluate.results.row_types import Environment
@@ -46,9 +46,10 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
             variables={},
             commit=commit(),
         )
+    facts = GpuWatch().facts()
     return Environment(
         device=_device(gpu),
-        **GpuWatch().facts(),
+        **(asdict(facts) if facts else {}),
         cpu=cpu_name(),
         cores=os.cpu_count(),
         python=platform.python_version(),
@@ -83,7 +84,7 @@ def command(arguments: list[str]) -> str:
     return (f"{TEAM_FOLDERS}={shlex.quote(team)} " if team else "") + shlex.join(typed)
 
 
-def engine_options(engine: EngineConfig) -> dict[str, Any]:
+def engine_options(engine: EngineConfig) -> EngineOptions:
     if engine.kind == "transformers":
         all_options = {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
     else:

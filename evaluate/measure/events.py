@@ -1,7 +1,6 @@
 """The job of the worker that holds an engine, and the events that it sends."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from conf.process.messages import Failure
 from conf.process.program import Program
@@ -54,6 +53,20 @@ class RunStarted:
     repeat: int
 
 
+RequestTimes = tuple[float, float, float, int]
+"""When requests were sent, when their first and last token came, and how many share that."""
+
+
+@dataclass(frozen=True)
+class CompactRequests:
+    """All requests of a run, as a row stores them."""
+
+    input_tokens: dict[str, int] = field(default_factory=dict)
+    """Number of requests by their number of input tokens."""
+    output_tokens: dict[str, int] = field(default_factory=dict)
+    times_s: list[RequestTimes] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class RunMeasured:
     """A timed run is done."""
@@ -61,8 +74,7 @@ class RunMeasured:
     measure: str
     repeat: int
     values: dict[str, float]
-    requests: dict[str, Any]
-    """The compact record of all requests, as a row stores it."""
+    requests: CompactRequests
     peak_memory_gib: float | None
     invalid: list[str]
     """Why the run must not be ranked; empty for a valid run."""

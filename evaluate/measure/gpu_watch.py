@@ -35,6 +35,18 @@ class Watched:
     throttled: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a row's environment says about the GPU; None for what the card does not report."""
+
+    card: str
+    """Identity of the individual card."""
+    driver: str
+    power_limit_w: float | None
+    max_sm_clock_mhz: float | None
+    gpu_memory_gib: float | None
+
+
 class GpuWatch:
     """Reads GPUs through NVML. Returns nothing without a GPU or with a count of 0."""
 
@@ -58,23 +70,20 @@ class GpuWatch:
             time.sleep(0.2)
         return self.processes()
 
-    def facts(self) -> dict[str, Any]:
-        """The first card's identity, driver, power limit, highest clock and memory; None for what
-        it does not report."""
+    def facts(self) -> "GpuFacts | None":
+        """The facts of the first card; None without a GPU."""
         if not self.handles:
-            return {}
+            return None
         nvml, first = self.nvml, self.handles[0]
         limit = self._query(nvml.nvmlDeviceGetEnforcedPowerLimit, first)
         memory = self._query(nvml.nvmlDeviceGetMemoryInfo, first)
-        return {
-            "card": next(iter(gpu_cards()), ""),
-            "driver": str(nvml.nvmlSystemGetDriverVersion()),
-            "power_limit_w": limit / 1e3 if limit else None,
-            "max_sm_clock_mhz": self._query(
-                nvml.nvmlDeviceGetMaxClockInfo, first, nvml.NVML_CLOCK_SM
-            ),
-            "gpu_memory_gib": round(memory.total / 2**30, 1) if memory else None,
-        }
+        return GpuFacts(
+            card=next(iter(gpu_cards()), ""),
+            driver=str(nvml.nvmlSystemGetDriverVersion()),
+            power_limit_w=limit / 1e3 if limit else None,
+            max_sm_clock_mhz=self._query(nvml.nvmlDeviceGetMaxClockInfo, first, nvml.NVML_CLOCK_SM),
+            gpu_memory_gib=round(memory.total / 2**30, 1) if memory else None,
+        )
 
     @contextmanager
     def watching(self) -> Iterator[Watched]:

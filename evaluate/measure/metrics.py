@@ -11,7 +11,7 @@ import itertools
 import statistics
 from dataclasses import dataclass
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 from conf.schema.load import ScenarioConfig
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
@@ -116,7 +116,7 @@ def _answered(requests: list[Request]) -> list[Request]:
     """The answered requests. Raises with the first error if all requests failed."""
     answered = [request for request in requests if request.token_times]
     if not answered:
-        raise world_fault(f"all {len(requests)} requests failed: {requests[0].error}")
+        raise environment_failure(f"all {len(requests)} requests failed: {requests[0].error}")
     return answered
 
 

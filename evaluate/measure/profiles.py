@@ -32,6 +32,9 @@ PREFILL, DECODE = "prefill", "decode"
 STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)")
 TILE = re.compile(r"cute::tuple<(?:cute::C<\d+>,? ?)+>")
 NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
+OPERATOR, KERNEL = "cpu_op", "kernel"
+ON_GPU = (KERNEL, "gpu_memcpy", "gpu_memset")
+TIMED = (OPERATOR, *ON_GPU)
 MARKS = ("user_annotation", "gpu_user_annotation")  # of a CPU, of a GPU
 
 
@@ -42,8 +45,10 @@ class TraceEvent:
     name: str
     start: float
     length: float
-    thread: Any
-    external: Any
+    thread: int | str | None
+    external: int | None
+    """Links a kernel to the operator that launched it."""
+    category: str = ""
 
     @property
     def end(self) -> float:
@@ -55,7 +60,24 @@ def profile_values(trace: Path, steps: int) -> ProfileValues:
     opener = gzip.open if trace.suffix == ".gz" else open
     with opener(trace, "rt", encoding="utf-8") as file:
         content = json.load(file)
-    return operators(content["traceEvents"]).with_fields(trace=trace.name, steps=steps)
+    events = trace_events(content["traceEvents"])
+    return operators(events).with_fields(trace=trace.name, steps=steps)
+
+
+def trace_events(entries: list[dict[str, Any]]) -> list[TraceEvent]:
+    """The timed operators and kernels of a trace, and the marks of its steps."""
+    return [
+        TraceEvent(
+            name=str(entry["name"]),
+            start=entry["ts"],
+            length=entry.get("dur", 0.0),
+            thread=entry.get("tid"),
+            external=(entry.get("args") or {}).get("External id"),
+            category=entry["cat"],
+        )
+        for entry in entries
+        if (entry.get("cat") in TIMED and "dur" in entry) or entry.get("cat") in MARKS
+    ]
 
 
 @dataclass
@@ -78,16 +100,12 @@ def phases(values: ProfileValues) -> list[ProfiledPhase]:
     ]
 
 
-def operators(events: list[dict[str, Any]]) -> ProfileValues:
+def operators(events: list[TraceEvent]) -> ProfileValues:
     """Self times by operator and by kind, in seconds; on a GPU the kinds are of its kernels."""
-    cpu = [_event(event) for event in events if event.get("cat") == "cpu_op" and "dur" in event]
-    kernels = [
-        _event(event)
-        for event in events
-        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "dur" in event
-    ]
+    cpu = [event for event in events if event.category == OPERATOR]
+    kernels = [event for event in events if event.category in ON_GPU]
     self_us = self_times(cpu)
-    launched: dict[Any, float] = defaultdict(float)
+    launched: dict[int | None, float] = defaultdict(float)
     for kernel in kernels:
         launched[kernel.external] += kernel.length
     table: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
@@ -103,7 +121,7 @@ def operators(events: list[dict[str, Any]]) -> ProfileValues:
     device = kernels or cpu
     lengths = [kernel.length for kernel in kernels] if kernels else self_us
     if _window(device) <= 0:
-        raise ValueError("it times no operator")
+        raise ValueError("it has no timed operator")
     ordered = sorted(table.items(), key=lambda item: -max(item[1][1], item[1][0]))
     return ProfileValues(
         device="gpu" if kernels else "cpu",
@@ -125,7 +143,7 @@ def operators(events: list[dict[str, Any]]) -> ProfileValues:
 def self_times(events: list[TraceEvent]) -> list[float]:
     """Each event's length without the events inside it, thread by thread."""
     lengths = [event.length for event in events]
-    threads: dict[Any, list[int]] = defaultdict(list)
+    threads: dict[int | str | None, list[int]] = defaultdict(list)
     for place, event in enumerate(events):
         threads[event.thread].append(place)
     for places in threads.values():
@@ -168,15 +186,15 @@ def _by_kind(events: list[TraceEvent], lengths: list[float]) -> dict[str, float]
 
 
 def _phases(
-    events: list[dict[str, Any]], device: list[TraceEvent], lengths: list[float]
+    events: list[TraceEvent], device: list[TraceEvent], lengths: list[float]
 ) -> dict[str, Phase]:
     """Prefill steps and decode steps; each step lasts until the next one begins. Empty if no step
     is marked on the device's timeline."""
-    cat = MARKS[any(event.get("cat") == "kernel" for event in events)]
+    category = MARKS[any(event.category == KERNEL for event in events)]
     marks = sorted(
-        (event["ts"], PREFILL if int(step[1]) else DECODE)
+        (event.start, PREFILL if int(step[1]) else DECODE)
         for event in events
-        if event.get("cat") == cat and (step := STEP.match(str(event.get("name", ""))))
+        if event.category == category and (step := STEP.match(event.name))
     )
     if not marks or not device:
         return {}
@@ -213,8 +231,3 @@ def _window(events: list[TraceEvent]) -> float:
     if not events:
         return 0.0
     return max(event.end for event in events) - min(event.start for event in events)
-
-
-def _event(entry: dict[str, Any]) -> TraceEvent:
-    external = (entry.get("args") or {}).get("External id")
-    return TraceEvent(str(entry["name"]), entry["ts"], entry["dur"], entry.get("tid"), external)

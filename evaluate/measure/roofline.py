@@ -26,7 +26,7 @@ class Rates:
     bandwidth: float
     products: dict[str, float]
     """By number type: bf16, fp8, int8, float32."""
-    source: str
+    source: str = "measured"
     """measured, or datasheet."""
 
 

@@ -8,10 +8,10 @@ has the size that the workloads need, computed before anything is started.
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from conf.hardware import gpu_memory_gib
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, ScenarioConfig
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions, ScenarioConfig
 
 BLOCK = 128  # tokens; vLLM's blocks have 16 to 128, depending on the attention backend
 AT_ONCE = "max_num_seqs"
@@ -37,7 +37,7 @@ def _blocks(tokens: int) -> int:
     return -(-tokens // BLOCK)
 
 
-def engine_options(options: dict[str, Any], cache_bytes: int) -> dict[str, Any]:
+def engine_options(options: EngineOptions, cache_bytes: int) -> EngineOptions:
     """The engine options, with defaults that make a start independent of other engines."""
     return {KV_CACHE_SIZE: cache_bytes, MEMORY_SHARE: LEAST_UTILIZATION} | options
 

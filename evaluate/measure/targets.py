@@ -10,7 +10,7 @@ from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
 from conf.process.running import call
 from conf.schema.commands import EvaluateConfig, ModelConfig
 from conf.terminal import say
-from evaluate.measure.engines import NO_LASTING
+from evaluate.measure.engines import NO_SUSTAINED
 from quantize.checkpoint.manifest import published
 from quantize.programs import DESCRIBE, DescribeRequest
 from serve.engine.launch import model_folder
@@ -33,7 +33,7 @@ def targets(config: EvaluateConfig) -> list[Target]:
     """The original and all requested checkpoints or recipes."""
     sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
     if sustained and config.engine.kind == "transformers":
-        raise bad_input(f"scenario={sustained[0]}: {NO_LASTING}")
+        raise bad_input(f"scenario={sustained[0]}: {NO_SUSTAINED}")
     if config.weights == "random":
         return _random_targets(config)
     _check_folders(config)
@@ -41,19 +41,22 @@ def targets(config: EvaluateConfig) -> list[Target]:
     if config.engine.url:
         server_targets = [_checkpoint_target(entry) for entry in config.checkpoints or []]
         if len(server_targets) > 1:
-            raise bad_input("engine.url: one server holds one checkpoint; name one at the most")
+            raise bad_input("engine.url: a server has one checkpoint; name at most one")
         return server_targets or [Target(SERVER, original.folder)]
     if config.checkpoints is None:
         checkpoints = [Target(folder.name, folder) for folder in _published(config)]
         if not checkpoints:
             name = config.model.name
-            say(f"{config.checkpoint_root}: no checkpoint of {name} there, so it is measured alone")
+            say(
+                f"{config.checkpoint_root}: there is no checkpoint of {name}, so only the "
+                "original is measured"
+            )
     else:
         checkpoints = [_checkpoint_target(entry) for entry in config.checkpoints]
     names = {ORIGINAL}
     for target in checkpoints:
         if target.name in names:
-            raise bad_input(f"checkpoints: two are called {target.name}: {target.folder}")
+            raise bad_input(f"checkpoints: two of them are called {target.name}: {target.folder}")
         names.add(target.name)
     return [original, *checkpoints]
 

@@ -8,6 +8,7 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.cache import cache_root
+from conf.files.write_whole import write_whole
 
 
 @dataclass
@@ -26,10 +27,8 @@ class TextView:
     """Greedy continuations of some openings, padded with -1."""
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npz")
-        numpy.savez_compressed(partial, **vars(self))
-        partial.replace(path)
+        with write_whole(path) as unfinished:
+            numpy.savez_compressed(unfinished, **vars(self))
 
     @staticmethod
     def load(path: Path) -> "TextView":

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy
 
-from conf.process.inside import Send, fulfil, wait_for_turn
+from conf.process.inside import Send, run_program, wait_for_turn
 from conf.process.messages import Failure
 from conf.schema.load import ScenarioConfig
 from conf.text import windows
@@ -18,6 +17,7 @@ from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Engine, LoadReques
 from evaluate.measure.engines.vllm_log import LateCompiling
 from evaluate.measure.events import (
     WORKER,
+    CompactRequests,
     EngineLoaded,
     Event,
     Job,
@@ -74,8 +74,8 @@ class _Measurement:
                 loaded.startup = Startup()  # they shared the CPU
             self.send(
                 EngineLoaded(
-                    startup=loaded.startup.content(),
-                    memory=loaded.memory.content(),
+                    startup=loaded.startup.numbers(),
+                    memory=loaded.memory.numbers(),
                     kernels=loaded.kernels,
                     faults=faults,
                 )
@@ -143,7 +143,7 @@ class _Measurement:
             RunMeasured(
                 measure=name,
                 repeat=repeat,
-                values=values.content(),
+                values=values.numbers(),
                 requests=_compact_requests(requests),
                 # The GPU's total; with several engines loaded it belongs to none of them.
                 peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
@@ -206,19 +206,18 @@ def _add_energy(values: SpeedValues, watched: Watched) -> None:
         values.power_capped_share = watched.power_capped
 
 
-def _compact_requests(requests: list[Request]) -> dict[str, Any]:
-    """A compact record of all requests: their number by token count; the times of sending, first
-    token and last token, with the number of requests that share them."""
+def _compact_requests(requests: list[Request]) -> CompactRequests:
+    """Counts the answered requests by their tokens and by their times in microseconds."""
     answered = [request for request in requests if request.token_times]
     times = Counter(
-        tuple(round(moment, 6) for moment in (r.start, r.token_times[0], r.token_times[-1]))
+        (round(r.start, 6), round(r.token_times[0], 6), round(r.token_times[-1], 6))
         for r in answered
     )
-    return {
-        "input_tokens": dict(Counter(str(request.input_tokens) for request in answered)),
-        "output_tokens": dict(Counter(str(request.output_tokens) for request in answered)),
-        "times_s": [[*times, count] for times, count in sorted(times.items())],
-    }
+    return CompactRequests(
+        input_tokens=dict(Counter(str(request.input_tokens) for request in answered)),
+        output_tokens=dict(Counter(str(request.output_tokens) for request in answered)),
+        times_s=[(*moments, count) for moments, count in sorted(times.items())],
+    )
 
 
 def work(job: Job, send: Send[Event]) -> None:
@@ -227,4 +226,4 @@ def work(job: Job, send: Send[Event]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(WORKER, work, str(work.__doc__))
+    run_program(WORKER, work, str(work.__doc__))

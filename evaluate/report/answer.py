@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from conf.errors import bad_input
-from conf.process.inside import Send, fulfil
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE
+from conf.process.inside import Send, run_program
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
@@ -34,8 +33,8 @@ def recommend(request: ServeRequest) -> Recommended:
     if not fitting:
         measured = "; ".join(group.title for group in report.groups) or "no speed"
         raise bad_input(
-            f"results={request.results}: nothing of {request.model} in vLLM on this "
-            f"machine ({request.device}); measured are: {measured}"
+            f"results={request.results}: has no measurement of {request.model} in vLLM on this "
+            f"machine ({request.device}); it has: {measured}"
         )
     chosen = fitting[0]
     if chosen.overall.candidate is None:
@@ -59,7 +58,7 @@ def recommend(request: ServeRequest) -> Recommended:
     )
 
 
-def _served_options(measured: dict[str, Any]) -> dict[str, Any]:
+def _served_options(measured: EngineOptions) -> EngineOptions:
     """The engine options of a measurement that a server uses, too."""
     left_out = {*NOT_HANDED_ON, *(SIDE_BY_SIDE if KV_CACHE_SIZE in measured else ())}
     return {name: value for name, value in measured.items() if name not in left_out}
@@ -98,4 +97,4 @@ def work(request: ServeRequest, send: Send[Recommended]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(RECOMMEND, work, str(__doc__))
+    run_program(RECOMMEND, work, str(__doc__))

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from conf.errors import WORLD_FAULT, QuantlineError
+from conf.errors import ENVIRONMENT_FAILURE, QuantlineError
 from conf.schema.commands import EvaluateConfig
 from conf.schema.report import ReportConfig, changed_options
 
@@ -30,10 +30,10 @@ def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
 
         write_report(report)
     except ImportError as error:
-        return _no_report(report, f"{error.name} is not installed", WORLD_FAULT)
+        return _no_report(report, f"{error.name} is not installed", ENVIRONMENT_FAILURE)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
+        code = error.exit_code if isinstance(error, QuantlineError) else ENVIRONMENT_FAILURE
         return _no_report(report, reason, code)
     return None
 

@@ -1,9 +1,9 @@
 """The request and answer of the report's process, for other commands."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from conf.process.program import Program
+from conf.schema.load import EngineOptions
 from conf.schema.report import TargetsConfig
 
 
@@ -26,7 +26,7 @@ class Recommended:
     checkpoint: str
     candidate: str
     why: str
-    options: dict[str, Any]
+    options: EngineOptions
     """vLLM options."""
     reasons: dict[str, str]
     """Why each option is set."""

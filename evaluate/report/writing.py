@@ -3,7 +3,7 @@
 import multiprocessing
 from pathlib import Path
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 from conf.schema.report import ReportConfig
 from conf.terminal import say
 from evaluate.report.contents import Report, make_report
@@ -25,7 +25,7 @@ def write_report(config: ReportConfig) -> Report:
     library()  # bundled meanwhile, if it is not cached yet
     drawing.join()
     if drawing.exitcode:
-        raise world_fault(f"{out}: the plots could not be drawn")
+        raise environment_failure(f"{out}: the plots could not be drawn")
     write_page(report, out)
     for fault in report.faults:
         say(f"{fault}; the line is left out")

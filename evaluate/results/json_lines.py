@@ -10,7 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic import JsonValue
+
 from conf.errors import bad_input
+from conf.files.json_files import JsonObject
 
 LONGEST_LINE = 64 * 2**20
 DEEPEST = 16
@@ -85,16 +88,16 @@ def _refuse_constant(name: str) -> None:
 
 def _bounded_int(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise ValueError(f"{_short(digits)} is no number that can be kept")
+        raise ValueError(f"{_short(digits)} is not a number that can be stored")
     return int(digits)
 
 
-def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {_short(duplicate)!r} stands twice in one object")
+        raise ValueError(f"the key {_short(duplicate)!r} appears twice in one object")
     return members
 
 
@@ -109,7 +112,7 @@ def _check(value: Any, depth: int) -> None:
             _check(item, depth - 1)
         elif isinstance(item, float) and abs(item) == math.inf:
             name_text = _short(str(name)).encode("unicode_escape").decode()
-            raise ValueError(f"{name_text} is no number that can be kept: too large")
+            raise ValueError(f"{name_text} is not a number that can be stored: too large")
 
 
 def _check_text(value: Any) -> None:

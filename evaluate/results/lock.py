@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 
 
 @contextmanager
@@ -25,13 +25,15 @@ def only_writer(results: Path) -> Iterator[None]:
         lock.acquire()
         lock_file.write_text(f"{os.getpid()}\n")
     except Timeout as error:
-        raise world_fault(
+        raise environment_failure(
             f"results={results}: another evaluation{_holder(lock_file)} is writing to it; wait "
             "until it ends, or give this one another file with results=FILE"
         ) from error
     except OSError as error:
         lock.release()
-        raise world_fault(f"results={results}: cannot be written ({error.strerror})") from error
+        raise environment_failure(
+            f"results={results}: cannot be written ({error.strerror})"
+        ) from error
     try:
         yield
     finally:

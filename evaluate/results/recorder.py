@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError, world_fault
+from conf.errors import ENVIRONMENT_FAILURE, GATE_FAILED, QuantlineError, environment_failure
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import say
 from evaluate.results.mix_check import check_mix, scenario_of
@@ -26,7 +26,7 @@ class Recorder:
         self.path = Path(config.results).expanduser()
         self.before, faults = read(self.path)
         for fault in faults:
-            say(f"{fault}; the line is left alone")
+            say(f"{fault}; the line is ignored")
         self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []
@@ -50,7 +50,12 @@ class Recorder:
             row_of(line_content(row))
         except ValueError as error:
             fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
-            self.fail(checkpoint, measure, key, world_fault(f"the run cannot be kept: {fault}"))
+            self.fail(
+                checkpoint,
+                measure,
+                key,
+                environment_failure(f"the run cannot be recorded: {fault}"),
+            )
             return None
         append(self.path, row)
         self.rows.append(row)
@@ -91,7 +96,7 @@ class Recorder:
     def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
         """Records a failure that is in the results file already."""
         prefix = f"{checkpoint}: {measure}: " if measure else f"{checkpoint}: "
-        code = error.exit_code if isinstance(error, QuantlineError) else WORLD_FAULT
+        code = error.exit_code if isinstance(error, QuantlineError) else ENVIRONMENT_FAILURE
         self.failures.append(QuantlineError(prefix + str(error), code))
         return self.failures[-1]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from evaluate.results.json_lines import content, lines
 from evaluate.results.row_consistency import contradiction
 from evaluate.results.rows import (
@@ -35,7 +35,9 @@ def append(path: Path, row: Row) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     except OSError as error:
-        raise world_fault(f"results={path}: cannot be written ({error.strerror})") from error
+        raise environment_failure(
+            f"results={path}: cannot be written ({error.strerror})"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
@@ -59,7 +61,9 @@ def _write_or_take_back(descriptor: int, line: bytes, size: int, path: Path) -> 
         os.fsync(descriptor)
     except OSError as error:
         os.ftruncate(descriptor, size)
-        raise world_fault(f"results={path}: cannot be written ({error.strerror})") from error
+        raise environment_failure(
+            f"results={path}: cannot be written ({error.strerror})"
+        ) from error
 
 
 def read(path: Path) -> tuple[list[Row], list[str]]:
@@ -95,7 +99,7 @@ def row_of(content: Any) -> Row:
 
 def _type_of(kind: Any, measure: Any) -> type[Row]:
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"kind is {_short_text(kind)}, known are {', '.join(KINDS)}")
+        raise ValueError(f"kind is {_short_text(kind)}; choose one of {', '.join(KINDS)}")
     if kind != "accuracy":
         return KINDS[kind]
     is_task = isinstance(measure, str) and measure.startswith(TASK)

@@ -22,6 +22,8 @@ from pydantic import (
     WrapValidator,
 )
 
+from conf.files.json_files import JsonObject
+
 if TYPE_CHECKING:
     from typing import Optional as Maybe
 else:
@@ -117,13 +119,23 @@ class Part(BaseModel):
         """The fields that are set, including undeclared ones."""
         return self.model_fields_set
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """The JSON object as it is written to a line."""
         return self.model_dump(exclude_unset=True)
 
     def with_fields(self, **fields: Any) -> Self:
         """A copy with some fields changed or added."""
         return self.model_copy(update=fields)
+
+
+class NumberPart(Part):
+    """A part that holds numbers only."""
+
+    __pydantic_extra__: dict[Name, Number] = Field(init=False)
+
+    def numbers(self) -> dict[str, float]:
+        """The numbers that are set, by name."""
+        return self.model_dump(exclude_unset=True)
 
 
 class Requests(Part):
@@ -152,7 +164,7 @@ class WorkloadSettings(Part):
         return self.requests if self.batch is None else self.batch
 
 
-class Startup(Part):
+class Startup(NumberPart):
     """Seconds until the engine was ready, by phase."""
 
     __pydantic_extra__: dict[Name, Wait] = Field(init=False)
@@ -166,10 +178,8 @@ class Startup(Part):
     start_s: Maybe[Wait] = None
 
 
-class Memory(Part):
+class Memory(NumberPart):
     """Sizes in GiB, and what the KV cache holds."""
-
-    __pydantic_extra__: dict[Name, Number] = Field(init=False)
 
     weights_gib: Maybe[Amount] = None
     kv_cache_tokens: Maybe[Amount] = None
@@ -213,7 +223,7 @@ def _with_parallel_sizes(options: Any) -> Any:
     return options
 
 
-EngineOptions = Annotated[dict[str, Any], BeforeValidator(_with_parallel_sizes)]
+RecordedOptions = Annotated[JsonObject, BeforeValidator(_with_parallel_sizes)]
 """Engine options with the engine's own names, in the given order."""
 
 
@@ -234,7 +244,7 @@ class Environment(Part):
     python: Maybe[Name] = None
     versions: dict[Name, Name] = Field(default_factory=dict)
     engine: Maybe[Name] = None
-    engine_options: EngineOptions = Field(default_factory=dict)
+    engine_options: RecordedOptions = Field(default_factory=dict)
     variables: dict[Name, str] = Field(default_factory=dict)
     commit: Maybe[Name] = None
     command: Maybe[str] = None

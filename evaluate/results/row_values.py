@@ -12,6 +12,7 @@ from evaluate.results.row_types import (
     FullName,
     Name,
     Number,
+    NumberPart,
     Part,
     Rate,
     RateOrNone,
@@ -39,10 +40,8 @@ Perplexity = Annotated[float, Field(ge=0.999, le=1e300)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
-class SpeedValues(Part):
+class SpeedValues(NumberPart):
     """The values of one timed run: of a batch, or of a stream of requests. Names end in units."""
-
-    __pydantic_extra__: dict[Name, Number] = Field(init=False)
 
     latency_s: Maybe[Seconds] = None
     request_latency_median_s: Maybe[Seconds] = None

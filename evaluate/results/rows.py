@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from conf.files.json_files import JsonObject
 from evaluate.results.row_types import (
     Environment,
     FullName,
@@ -142,7 +143,7 @@ FIELDS = {field.alias or name: name for name, field in Row.model_fields.items()}
 NEEDED = frozenset(name for name, field in Row.model_fields.items() if field.is_required())
 
 
-def line_content(row: Row) -> dict[str, Any]:
+def line_content(row: Row) -> JsonObject:
     """The JSON object of a row: all fields of the row, and the set fields of each part."""
     content = {}
     for alias, name in FIELDS.items():

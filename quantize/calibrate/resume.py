@@ -1,7 +1,6 @@
 """The finished layers of a run, saved on disk until the checkpoint is published."""
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from conf.errors import environment_reason, writing
+from conf.files.write_whole import write_whole
 from quantize.steps.base.changes import Errors
 
 Modules = dict[str, torch.nn.Module]
@@ -176,6 +176,5 @@ def _matches_modules(path: Path, modules: Modules) -> bool:
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    unfinished = path.with_name(f".{path.name}")
-    write(unfinished)
-    os.replace(unfinished, path)  # noqa: PTH105
+    with write_whole(path) as unfinished:
+        write(unfinished)

@@ -32,7 +32,7 @@ from llmcompressor.utils.helpers import DisableQuantization, calibration_forward
 from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 from quantize.calibrate.activations import Activations, gpu_budget
 from quantize.calibrate.attention import fast_attention
 from quantize.calibrate.last_input import LastInput
@@ -262,7 +262,9 @@ class _Passes:
         earlier layers may hold the state of a later step, which the first step must not see: all
         layers start over."""
         if self.state.resumed_layers:
-            raise world_fault(f"{work.folder}: layer {layer} changed during this run; run it again")
+            raise environment_failure(
+                f"{work.folder}: layer {layer} changed during this run; run it again"
+            )
         has_several_steps = len(self.state.steps) > 1
         if has_several_steps:
             work.start_over()
@@ -299,7 +301,7 @@ def _named_out_of_memory(step: str, layer: int, layers: int) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise world_fault(
+        raise environment_failure(
             f"{step}: out of GPU memory in layer {layer + 1} of {layers}; lower batch_size, "
             "calibration.samples or calibration.length"
         ) from error

@@ -5,7 +5,7 @@ from quantize.checkpoint.manifest import Manifest
 
 def model_card(manifest: Manifest) -> str:
     recipe = manifest.recipe_config
-    base = manifest.model_config["id"] or manifest.model
+    base = manifest.original.id or manifest.model
     header = [
         "---",
         f"base_model: {base}",
@@ -15,27 +15,27 @@ def model_card(manifest: Manifest) -> str:
     ]
     formats = [
         f"- {count} layers {number_format}"
-        for number_format, count in manifest.proof["formats"].items()
+        for number_format, count in manifest.proof.formats.items()
     ]
     lines = [
         *header,
         "",
         f"# {manifest.model}, {manifest.recipe}",
         "",
-        recipe["description"],
-        f"When to use it: {recipe['when']}" if recipe["when"] else "",
-        f"What runs it: {recipe['hardware']}" if recipe["hardware"] else "",
+        recipe.description,
+        f"When to use it: {recipe.when}" if recipe.when else "",
+        f"What runs it: {recipe.hardware}" if recipe.hardware else "",
         "",
         "## What is in it",
         "",
         *formats,
-        f"- {manifest.proof['bytes'] / 1e6:.1f} MB of tensors, each proven after the save",
+        f"- {manifest.proof.bytes / 1e6:.1f} MB of tensors, each proven after the save",
         "",
         "## How it was made",
         "",
-        f"- original: {base}, revision {manifest.model_config['revision']}, "
+        f"- original: {base}, revision {manifest.original.revision}, "
         f"weights sha256 {manifest.model_sha256}",
-        f"- steps: {', then '.join(recipe['steps'])}",
+        f"- steps: {', then '.join(recipe.steps)}",
         _calibration_line(manifest),
         f"- on {manifest.device}, with "
         + ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
@@ -56,7 +56,6 @@ def model_card(manifest: Manifest) -> str:
 def _calibration_line(manifest: Manifest) -> str:
     if manifest.text is None:
         return "- no calibration text"
-    counts = manifest.text["counts"]
-    source = manifest.text["source"]
-    dataset = source["id"] or source["path"] or source["source"]
-    return f"- calibrated on {counts['samples']} samples, {counts['tokens']:,} tokens of {dataset}"
+    counts, source = manifest.text.counts, manifest.text.source
+    dataset = source.id or source.path or source.source
+    return f"- calibrated on {counts.samples} samples, {counts.tokens:,} tokens of {dataset}"

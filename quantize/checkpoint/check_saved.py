@@ -12,16 +12,17 @@ from compressed_tensors.utils import match_named_modules
 from conf.errors import (
     BAD_INPUT,
     QuantlineError,
+    environment_failure,
     environment_reason,
     gate_failed,
     one_line,
-    world_fault,
 )
 from conf.schema.commands import QuantizeConfig
 from conf.schema.recipe import RecipeConfig
 from quantize.calibrate.compress import Outcome
 from quantize.checkpoint import save
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors
+from quantize.checkpoint.manifest_parts import ProofClaim, RecipeClaim
 from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
@@ -43,10 +44,10 @@ class Proven:
     reply: str
     """Its answer to the prompt."""
 
-    def record(self) -> dict[str, Any]:
+    def claim(self) -> ProofClaim:
         """The manifest's record of the proof."""
-        verified = asdict(self.proof) | {"reload_divergence": self.divergence}
-        return verified | {"source": asdict(self.derivation)}
+        verified = asdict(self.proof) | {"source": asdict(self.derivation)}
+        return ProofClaim(**verified, reload_divergence=self.divergence)
 
 
 def prove(
@@ -60,7 +61,7 @@ def prove(
     the source. `memory_logits`: those of the model in memory."""
     recipe, trust_code = config.recipe, config.model.trust_remote_code
     with gated(recipe.name):
-        requested = requested_recipe(asdict(recipe))
+        requested = requested_recipe(RecipeClaim.model_validate(asdict(recipe)))
         proof = verify(unfinished, recipe.is_sparse, source, requested, trust_code)
         _raise_first(recipe.name, proof.faults)
         reloaded, tokenizer = load(unfinished, config.model)
@@ -126,7 +127,7 @@ def gated(recipe: str) -> Iterator[None]:
     except Exception as error:
         reason = environment_reason(error)
         if reason:
-            raise world_fault(f"recipe={recipe}: not published: {reason}") from error
+            raise environment_failure(f"recipe={recipe}: not published: {reason}") from error
         raise gate_failed(
             f"recipe={recipe}: not published: the checkpoint cannot be used: {one_line(error)}"
         ) from error

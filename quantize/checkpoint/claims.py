@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import QuantlineError
-from conf.files.json_files import check_regular, read_object, shown
+from conf.files.json_files import JsonObject, check_regular, read_object, shown
 from conf.files.model_config import ROPE_KEYS
 from conf.models import CONFIG, files_sha256
 
@@ -67,13 +67,13 @@ def added(folder: Path, claimed: dict[str, str]) -> list[str]:
     ]
 
 
-def fields(path: Path) -> dict[str, Any]:
+def fields(path: Path) -> JsonObject:
     """The fields of a file that affect what the model computes."""
     content = read_object(path)
     return {key: value for key, value in content.items() if key not in COSMETIC[path.name]}
 
 
-def edited(folder: Path, published: dict[str, dict[str, Any]]) -> list[str]:
+def edited(folder: Path, published: dict[str, JsonObject]) -> list[str]:
     """Faults of edited fields that affect what the model computes."""
     faults = []
     for name, original in published.items():
@@ -99,7 +99,7 @@ def _change_text(old: Any, new: Any) -> str:
     return f"is {shown(new)}, it was published as {shown(old)}"
 
 
-def _positions_depend_on_context(config: dict[str, Any]) -> bool:
+def _positions_depend_on_context(config: JsonObject) -> bool:
     """Whether the encoding of positions depends on the longest context."""
     return any(
         kind in str(config.get(key)) for key in ROPE_KEYS for kind in CONTEXT_DEPENDENT_ROPES

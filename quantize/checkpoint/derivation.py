@@ -197,6 +197,6 @@ def compare_answers(
     limit = max(NEGLIGIBLE, MOST_DIVERGENCE * derivation.unrelated)
     if not (derivation.divergence <= limit or (pruned and math.isfinite(derivation.divergence))):
         derivation.faults.append(
-            f"its next tokens have nothing to do with the source model's (divergence "
+            f"its next tokens are unrelated to the source model's (divergence "
             f"{derivation.divergence:.3g}, {derivation.unrelated:.3g} for other positions)"
         )

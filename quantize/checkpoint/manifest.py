@@ -4,19 +4,31 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import read_object, shown, validated
+from conf.files.json_files import JsonObject, read_object, shown, validated
 from conf.models import CONFIG
-from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES
 from conf.schema.steps import prunes
 from quantize.checkpoint import claims
 from quantize.checkpoint.claims import EDITABLE, WEIGHTS
+from quantize.checkpoint.manifest_parts import (
+    Amount,
+    CanaryClaim,
+    Count,
+    ModelClaim,
+    Name,
+    OldProofClaim,
+    ProofClaim,
+    RecipeClaim,
+    Sha256,
+    Text,
+    TextClaim,
+)
 
 __all__ = ["EDITABLE", "FILE", "WEIGHTS", "Manifest", "find", "published", "read"]
 
@@ -28,168 +40,57 @@ READABLE = (2, 3, SCHEMA)
 # Files that may be edited or removed.
 NOT_CLAIMED = (FILE, "README.md", "generation_config.json")
 
-Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]+$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
-PositiveCount = Annotated[int, Field(ge=1)]
 
+class Manifest(BaseModel):
+    """How a checkpoint was made, and the proof of what is in it. The names of the fields in the
+    file are checked before their values, because they depend on the schema."""
 
-class _Claim(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(
+        strict=True, extra="forbid", protected_namespaces=(), populate_by_name=True
+    )
 
-
-class NumberClaim(_Claim):
-    """A number format of the recipe."""
-
-    type: Annotated[str, Field(pattern=f"^({'|'.join(NUMBER_TYPES)})$")]
-    bits: Annotated[int, Field(ge=1, le=16)]
-    strategy: Annotated[str, Field(pattern=f"^({'|'.join(STRATEGIES)})$")]
-    group_size: Annotated[int, Field(ge=-1)] | None
-    symmetric: bool
-    dynamic: bool | str
-
-
-class RecipeClaim(_Claim):
-    """The fields of a resolved recipe that checks depend on."""
-
-    name: Text
-    file: str | None
-    description: str
-    when: str
-    hardware: str
-    steps: Annotated[
-        list[Annotated[str, Field(pattern=f"^({'|'.join(STEPS)})$")]], Field(min_length=1)
-    ]
-    weights: NumberClaim | None
-    activations: NumberClaim | None
-    lm_head: Annotated[str, Field(pattern=f"^({'|'.join(HEAD_FORMATS)})$")] | None
-    kv_cache: str | None
-    targets: Annotated[list[Text], Field(min_length=1)]
-    ignore: list[Text]
-
-
-class ModelClaim(_Claim):
-    """The options of the original that the model card shows."""
-
-    name: Text
-    id: str | None
-    revision: str | None
-
-
-class OldProof(_Claim):
-    """The proof in schemas 2 and 3."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-    formats: Annotated[dict[Text, PositiveCount], Field(min_length=1)]
-    tensors: PositiveCount
-    bytes: PositiveCount
-    faults: Annotated[list[str], Field(max_length=0)]
-    reload_divergence: Amount
-
-
-class ProofClaim(OldProof):
-    """The proof in the current schema."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    layers: PositiveCount
-
-
-class TextClaim(_Claim):
-    """The calibration text."""
-
-    source: dict[str, Any]
-    counts: dict[str, Any]
-
-
-class CanaryClaim(_Claim):
-    """A prompt and the checkpoint's answer."""
-
-    prompt: str
-    answer: str
-
-
-class _OldContents(BaseModel):
-    """The file in schemas 2 and 3. The names of its fields are checked before."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
     model: Text
-    recipe: Text
-    original: Annotated[ModelClaim, Field(alias="model_config")]
-    model_sha256: Sha256
-    recipe_config: RecipeClaim
-    text: TextClaim | None
-    errors: dict[str, dict[str, float | None]]
-    fallbacks: list[str]
-    layer_seconds: dict[str, list[Amount]]
-    resumed_layers: Count
-    seconds: dict[str, Amount]
-    peak_memory_gib: dict[str, Amount]
-    versions: Annotated[dict[Text, Text], Field(min_length=1)]
-    device: str
-    proof: OldProof
-    canary: CanaryClaim
-    files: dict[Name, str] = {}
-    schema_number: Annotated[int, Field(alias="schema")]
-
-
-class _Contents(_OldContents):
-    """The file in the current schema, before it becomes a `Manifest`."""
-
-    proof: ProofClaim
-    files: Annotated[dict[Name, str], Field(min_length=1)]
-    architecture: Annotated[dict[str, Any], Field(min_length=1)]
-    published: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
-    digest: Sha256
-
-
-@dataclass
-class Manifest:
-    """How a checkpoint was made, and the proof of what is in it."""
-
-    model: str
     """Name of the original."""
-    recipe: str
+    recipe: Text
     """Name of the recipe."""
-    model_config: dict[str, Any]
+    original: Annotated[ModelClaim, Field(alias="model_config")]
     """The original, as configured."""
-    model_sha256: str
+    model_sha256: Sha256
     """Hash of the original's weight files."""
-    recipe_config: dict[str, Any]
+    recipe_config: RecipeClaim
     """The recipe as it was resolved."""
-    text: dict[str, Any] | None
+    text: TextClaim | None
     """The calibration text and its counts; null where none is needed."""
-    errors: dict[str, dict[str, float]]
-    """Errors by module and step. gptq: of the module's output on the calibration text, relative to
-    the output; sgpt likewise, by what pruning changed."""
+    errors: Mapping[str, Mapping[str, float | None]]
+    """Errors by module and step; null in the file for NaN. gptq: of the module's output on the
+    calibration text, relative to the output. sgpt: the same for what pruning changed."""
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
-    layer_seconds: dict[str, list[float]]
+    layer_seconds: dict[str, list[Amount]]
     """Seconds for each layer, by step; layers of an earlier run are not in it."""
-    resumed_layers: int
+    resumed_layers: Count
     """Layers that an earlier, interrupted run had finished."""
-    seconds: dict[str, float]
+    seconds: dict[str, Amount]
     """How long each phase took."""
-    peak_memory_gib: dict[str, float]
+    peak_memory_gib: dict[str, Amount]
     """Highest use of host and GPU memory."""
-    versions: dict[str, str]
+    versions: Annotated[dict[Text, Text], Field(min_length=1)]
     """Packages that made it."""
     device: str
     """The GPU or CPU that it was made on."""
-    proof: dict[str, Any]
+    proof: ProofClaim | OldProofClaim
     """The result of verifying the saved files."""
-    canary: dict[str, str]
+    canary: CanaryClaim
     """A prompt and the answer that the checkpoint gave."""
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[Name, str] = {}
     """Hash of each file beside this one, by name; empty for an editable file."""
-    architecture: dict[str, Any] = field(default_factory=dict)
+    architecture: JsonObject = {}
     """The original's config.json, without cosmetic fields."""
-    published: dict[str, dict[str, Any]] = field(default_factory=dict)
+    published: dict[Name, JsonObject] = {}
     """The fields of each editable file that affect what the model computes."""
     digest: str = ""
     """Hash of everything else in this file, which detects an edit."""
-    schema: int = SCHEMA
+    schema_number: Annotated[int, Field(alias="schema")] = SCHEMA
 
     def seal(self, folder: Path, source: Path) -> None:
         """Records the files of the finished folder, and the architecture of the original."""
@@ -202,19 +103,46 @@ class Manifest:
         }
 
     def write(self, folder: Path) -> None:
-        content = asdict(self)
-        for steps in content["errors"].values():  # JSON has no NaN
-            steps.update({step: None for step, error in steps.items() if not math.isfinite(error)})
-        content = sealed(content)
+        content = sealed(self._content())
         (folder / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
+    def _content(self) -> JsonObject:
+        """The JSON object of the file."""
+        finite_errors = {
+            module: {
+                step: error if error is not None and math.isfinite(error) else None
+                for step, error in steps.items()
+            }
+            for module, steps in self.errors.items()
+        }  # JSON has no NaN
+        content: JsonObject = self.model_copy(update={"errors": finite_errors}).model_dump(
+            by_alias=True
+        )
+        return content
 
-def sealed(content: dict[str, Any]) -> dict[str, Any]:
+
+class _OldManifest(Manifest):
+    """A manifest of schema 2 or 3."""
+
+    proof: OldProofClaim
+
+
+class _CurrentManifest(Manifest):
+    """A manifest of the current schema, in which no part may be missing or empty."""
+
+    proof: ProofClaim
+    files: Annotated[dict[Name, str], Field(min_length=1)]
+    architecture: Annotated[JsonObject, Field(min_length=1)]
+    published: Annotated[dict[Name, JsonObject], Field(min_length=1)]
+    digest: Sha256
+
+
+def sealed(content: JsonObject) -> JsonObject:
     """The content of a manifest with its digest."""
     return content | {"digest": _content_digest(content)}
 
 
-def _content_digest(content: dict[str, Any]) -> str:
+def _content_digest(content: JsonObject) -> str:
     other_fields = {name: value for name, value in content.items() if name != "digest"}
     return hashlib.sha256(json.dumps(other_fields, sort_keys=True).encode()).hexdigest()
 
@@ -232,15 +160,18 @@ def read(folder: Path) -> Manifest:
             f"{path}: no manifest of schema {SCHEMA}: schema is {shown(schema)}; known: {known}"
         )
     _check_names(path, set(content), schema)
-    validated(_Contents if schema == SCHEMA else _OldContents, content, str(path))
-    manifest = Manifest(**content)
+    kind = _CurrentManifest if schema == SCHEMA else _OldManifest
+    manifest: Manifest = validated(kind, content, str(path))
     _check_claims(path, manifest)
+    # The digest is of the file's own numbers: 1 and 1.0 are different there.
+    if schema == SCHEMA and manifest.digest != _content_digest(content):
+        raise bad_input(f"{path}: was edited after it was published, its digest differs")
     return manifest
 
 
 def _check_names(path: Path, names_in_file: set[str], schema: int) -> None:
     newer = {name for since, added_names in ADDED.items() if since > schema for name in added_names}
-    expected = {entry.name for entry in fields(Manifest)} - newer
+    expected = {field.alias or name for name, field in Manifest.model_fields.items()} - newer
     for name in sorted(expected - names_in_file):
         raise bad_input(f"{path}: no manifest of schema {schema}: there is no {name}")
     for name in sorted(names_in_file - expected):
@@ -248,8 +179,8 @@ def _check_names(path: Path, names_in_file: set[str], schema: int) -> None:
 
 
 def _check_claims(path: Path, manifest: Manifest) -> None:
-    """Checks beyond types: the files that every checkpoint has, and the digest."""
-    if manifest.schema >= 3:
+    """Checks beyond types: the files that every checkpoint has."""
+    if manifest.schema_number >= 3:
         if CONFIG not in manifest.files:
             raise bad_input(f"{path}: files does not name {CONFIG}")
         if not any(name.endswith(WEIGHTS) for name in manifest.files):
@@ -257,13 +188,11 @@ def _check_claims(path: Path, manifest: Manifest) -> None:
         for name, value in manifest.files.items():
             if value != "" if name in EDITABLE else not _is_sha256(value):
                 raise bad_input(f"{path}: files.{name} is {shown(value)}; no SHA-256 hash")
-    if manifest.schema < SCHEMA:
+    if manifest.schema_number < SCHEMA:
         return
     for name in claims.COSMETIC:
         if (name in manifest.files) != bool(manifest.published.get(name)):
             raise bad_input(f"{path}: published.{name} is missing or is not among the files")
-    if manifest.digest != _content_digest(asdict(manifest)):
-        raise bad_input(f"{path}: was edited after it was published, its digest differs")
 
 
 def _is_sha256(value: str) -> bool:
@@ -296,14 +225,14 @@ def small_file_faults(folder: Path, manifest: Manifest) -> list[str]:
     """Differences in files other than the weights, which take long to read."""
     small = {name: sha256 for name, sha256 in manifest.files.items() if not name.endswith(WEIGHTS)}
     file_faults = claims.changed(folder, small)
-    if manifest.schema >= 3:
+    if manifest.schema_number >= 3:
         file_faults += claims.added(folder, manifest.files)
     return file_faults + claims.edited(folder, manifest.published)
 
 
 def unprovable(manifest: Manifest | None) -> list[str]:
     """What cannot be verified without a manifest, or with one of an older schema."""
-    schema = manifest.schema if manifest else 0
+    schema = manifest.schema_number if manifest else 0
     unproven = []
     if schema < 3:
         unproven.append(f"that the files are the published ones (no hashes in {FILE})")
@@ -315,7 +244,7 @@ def unprovable(manifest: Manifest | None) -> list[str]:
 def is_pruned(folder: Path) -> bool | None:
     """Whether the checkpoint is pruned to 2:4; None if it is not ours."""
     try:
-        return prunes(read(folder).recipe_config.get("steps") or [])
+        return prunes(read(folder).recipe_config.steps)
     except QuantlineError:
         return None
 

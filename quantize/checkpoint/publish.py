@@ -1,14 +1,14 @@
 """Publishes a checkpoint atomically: it is written to a temporary folder and then moved."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from conf.errors import bad_input, world_fault, writing
+from conf.errors import bad_input, environment_failure, writing
 from conf.files.json_files import read_object
+from conf.files.write_whole import recover, write_whole
 from conf.schema.commands import QuantizeConfig
 from conf.terminal import listed
 from quantize.checkpoint.manifest import FILE
@@ -46,7 +46,7 @@ def check_free(folder: Path, replace: bool) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not replace:
-        raise bad_input(f"{folder}: exists already; replace=true makes it anew")
+        raise bad_input(f"{folder}: exists already; replace=true replaces it")
     if folder.is_symlink():
         raise bad_input(f"{folder}: is a symbolic link; replace=true replaces only a folder")
     if not folder.is_dir():
@@ -119,51 +119,21 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout as error:
-            raise world_fault(f"{folder}: another run is writing it (it holds {file})") from error
+            raise environment_failure(
+                f"{folder}: another run is writing it (it holds {file})"
+            ) from error
     try:
-        _recover(folder)
+        recover(folder)
         yield
     finally:
         file.unlink(missing_ok=True)
         lock.release()
 
 
-def _recover(folder: Path) -> None:
-    """Restores the old checkpoint if a run was killed while replacing it."""
-    backup = _backup_folder(folder)
-    if backup.is_dir() and not folder.exists():
-        backup.replace(folder)
-
-
 @contextmanager
 def published_atomically(folder: Path, replace: bool = False) -> Iterator[Path]:
     """A temporary folder to fill; it becomes `folder` only if the block succeeds."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        with writing(folder):
-            unfinished.mkdir(parents=True)
-            yield unfinished
-            check_free(folder, replace)  # again: hours may have passed
-            _swap(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _backup_folder(folder: Path) -> Path:
-    """The folder of the old checkpoint while the new one replaces it."""
-    return folder.with_name(f".{folder.name}.replaced")
-
-
-def _swap(unfinished: Path, folder: Path) -> None:
-    backup = _backup_folder(folder)
-    if folder.exists():
-        shutil.rmtree(backup, ignore_errors=True)
-        folder.replace(backup)
-    try:
-        unfinished.replace(folder)
-    except BaseException:
-        if backup.exists():
-            backup.replace(folder)
-        raise
-    shutil.rmtree(backup, ignore_errors=True)
+    with writing(folder), write_whole(folder) as unfinished:
+        unfinished.mkdir()
+        yield unfinished
+        check_free(folder, replace)  # again: hours may have passed

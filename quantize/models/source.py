@@ -15,8 +15,8 @@ from safetensors import safe_open
 from transformers.utils import logging
 
 from conf.errors import bad_input, reading
-from conf.files.json_files import read_object
-from conf.files.tensor_files import Tensor
+from conf.files.json_files import JsonObject, read_object
+from conf.files.stored_tensor import Tensor
 from conf.models import CONFIG
 from conf.schema.commands import ModelConfig
 from quantize.models.headers import Headers, read_headers
@@ -42,7 +42,7 @@ def check_source(folder: Path, model: ModelConfig) -> None:
     _check_generation(folder, empty)
 
 
-def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path, empty: Any) -> None:
+def _check_dtypes(headers: Headers, content: JsonObject, file: Path, empty: Any) -> None:
     """Raises unless all weights have one dtype; a few may be float32, as in some models. Buffers
     that old files store beside the weights are not checked."""
     parameters = {name for name, _ in empty.named_parameters(remove_duplicate=False)}
@@ -59,19 +59,21 @@ def _check_dtypes(headers: Headers, content: dict[str, Any], file: Path, empty: 
     if {"F16", "BF16"} <= set(example_by_dtype):
         half, bfloat = example_by_dtype["F16"], example_by_dtype["BF16"]
         raise bad_input(
-            f"{headers.owners[half]}: {half} is stored as F16 and {bfloat} as BF16; one model has "
-            "one of them"
+            f"{headers.owners[half]}: {half} is stored as F16 and {bfloat} as BF16; a model has "
+            "only one of them"
         )
     stated, stored = stated_dtype(content), headers.dominant_dtype
     narrows = stored == "F32" and stated != "F32"
     if stated and example_by_dtype and (stated not in example_by_dtype or narrows):
-        raise bad_input(f"{file}: dtype means {stated}, but the weights are {stored}")
+        raise bad_input(f"{file}: dtype is {stated}, but the weights are {stored}")
 
 
-def _check_layer_count(headers: Headers, content: dict[str, Any], file: Path) -> None:
+def _check_layer_count(headers: Headers, content: JsonObject, file: Path) -> None:
     """Raises if the files cannot hold the stated layers. Runs before the architecture is built: a
     million layers would take hours."""
-    for section in (content, content.get("text_config") or {}):
+    for section in (content, content.get("text_config")):
+        if not isinstance(section, dict):
+            continue
         layers = section.get("num_hidden_layers") or section.get("n_layer")
         if isinstance(layers, int) and layers > len(headers.tensors):
             raise bad_input(

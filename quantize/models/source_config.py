@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from conf.errors import bad_input
-from conf.files.json_files import shown
+from conf.files.json_files import JsonObject, shown
 from conf.formats.quantization_config import KEY
 
 SECTIONS = (
@@ -99,7 +99,7 @@ class StatedField(NamedTuple):
         return f"{self.place}{self.name}"
 
 
-def check_values(content: dict[str, Any], file: Path) -> None:
+def check_values(content: JsonObject, file: Path) -> None:
     """Raises for the first field whose value no model can have, before transformers reads it."""
     for redirect in REDIRECTS:
         if content.get(redirect) is not None:
@@ -129,7 +129,9 @@ def _check_rope(rope: Any, where: str) -> None:
     }
     for name in layer_ropes:
         if not name.endswith("_attention"):
-            raise bad_input(f"{where}.{name} is an object; only layer types (..._attention) are")
+            raise bad_input(
+                f"{where}.{name} is an object; only a layer type (..._attention) may be one"
+            )
     for layer_rope in layer_ropes.values() or [rope]:  # one for each kind of layer, or one for all
         if (
             "rope_type" not in layer_rope
@@ -139,7 +141,7 @@ def _check_rope(rope: Any, where: str) -> None:
             raise bad_input(f"{where} has no rope_type, but states {sorted(layer_rope)}")
 
 
-def _stated_fields(content: dict[str, Any], place: str = "") -> Iterator[StatedField]:
+def _stated_fields(content: JsonObject, place: str = "") -> Iterator[StatedField]:
     """The fields of the file and of its sections."""
     for name, value in content.items():
         if name in SECTIONS and isinstance(value, dict):
@@ -165,17 +167,17 @@ def _check_number(field: StatedField, file: Path) -> None:
             raise bad_input(f"{file}: {field.path} is {shown(value)}, {fault}")
 
 
-def _check_dtype_name(content: dict[str, Any], file: Path) -> None:
+def _check_dtype_name(content: JsonObject, file: Path) -> None:
     dtypes = {key: content[key] for key in ("dtype", "torch_dtype") if content.get(key) is not None}
     for key, value in dtypes.items():
         if not isinstance(value, str) or value.removeprefix("torch.") not in DTYPES:
             known = ", ".join(DTYPES)
-            raise bad_input(f"{file}: {key} is {shown(value)}, known are {known}")
+            raise bad_input(f"{file}: {key} is {shown(value)}; choose one of {known}")
     if len(set(dtypes.values())) > 1:
         raise bad_input(f"{file}: dtype and torch_dtype differ")
 
 
-def stated_dtype(content: dict[str, Any]) -> str | None:
+def stated_dtype(content: JsonObject) -> str | None:
     """The dtype that the file names, as safetensors spells it."""
     text_config = content.get("text_config")
     text_dtype = stated_dtype(text_config) if isinstance(text_config, dict) else None
@@ -183,18 +185,18 @@ def stated_dtype(content: dict[str, Any]) -> str | None:
     return DTYPES.get(str(name).removeprefix("torch.")) if name else text_dtype
 
 
-def _text_fields(content: dict[str, Any]) -> dict[str, Any]:
+def _text_fields(content: JsonObject) -> JsonObject:
     text_config = content.get("text_config")
     return (text_config if isinstance(text_config, dict) else {}) | content
 
 
-def _check_tokens(content: dict[str, Any], file: Path) -> None:
+def _check_tokens(content: JsonObject, file: Path) -> None:
     vocabulary = _text_fields(content).get("vocab_size")
     if isinstance(vocabulary, int):
         check_token_ids(content, file, vocabulary)
 
 
-def check_token_ids(content: dict[str, Any], file: Path, vocabulary: int) -> None:
+def check_token_ids(content: JsonObject, file: Path, vocabulary: int) -> None:
     """Raises if a special token lies outside the vocabulary."""
     for name in TOKENS:
         value = content.get(name)
@@ -207,7 +209,7 @@ def check_token_ids(content: dict[str, Any], file: Path, vocabulary: int) -> Non
                 )
 
 
-def _check_heads(content: dict[str, Any], file: Path) -> None:
+def _check_heads(content: JsonObject, file: Path) -> None:
     text = _text_fields(content)
     heads, kv_heads = text.get("num_attention_heads"), text.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
@@ -233,7 +235,7 @@ def _check_heads(content: dict[str, Any], file: Path) -> None:
         raise bad_input(f"{file}: layer_types has sliding_attention, but no sliding_window is set")
 
 
-def check_stated(content: dict[str, Any], config: Any, file: Path) -> None:
+def check_stated(content: JsonObject, config: Any, file: Path) -> None:
     """Raises if the file lacks a field for which transformers would take a default that the weights
     cannot show to be wrong. `config`: the file as transformers reads it."""
     text = getattr(config, "text_config", None) or config
@@ -254,7 +256,7 @@ def check_stated(content: dict[str, Any], config: Any, file: Path) -> None:
             raise bad_input(f"{file}: there is no {name}; transformers would assume a default")
 
 
-def _is_old(content: dict[str, Any]) -> bool:
+def _is_old(content: JsonObject) -> bool:
     """Whether the file is an early Llama config, which left fields to the defaults."""
     version = re.match(r"(\d+)\.(\d+)", str(content.get("transformers_version", "")))
     numbers = version and (int(version[1]), int(version[2]))

@@ -3,9 +3,10 @@
 import json
 import os
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 
 API_KEY = "VLLM_API_KEY"
 
@@ -22,7 +23,7 @@ def key_headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def post(url: str, path: str, body: dict[str, Any], seconds: float = 600) -> dict[str, Any]:
+def post(url: str, path: str, body: Mapping[str, object], seconds: float = 600) -> dict[str, Any]:
     """A JSON request to a server, with the key, and its answer."""
     headers = {"Content-Type": "application/json", **key_headers()}
     request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), headers)
@@ -40,4 +41,6 @@ def served_name(url: str) -> str:
     except (OSError, LookupError, ValueError) as error:
         # A ValueError may be about the key, and would show it.
         reason = error if isinstance(error, OSError) else type(error).__name__
-        raise world_fault(f"engine.url={url}: no server answers there ({reason})") from error
+        raise environment_failure(
+            f"engine.url={url}: no server answers there ({reason})"
+        ) from error

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conf.errors import bad_input, unknown, world_fault
+from conf.errors import bad_input, environment_failure, unknown
 from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
 from conf.process.running import call_one
@@ -41,8 +41,8 @@ RESERVED = {
     "uds": "the server listens on a port",
     "middleware": "it checks the key",
     "root_path": "the server has no prefix",
-    "api_key": f"everybody here could read it; set {API_KEY} instead",
-    "hf_token": "everybody here could read it; set HF_TOKEN instead",
+    "api_key": f"other users of this machine could read it; set {API_KEY} instead",
+    "hf_token": "other users of this machine could read it; set HF_TOKEN instead",
 }
 
 
@@ -114,14 +114,14 @@ def known_options() -> dict[str, str]:
     takes ten seconds."""
     package = importlib.util.find_spec("vllm")
     if package is None or not package.submodule_search_locations:
-        raise world_fault("vLLM is not installed here; `make setup` installs it")
+        raise environment_failure("vLLM is not installed here; `make setup` installs it")
     root = Path(package.submodule_search_locations[0])
     types: dict[str, str] = {}
     for file, classes in OPTION_FILES.items():
         if (root / file).is_file():
             types |= _field_types(root / file, classes)
     if not types:
-        raise world_fault(f"{root}: cannot find the options of this vLLM version")
+        raise environment_failure(f"{root}: cannot find the options of this vLLM version")
     return {name: kind for name, kind in types.items() if name not in RESERVED}
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from conf.cache import cache_root
-from conf.errors import QuantlineError, world_fault
+from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
 from serve.engine.client import no_proxy
 from serve.engine.endings import ENGINE_DIED, engine_ending
@@ -40,7 +40,7 @@ TAIL = 64 * 1024
 PHASES = (
     ("reading weights", r"Starting to load model|Loading safetensors|Loading weights"),
     ("compiling", r"Dynamo bytecode|Compiling a graph|torch\.compile took"),
-    ("making room for the cache", r"KV cache size|Available KV cache memory"),
+    ("allocating the KV cache", r"KV cache size|Available KV cache memory"),
     ("capturing graphs", r"Capturing CUDA graph"),
     ("opening the port", r"Started server process|Waiting for application startup"),
 )
@@ -66,8 +66,8 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise world_fault(
-                f"port={port}: cannot be taken on {host} ({error.strerror})"
+            raise environment_failure(
+                f"port={port}: cannot be used on {host} ({error.strerror})"
             ) from error
 
 
@@ -130,7 +130,7 @@ class ServerProcess:
                 on_phase(phase)
             time.sleep(POLL_S)
         if is_wanted():
-            raise world_fault(
+            raise environment_failure(
                 f"the server was not ready after {SECONDS_TO_START} s (see {self.log})"
             )
 
@@ -159,10 +159,10 @@ class ServerProcess:
         code, text = self.process.wait(), self.log_tail()
         where = f"(see {self.log})"
         if code >= 0 and OUT_OF_MEMORY.search(text):
-            return world_fault(f"the engine ran out of memory: {MEMORY_ADVICE} {where}")
+            return environment_failure(f"the engine ran out of memory: {MEMORY_ADVICE} {where}")
         if code >= 0 and ENGINE_DIED.search(text):
-            return world_fault(f"{engine_ending(text, self.kills_before)} {where}")
-        return world_fault(f"the server {ending(code, text, self.kills_before)} {where}")
+            return environment_failure(f"{engine_ending(text, self.kills_before)} {where}")
+        return environment_failure(f"the server {ending(code, text, self.kills_before)} {where}")
 
     def late_death(self) -> QuantlineError | None:
         """Why it ended; None where it is healthy. A server that no longer answers gets some time

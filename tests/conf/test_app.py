@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.app import report
-from conf.errors import gate_failed, world_fault
+from conf.errors import environment_failure, gate_failed
 from conf.help import help_text, options
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
@@ -39,7 +39,7 @@ COMMANDS = {
         (("quantize", "recipe.steps=[smoothquant]"), "the last step has to round"),
         (("quantize", "calibration.samples=many"), "calibration.samples: many is no whole number"),
         (("evaluate", "max_spread=much"), "max_spread: much is no number"),
-        (("evaluate", "profile=maybe"), "profile: maybe is no answer: write true or false"),
+        (("evaluate", "profile=maybe"), "profile: maybe is no boolean: write true or false"),
         (("quantize", "calibration.samples=0"), "must be at least 1"),
         (("quantize", "recipe=[w8a8"), "write NAME=VALUE"),
         (("quantize", "model.weights=rnadom"), "choose one of trained, random"),
@@ -73,9 +73,9 @@ COMMANDS = {
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(
-    run_command: Run, arguments: tuple[str, ...], expected: str
+    command_here: Run, arguments: tuple[str, ...], expected: str
 ) -> None:
-    result = run_command(*arguments)
+    result = command_here(*arguments)
     assert result.returncode == 2
     assert expected in result.stderr
     assert result.stderr.startswith("error: ")
@@ -83,19 +83,27 @@ def test_bad_input_is_one_message_and_exit_2(
     assert result.stdout == ""
 
 
-def test_an_unknown_name_lists_what_exists(run_command: Run) -> None:
-    result = run_command("evaluate", "scenario=nothing_like_it")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_process_ends_with_the_exit_code_and_the_message(run_command: Run, name: str) -> None:
+    result = run_command(name, "--foo")
+    assert result.returncode == 2
+    assert result.stderr == "error: --foo: options are written NAME=VALUE; --help shows them\n"
+    assert result.stdout == ""
+
+
+def test_an_unknown_name_lists_what_exists(command_here: Run) -> None:
+    result = command_here("evaluate", "scenario=nothing_like_it")
     assert "Known: base, batch_size, context_length, decode_bound" in result.stderr
 
 
-def test_debug_shows_the_traceback(run_command: Run) -> None:
-    result = run_command("quantize", "recipe=nope", QUANTLINE_DEBUG="1")
+def test_debug_shows_the_traceback(command_here: Run) -> None:
+    result = command_here("quantize", "recipe=nope", QUANTLINE_DEBUG="1")
     assert result.returncode == 2
     assert "Traceback" in result.stderr
 
 
 def test_every_error_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(world_fault("disk")) == 3
+    assert report(environment_failure("disk")) == 3
     assert report(gate_failed("quality")) == 4
     assert report(OSError(28, "No space left on device", "/x")) == 3
     assert report(KeyError("surprise")) == 1
@@ -103,8 +111,8 @@ def test_every_error_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_says_what_it_does_the_groups_and_three_examples(run_command: Run, name: str) -> None:
-    text = run_command(name, "--help").stdout
+def test_help_says_what_it_does_the_groups_and_three_examples(command_here: Run, name: str) -> None:
+    text = command_here(name, "--help").stdout
     assert text == help_text(COMMANDS[name]) + "\n"
     for group in COMMANDS[name].groups:
         assert f"\n{group}=NAME, by default " in text
@@ -120,9 +128,9 @@ def test_every_option_is_documented(name: str) -> None:
     assert [path for path in bare if path not in COMMANDS[name].groups] == []
 
 
-def test_a_sweep_goes_on_and_lists_what_failed(run_command: Run, tmp_path: Path) -> None:
+def test_a_sweep_goes_on_and_lists_what_failed(command_here: Run, tmp_path: Path) -> None:
     missing = "/nowhere/a", "/nowhere/b"
-    result = run_command("quantize", "-m", f"model.path={','.join(missing)}")
+    result = command_here("quantize", "-m", f"model.path={','.join(missing)}")
     assert result.returncode == 2
     for path in missing:
         assert re.search(f"error: .*model.path={path}.*there is no folder", result.stderr)
@@ -185,6 +193,6 @@ def test_jobs_in_other_processes_report_their_failures(run_command: Run, tmp_pat
         assert re.search(f"error: .*model.path={path}.*there is no folder", result.stderr)
 
 
-def test_a_run_leaves_no_hydra_folders(run_command: Run, tmp_path: Path) -> None:
-    run_command("quantize", "model.path=/nowhere")
+def test_a_run_leaves_no_hydra_folders(command_here: Run, tmp_path: Path) -> None:
+    command_here("quantize", "model.path=/nowhere")
     assert list(tmp_path.iterdir()) == []

@@ -11,8 +11,11 @@ from conf import ROOT, entry
 from conf.entry import COMMANDS, MODULES, as_called, set_child_import_path
 from tests.conftest import Run
 
-FAST = ("quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.limits", "serve")
-SLOW = ("quantize.verify", "quantize.benchmark", "evaluate.benchmark")  # import torch first
+FAST = (
+    *("quantize", "quantize.verify", "evaluate", "evaluate.compare", "evaluate.report"),
+    *("evaluate.limits", "evaluate.benchmark", "serve"),
+)
+SLOW = ("quantize.benchmark",)  # imports torch first
 STARTED_BY_OTHERS = (
     *("quantize.models.fetch", "quantize.describe", "quantize.sensitivity"),
     *("evaluate.measure.worker", "evaluate.accuracy.tasks.worker", "evaluate.report.answer"),
@@ -25,30 +28,33 @@ def test_every_command_is_tested() -> None:
 
 
 @pytest.mark.parametrize("module", FAST)
-def test_each_command_has_its_own_help_and_our_version(module: str, run_command: Run) -> None:
-    check_flags(module, run_command)
+def test_each_command_has_its_own_help_and_our_version(
+    module: str, run_command: Run, command_here: Run
+) -> None:
+    check_flags(module, run_command, command_here)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", SLOW)
-def test_each_slow_command_has_them_too(module: str, run_command: Run) -> None:
-    check_flags(module, run_command)
+def test_each_slow_command_has_them_too(module: str, run_command: Run, command_here: Run) -> None:
+    check_flags(module, run_command, command_here)
 
 
-def check_flags(module: str, run_command: Run) -> None:
+def check_flags(module: str, run_command: Run, command_here: Run) -> None:
+    """The help from a process of its own, the version from this one."""
     shown = run_command(module, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[0].split("[")[0].split("PATH")[0].strip() == (
         f"python -m {module}"
     )
-    version = run_command(module, "--version")
+    version = command_here(module, "--version")
     assert (version.returncode, version.stdout) == (0, "quantline 0.1.0\n")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", STARTED_BY_OTHERS)
-def test_what_others_start_says_what_it_is(module: str, run_command: Run, tmp_path: Path) -> None:
-    shown = run_command(module, "--help")
+def test_what_others_start_says_what_it_is(module: str, command_here: Run, tmp_path: Path) -> None:
+    shown = command_here(module, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.strip()
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from conf import job as module
 from conf.errors import QuantlineError, gate_failed
 from conf.job import Job, JobFailure, Outcome
 from evaluate.command import main as evaluate
-from evaluate.measured import Measured, Median
+from evaluate.measured import Measured, MeasuredMedian
 from evaluate.report.command import main as report
 from quantize.command import main as quantize
 from serve.command import main as serve
@@ -77,7 +77,10 @@ def test_an_error_that_cannot_be_pickled_is_reported_all_the_same(
 
 
 def test_a_sweeper_takes_an_outcome_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    medians = [Median("w8", "base", "latency_s", 2.0), Median("w8", "long", "latency_s", 8.0)]
+    medians = [
+        MeasuredMedian("w8", "base", "latency_s", 2.0),
+        MeasuredMedian("w8", "long", "latency_s", 8.0),
+    ]
     assert float(run(lambda _: Measured(medians), monkeypatch)) == pytest.approx(4.0)
     with pytest.raises(TypeError, match="returns no number"):
         float(run(lambda _: None, monkeypatch))

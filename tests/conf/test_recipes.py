@@ -74,11 +74,11 @@ def test_a_teams_folder_holds_other_groups_too(team: Path) -> None:
     assert scenarios["base"].batch == 32
 
 
-def test_a_folder_is_added_by_hydras_search_path_too(tmp_path: Path, run_command: Run) -> None:
+def test_a_folder_is_added_by_hydras_search_path_too(tmp_path: Path, command_here: Run) -> None:
     folder = tmp_path / "more"
     folder.mkdir()
     (folder / "plain.yaml").write_text("steps: [rounding]\n")
-    result = run_command(
+    result = command_here(
         "quantize", "--cfg", "job", f"hydra.searchpath=[recipes://{folder}]", "recipe=plain"
     )
     assert result.returncode == 0, result.stderr
@@ -93,9 +93,9 @@ def test_a_name_in_two_places_is_an_error_that_names_both(team: Path) -> None:
     assert str(sources.RECIPES / "w8a8_smooth_gptq.yaml") in str(error.value)
 
 
-def test_a_wrong_field_names_the_file_and_the_nearest(team: Path, run_command: Run) -> None:
+def test_a_wrong_field_names_the_file_and_the_nearest(team: Path, command_here: Run) -> None:
     (team / "typo.yaml").write_text("stepz: [rounding]\n")
-    result = run_command("quantize", "recipe=typo")
+    result = command_here("quantize", "recipe=typo")
     assert result.returncode == 2
     assert f"{team / 'typo.yaml'}:1: stepz: " in result.stderr
     assert "Did you mean steps?" in result.stderr

@@ -24,7 +24,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("steps: [rounding]\nsteps: [gptq]\n", ":2: the key 'steps' stands twice; first in line 1"),
+        ("steps: [rounding]\nsteps: [gptq]\n", ":2: the key 'steps' appears twice, first in line"),
         ("steps: [rounding]\nweigths: {bits: 8}\n", ":2: weigths: .* Did you mean weights?"),
         ("steps: [gptq]\ngptq:\n  dampenign: 1\n", ":3: gptq.dampenign: .* Did you mean dampening"),
         ("steps: rounding\n", ":1: steps: 'rounding': must be a list, as \\[rounding\\]"),
@@ -47,13 +47,13 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ":2: gptq.dampening: \\[1\\]: must be a nu",
         ),
         ("steps: [gptq]\ntargets: [null]\n", ":2: targets.0: null: a value is needed"),
-        ("1: 2\n", ":1: the key '1' is no name"),
+        ("1: 2\n", ":1: the key '1' is not a name"),
         ("- steps\n", ": must be a mapping of names to values"),
         ("steps:\n\t- rounding\n", ":2: no YAML"),
         ("steps: [rounding\n", ":\\d: no YAML"),
         ("a: " + "[" * 2000 + "]" * 2000, "nested too deeply"),
         ("\n".join(f"{' ' * n}a:" for n in range(60)) + " 1\n", "nested more than 40 deep"),
-        (BOMB, "more than 20000 entries, aliases unfolded"),
+        (BOMB, "more than 20000 entries after aliases are expanded"),
         ("x" * (1 << 20) + "yy", "too large for a recipe"),
         ("steps: !!python/object/apply:os.mkdir ['{folder}/ran']\n", ":1: no YAML .*constructor"),
         ("defaults: [nothing_like_it]\n", ":1: defaults.0: recipe: there is no 'nothing_like_it'"),
@@ -110,7 +110,7 @@ def test_files_of_other_groups_are_checked_too(
 
 def test_hydra_never_sees_a_broken_file(team: Path) -> None:
     (team / "broken.yaml").write_text("steps: [rounding]\nsteps: [gptq]\n")
-    with pytest.raises(QuantlineError, match="stands twice"):
+    with pytest.raises(QuantlineError, match="appears twice"):
         compose(QUANTIZE, ["recipe=broken"])
 
 

@@ -31,11 +31,11 @@ def test_a_terminal_gets_a_bar() -> None:
 
 SCRIPT = """
 import logging, os, sys
-from conf.terminal import chatter_to
+from conf.terminal import library_output_to
 from pathlib import Path
 logging.basicConfig()
 try:
-    with chatter_to(Path(sys.argv[1])) as console:
+    with library_output_to(Path(sys.argv[1])) as console:
         print("printed")
         print("complained", file=sys.stderr)
         os.write(2, b"from C\\n")

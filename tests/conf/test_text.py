@@ -94,7 +94,7 @@ def test_a_hub_set_is_read_through_datasets(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x"}\n{oops\n', {}, "a.jsonl:2: no JSON"),
         ("a.jsonl", '{"text": "x"}\n[1]\n', {}, "a.jsonl:2: an object is needed"),
         ("a.jsonl", '{"txt": "x"}\n', {}, r"a.jsonl:1: .*'text'. Did you mean txt\?"),
-        ("a.jsonl", '{"text": 3}\n', {}, "a.jsonl:1: text is no text but int"),
+        ("a.jsonl", '{"text": 3}\n', {}, "a.jsonl:1: text should be a text and is int"),
         ("a.jsonl", '{"text": ["x"]}\n', {"chat": True}, "a.jsonl:1: a chat is a list of turns"),
         ("a.txt", "x", {"chat": True}, "a text file holds no chats"),
         ("a.doc", "x", {}, r"there is no '.doc'.* Known: .jsonl, .parquet, .txt"),

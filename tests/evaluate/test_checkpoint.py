@@ -19,6 +19,7 @@ from serve.tensors import INDEX, tensors
 WEIGHTS = "model.safetensors"
 FOREIGN = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 Change = Callable[[Path], None]
+pytestmark = pytest.mark.usefixtures("programs_here")
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def _no_vocabulary_size(folder: Path) -> None:
     ("change", "words"),
     [
         (_truncate, r"model.safetensors: is cut short"),
-        (_no_safetensors, r"model.safetensors: is no whole .safetensors file"),
+        (_no_safetensors, r"model.safetensors: is not a complete .safetensors file"),
         (_bad_header, r"model.safetensors: its header is damaged"),
         (_stale_index, r"index.json: names model-00001-of-00002.safetensors, which is not there"),
         (_short_index, r"index.json: does not list model"),

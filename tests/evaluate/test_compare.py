@@ -32,31 +32,31 @@ def write(
         append(path, row)
 
 
-def test_two_files(run_command: Run, tmp_path: Path) -> None:
+def test_two_files(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "original", [1.0, 1.01, 0.99])
     write(tmp_path / "b.jsonl", "original", [0.5, 0.51, 0.49])
-    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 0, result.stderr
     assert "faster" in result.stdout
     assert "2.00" in result.stdout
     assert "each setup was started once" in result.stderr
     assert "differ in" not in result.stderr
-    back = run_command("evaluate.compare", "results=[b.jsonl,a.jsonl]").stdout
+    back = command_here("evaluate.compare", "results=[b.jsonl,a.jsonl]").stdout
     assert "slower" in back
 
 
-def test_what_else_differs_between_two_files_is_said(run_command: Run, tmp_path: Path) -> None:
+def test_what_else_differs_between_two_files_is_said(command_here: Run, tmp_path: Path) -> None:
     for folder, version, made_up in (("old", "0.25.1", {}), ("new", "0.26.0", {"made_up": 1})):
         facts = {"versions": {"vllm": version}, "weights": "random"} | made_up
         (tmp_path / "runs" / folder).mkdir(parents=True)
         write(tmp_path / "runs" / folder / "a.jsonl", "original", [1.0, 1.01, 0.99], facts=facts)
-    result = run_command("evaluate.compare", "results=[runs/old/a.jsonl,runs/new/a.jsonl]")
+    result = command_here("evaluate.compare", "results=[runs/old/a.jsonl,runs/new/a.jsonl]")
     assert "old and new differ in vllm: 0.25.1 and 0.26.0" in result.stderr
     assert "old and new differ in the format of made-up weights: 0 and 1" in result.stderr
     assert "device" not in result.stderr
 
 
-def test_what_starts_differ_by_is_no_difference(run_command: Run, tmp_path: Path) -> None:
+def test_what_starts_differ_by_is_no_difference(command_here: Run, tmp_path: Path) -> None:
     """Two recipes that are the same to the engine lie 2 % apart: 3 % more is not significant."""
     twins = {"quantization_sha256": "w8a8"}
     for name, factor in (("before", 1.0), ("after", 1.03)):
@@ -64,113 +64,113 @@ def test_what_starts_differ_by_is_no_difference(run_command: Run, tmp_path: Path
         for checkpoint, start in (("w8a8_gptq", 1.0), ("w8a8_ptq", 1.02)):
             latencies = [factor * start * latency for latency in (1.0, 1.001, 0.999)]
             write(path, checkpoint, latencies, facts=twins)
-    result = run_command("evaluate.compare", "results=[before.jsonl,after.jsonl]")
+    result = command_here("evaluate.compare", "results=[before.jsonl,after.jsonl]")
     assert "differs by 1.4% from start to start" in result.stderr
     assert "4 starts" in result.stderr
     assert result.stdout.count("no significant difference") == 2
 
 
-def test_two_checkpoints_and_settings(run_command: Run, tmp_path: Path) -> None:
+def test_two_checkpoints_and_settings(command_here: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write(path, "original", [1.0, 1.1, 0.95])
     write(path, "w8", [1.02, 1.08, 0.97])
     write(path, "w4", [0.5, 0.5, 0.5])
     write(path, "w4", [0.7, 0.7, 0.7], linear_backend="marlin")
-    same = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w8]")
+    same = command_here("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w8]")
     assert "no significant difference" in same.stdout
     backends = "checkpoints=[w4,'w4 linear_backend=marlin']"
-    slower = run_command("evaluate.compare", "results=[a.jsonl]", backends).stdout
+    slower = command_here("evaluate.compare", "results=[a.jsonl]", backends).stdout
     assert "slower" in slower
     assert "0.714" in slower
 
 
-def test_other_loads_are_not_compared(run_command: Run, tmp_path: Path) -> None:
+def test_other_loads_are_not_compared(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
     write(tmp_path / "b.jsonl", "original", [3.0, 3.0], outputs=200)
-    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 2
-    assert "under another load" in result.stderr
+    assert "under another workload" in result.stderr
 
 
-def test_a_file_with_more_settings_still_pairs(run_command: Run, tmp_path: Path) -> None:
+def test_a_file_with_more_settings_still_pairs(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "w4", [1.0, 1.0])
     write(tmp_path / "b.jsonl", "w4", [0.5, 0.5])
     write(tmp_path / "b.jsonl", "w4", [2.0, 2.0], linear_backend="marlin")
-    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 0, result.stderr
     assert "faster" in result.stdout
     assert "slower" not in result.stdout
 
 
-def test_a_misspelt_value_is_named(run_command: Run, tmp_path: Path) -> None:
+def test_a_misspelt_value_is_named(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
     write(tmp_path / "a.jsonl", "w8", [0.5, 0.5])
     options = ["results=[a.jsonl]", "checkpoints=[original,w8]"]
-    result = run_command("evaluate.compare", *options, "value=ttft_lst_s")
+    result = command_here("evaluate.compare", *options, "value=ttft_lst_s")
     assert result.returncode == 2
     assert "Did you mean ttft_last_s" in result.stderr
-    assert "2.000" in run_command("evaluate.compare", *options, "value=ttft_last_s").stdout
+    assert "2.000" in command_here("evaluate.compare", *options, "value=ttft_last_s").stdout
 
 
-def test_runs_that_say_too_little(run_command: Run, tmp_path: Path) -> None:
+def test_runs_that_say_too_little(command_here: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write(path, "original", [1.0, 1.0])
     write(path, "once", [0.1])
     write(path, "wild", [1.0, 3.0])
     for name, words in (("once", "fewer than two valid runs"), ("wild", "too much spread")):
         options = ["results=[a.jsonl]", f"checkpoints=[original,{name}]"]
-        assert words in run_command("evaluate.compare", *options).stdout
+        assert words in command_here("evaluate.compare", *options).stdout
 
 
-def test_nothing_to_compare(run_command: Run, tmp_path: Path) -> None:
+def test_nothing_to_compare(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "original", [1.0])
-    missing = run_command("evaluate.compare", "results=[a.jsonl,none.jsonl]")
+    missing = command_here("evaluate.compare", "results=[a.jsonl,none.jsonl]")
     assert missing.returncode == 2
     assert "none.jsonl: there is no such file" in missing.stderr
-    one = run_command("evaluate.compare", "results=[a.jsonl]")
+    one = command_here("evaluate.compare", "results=[a.jsonl]")
     assert one.returncode == 2
     (tmp_path / "empty.jsonl").touch()
-    empty = run_command("evaluate.compare", "results=[a.jsonl,empty.jsonl]")
+    empty = command_here("evaluate.compare", "results=[a.jsonl,empty.jsonl]")
     assert empty.returncode == 2
     assert "empty.jsonl: there are no timed runs in it" in empty.stderr
-    unknown = run_command("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w9]")
+    unknown = command_here("evaluate.compare", "results=[a.jsonl]", "checkpoints=[original,w9]")
     assert unknown.returncode == 2
     assert "there is no 'w9'. Known: original" in unknown.stderr
 
 
-def test_another_model_is_no_pair(run_command: Run, tmp_path: Path) -> None:
+def test_another_model_is_no_pair(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
     write(tmp_path / "b.jsonl", "original", [2.0, 2.0])
     other = (tmp_path / "b.jsonl").read_text().replace('"tiny"', '"large"')
     (tmp_path / "b.jsonl").write_text(other)
-    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 2
-    assert "have no load in common" in result.stderr
+    assert "have no workload in common" in result.stderr
 
 
 def test_cells_are_paired_by_their_options_whatever_else_a_file_holds(
-    run_command: Run, tmp_path: Path
+    command_here: Run, tmp_path: Path
 ) -> None:
     write(tmp_path / "a.jsonl", "w4", [1.0, 1.0], max_model_len="32768")
     write(tmp_path / "a.jsonl", "w4", [5.0, 5.0], facts={"engine": "transformers"}, dtype="auto")
     write(tmp_path / "b.jsonl", "w4", [0.5, 0.5], max_model_len="32768")
-    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.stdout.count("faster") == 1
     assert "2.000" in result.stdout
 
 
-def test_a_file_that_is_given_twice_shows_no_noise(run_command: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_given_twice_shows_no_noise(command_here: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "original", [1.0, 1.0])
     write(tmp_path / "a.jsonl", "w8", [0.5, 0.5])
     options = ["results=[a.jsonl,a.jsonl]", "checkpoints=[original,w8]"]
-    result = run_command("evaluate.compare", *options)
+    result = command_here("evaluate.compare", *options)
     assert "2.000" in result.stdout
     assert result.stdout.count("faster") == 1
     assert "each setup was started once" in result.stderr
 
 
 def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
-    run_command: Run, tmp_path: Path
+    command_here: Run, tmp_path: Path
 ) -> None:
     """Twins under one load, 2 % apart: under the other, 3 % more is not significant either."""
     path = tmp_path / "a.jsonl"
@@ -182,19 +182,19 @@ def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
     write(path, "fp8", [1.34 * latency for latency in steady], 64)
     for value in ("latency_s", "ttft_last_s"):
         options = ["results=[a.jsonl]", "checkpoints=[original,fp8]", f"value={value}"]
-        result = run_command("evaluate.compare", *options)
+        result = command_here("evaluate.compare", *options)
         assert "2 starts" in result.stderr
         assert "no significant difference" in result.stdout
 
 
 def test_a_line_that_cannot_be_read_is_left_out_and_ends_with_2(
-    run_command: Run, tmp_path: Path
+    command_here: Run, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
         write(tmp_path / f"{name}.jsonl", "original", [1.0, 1.0])
     with (tmp_path / "b.jsonl").open("a") as file:
         file.write("{cut short\n")
-    result = run_command("evaluate.compare", "results=[a.jsonl,b.jsonl]")
+    result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")
     assert result.returncode == 2
     assert "no significant difference" in result.stdout
     assert "1 lines were left out, the first: b.jsonl:" in result.stderr

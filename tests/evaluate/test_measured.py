@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from evaluate.measured import Median, measured_by
+from evaluate.measured import MeasuredMedian, measured_by
 from evaluate.results.rows import Row
 from tests.evaluate.made_rows import speed_row
 
@@ -28,8 +28,8 @@ def test_medians_of_the_runs_that_count() -> None:
     rows += [row("original", "base", 3, 50.0, invalid=True), row("w8", "arrivals", 0, 40.0)]
     measured = measured_by(rows)
     assert measured.medians == [
-        Median("original", "base", "latency_s", 2.0),
-        Median("w8", "arrivals", "request_latency_median_s", 4.0),
+        MeasuredMedian("original", "base", "latency_s", 2.0),
+        MeasuredMedian("w8", "arrivals", "request_latency_median_s", 4.0),
     ]
     assert float(measured) == pytest.approx(math.sqrt(8.0))
 

@@ -47,18 +47,21 @@ def team_load(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_checkpoints_are_measured_beside_the_original(
-    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
+    tiny_checkpoint: Path, command_here: Run, tmp_path: Path
 ) -> None:
     broken = Path(shutil.copytree(tiny_checkpoint, tmp_path / "broken"))
     (broken / "model.safetensors").write_bytes(b"not a model")
     what = ["evaluate", "model=tiny", f"checkpoints=[{broken},{tiny_checkpoint}]"]
-    text = ["accuracy=quick", "accuracy.tokens=1024", "accuracy.window=128"]
+    text = [
+        *("accuracy=quick", "accuracy.tokens=1024", "accuracy.window=128"),
+        *("accuracy.continuations=2", "accuracy.continued_tokens=8"),
+    ]
     loads = ["scenario=[interactive,long_context]", "scenario.interactive.output_tokens=8"]
     command = [*what, *text, *loads, "repeats=2"]
-    result = run_command(*command)
+    result = command_here(*command)
     assert result.returncode == 2, result.stderr
     assert "error: broken: " in result.stderr
-    assert "model.safetensors: is no whole .safetensors file" in result.stderr
+    assert "model.safetensors: is not a complete .safetensors file" in result.stderr
     assert "long_context is skipped, 16416 tokens are more than the model's 2048" in result.stderr
 
     path = tmp_path / "results.jsonl"
@@ -79,12 +82,12 @@ def test_checkpoints_are_measured_beside_the_original(
     assert quantized.original_perplexity == pytest.approx(original.perplexity)
     assert quantized.recovery == pytest.approx(1, abs=0.03)
 
-    again = run_command(*command)
-    assert "6 runs stand there already" in again.stderr
+    again = command_here(*command)
+    assert "6 runs are there already" in again.stderr
     assert [row for row in rows(path) if row.kind != "failed"] == [
         row for row in found if row.kind != "failed"
     ]
-    _check_second_opinion(run_command(*what, *text, "scenario=none", "engine=transformers"), path)
+    _check_second_opinion(command_here(*what, *text, "scenario=none", "engine=transformers"), path)
 
 
 def _check_second_opinion(result: subprocess.CompletedProcess[str], path: Path) -> None:
@@ -180,9 +183,9 @@ def test_what_a_killed_run_had_finished_stays(tiny: object, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_engine_that_cannot_run_a_recipe_says_so(run_command: Run, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_run_a_recipe_says_so(command_here: Run, tmp_path: Path) -> None:
     """vLLM's CPU build has no kernel for 8-bit weights alone."""
-    result = run_command(
+    result = command_here(
         "evaluate", "model=tiny", "scenario=ours", "weights=random", "recipes=[w8a16_gptq]",
         "repeats=1", **team_load(tmp_path),
     )  # fmt: skip
@@ -213,14 +216,14 @@ def _check_loads_that_last(clients: Row, arrivals: Row) -> None:
 
 @pytest.mark.slow
 def test_a_checkpoint_that_says_one_thing_only_is_invalid(
-    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+    tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
 ) -> None:
     """With an embedding of zeros, which is the head too, every token is as likely."""
     mute = Path(shutil.copytree(tiny[1], tmp_path / "mute"))
     weights = load_file(mute / "model.safetensors")
     weights["model.embed_tokens.weight"].zero_()
     save_file(weights, mute / "model.safetensors", {"format": "pt"})
-    result = run_command(
+    result = command_here(
         "evaluate", *SHORT, "engine=transformers", f"checkpoints=[{mute}]", "repeats=1"
     )
     assert result.returncode == 4
@@ -232,8 +235,8 @@ def test_a_checkpoint_that_says_one_thing_only_is_invalid(
 
 
 @pytest.mark.slow
-def test_transformers_and_its_profile(tiny: object, run_command: Run, tmp_path: Path) -> None:
-    result = run_command(
+def test_transformers_and_its_profile(tiny: object, command_here: Run, tmp_path: Path) -> None:
+    result = command_here(
         "evaluate",
         "model=tiny",
         "engine=transformers",
@@ -242,6 +245,8 @@ def test_transformers_and_its_profile(tiny: object, run_command: Run, tmp_path: 
         "accuracy=quick",
         "accuracy.tokens=512",
         "accuracy.window=128",
+        "accuracy.continuations=2",
+        "accuracy.continued_tokens=8",
         "repeats=1",
         "profile=true",
     )
@@ -262,7 +267,7 @@ def test_transformers_and_its_profile(tiny: object, run_command: Run, tmp_path: 
 
 @pytest.mark.slow
 def test_a_server_under_load_and_a_warm_prefix_cache(
-    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+    tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
 ) -> None:
     """A server that outlives a run still holds its prompts: the same tokens again are found."""
     settings = options(evaluate_config().engine) | {
@@ -277,7 +282,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
             "scenario.interactive.output_tokens=8", "scenario.interactive.input_tokens=300",
             f"engine.url={url}", "repeats=1", "force=true",
         ]  # fmt: skip
-        result = run_command(*command, **team)
+        result = command_here(*command, **team)
         assert result.returncode == 0, result.stderr
         first = rows(tmp_path / "results.jsonl")
         assert {row.measure for row in first} == {"interactive", "clients", "arrivals"}
@@ -288,12 +293,12 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
                 assert row.values.goodput_requests_per_s == row.values.requests_per_s
                 assert row.requests.output_tokens == {"8": 4}
 
-        again = run_command(*command, **team)
+        again = command_here(*command, **team)
         assert again.returncode == 0
         second = rows(tmp_path / "results.jsonl")[3:]
         assert all("warm prefix cache" in row.invalid[0] for row in second)
         assert {row.generation for row in second} == {1}
-    gone = run_command(*command, **team)
+    gone = command_here(*command, **team)
     assert gone.returncode == 3
     assert "no server answers there" in gone.stderr
 
@@ -303,10 +308,10 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
     [
         (
             ["scenario=serving", "engine=transformers"],
-            "clients_1: a load that lasts needs",
+            "clients_1: a sustained workload needs",
         ),
-        (["engine=vllm_server", "profile=true"], "profile=true goes with"),
-        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: goes with"),
+        (["engine=vllm_server", "profile=true"], "profile=true works only with"),
+        (["engine=vllm_server", "accuracy=quick"], "accuracy=quick: works only with"),
         (["engine.tensor_paralel_size=2"], "of them the nearest tensor_parallel_size"),
         (["+modle=x"], "there is no 'modle'"),
         (["scenario=intractive"], "Did you mean interactive"),
@@ -315,19 +320,19 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    tiny: object, run_command: Run, overrides: list[str], words: str
+    tiny: object, command_here: Run, overrides: list[str], words: str
 ) -> None:
-    result = run_command("evaluate", "model=tiny", *overrides)
+    result = command_here("evaluate", "model=tiny", *overrides)
     assert result.returncode == 2
     assert words in result.stderr
 
 
 @pytest.mark.slow
 def test_starts_side_by_side_are_measured_one_at_a_time(
-    tiny: object, run_command: Run, tmp_path: Path
+    tiny: object, command_here: Run, tmp_path: Path
 ) -> None:
     options = ["checkpoints=[]", "side_by_side=2", "starts=2", "repeats=1"]
-    result = run_command("evaluate", *SHORT, *options)
+    result = command_here("evaluate", *SHORT, *options)
     assert result.returncode == 0, result.stderr
     loading = result.stderr.index("original: loading in vllm, start 2 of 2")
     assert loading < result.stderr.index("original: interactive, warming up")

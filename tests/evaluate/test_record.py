@@ -12,6 +12,7 @@ from conf.process.messages import Failure, decode, encode
 from evaluate.accuracy.divergence import Judgement
 from evaluate.measure.events import (
     WORKER,
+    CompactRequests,
     EngineLoaded,
     Event,
     MeasureFailed,
@@ -54,7 +55,7 @@ def take(events: EventRecorder, *sent: Event) -> list[Row]:
 
 def run(**changes: Any) -> RunMeasured:
     content: dict[str, Any] = {"measure": "interactive", "repeat": 0, "values": VALUES}
-    content |= {"requests": {}, "peak_memory_gib": 1.5, "invalid": []}
+    content |= {"requests": CompactRequests(), "peak_memory_gib": 1.5, "invalid": []}
     return RunMeasured(**(content | changes))
 
 
@@ -73,6 +74,16 @@ def test_a_run_becomes_a_row(events: EventRecorder) -> None:
     events.recorder.close()
 
 
+def test_the_requests_of_a_run_are_kept_as_they_were_sent(events: EventRecorder) -> None:
+    requests = CompactRequests({"128": 1}, {"64": 1}, [(0.0, 0.5, 2.0, 1)])
+    (row,) = take(events, LOADED, run(requests=requests))
+    assert isinstance(row, SpeedRow)
+    assert row.requests.output_tokens == {"64": 1}
+    assert row.requests.times_s == [(0.0, 0.5, 2.0, 1)]
+    assert isinstance(row.requests.times_s[0][3], int)
+    events.recorder.close()
+
+
 def test_a_value_that_is_no_number_makes_the_run_invalid(events: EventRecorder) -> None:
     (row,) = take(events, LOADED, run(values=VALUES | {"energy_j": math.nan}))
     assert row.invalid == ["energy_j is no number"]
@@ -82,8 +93,8 @@ def test_a_value_that_is_no_number_makes_the_run_invalid(events: EventRecorder) 
 def test_a_row_that_could_not_be_read_again_is_a_failure(events: EventRecorder) -> None:
     (row,) = take(events, LOADED, run(values={"latency_s": -1.0}))
     assert row.kind == "failed"
-    assert row.reason.startswith("the run cannot be kept: ")
-    with pytest.raises(QuantlineError, match="w8: interactive: the run cannot be kept"):
+    assert row.reason.startswith("the run cannot be recorded: ")
+    with pytest.raises(QuantlineError, match="w8: interactive: the run cannot be recorded"):
         events.recorder.close()
 
 
@@ -103,7 +114,7 @@ def test_what_fails_is_recorded_and_the_worst_code_counts(
     ]  # fmt: skip
     assert rows[0].invalid == ["the output is broken"]
     assert "reading text, window 1 of 4" in capsys.readouterr().err
-    with pytest.raises(QuantlineError, match="no trace") as caught:
+    with pytest.raises(QuantlineError, match="is not a trace") as caught:
         events.recorder.close()
     assert caught.value.exit_code == 2
 
@@ -123,7 +134,7 @@ def test_text_that_was_read_is_judged(
     assert isinstance(row, QuickAccuracyRow)
     assert (row.measure, row.values.perplexity) == ("quick", 900.0)
     assert asked == [Path()], "without an original there is nothing to compare with"
-    assert failed.reason == "accuracy: it is broken, perplexity 900"
+    assert failed.reason == "accuracy: the model is broken, perplexity 900"
 
 
 def test_a_target_that_fails_does_not_stop_the_others(events: EventRecorder) -> None:

@@ -23,7 +23,7 @@ def test_a_recipe_runs_on_the_gpu(recipe: str, tmp_path: Path) -> None:
     assert folder is not None
     record = manifest.read(folder)
     assert record.peak_memory_gib["gpu"] > 0
-    assert record.proof["reload_divergence"] < 0.02
+    assert record.proof.reload_divergence < 0.02
 
 
 @pytest.mark.gpu

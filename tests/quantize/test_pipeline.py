@@ -48,12 +48,12 @@ def test_a_checkpoint_holds_int8_weights_and_the_rest_as_it_was(tiny_checkpoint:
 def test_the_manifest_says_how_it_was_made(tiny_checkpoint: Path) -> None:
     record = manifest.read(tiny_checkpoint)
     assert (record.model, record.recipe) == ("tiny", "w8a8_smooth_gptq")
-    assert record.proof["formats"]["int8, a scale for each channel"] == 14
-    assert record.proof["faults"] == []
+    assert record.proof.formats["int8, a scale for each channel"] == 14
+    assert record.proof.faults == []
     assert set(record.errors) == {f"model.layers.{i}.{name}" for i in (0, 1) for name in LINEAR}
     assert record.text is not None
-    assert record.text["counts"]["tokens"] == 8 * 128
-    assert record.recipe_config["smoothquant"] == {"smoothing_strength": 0.8}
+    assert record.text.counts.tokens == 8 * 128
+    assert record.recipe_config.model_dump()["smoothquant"] == {"smoothing_strength": 0.8}
     assert record.versions["compressed-tensors"] == "0.19.0"
     assert manifest.published(tiny_checkpoint.parent.parent, "tiny") == [tiny_checkpoint]
 

@@ -125,14 +125,18 @@ def test_another_gpu_can_only_be_planned_for(quantize_here: Run) -> None:
     assert "gpu= goes with preflight=only" in result.stderr
 
 
-def test_preflight_only_reads_and_makes_no_weights(tmp_path: Path, run_command: Run) -> None:
+def test_preflight_only_reads_and_makes_no_weights(
+    tmp_path: Path, quantize_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache"
-    result = run_command("quantize", "model=tiny", "preflight=only", QUANTLINE_CACHE=str(cache))
+    result = quantize_here("model=tiny", "preflight=only", QUANTLINE_CACHE=str(cache))
     assert result.returncode == 0, result.stderr
     assert "14 modules, smoothquant, then gptq" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     assert not (cache / "models").exists()
-    hub = run_command("quantize", "model=qwen2-0.5b", "preflight=only", HF_HUB_OFFLINE="1")
+    # The variable HF_HUB_OFFLINE, which the library has read already.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    hub = quantize_here("model=qwen2-0.5b", "preflight=only")
     assert "168 modules" in hub.stderr
 
 

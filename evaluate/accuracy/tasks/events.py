@@ -1,7 +1,6 @@
 """The messages of accuracy=lm_eval: the worker's job and events, and the harness's."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from conf.process.messages import Failure
 from conf.process.program import Program
@@ -118,6 +117,23 @@ class TasksLoaded:
 
 
 @dataclass(frozen=True)
+class ModelArguments:
+    """Arguments of the harness's model class, by its own names."""
+
+    model: str
+    base_url: str
+    tokenizer: str
+    max_length: int
+    num_concurrent: int
+    timeout: int
+    seed: int
+    add_bos_token: bool
+    """A chat template writes the first token itself. Otherwise the tokenizer has to add it, if the
+    model was trained with one."""
+    tokenizer_backend: str = "huggingface"
+
+
+@dataclass(frozen=True)
 class AskTask:
     """Runs one task of the harness on a server; writes the samples to the folder."""
 
@@ -129,8 +145,7 @@ class AskTask:
     limit: int | None
     seed: int
     chat_template: bool
-    model: dict[str, Any]
-    """Arguments of the harness's model class."""
+    model: ModelArguments
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import yaml
 
 from conf import ROOT
 from conf.entry import IS_WHEEL
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from conf.models import files_sha256
 from conf.process.running import Running
 from evaluate.accuracy.tasks.events import (
@@ -63,7 +63,7 @@ def tasks(entries: list[str]) -> list[Task]:
     names = [task.name for task in named_tasks]
     for name in names:
         if names.count(name) > 1:
-            raise bad_input(f"accuracy.tasks: two are called {name}")
+            raise bad_input(f"accuracy.tasks: two tasks are called {name}")
     return named_tasks
 
 
@@ -149,7 +149,7 @@ class Harness:
         if event is None:
             raise self.process.crash()
         if isinstance(event, AskFailed):
-            raise world_fault(f"lm-eval: {event.message} (see {self.log})")
+            raise environment_failure(f"lm-eval: {event.message} (see {self.log})")
         return event
 
 

@@ -12,6 +12,8 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,15 @@ def main() -> None:
 
     request = json.loads(sys.stdin.readline())["content"]
     try:
-        manager, unknown, problems = _load_tasks(request)
+        folders = {task["name"]: task["folder"] for task in request["tasks"]}
+        manager, unknown, problems = _load_tasks(folders, request["defaults"])
     except Exception as error:
         send("AskFailed", message=_error_line(error))
         return
     send("TasksLoaded", unknown=unknown, problems=problems)
     for line in sys.stdin:
         try:
-            _ask(json.loads(line)["content"], manager)
+            _ask(AskTask(**json.loads(line)["content"]), manager)
             send("SamplesWritten")
         except Exception as error:
             send("AskFailed", message=_error_line(error))
@@ -47,15 +50,17 @@ def _error_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH]
 
 
-def _load_tasks(request: dict[str, Any]) -> tuple[Any, dict[str, list[str]], dict[str, str]]:
-    """The harness's task manager, the unknown tasks, and the tasks that cannot be loaded."""
+def _load_tasks(
+    folders: dict[str, str], has_defaults: bool
+) -> tuple[Any, dict[str, list[str]], dict[str, str]]:
+    """The harness's task manager, the unknown tasks, and the tasks that cannot be loaded.
+    `folders`: the folder of each task's file."""
     from lm_eval.tasks import TaskManager
 
     # Reading the harness's thousands of tasks takes seconds; local tasks do not need them.
-    folders = {task["name"]: task["folder"] for task in request["tasks"]}
     manager = TaskManager(
         include_path=sorted(set(filter(None, folders.values()))),
-        include_defaults=request["defaults"],
+        include_defaults=has_defaults,
     )
     unknown, problems = {}, {}
     for name in folders:
@@ -75,20 +80,34 @@ def _change_folder(folder: str) -> None:
     os.chdir(folder or "/")
 
 
-def _ask(request: dict[str, Any], manager: Any) -> None:
+@dataclass(frozen=True)
+class AskTask:
+    """The request of that name in events.py, which cannot be imported here."""
+
+    task: str
+    beside: str
+    folder: str
+    fewshot: int | None
+    limit: int | None
+    seed: int
+    chat_template: bool
+    model: dict[str, object]
+
+
+def _ask(request: AskTask, manager: Any) -> None:
     from lm_eval import simple_evaluate
     from lm_eval.api.registry import get_model
 
-    model = get_model("local-completions").create_from_arg_obj(request["model"], {"batch_size": 1})
-    seed = request["seed"]
-    _change_folder(request["beside"])
+    model = get_model("local-completions").create_from_arg_obj(request.model, {"batch_size": 1})
+    seed = request.seed
+    _change_folder(request.beside)
     results = simple_evaluate(
         model=model,
-        tasks=[request["task"]],
-        num_fewshot=request["fewshot"],
-        limit=request["limit"],
-        apply_chat_template=request["chat_template"],
-        fewshot_as_multiturn=request["chat_template"],
+        tasks=[request.task],
+        num_fewshot=request.fewshot,
+        limit=request.limit,
+        apply_chat_template=request.chat_template,
+        fewshot_as_multiturn=request.chat_template,
         task_manager=manager,
         bootstrap_iters=0,
         random_seed=seed,
@@ -96,7 +115,7 @@ def _ask(request: dict[str, Any], manager: Any) -> None:
         torch_random_seed=seed,
         fewshot_random_seed=seed,
     )
-    _write(Path(request["folder"]), results, model)
+    _write(Path(request.folder), results, model)
 
 
 def _write(folder: Path, results: Any, model: Any) -> None:
@@ -123,7 +142,7 @@ def _write(folder: Path, results: Any, model: Any) -> None:
     (folder / "tasks.json").write_text(json.dumps(tasks, indent=2, default=str))
 
 
-def _scores(results: dict[str, Any]) -> dict[str, float]:
+def _scores(results: Mapping[str, object]) -> dict[str, float]:
     """The scores by `METRIC,FILTER`, without names, counts and standard errors."""
     return {
         key: value
@@ -132,7 +151,7 @@ def _scores(results: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _cut(samples: list[dict[str, Any]], model: Any) -> int:
+def _cut(samples: list[Any], model: Any) -> int:
     """The number of questions longer than the context; the harness cuts their beginning."""
     cut = set()
     for sample in samples:

@@ -1,7 +1,6 @@
 """The pipeline of accuracy=lm_eval: runs the harness's tasks on the original and checkpoints."""
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from rich.console import Console
 
 from conf.cache import log_file
 from conf.errors import QuantlineError
+from conf.files.write_whole import remove, unfinished_path
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import progress, say
@@ -22,7 +22,7 @@ from evaluate.accuracy.tasks.plan import (
     checkpoint_of,
     missing_of,
 )
-from evaluate.accuracy.tasks.record import TaskRecorder, remarks, unfinished
+from evaluate.accuracy.tasks.record import TaskRecorder, remarks
 from evaluate.measure.environment import environment
 from evaluate.measure.targets import targets
 from evaluate.report.show.terminal_tables import lost_table, questions_table
@@ -49,7 +49,7 @@ def measure_tasks(config: EvaluateConfig) -> list[Row]:
         events.judge(checkpoint, task)
     if recorder.rows:
         count = len(recorder.rows)
-        say(f"{recorder.path}: {count} runs stand there already (force=true asks again)")
+        say(f"{recorder.path}: {count} runs are there already (force=true asks again)")
     if missing:
         _ask(_job(config, python, named_tasks, missing), events)
     _show(recorder, root)
@@ -107,14 +107,14 @@ def _job(
 
 def _checkpoint_job(checkpoint: Checkpoint, names: list[str]) -> CheckpointJob:
     for name in names:
-        shutil.rmtree(unfinished(checkpoint.samples[name]), ignore_errors=True)
+        remove(unfinished_path(checkpoint.samples[name]))
     log = log_file(f"evaluate-{checkpoint.name}-{os.getpid()}")
     log.write_bytes(b"")
     return CheckpointJob(
         name=checkpoint.name,
         folder=str(checkpoint.folder.resolve()),
         context=checkpoint.context,
-        samples={name: str(unfinished(checkpoint.samples[name])) for name in names},
+        samples={name: str(unfinished_path(checkpoint.samples[name])) for name in names},
         log=str(log),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import bad_input
-from conf.models import ORIGINAL, has_chat_template, read_config
+from conf.models import ORIGINAL, has_chat_template, read_config, required_int
 from conf.schema.commands import LM_EVAL, AccuracyConfig, EvaluateConfig
 from evaluate.accuracy.tasks.events import Task
 from evaluate.measure.environment import cell_key
@@ -70,7 +70,7 @@ def checkpoint_of(
     check(target.folder, original, config.engine)
     if config.accuracy.chat_template and not has_chat_template(target.folder):
         raise bad_input(f"accuracy.chat_template=true: {target.folder} has no chat template")
-    longest = int(read_config(target.folder)["max_position_embeddings"])
+    longest = required_int(read_config(target.folder), "max_position_embeddings")
     context = config.engine.max_model_len or min(longest, LONGEST_CONTEXT)
     sha256 = checkpoint_hash(target.folder)
     options = {"max_model_len": context} | environment.engine_options

@@ -1,12 +1,12 @@
 """Records the events of the tasks' worker: turns samples into rows, compared with the original."""
 
-import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
-from conf.errors import QuantlineError, gate_failed, world_fault
+from conf.errors import QuantlineError, environment_failure, gate_failed
+from conf.files.write_whole import finish
 from conf.models import ORIGINAL
 from conf.schema.commands import LM_EVAL
 from conf.terminal import say
@@ -92,7 +92,7 @@ class TaskRecorder:
             case TaskAnswered():
                 task = next(task for task in self.tasks if task.name == event.task)
                 checkpoint = self.checkpoints[event.checkpoint]
-                publish(checkpoint.samples[task.name])
+                finish(checkpoint.samples[task.name])
                 self.judge(checkpoint, task)
 
     def judge(self, checkpoint: Checkpoint, task: Task) -> None:
@@ -156,7 +156,9 @@ class TaskRecorder:
     def _comparisons(self, checkpoint: Checkpoint, task: Task) -> list[TaskComparison]:
         original = self.checkpoints[ORIGINAL].samples[task.name]
         if not (original / samples.TASKS).is_file():
-            raise world_fault("the original did not answer: there is nothing to compare with")
+            raise environment_failure(
+                "the original did not answer: there is nothing to compare with"
+            )
         answered = samples.read(checkpoint.samples[task.name])
         original_samples = samples.read(original) if checkpoint.name != ORIGINAL else {}
         comparisons = [
@@ -175,8 +177,8 @@ class TaskRecorder:
         unknown = values.verdict is not None and values.recovery is None
         if unknown and accuracy.min_recovery is not None:
             return gate_failed(
-                "accuracy: the original answers no question right, so that nothing can be said of "
-                f"accuracy.min_recovery={accuracy.min_recovery}"
+                "accuracy: the original answers no question correctly, so "
+                f"accuracy.min_recovery={accuracy.min_recovery} cannot be checked"
             )
         return gate(values, accuracy)
 
@@ -194,14 +196,3 @@ def remarks(row: TaskAccuracyRow) -> list[str]:
     if values.score_low <= (values.chance_score or 0.0):
         notes.append("the original may as well be guessing: a loss would not show")
     return notes
-
-
-def unfinished(folder: Path) -> Path:
-    """The folder in which samples are written until they are complete."""
-    return folder.with_name(f"{folder.name}.partial")
-
-
-def publish(folder: Path) -> None:
-    """Moves complete samples to their folder, and replaces older ones."""
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished(folder).rename(folder)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conf.errors import bad_input, world_fault
+from conf.errors import bad_input, environment_failure
 from evaluate.accuracy.tasks.questions import Answers
 from evaluate.results.row_values import LostQuestion
 
@@ -19,8 +19,6 @@ TOLERANCE = 1e-6
 LOST_KEPT = 5
 QUESTION_LENGTH = 300  # characters kept of a question, from its end
 ANSWER_LENGTH = 100
-
-HarnessSample = dict[str, Any]
 
 
 @dataclass
@@ -37,13 +35,14 @@ class TaskSamples:
     version: Any
     cut: int
     """Questions that were longer than the context."""
-    samples: list[HarnessSample]
+    samples: list["KeptSample"]
 
 
 class KeptSample(BaseModel):
-    """The fields that are read of a sample; the harness writes more."""
+    """One question of a task and its answer; the harness writes more fields. The score in each
+    metric is a field with the metric's name."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
     doc_id: int | str
     doc_hash: str
@@ -53,6 +52,11 @@ class KeptSample(BaseModel):
     arguments: Annotated[list[Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
     resps: list[Any]
     filtered_resps: list[Any]
+
+    def score(self, metric: str) -> float | None:
+        """The score in a metric; None if it is missing or is no number."""
+        value = (self.model_extra or {}).get(metric)
+        return float(value) if isinstance(value, bool | int | float) else None
 
 
 class KeptTask(BaseModel):
@@ -74,11 +78,11 @@ def read(folder: Path) -> dict[str, TaskSamples]:
         for name, content in tasks.items():
             lines = (folder / content.pop("file")).read_text(encoding="utf-8").split("\n")
             samples = [json.loads(line) for line in lines if line.strip()]
-            KeptTask.model_validate(content | {"samples": samples})
-            samples_by_task[name] = TaskSamples(name, **content, samples=samples)
+            kept = KeptTask.model_validate(content | {"samples": samples})
+            samples_by_task[name] = TaskSamples(name, **content, samples=kept.samples)
         return samples_by_task
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise world_fault(
+        raise environment_failure(
             f"{folder}: these samples cannot be read ({_fault(error)}); force=true asks again"
         ) from error
 
@@ -95,14 +99,14 @@ def answers(task: TaskSamples, metric: str | None = None) -> Answers:
     metric = metric or _metric(task)
     task_samples = _samples_of_metric(task, metric)
     if task.kind == CHOSEN:
-        chance_score = float(numpy.mean([1 / len(sample["arguments"]) for sample in task_samples]))
+        chance_score = float(numpy.mean([1 / len(sample.arguments) for sample in task_samples]))
     else:
         chance_score = None
-    empty = [not "".join(map(str, _flat(sample["resps"]))).strip() for sample in task_samples]
+    empty = [not "".join(map(str, _flat(sample.resps))).strip() for sample in task_samples]
     return Answers(
         metric=metric,
         scores=numpy.array(_scores(task, metric), float),
-        questions=[f"{s['doc_id']} {s['doc_hash']} {s['prompt_hash']}" for s in task_samples],
+        questions=[f"{s.doc_id} {s.doc_hash} {s.prompt_hash}" for s in task_samples],
         empty_share=float(numpy.mean(empty)) if task.kind == GENERATED else 0.0,
         chance_score=chance_score,
     )
@@ -121,24 +125,23 @@ def _metric(task: TaskSamples) -> str:
         ):
             return metric
     raise bad_input(
-        f"accuracy.tasks: {task.name} has no score for each question that is better when "
-        f"higher; it has {', '.join(task.scores) or 'none'}"
+        f"accuracy.tasks: {task.name} has no metric that scores each question and is better when "
+        f"higher; its metrics: {', '.join(task.scores) or 'none'}"
     )
 
 
 def _scores(task: TaskSamples, metric: str) -> list[float]:
     name = metric.split(",")[0]
-    scores = [sample.get(name) for sample in _samples_of_metric(task, metric)]
-    if not all(isinstance(score, bool | int | float) for score in scores):
-        return []
-    return [float(score) for score in scores if score is not None]
+    scores = [sample.score(name) for sample in _samples_of_metric(task, metric)]
+    known_scores = [score for score in scores if score is not None]
+    return known_scores if len(known_scores) == len(scores) else []
 
 
-def _samples_of_metric(task: TaskSamples, metric: str) -> list[HarnessSample]:
+def _samples_of_metric(task: TaskSamples, metric: str) -> list[KeptSample]:
     """The samples of the metric's filter; each question has one sample per filter."""
     _, _, metric_filter = metric.partition(",")
-    chosen = [sample for sample in task.samples if sample["filter"] == metric_filter]
-    return sorted(chosen, key=lambda sample: int(sample["doc_id"]))
+    chosen = [sample for sample in task.samples if sample.filter == metric_filter]
+    return sorted(chosen, key=lambda sample: int(sample.doc_id))
 
 
 def _flat(values: Any) -> list[Any]:
@@ -156,11 +159,11 @@ def lost_questions(original: TaskSamples, other: TaskSamples, metric: str) -> li
     lost = [
         (original_sample, other_sample)
         for original_sample, other_sample in pairs
-        if other_sample[name] < original_sample[name]
+        if (other_sample.score(name) or 0.0) < (original_sample.score(name) or 0.0)
     ]
     return [
         LostQuestion(
-            question=str(original_sample["arguments"][0][0])[-QUESTION_LENGTH:],
+            question=str(original_sample.arguments[0][0])[-QUESTION_LENGTH:],
             right=_right_answer(original_sample),
             original_says=_answer_text(original_sample),
             it_says=_answer_text(other_sample),
@@ -169,16 +172,16 @@ def lost_questions(original: TaskSamples, other: TaskSamples, metric: str) -> li
     ]
 
 
-def _right_answer(sample: HarnessSample) -> str:
-    target, arguments = sample["target"], sample["arguments"]
+def _right_answer(sample: KeptSample) -> str:
+    target, arguments = sample.target, sample.arguments
     if isinstance(target, int) and 0 <= target < len(arguments) > 1:
         target = arguments[target][1]
     return str(target)[-ANSWER_LENGTH:]
 
 
-def _answer_text(sample: HarnessSample) -> str:
+def _answer_text(sample: KeptSample) -> str:
     """The generated text, or the most likely choice."""
-    responses, arguments = sample["filtered_resps"], sample["arguments"]
+    responses, arguments = sample.filtered_resps, sample.arguments
     if len(arguments) > 1 and all(isinstance(response, list) for response in responses):
         best = max(range(len(responses)), key=lambda number: float(responses[number][0]))
         return str(arguments[best][1])[-ANSWER_LENGTH:]

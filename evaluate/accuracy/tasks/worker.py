@@ -4,15 +4,16 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from conf.errors import gate_failed, world_fault
+from conf.errors import environment_failure, gate_failed
 from conf.models import ORIGINAL
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from evaluate.accuracy.tasks.events import (
     TASKS_WORKER,
     AskTask,
     CheckpointJob,
     Event,
+    ModelArguments,
     ServerReady,
     ServerStarting,
     TaskAnswered,
@@ -44,7 +45,7 @@ class _TaskRunner:
     def run(self) -> None:
         with closing(self.harness):
             for name, problem in self.harness.load(self.job.tasks).items():
-                self._send_failure("", name, world_fault(f"{problem} (see {self.job.log})"))
+                self._send_failure("", name, environment_failure(f"{problem} (see {self.job.log})"))
                 self.given_up.add(name)
             for checkpoint in self.job.checkpoints:
                 open_tasks = [task for task in checkpoint.samples if task not in self.given_up]
@@ -65,8 +66,8 @@ class _TaskRunner:
                 self.send(
                     ServerReady(
                         checkpoint.name,
-                        startup=engine.loaded.startup.content(),
-                        memory=engine.loaded.memory.content(),
+                        startup=engine.loaded.startup.numbers(),
+                        memory=engine.loaded.memory.numbers(),
                         kernels=engine.loaded.kernels,
                     )
                 )
@@ -101,19 +102,16 @@ class _TaskRunner:
             limit=accuracy.limit,
             seed=accuracy.seed,
             chat_template=accuracy.chat_template,
-            model={
-                "model": engine.name,
-                "base_url": f"{engine.url}/v1/completions",
-                "tokenizer": checkpoint.folder,
-                "tokenizer_backend": "huggingface",
-                "max_length": checkpoint.context,
-                "num_concurrent": AT_ONCE,
-                "timeout": SECONDS_FOR_A_REQUEST,
-                "seed": accuracy.seed,
-                # A chat template writes the first token itself. Otherwise the tokenizer has to
-                # add it, if the model was trained with one.
-                "add_bos_token": not accuracy.chat_template,
-            },
+            model=ModelArguments(
+                model=engine.name,
+                base_url=f"{engine.url}/v1/completions",
+                tokenizer=checkpoint.folder,
+                max_length=checkpoint.context,
+                num_concurrent=AT_ONCE,
+                timeout=SECONDS_FOR_A_REQUEST,
+                seed=accuracy.seed,
+                add_bos_token=not accuracy.chat_template,
+            ),
         )
 
     def _progress(self, done: int, total: int) -> None:
@@ -133,4 +131,4 @@ def work(job: TasksJob, send: Send[Event]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(TASKS_WORKER, work, str(work.__doc__))
+    run_program(TASKS_WORKER, work, str(work.__doc__))

@@ -16,7 +16,7 @@ CANARIES = (
     "In the morning she opened the window and",
 )
 CANARY_TOKENS = 16
-NO_LASTING = "a load that lasts needs vLLM: engine=vllm_server, or engine=vllm without HTTP"
+NO_SUSTAINED = "a sustained workload needs vLLM: engine=vllm_server, or engine=vllm without HTTP"
 NO_JUDGE = "this engine cannot judge text: engine=vllm or engine=transformers"
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import (
 
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.hardware import cpu_has_bf16
-from conf.models import MADE_UP
+from conf.models import MADE_UP, MadeUpWeights, made_up_weights
 from conf.schema.load import ScenarioConfig
 from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
@@ -152,8 +152,8 @@ def _random_model(folder: Path, dtype: Any, device_map: str, **options: Any) -> 
         )
         if quantization is not None:
             _compress(model, quantization)
-    is_sparse = bool(getattr(config, MADE_UP, {}).get("sparse"))
-    spreads = WeightSpreads(read_quantization(quantization, KEY), is_sparse)
+    made_up = made_up_weights(getattr(config, MADE_UP, None)) or MadeUpWeights()
+    spreads = WeightSpreads(read_quantization(quantization, KEY), made_up.sparse)
     head = model.get_output_embeddings()
     with torch.no_grad():
         for layer in model.modules():
@@ -166,7 +166,7 @@ def _random_model(folder: Path, dtype: Any, device_map: str, **options: Any) -> 
     return model
 
 
-def _compress(model: Any, quantization: dict[str, Any]) -> None:
+def _compress(model: Any, quantization: Mapping[str, object]) -> None:
     """Compresses the model as transformers does before it loads quantized weights."""
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import apply_quantization_config

@@ -6,11 +6,10 @@ import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
-from conf.errors import QuantlineError, world_fault
+from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
-from conf.schema.load import ScenarioConfig
+from conf.schema.load import EngineOptions, ScenarioConfig
 from evaluate.measure.engines import Engine, LoadRequest, Positions
 from evaluate.measure.engines.vllm_log import loaded
 from evaluate.measure.metrics import Request
@@ -20,9 +19,9 @@ from serve.engine.launch import environment, options
 RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"
 
 
-def engine_settings(load: LoadRequest) -> dict[str, Any]:
+def engine_settings(load: LoadRequest) -> EngineOptions:
     """Engine options for a fair measurement; the user's options take precedence."""
-    settings: dict[str, Any] = {
+    settings: EngineOptions = {
         "max_model_len": load.context,
         "enable_prefix_caching": False,
         "jit_monitor_verbose": True,
@@ -73,7 +72,7 @@ class VllmEngine(Engine):
             if process.exitcode:
                 text = self.log.read_text(errors="replace")
                 cause = ending(process.exitcode, text, self.kills_before)
-                return world_fault(f"the engine's process {process.name} {cause}")
+                return environment_failure(f"the engine's process {process.name} {cause}")
         return None
 
     def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:

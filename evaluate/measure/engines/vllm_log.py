@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 from evaluate.measure.engines import Loaded, LoadRequest
 from evaluate.results.row_types import Memory, Startup
 
@@ -34,7 +34,9 @@ def loaded(load: LoadRequest) -> Loaded:
     """The engine's kernels, memory and startup seconds, from its log."""
     text = load.log.read_text(errors="replace")
     if load.dummy and RANDOM_WEIGHTS_LINE not in text:
-        raise world_fault("this vLLM used its own dummy weights, mostly zeros, which run faster")
+        raise environment_failure(
+            "this vLLM used its own dummy weights, mostly zeros, which run faster"
+        )
     kernels = {
         match["scheme"]: match["kernel"] for pattern in KERNELS for match in pattern.finditer(text)
     }

@@ -10,7 +10,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 
 from conf.formats.quantization_config import KEY, read_quantization
-from conf.models import MADE_UP
+from conf.models import MADE_UP, MadeUpWeights, made_up_weights
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.engines.vllm_log import RANDOM_WEIGHTS_LINE
 
@@ -23,7 +23,8 @@ class RandomLoader(DummyModelLoader):  # type: ignore[misc]
     def load_weights(self, model: Any, model_config: Any) -> None:
         config = model_config.hf_config
         quantization = read_quantization(getattr(config, KEY, None), KEY)
-        spreads = WeightSpreads(quantization, bool(getattr(config, MADE_UP, {}).get("sparse")))
+        made_up = made_up_weights(getattr(config, MADE_UP, None)) or MadeUpWeights()
+        spreads = WeightSpreads(quantization, made_up.sparse)
         for layer in model.modules():
             info = get_layerwise_info(layer)
             if (

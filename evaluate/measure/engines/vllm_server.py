@@ -5,7 +5,6 @@ import contextlib
 import json
 import time
 import urllib.request
-from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -124,7 +123,7 @@ class ServerEngine(Engine):
         request: Request,
         begin: float,
     ) -> None:
-        body: dict[str, Any] = {
+        body = {
             "model": self.name,
             "prompt": prompt,
             "max_tokens": output_tokens,

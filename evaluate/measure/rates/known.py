@@ -5,9 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from conf.cache import cache_root
 from conf.errors import QuantlineError
-from conf.files.json_files import read_object
+from conf.files.json_files import read_object, validated
 from conf.hardware import cpu_name, gpu_cards, gpu_names
 from conf.process.program import Program
 from conf.process.running import call
@@ -17,6 +19,7 @@ from evaluate.measure.roofline import Rates
 
 FORMAT = 2
 GIGA, TERA = 1e9, 1e12
+_RATES = TypeAdapter(Rates)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def _single_gpu_rates(gpu: GpuConfig) -> Rates | None:
 
 
 def _read_rates(path: Path) -> Rates:
-    content = read_object(path)
-    return Rates(float(content["bandwidth"]), content["products"], "measured")
+    measured: Rates = validated(_RATES, read_object(path), str(path))
+    return measured
 
 
 def _datasheet(gpu: GpuConfig) -> Rates | None:

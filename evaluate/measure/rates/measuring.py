@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conf.files.write_whole import write_whole
 from conf.hardware import cpu_has_bf16
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from evaluate.measure.rates.known import MEASURE_RATES, RatesRequest, RatesWritten
 
 GPU_BYTES, CPU_BYTES = 4 << 30, 1 << 28
@@ -123,10 +124,8 @@ def _vllm_seconds(left: Any, right: Any, seconds: Callable[[Callable[[], Any]], 
 
 def write(path: Path) -> None:
     """Measures the rates and writes them to a file, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".partial")
-    unfinished.write_text(json.dumps(asdict(measure())))
-    unfinished.replace(path)
+    with write_whole(path) as unfinished:
+        unfinished.write_text(json.dumps(asdict(measure())))
 
 
 def work(request: RatesRequest, send: Send[RatesWritten]) -> None:
@@ -135,4 +134,4 @@ def work(request: RatesRequest, send: Send[RatesWritten]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(MEASURE_RATES, work, str(__doc__))
+    run_program(MEASURE_RATES, work, str(__doc__))

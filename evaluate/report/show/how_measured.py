@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conf.files.json_files import JsonObject
 from conf.models import MADE_UP
 from evaluate.report.decide.comparison import grouped
 from evaluate.results.rows import Row
@@ -47,7 +48,7 @@ def how_measured(rows: Sequence[Row]) -> list[HowMeasured]:
     return groups
 
 
-def _different(rows: list[Row]) -> list[dict[str, Any]]:
+def _different(rows: list[Row]) -> list[JsonObject]:
     """The different environments, without the fields that describe a checkpoint."""
     environments = {}
     for row in rows:

@@ -11,6 +11,7 @@ import vl_convert
 from markupsafe import Markup
 
 from conf.cache import cache_root
+from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
@@ -179,12 +180,10 @@ def library() -> str:
     """The charting library as one script. Bundling takes seconds, so the result is cached."""
     path = cache_root() / "page" / f"vega-{importlib.metadata.version('vl-convert-python')}.js"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(
-            vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), encoding="utf-8"
-        )
-        partial.replace(path)
+        with write_whole(path) as unfinished:
+            unfinished.write_text(
+                vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), encoding="utf-8"
+            )
     return path.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
@@ -277,4 +276,8 @@ def _line(columns: Sequence[Column[Any]], record: Record, report: Report) -> Lin
             sort = short(float(value))
         cells.append(TableCell(column.shown(record), sort))
     setups = setups_of(record, report.groups)
-    return Line(setups, content.get("scenario"), content.get("candidate"), cells)
+    return Line(setups, _name(content.get("scenario")), _name(content.get("candidate")), cells)
+
+
+def _name(value: object) -> str | None:
+    return None if value is None else str(value)

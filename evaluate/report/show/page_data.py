@@ -1,8 +1,10 @@
 """The data of the page's script: records and charts, with the setups that they belong to."""
 
 import json
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from conf.files.json_files import JsonObject
 from evaluate.report.contents import Report
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.show.charts.drawing import CELLS
@@ -28,7 +30,7 @@ def page_data(report: Report) -> str:
     """The data as JSON that cannot close its script element."""
     content = {
         "shownLines": SHOWN_LINES,
-        "setups": [_setup(group) for group in report.groups],
+        "setups": [asdict(_setup(group)) for group in report.groups],
         "known": {"scenario": report.names.scenarios, "candidate": report.names.candidates},
         "sets": {
             name: [_content(record, name, report.groups) for record in records]
@@ -42,24 +44,38 @@ def page_data(report: Report) -> str:
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _setup(group: ComparisonGroup) -> dict[str, Any]:
-    return {
-        "model": group.model,
-        "gpu": group.device,
-        "engine": group.engine_title,
-        "loads": {workload.name: workload_text(workload.settings) for workload in group.workloads},
-        "candidates": group.candidates,
-    }
+@dataclass(frozen=True)
+class PageSetup:
+    """One setup, by the names that the page's script uses."""
+
+    model: str
+    gpu: str
+    engine: str
+    loads: dict[str, str]
+    """The settings of each workload, as text."""
+    candidates: list[str]
 
 
-def _content(record: Record, name: str, groups: list[ComparisonGroup]) -> dict[str, Any]:
-    content = {
+def _setup(group: ComparisonGroup) -> PageSetup:
+    return PageSetup(
+        model=group.model,
+        gpu=group.device,
+        engine=group.engine_title,
+        loads={workload.name: workload_text(workload.settings) for workload in group.workloads},
+        candidates=group.candidates,
+    )
+
+
+def _content(record: Record, name: str, groups: list[ComparisonGroup]) -> JsonObject:
+    content: JsonObject = {
         key: short(value)
         for key, value in record.content().items()
         if name != CELLS or key in DRAWN
     }
     places = setups_of(record, groups)
-    return content | ({} if places is None else {"setups": places})
+    if places is not None:
+        content["setups"] = [*places]
+    return content
 
 
 def short(value: Any) -> Any:

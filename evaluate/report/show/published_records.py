@@ -9,7 +9,7 @@ from evaluate.report.published.figures import (
     operator_figures,
     sweep_speedups,
 )
-from evaluate.report.show.records import GroupRecord, Median, Record, Speedup, milli
+from evaluate.report.show.records import GroupRecord, MedianWithInterval, Record, Speedup, milli
 
 HERE, PUBLISHED = "here", "published"
 
@@ -53,8 +53,8 @@ class SweepPair(GroupRecord):
 
     scenario: str
     candidate: str
-    here: Median
-    published: Median
+    here: MedianWithInterval
+    published: MedianWithInterval
 
 
 def sweep_pairs(records: list[SweepRecord]) -> list[SweepPair]:
@@ -71,9 +71,9 @@ def sweep_pairs(records: list[SweepRecord]) -> list[SweepPair]:
     ]
 
 
-def _ratio(speedup: Speedup) -> Median:
+def _ratio(speedup: Speedup) -> MedianWithInterval:
     assert speedup.ratio is not None
-    return Median(speedup.ratio, speedup.low, speedup.high)
+    return MedianWithInterval(speedup.ratio, speedup.low, speedup.high)
 
 
 @dataclass(kw_only=True)

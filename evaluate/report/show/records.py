@@ -1,7 +1,6 @@
 """The records that tables and charts show of a comparison group."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
@@ -10,6 +9,9 @@ from evaluate.report.decide.kernels import choices_of_kernel, kernel_of
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.results.summary import Summary
+
+FlatRecord = dict[str, str | int | float | bool | None]
+"""A record as charts and the page's script read it: a value for each field."""
 
 MILLI = 1e3
 SHOWN_RUNS = 12
@@ -24,7 +26,7 @@ class Speedup:
     high: float | None = None
     differs: bool | None = None
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> FlatRecord:
         return {
             "speedup": self.ratio,
             "speedup_low": self.low,
@@ -34,7 +36,7 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class Median:
+class MedianWithInterval:
     """The median of the valid runs, with the interval of their mean if there are several."""
 
     median: float
@@ -46,13 +48,13 @@ class Median:
 class Record:
     """Base of all records. The fields are the keys that charts and the page's script read."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> FlatRecord:
         """The record as a flat dict, for charts and the page."""
-        content: dict[str, Any] = {}
+        content: FlatRecord = {}
         for name, value in vars(self).items():
             if isinstance(value, Speedup):
                 content |= value.content()
-            elif isinstance(value, Median):
+            elif isinstance(value, MedianWithInterval):
                 content[name] = value.median
             else:
                 content[name] = value
@@ -75,7 +77,7 @@ class GroupRecord(Record):
     group: str
     """Its title."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> FlatRecord:
         content = super().content()
         del content["group"]  # the page refers to groups by index
         return content
@@ -107,15 +109,15 @@ class CellRecord(GroupRecord):
     prefill_share: float | None
     decode_share: float | None
     latencies: str
-    latency_s: Median | None
-    ttft_ms: Median | None
-    tpot_ms: Median | None
-    output_tok_s: Median | None
-    overall_tok_s: Median | None
-    input_tok_s: Median | None
-    requests_s: Median | None
-    goodput_s: Median | None
-    joules_per_token: Median | None
+    latency_s: MedianWithInterval | None
+    ttft_ms: MedianWithInterval | None
+    tpot_ms: MedianWithInterval | None
+    output_tok_s: MedianWithInterval | None
+    overall_tok_s: MedianWithInterval | None
+    input_tok_s: MedianWithInterval | None
+    requests_s: MedianWithInterval | None
+    goodput_s: MedianWithInterval | None
+    joules_per_token: MedianWithInterval | None
     speedup: Speedup
     recovery: float | None
     verdict: str | None
@@ -165,12 +167,12 @@ def _cell_record(group: ComparisonGroup, entry: Entry, quality: Quality | None) 
     )
 
 
-def _median(summary: Summary | None, scale: float = 1.0) -> Median | None:
+def _median(summary: Summary | None, scale: float = 1.0) -> MedianWithInterval | None:
     if summary is None:
         return None
     if summary.runs == 1:
-        return Median(summary.median * scale)
-    return Median(summary.median * scale, summary.low * scale, summary.high * scale)
+        return MedianWithInterval(summary.median * scale)
+    return MedianWithInterval(summary.median * scale, summary.low * scale, summary.high * scale)
 
 
 def speedup_of(entry: Entry) -> Speedup:

@@ -15,7 +15,13 @@ from evaluate.report.show.published_records import (
     published_operators,
 )
 from evaluate.report.show.record_sets import RecordSets
-from evaluate.report.show.records import CellRecord, CurveRecord, Median, Record, Speedup
+from evaluate.report.show.records import (
+    CellRecord,
+    CurveRecord,
+    MedianWithInterval,
+    Record,
+    Speedup,
+)
 from evaluate.report.show.row_records import AccuracyRecord
 from evaluate.report.show.terminal_tables import figure, plus_minus
 
@@ -56,7 +62,7 @@ def number(value: float | None) -> str:
     return NONE if value is None else figure(value)
 
 
-def with_interval(value: Median | None) -> str:
+def with_interval(value: MedianWithInterval | None) -> str:
     """A median, with the half width of its interval."""
     if value is None:
         return NONE
@@ -88,7 +94,7 @@ def cell_speedup(record: CellRecord) -> str:
     return speedup(record.speedup)
 
 
-def ratio(value: Median) -> str:
+def ratio(value: MedianWithInterval) -> str:
     return f"{value.median:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 

@@ -5,7 +5,7 @@ The command for people is `python -m quantize.verify PATH`.
 
 from pathlib import Path
 
-from conf.process.inside import Send, fulfil
+from conf.process.inside import Send, run_program
 from quantize.checkpoint.verify.prove import verify
 from quantize.programs import VERIFY, Verified, VerifyRequest
 
@@ -18,4 +18,4 @@ def work(request: VerifyRequest, send: Send[Verified]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(VERIFY, work, str(__doc__))
+    run_program(VERIFY, work, str(__doc__))

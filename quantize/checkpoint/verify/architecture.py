@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import shown
+from conf.files.json_files import JsonObject, shown
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG
 from quantize.checkpoint.claims import ABSENT, COSMETIC, differences
@@ -28,9 +28,7 @@ SPELLING_CUTOFF = 0.9  # similarity of a misspelt field; different real fields a
 TIED = "tie_word_embeddings"
 
 
-def build(
-    folder: Path, config: dict[str, Any], names: Iterable[str], trust_remote_code: bool
-) -> Any:
+def build(folder: Path, config: JsonObject, names: Iterable[str], trust_remote_code: bool) -> Any:
     """The architecture without weights."""
     _check_layers(folder / CONFIG, config, names)
     try:
@@ -55,7 +53,7 @@ def _silenced_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _check_layers(path: Path, config: dict[str, Any], names: Iterable[str]) -> None:
+def _check_layers(path: Path, config: JsonObject, names: Iterable[str]) -> None:
     """Raises if the config states more layers than are stored: building them could take minutes."""
     stated_layers = config.get("num_hidden_layers")
     stored_layers = {int(match[1]) for name in names if (match := LAYER.search(name)) is not None}
@@ -71,7 +69,7 @@ def _build_error(path: Path, error: Exception) -> QuantlineError:
     return bad_input(f"{path}: transformers cannot build it ({type(error).__name__}: {reason})")
 
 
-def field_faults(config: dict[str, Any]) -> list[str]:
+def field_faults(config: JsonObject) -> list[str]:
     """Fields that contradict the model type: a class of another type, and misspelt names, for which
     transformers would silently take a default."""
     model_type = str(config.get("model_type"))
@@ -80,7 +78,7 @@ def field_faults(config: dict[str, Any]) -> list[str]:
     return [*_class_faults(config, model_type), *_spelling_faults(config, model_type)]
 
 
-def _class_faults(config: dict[str, Any], model_type: str) -> list[str]:
+def _class_faults(config: JsonObject, model_type: str) -> list[str]:
     mappings = [
         mapping
         for name, mapping in vars(modeling_auto).items()
@@ -89,8 +87,8 @@ def _class_faults(config: dict[str, Any], model_type: str) -> list[str]:
     known_classes = {
         entry for mapping in mappings for entry in _as_tuple(mapping.get(model_type, ()))
     }
-    stated_classes = config.get("architectures") or []
-    if not stated_classes:
+    stated_classes = config.get("architectures")
+    if not isinstance(stated_classes, list) or not stated_classes:
         return [f"{CONFIG}: architectures names no class; engines choose the model by it"]
     return [
         f"{CONFIG}: architectures holds {shown(name)}, which is no class of model_type {model_type}"
@@ -99,7 +97,7 @@ def _class_faults(config: dict[str, Any], model_type: str) -> list[str]:
     ]
 
 
-def _spelling_faults(config: dict[str, Any], model_type: str) -> list[str]:
+def _spelling_faults(config: JsonObject, model_type: str) -> list[str]:
     known_fields = set(CONFIG_MAPPING[model_type]().to_dict())
     absent_fields = sorted(known_fields - set(config))
     faults = []
@@ -116,14 +114,16 @@ def _as_tuple(value: Any) -> tuple[str, ...]:
 
 
 def differs_from_source(
-    source: dict[str, Any], published: dict[str, Any], head_is_stored: bool
+    source: JsonObject, published: JsonObject, head_is_stored: bool
 ) -> list[str]:
     """Faults of fields in which a checkpoint's config.json differs from its original's.
 
     transformers reads both first: it writes some fields under newer names, and all defaults.
     """
-    text_config = source.get("text_config") or {}
-    if text_config.get("model_type") == published.get("model_type"):
+    text_config = source.get("text_config")
+    if isinstance(text_config, dict) and text_config.get("model_type") == published.get(
+        "model_type"
+    ):
         source = text_config  # only the language model of a multimodal one was kept
     source_fields, published_fields = (_normalized(content) for content in (source, published))
     faults = []
@@ -141,7 +141,7 @@ def _shown_value(value: Any) -> str:
     return "nothing" if value is ABSENT else shown(value)
 
 
-def _normalized(content: dict[str, Any]) -> dict[str, Any]:
+def _normalized(content: JsonObject) -> JsonObject:
     content = {key: value for key, value in content.items() if key != KEY}
     model_type = content.get("model_type")
     if isinstance(model_type, str) and model_type in CONFIG_MAPPING:

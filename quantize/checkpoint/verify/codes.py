@@ -258,7 +258,7 @@ def positive_faults(name: str, scale: torch.Tensor, smallest: float, largest: fl
     if (scale < 0).any():
         return [f"{name} holds negative scales, such as {float(scale.min()):.3g}"]
     if (scale < smallest).any():
-        return [f"{name} holds a scale of {float(scale.min()):.3g}, which is next to zero"]
+        return [f"{name} holds a scale of {float(scale.min()):.3g}, which is nearly zero"]
     if (scale > largest).any():
         return [f"{name} holds a scale of {float(scale.max()):.3g}, at most {largest:g} is usual"]
     return []

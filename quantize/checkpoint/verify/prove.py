@@ -1,7 +1,7 @@
 """Verifies a checkpoint, step by step."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from compressed_tensors.utils import match_named_modules
 
 from conf.errors import QuantlineError
-from conf.files.json_files import check_regular, read_object
+from conf.files.json_files import JsonObject, check_regular, read_object
 from conf.files.tensor_files import wrong_total
 from conf.formats.quantization_config import KEY
 from conf.formats.tensors import Role
@@ -17,6 +17,7 @@ from conf.models import CONFIG, read_config
 from conf.schema.steps import may_sign_scales, prunes
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.manifest_parts import ProofClaim
 from quantize.checkpoint.tensors import CheckpointTensors
 from quantize.checkpoint.verify import values
 from quantize.checkpoint.verify.architecture import build, differs_from_source, field_faults
@@ -74,7 +75,7 @@ class _Verifier:
     """Verifies one checkpoint's files against the architecture and the config."""
 
     def __init__(
-        self, model: Any, config: Mapping[str, Any], folder: Path, tensors: CheckpointTensors
+        self, model: Any, config: JsonObject, folder: Path, tensors: CheckpointTensors
     ) -> None:
         self.model, self.config, self.folder, self.tensors = model, config, folder, tensors
         self.schemes: Schemes = read_schemes(config, model, str(folder / CONFIG))
@@ -97,7 +98,9 @@ class _Verifier:
             targeted = self._matching_modules(recipe.targets, recipe.ignore)
             has_kv_cache = bool(self.schemes.attention)
             self.faults += recipe_faults(recipe, targeted, self.schemes.linear, has_kv_cache)
-        self.faults += small_file_faults(self.folder, self.config.get("vocab_size"))
+        vocabulary = self.config.get("vocab_size")
+        known_vocabulary = vocabulary if isinstance(vocabulary, int) else None
+        self.faults += small_file_faults(self.folder, known_vocabulary)
         size_fault = wrong_total(self.folder, self.tensors.stored)
         self.faults += [size_fault] if size_fault else []
         stored = self.tensors.stored.tensors.values()
@@ -232,7 +235,7 @@ def _embedding_faults(tensors: CheckpointTensors, source: Path) -> list[str]:
 
 
 def _architecture_faults(
-    folder: Path, original: dict[str, Any], tensors: CheckpointTensors
+    folder: Path, original: JsonObject, tensors: CheckpointTensors
 ) -> list[str]:
     stored_head = any(name.startswith("lm_head.") for name in tensors)
     return differs_from_source(original, read_object(folder / CONFIG), stored_head)
@@ -244,14 +247,19 @@ def _manifest_faults(
     """Differences between the folder and its manifest."""
     check_regular(folder / manifest.FILE)
     faults = manifest.faults(folder, checkpoint_manifest)
-    for key in ("formats", "layers", "tensors", "bytes"):
-        if key in checkpoint_manifest.proof and checkpoint_manifest.proof[key] != getattr(
-            proof, key
-        ):
-            faults.append(
-                f"{manifest.FILE}: proof.{key} is {checkpoint_manifest.proof[key]}, "
-                f"the files have {getattr(proof, key)}"
-            )
+    claimed = checkpoint_manifest.proof
+    compared = [
+        ("formats", claimed.formats, proof.formats),
+        ("tensors", claimed.tensors, proof.tensors),
+        ("bytes", claimed.bytes, proof.bytes),
+    ]
+    if isinstance(claimed, ProofClaim):
+        compared.append(("layers", claimed.layers, proof.layers))
+    faults += [
+        f"{manifest.FILE}: proof.{key} is {claimed_value}, the files have {value}"
+        for key, claimed_value, value in compared
+        if claimed_value != value
+    ]
     if checkpoint_manifest.architecture:
         faults += _architecture_faults(folder, checkpoint_manifest.architecture, tensors)
     return faults

@@ -1,11 +1,10 @@
 """Compares the config's groups with the requested recipe."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs, QuantGroup
 from conf.schema.recipe import HEAD_FORMATS
+from quantize.checkpoint.manifest_parts import NumberClaim, RecipeClaim
 
 FIELDS = ("type", "bits", "strategy", "group_size", "block_structure", "symmetric", "dynamic")
 
@@ -25,33 +24,32 @@ class RequestedRecipe:
     """Whether it is an llm-compressor file: such a recipe claims nothing beyond the config."""
 
 
-def requested_recipe(content: Mapping[str, Any]) -> RequestedRecipe:
+def requested_recipe(recipe: RecipeClaim) -> RequestedRecipe:
     """Reads a resolved recipe, as a manifest stores it."""
     return RequestedRecipe(
-        steps=content["steps"],
-        weights=_quant_args(content["weights"]),
-        activations=_quant_args(content["activations"]),
-        lm_head=content["lm_head"],
-        kv_cache=content.get("kv_cache"),
-        targets=content["targets"],
-        ignore=content["ignore"],
-        is_file=bool(content.get("file")),
+        steps=recipe.steps,
+        weights=_quant_args(recipe.weights),
+        activations=_quant_args(recipe.activations),
+        lm_head=recipe.lm_head,
+        kv_cache=recipe.kv_cache,
+        targets=recipe.targets,
+        ignore=recipe.ignore,
+        is_file=bool(recipe.file),
     )
 
 
-def _quant_args(content: Mapping[str, Any] | None) -> QuantArgs | None:
-    if content is None:
+def _quant_args(number: NumberClaim | None) -> QuantArgs | None:
+    if number is None:
         return None
-    dynamic = content["dynamic"]
     return QuantArgs(
-        content["type"],
-        content["bits"],
-        content["strategy"],
-        content["group_size"],
-        content.get("block_structure"),
-        content["symmetric"],
-        LOCAL if dynamic == LOCAL else DYNAMIC if dynamic else STATIC,
-        content.get("scale_type"),
+        number.type,
+        number.bits,
+        number.strategy,
+        number.group_size,
+        number.block_structure,
+        number.symmetric,
+        LOCAL if number.dynamic == LOCAL else DYNAMIC if number.dynamic else STATIC,
+        number.scale_type,
     )
 
 
@@ -69,8 +67,12 @@ def recipe_faults(
         requested["lm_head"] = (HEAD_FORMATS[recipe.lm_head].stored, None)
     faults = []
     for name in sorted(set(requested) ^ set(groups)):
-        wording = "is not" if name in requested else "is, without being asked for,"
-        faults.append(f"{name} {wording} quantized")
+        state = (
+            "is not quantized"
+            if name in requested
+            else "is quantized, but the recipe does not ask for it"
+        )
+        faults.append(f"{name} {state}")
     for name in sorted(set(requested) & set(groups)):
         weights, activations = requested[name]
         faults += _format_faults(name, "weights", weights, groups[name].weights)

@@ -1,7 +1,6 @@
 """Reads which modules a config.json declares quantized, and how."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from compressed_tensors.utils import match_named_modules
 from pydantic import ValidationError
 
 from conf.errors import bad_input
-from conf.files.json_files import mismatch, shown
+from conf.files.json_files import JsonObject, mismatch, shown
 from conf.formats.quant_args import DYNAMIC, FLOAT, QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import COMPRESSED_TENSORS, DENSE, KEY, read_quantization
 from conf.formats.registry import format_of, spellings
@@ -35,7 +34,7 @@ class Schemes:
     faults: list[str] = field(default_factory=list)
 
 
-def read_schemes(config: Mapping[str, Any], model: torch.nn.Module, where: str) -> Schemes:
+def read_schemes(config: JsonObject, model: torch.nn.Module, where: str) -> Schemes:
     """Reads `quantization_config`; without one, nothing is quantized."""
     content = config.get(KEY)
     if content is None:
@@ -66,11 +65,12 @@ def _checked_config(content: Any, where: str) -> QuantizationConfig:
         method = stated.method if stated is not None else None
         raise bad_input(
             f"{where}: quant_method is {shown(method)}; only {COMPRESSED_TENSORS} checkpoints can "
-            "be proven"
+            "be verified"
         )
     if stated.sparsity not in (None, DENSE):
         raise bad_input(
-            f"{where}: sparsity_config.format is {shown(stated.sparsity)}; dense can be proven"
+            f"{where}: sparsity_config.format is {shown(stated.sparsity)}; only dense can be "
+            "verified"
         )
     try:
         if content.get("transform_config"):

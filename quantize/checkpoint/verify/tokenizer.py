@@ -1,7 +1,7 @@
 """The small files beside the weights: tokenizer, chat template, generation settings."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
@@ -16,20 +16,32 @@ Amount = Annotated[float, Field(ge=0, le=1e6)]
 Whole = Annotated[int, Field(ge=0, le=2**62)]
 
 
+class AddedToken(BaseModel):
+    """A special token with the rules for finding it in a text."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    content: str | None = None
+    lstrip: bool | None = None
+    rstrip: bool | None = None
+    normalized: bool | None = None
+    single_word: bool | None = None
+    special: bool | None = None
+
+
 class TokenizerConfig(BaseModel):
     """The fields of tokenizer_config.json that can make transformers fail."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     tokenizer_class: str | None = None
     chat_template: str | list[dict[str, str]] | dict[str, str] | None = None
-    bos_token: str | dict[str, Any] | None = None
-    eos_token: str | dict[str, Any] | None = None
-    pad_token: str | dict[str, Any] | None = None
-    unk_token: str | dict[str, Any] | None = None
+    bos_token: str | AddedToken | None = None
+    eos_token: str | AddedToken | None = None
+    pad_token: str | AddedToken | None = None
+    unk_token: str | AddedToken | None = None
     add_bos_token: bool | None = None
     add_eos_token: bool | None = None
     model_max_length: Annotated[float, Field(ge=1)] | None = None
-    added_tokens_decoder: dict[str, dict[str, Any]] | None = None
+    added_tokens_decoder: dict[str, AddedToken] | None = None
 
 
 class GenerationConfig(BaseModel):

@@ -45,7 +45,7 @@ def _matrix_faults(name: str, matrix: torch.Tensor, largest: float, role: Role) 
     if largest > LARGEST_WEIGHT:
         return [f"{name} holds {largest:.3g}, at most {LARGEST_WEIGHT:g} is usual"]
     if largest < SMALLEST_WEIGHT:
-        return [f"{name} holds {largest:.3g} at most, which is next to zero"]
+        return [f"{name} holds {largest:.3g} at most, which is nearly zero"]
     if matrix.min() == matrix.max():
         return [f"{name} holds one value only"]
     if matrix.shape[-1] > 1 and bool((matrix == matrix[..., :1]).all()):

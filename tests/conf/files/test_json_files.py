@@ -28,7 +28,7 @@ def refuse(folder: Path, words: str) -> None:
         (b'{"a": {"b": [1, NaN]}}', r"a\.b\[1\] is nan, a finite number is expected"),
         (b'{"a": -Infinity}', "a is -inf"),
         (b'{"a": 1e400}', "a is inf"),
-        (b'{"a": {"b": 1, "b": 2}}', "the key 'b' stands in an object twice"),
+        (b'{"a": {"b": 1, "b": 2}}', "the key 'b' appears twice in an object"),
         (b'{"a": "\\ud800"}', "half of a surrogate pair"),
         (b'{"\\udc00": 1}', "half of a surrogate pair"),
         (b"\xef\xbb\xbf{}", "begins with a byte order mark"),

@@ -39,9 +39,9 @@ def refuse(folder: Path, words: str) -> None:
         ({"a": ENTRY, "b": NEXT | {"data_offsets": [9, 13]}}, "b lies at 9 to 13"),
         ({"a": {"dtype": "F32"}}, "'a': there is no shape"),
         ({"a": None}, "'a'"),
-        ({"a": ENTRY}, "4 bytes behind its last tensor"),
+        ({"a": ENTRY}, "4 bytes after its last tensor"),
         ({"a": ENTRY, "b": NEXT | {"shape": [9], "data_offsets": [8, 17]}}, "is cut short"),
-        (b'{"a": 1, "a": 2}', "the key 'a' stands in an object twice"),
+        (b'{"a": 1, "a": 2}', "the key 'a' appears twice in an object"),
         (b"\xff\xfe", "no UTF-8"),
         (b"[]", "holds a list"),
     ],
@@ -89,7 +89,7 @@ def test_a_wrong_total_and_a_tensor_in_two_files_are_named(tmp_path: Path) -> No
     assert total is not None
     assert "total_size is 9, the tensors have 8 bytes" in total
     write(tmp_path / "2.safetensors", {"a": ENTRY}, bytes(8))
-    refuse(tmp_path, "a stands in 1.safetensors, too")
+    refuse(tmp_path, "a is in 1.safetensors, too")
 
 
 def test_weights_that_are_no_plain_files_are_refused(tmp_path: Path) -> None:

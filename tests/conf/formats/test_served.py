@@ -40,7 +40,11 @@ def grouped(size: int, **more: Any) -> dict[str, Any]:
     [
         (INT8 | {"bits": 9}, None, "weights.bits=9: must be at least 2 and at most 8"),
         (INT8 | {"bits": 4}, INT8 | TOKEN, "recipe.weights.bits=4: int weights with quantized"),
-        (INT8, INT8 | TOKEN | {"bits": 3}, "recipe.activations.bits=3: activations have as many"),
+        (
+            INT8,
+            INT8 | TOKEN | {"bits": 3},
+            "recipe.activations.bits=3: activations must have as many",
+        ),
         (INT8, FP8 | TOKEN, "recipe.activations.type=float: no kernel multiplies int weights with"),
         (INT8 | {"symmetric": False}, INT8 | TOKEN, "recipe.weights.symmetric=false: INT8 kernels"),
         (INT8 | {"dynamic": True}, None, "recipe.weights.dynamic=true: weights have static scales"),
@@ -51,8 +55,8 @@ def grouped(size: int, **more: Any) -> dict[str, Any]:
         ),
         (INT8 | {"strategy": "token"}, None, "recipe.weights.strategy=token: weight-only kernels"),
         (INT8 | {"scale_type": "fp8"}, None, "recipe.weights.scale_type=fp8: scales of int weigh"),
-        (INT8, INT8, "recipe.activations.strategy=channel: activations go with strategy token"),
-        (INT8, INT8 | {"strategy": "token"}, "recipe.activations.dynamic=false: activations go"),
+        (INT8, INT8, "recipe.activations.strategy=channel: activations need strategy token"),
+        (INT8, INT8 | {"strategy": "token"}, "recipe.activations.dynamic=false: activations need"),
         (INT8, INT8 | {"strategy": "tensor", "dynamic": True}, "recipe.activations.dynamic=true"),
         (INT8, grouped(128, bits=8, dynamic=True), "recipe.activations.strategy=group"),
         (INT8 | {"group_size": 128}, None, "recipe.weights.strategy=channel with group_size=128"),
@@ -83,7 +87,7 @@ def grouped(size: int, **more: Any) -> dict[str, Any]:
         (NVFP4 | {"scale_type": None}, None, "recipe.weights.scale_type=None: NVFP4 has fp8 scal"),
         (NVFP4 | {"strategy": "group"}, None, "recipe.weights.strategy=group: 4-bit floats are NV"),
         (NVFP4, NVFP4 | {"dynamic": True}, "activations.dynamic=true: NVFP4 activations need loca"),
-        (None, INT8 | TOKEN, "recipe.steps=.rounding.: nothing rounds|recipe.activations: needs"),
+        (None, INT8 | TOKEN, "recipe.steps=.rounding.: no step rounds|recipe.activations: needs"),
     ],
 )
 def test_a_format_that_no_engine_runs_is_refused(
@@ -131,7 +135,7 @@ def test_a_format_that_an_engine_runs_is_taken(
         (["gptq", "awq", "rounding"], "the last step has to round"),
         (["rounding", "sparsegpt"], "the last step has to round"),
         (["rounding", "gptq"], "the last step has to round, and no other"),
-        (["gptq", "gptq"], "gptq stands there twice"),
+        (["gptq", "gptq"], "gptq is named twice"),
         (["smoothquant", "awq"], "the last step has to round"),
         (["awq", "smoothquant", "gptq"], "undoes awq; the order is smoothquant, awq"),
         (["awq", "sparsegpt", "smoothquant", "gptq"], "undoes awq; the order is smoothquant, awq"),
@@ -178,7 +182,7 @@ def test_an_order_that_keeps_every_step_is_taken(steps: list[str]) -> None:
         ({"targets": ["re:("]}, r"recipe.targets: 're:\(' is no regular expression: missing \)"),
         ({"ignore": ["lm_head", "re:*"]}, "recipe.ignore: 're:\\*' is no regular expression"),
         ({"ignore": ["re:"]}, "recipe.ignore: 're:' has no expression"),
-        ({"ignore": ["x" * 2000]}, "1000 at most"),
+        ({"ignore": ["x" * 2000]}, "at most 1000"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: str) -> None:

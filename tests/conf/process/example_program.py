@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from conf.errors import gate_failed
-from conf.process.inside import Send, fulfil, wait_for_turn
+from conf.process.inside import Send, run_program, wait_for_turn
 from conf.process.messages import Failure
 from conf.process.program import Program
 
@@ -66,4 +66,4 @@ def work(order: Order, send: Send[Event]) -> None:
 
 
 if __name__ == "__main__":
-    fulfil(EXAMPLE, work, str(work.__doc__))
+    run_program(EXAMPLE, work, str(work.__doc__))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from conf import cache
-from conf.errors import GATE_FAILED, WORLD_FAULT, QuantlineError
+from conf.errors import ENVIRONMENT_FAILURE, GATE_FAILED, QuantlineError
 from conf.process.messages import Failure
 from conf.process.program import Program
 from conf.process.running import call, call_one, start, stream
@@ -38,7 +38,7 @@ def test_what_is_sent_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(done, Done)
     assert (done.action, done.sizes["a"], done.sizes["b"]) == ("echo", 1.5, math.inf)
     assert math.isnan(done.sizes["c"])
-    assert done.failure == Failure("ValueError: a part", WORLD_FAULT)
+    assert done.failure == Failure("ValueError: a part", ENVIRONMENT_FAILURE)
     assert list((tmp_path / "logs").iterdir()) == [], "a log stays only where something failed"
 
 
@@ -47,7 +47,11 @@ def test_what_is_sent_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.M
     [
         ("refuse", "^it is not good enough$", GATE_FAILED),
         ("crash", r"^the example stopped with 1: KeyError: 'no such thing' \(see .*\)$", 3),
-        ("die", "^the example was ended by SIGKILL; the system may have been out", WORLD_FAULT),
+        (
+            "die",
+            "^the example was ended by SIGKILL; the system may have been out",
+            ENVIRONMENT_FAILURE,
+        ),
     ],
 )
 def test_failures_come_back_as_errors_with_their_codes(

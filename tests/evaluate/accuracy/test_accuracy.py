@@ -151,12 +151,14 @@ QUICK = [
     "accuracy=quick",
     "accuracy.tokens=2048",
     "accuracy.window=128",
+    "accuracy.continuations=2",
+    "accuracy.continued_tokens=16",
 ]
 
 
 @pytest.mark.slow
 def test_damage_done_on_purpose_is_seen(
-    tiny_checkpoint: Path, run_command: Run, tmp_path: Path
+    tiny_checkpoint: Path, command_here: Run, tmp_path: Path
 ) -> None:
     doubled = Path(shutil.copytree(tiny_checkpoint, tmp_path / "doubled"))
     weights = load_file(doubled / "model.safetensors")
@@ -166,7 +168,7 @@ def test_damage_done_on_purpose_is_seen(
     (doubled / manifest.FILE).unlink()
     checkpoints = f"checkpoints=[{tiny_checkpoint},{doubled}]"
     gate = "accuracy.min_recovery=0.99"
-    result = run_command("evaluate", *QUICK, checkpoints, gate)
+    result = command_here("evaluate", *QUICK, checkpoints, gate)
     assert result.returncode == 4
     assert "doubled: quick: accuracy: " in result.stderr
     assert "w8a8_smooth_gptq: quick" not in result.stderr
@@ -180,17 +182,17 @@ def test_damage_done_on_purpose_is_seen(
     assert left == sorted(left)
     assert len(harmed.worst) == 5
     assert harmed.worst[0].before
-    again = run_command("evaluate", *QUICK, checkpoints, gate)
+    again = command_here("evaluate", *QUICK, checkpoints, gate)
     assert again.returncode == 4, "a gate stays shut"
     assert "loading" not in again.stderr
 
 
 @pytest.mark.slow
-def test_too_little_text_is_said(run_command: Run, tmp_path: Path) -> None:
+def test_too_little_text_is_said(command_here: Run, tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("\n\n".join(f"One short line, number {n}." for n in range(40)))
     text = ["accuracy.text.source=file", f"accuracy.text.path={path}"]
-    result = run_command("evaluate", *QUICK, "checkpoints=[]", *text)
+    result = command_here("evaluate", *QUICK, "checkpoints=[]", *text)
     assert result.returncode == 2
     assert "accuracy.tokens=2048: the evaluation part of the text has" in result.stderr
 
@@ -198,6 +200,6 @@ def test_too_little_text_is_said(run_command: Run, tmp_path: Path) -> None:
 def test_nothing_is_compared_with_an_original_that_was_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "view.npz"
     view(0).save(path)
-    with pytest.raises(QuantlineError, match="the original was not judged"):
+    with pytest.raises(QuantlineError, match="the original's accuracy was not measured"):
         judged_values(path, Path(), tmp_path, seed=0)
     assert judged_values(path, None, tmp_path, seed=0).values.tokens == POSITIONS

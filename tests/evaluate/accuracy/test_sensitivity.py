@@ -47,7 +47,7 @@ def test_a_part_of_a_layer_is_one_block() -> None:
 
 @pytest.mark.slow
 def test_a_fragile_layer_is_found(
-    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+    tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
 ) -> None:
     """Columns that are multiplied with zero may hold anything, and what they hold spoils the scale
     of their whole group: the model is the same, until it is rounded."""
@@ -61,7 +61,7 @@ def test_a_fragile_layer_is_found(
         "evaluate", f"model.path={fragile}", "accuracy=sensitivity", "recipes=[w4a16_gptq]",
         "accuracy.tokens=512", "accuracy.window=128",
     ]  # fmt: skip
-    result = run_command(*command)
+    result = command_here(*command)
     assert result.returncode == 0, result.stderr
     (row,), _ = read(tmp_path / "results.jsonl")
     assert isinstance(row, SensitivityRow)
@@ -69,15 +69,15 @@ def test_a_fragile_layer_is_found(
     assert len(row.values.blocks) == 4
     assert "model.layers.1.mlp" in result.stdout
 
-    again = run_command(*command)
+    again = command_here(*command)
     assert again.returncode == 0
     assert len(read(tmp_path / "results.jsonl")[0]) == 1
 
 
-def test_recipes_have_to_be_named(run_command: Run) -> None:
-    result = run_command("evaluate", "model=tiny", "accuracy=sensitivity")
+def test_recipes_have_to_be_named(command_here: Run) -> None:
+    result = command_here("evaluate", "model=tiny", "accuracy=sensitivity")
     assert result.returncode == 2
     assert "name the recipes" in result.stderr
-    typo = run_command("evaluate", "model=tiny", "accuracy=sensitivity", "recipes=[w4a16_gtpq]")
+    typo = command_here("evaluate", "model=tiny", "accuracy=sensitivity", "recipes=[w4a16_gtpq]")
     assert typo.returncode == 2
     assert "Did you mean w4a16_gptq" in typo.stderr

@@ -13,6 +13,7 @@ from evaluate.measure.profiles import (
     phases,
     readable,
     self_times,
+    trace_events,
 )
 
 
@@ -36,12 +37,14 @@ def test_an_operator_is_charged_for_itself_alone() -> None:
 
 def test_kernels_are_what_a_gpus_time_goes_to() -> None:
     found = operators(
-        [
-            entry("cpu_op", "aten::mm", 0, 20, external=7),
-            entry("kernel", "cutlass_gemm", 30, 40, external=7),
-            entry("kernel", "rms_norm_kernel", 80, 20),
-            {"cat": "ac2g", "name": "arrow", "ts": 0},
-        ]
+        trace_events(
+            [
+                entry("cpu_op", "aten::mm", 0, 20, external=7),
+                entry("kernel", "cutlass_gemm", 30, 40, external=7),
+                entry("kernel", "rms_norm_kernel", 80, 20),
+                {"cat": "ac2g", "name": "arrow", "ts": 0},
+            ]
+        )
     )
     assert found.device == "gpu"
     lines = {line.name: line for line in found.operators}
@@ -55,17 +58,19 @@ def test_kernels_are_what_a_gpus_time_goes_to() -> None:
 def test_steps_that_read_and_steps_that_decode_are_told_apart() -> None:
     """By the marks on the GPU's own time line, where there are some."""
     found = operators(
-        [
-            entry("user_annotation", "execute_context_1(128)_generation_0(0)", 0, 10),
-            entry("user_annotation", "execute_context_0(0)_generation_1(1)", 12, 10),
-            entry("gpu_user_annotation", "execute_context_1(128)_generation_0(0)", 100, 40),
-            entry("gpu_user_annotation", "execute_context_0(0)_generation_1(1)", 200, 40),
-            entry("gpu_user_annotation", "execute_context_0(0)_generation_1(1)", 300, 40),
-            entry("kernel", "cutlass_gemm", 100, 60),
-            entry("kernel", "cutlass_gemm", 200, 20),
-            entry("kernel", "flash_fwd_kernel", 240, 10),
-            entry("kernel", "cutlass_gemm", 300, 20),
-        ]
+        trace_events(
+            [
+                entry("user_annotation", "execute_context_1(128)_generation_0(0)", 0, 10),
+                entry("user_annotation", "execute_context_0(0)_generation_1(1)", 12, 10),
+                entry("gpu_user_annotation", "execute_context_1(128)_generation_0(0)", 100, 40),
+                entry("gpu_user_annotation", "execute_context_0(0)_generation_1(1)", 200, 40),
+                entry("gpu_user_annotation", "execute_context_0(0)_generation_1(1)", 300, 40),
+                entry("kernel", "cutlass_gemm", 100, 60),
+                entry("kernel", "cutlass_gemm", 200, 20),
+                entry("kernel", "flash_fwd_kernel", 240, 10),
+                entry("kernel", "cutlass_gemm", 300, 20),
+            ]
+        )
     ).phases
     assert found["prefill"].steps == 1
     assert found["prefill"].window_s == pytest.approx(100e-6)
@@ -84,13 +89,15 @@ def test_a_prompt_that_comes_late_is_no_part_of_decoding() -> None:
         ("1(8)_generation_1(1)", 20),
     ]
     found = operators(
-        [
-            *(entry("user_annotation", f"execute_context_{name}", at, 5) for name, at in marks),
-            entry("user_annotation", "execute_context_0(0)_generation_2(2)", 70, 5),
-            entry("cpu_op", "aten::mm", 0, 15),  # runs on into the next step
-            entry("cpu_op", "aten::mm", 20, 40),
-            entry("cpu_op", "aten::mm", 70, 10),
-        ]
+        trace_events(
+            [
+                *(entry("user_annotation", f"execute_context_{name}", at, 5) for name, at in marks),
+                entry("user_annotation", "execute_context_0(0)_generation_2(2)", 70, 5),
+                entry("cpu_op", "aten::mm", 0, 15),  # runs on into the next step
+                entry("cpu_op", "aten::mm", 20, 40),
+                entry("cpu_op", "aten::mm", 70, 10),
+            ]
+        )
     ).phases
     assert (found["prefill"].steps, found["decode"].steps) == (2, 2)
     assert found["prefill"].window_s == pytest.approx(60e-6)
@@ -100,11 +107,11 @@ def test_a_prompt_that_comes_late_is_no_part_of_decoding() -> None:
 
 def test_marks_of_the_host_say_nothing_of_a_gpu() -> None:
     mark = entry("user_annotation", "execute_context_1(8)_generation_0(0)", 0, 5)
-    assert operators([mark, entry("kernel", "cutlass_gemm", 100, 20)]).phases == {}
+    assert operators(trace_events([mark, entry("kernel", "cutlass_gemm", 100, 20)])).phases == {}
 
 
 def test_without_marks_a_profile_is_one_piece() -> None:
-    found = operators([entry("kernel", "cutlass_gemm", 0, 20)])
+    found = operators(trace_events([entry("kernel", "cutlass_gemm", 0, 20)]))
     assert found.phases == {}
     assert phases(found) == [ProfiledPhase("", 1, pytest.approx(20e-6), found.kinds_s)]
 

@@ -47,6 +47,7 @@ def test_random_weights_need_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_here")
 @pytest.mark.parametrize("recipe", ["w8a8_smooth_ptq", "w4a16_gptq", "fp8_block", "nvfp4a16"])
 def test_a_described_checkpoint_has_the_real_ones_tensors(recipe: str, tmp_path: Path) -> None:
     options = ["model=tiny", f"recipe={recipe}", f"output_dir={tmp_path}"]
@@ -82,6 +83,7 @@ def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple
     return {name: (value.shape, value.dtype) for name, value in model.named_parameters()}
 
 
+@pytest.mark.usefixtures("programs_here")
 def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
     override = "model.architecture.hidden_size=192"
     found = targets(config("weights=random", "recipes=[w4a16_gptq]", override))
@@ -94,13 +96,13 @@ def test_a_recipe_that_does_not_fit_is_a_failure_of_its_own() -> None:
     ("overrides", "words"),
     [
         (["weights=random", "recipes=[w8a8_smoth_gptq]"], "Did you mean w8a8_smooth_gptq"),
-        (["recipes=[w8a8_smooth_gptq]"], "goes with weights=random"),
+        (["recipes=[w8a8_smooth_gptq]"], "works only with weights=random"),
         (["weights=random", "checkpoints=[a]"], "not checkpoints"),
         (["weights=random", "accuracy=quick"], "has no accuracy"),
-        (["original=false"], "goes with weights=random"),
-        (["weights=random", "recipes=[original]", "original=false"], "what original=false leaves"),
+        (["original=false"], "works only with weights=random"),
+        (["weights=random", "recipes=[original]", "original=false"], "contradicts original=false"),
         (["weights=randm"], "choose one of trained, random"),
-        (["engine.url=http://localhost:1"], "goes with engine=vllm_server"),
+        (["engine.url=http://localhost:1"], "works only with engine=vllm_server"),
     ],
 )
 def test_what_cannot_be_is_refused(overrides: list[str], words: str) -> None:
@@ -122,4 +124,7 @@ def test_a_model_without_checkpoints_is_said_to_be_alone(
 ) -> None:
     (original,) = targets(config(f"checkpoint_root={tmp_path}"))
     assert original.name == "original"
-    assert "no checkpoint of tiny there, so it is measured alone" in capsys.readouterr().err
+    assert (
+        "there is no checkpoint of tiny, so only the original is measured"
+        in capsys.readouterr().err
+    )

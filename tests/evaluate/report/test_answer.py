@@ -60,7 +60,7 @@ def test_a_target_for_each_token_limits_how_many_run_at_once(results: Path) -> N
 
 def test_other_machines_and_models_are_no_answer(results: Path) -> None:
     for changes in ({"device": "NVIDIA A100"}, {"model": "llama"}):
-        with pytest.raises(QuantlineError, match="measured are: qwen3-8b on NVIDIA H200"):
+        with pytest.raises(QuantlineError, match="it has: qwen3-8b on NVIDIA H200"):
             recommended(results, **changes)
 
 

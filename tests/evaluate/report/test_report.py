@@ -53,7 +53,7 @@ def test_plots_stand_beside_the_markdown(tmp_path: Path) -> None:
 
 
 def test_a_bad_line_is_named_the_rest_is_reported_and_the_exit_is_not_0(
-    run_command: Run, tmp_path: Path
+    command_here: Run, tmp_path: Path
 ) -> None:
     results = write(tmp_path / "results.jsonl", SPEED)
     old = json.dumps(line_content(SPEED[0]) | {"schema": 1})
@@ -61,7 +61,7 @@ def test_a_bad_line_is_named_the_rest_is_reported_and_the_exit_is_not_0(
     assert "NaN" in nan
     with results.open("a") as file:
         file.write(f"{{broken\n{old}\n{nan}\n")
-    result = run_command("evaluate.report", f"results=[{results}]", "out=report")
+    result = command_here("evaluate.report", f"results=[{results}]", "out=report")
     assert result.returncode == 2
     for number in (11, 12, 13):
         assert f"results.jsonl:{number}: " in result.stderr
@@ -89,12 +89,12 @@ def test_other_gpus_versions_and_no_original_are_shown_apart(tmp_path: Path) -> 
     assert "no original to compare with" in markdown
 
 
-def test_no_results_are_bad_input(run_command: Run, tmp_path: Path) -> None:
-    missing = run_command("evaluate.report", "results=[nowhere.jsonl]")
+def test_no_results_are_bad_input(command_here: Run, tmp_path: Path) -> None:
+    missing = command_here("evaluate.report", "results=[nowhere.jsonl]")
     assert missing.returncode == 2
     assert "nowhere.jsonl: there is no such file" in missing.stderr
     (tmp_path / "empty.jsonl").touch()
-    empty = run_command("evaluate.report", "results=[empty.jsonl]")
+    empty = command_here("evaluate.report", "results=[empty.jsonl]")
     assert empty.returncode == 2
     assert "there are no results in it" in empty.stderr
 
@@ -200,8 +200,8 @@ def test_the_report_is_written_without_torch_and_vllm(tmp_path: Path) -> None:
     ],
 )
 def test_a_target_that_makes_no_sense_is_bad_input(
-    argument: str, words: str, run_command: Run
+    argument: str, words: str, command_here: Run
 ) -> None:
-    result = run_command("evaluate.report", argument)
+    result = command_here("evaluate.report", argument)
     assert result.returncode == 2
     assert words in result.stderr

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
-from evaluate.report.show.records import Median
+from evaluate.report.show.records import MedianWithInterval
 from evaluate.report.show.sentences import sentence_lists
 from evaluate.report.show.tables import with_interval
 from evaluate.report.show.terminal_tables import PLUS_MINUS, plus_minus, speed_table
@@ -50,7 +50,7 @@ def test_plus_minus_is_one_quantity_in_the_terminal_in_markdown_and_on_the_page(
     summary = summarize(SPREAD)
     half = f"{(summary.high - summary.low) / 2 / summary.median:.1%}"
     assert plus_minus(summary.median, summary.low, summary.high) == half
-    shown = with_interval(Median(summary.median, summary.low, summary.high))
+    shown = with_interval(MedianWithInterval(summary.median, summary.low, summary.high))
     assert shown.endswith(f"±{half}")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(speed_table(rows, 0.1))

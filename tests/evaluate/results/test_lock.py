@@ -127,7 +127,10 @@ def test_a_signal_ends_the_evaluation_and_all_that_it_started(
     psutil.wait_procs(started, timeout=10)
     assert [process for process in started if is_alive(process)] == []
     assert running.returncode == 128 + number
-    expected = {signal.SIGTERM: "ended by SIGTERM; results.jsonl keeps", signal.SIGINT: "interrupt"}
+    expected = {
+        signal.SIGTERM: "ended by SIGTERM; results.jsonl has what was measured",
+        signal.SIGINT: "interrupt",
+    }
     assert expected[number] in words
     assert "Traceback" not in words
     assert (tmp_path / "results.jsonl").read_bytes() == before

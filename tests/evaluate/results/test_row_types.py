@@ -173,10 +173,10 @@ def test_a_run_without_what_it_counts_by_is_none(name: str) -> None:
     [
         (b'{"schema": NaN}', "holds NaN"),
         (b'{"schema": -Infinity}', "holds -Infinity"),
-        (b'{"schema": 1e400}', "schema is no number that can be kept"),
-        (b'{"schema": ' + b"9" * 5000 + b"}", "is no number"),
-        (b'{"schema": ' + b"9" * 5000 + b".0}", "is no number"),
-        (b'{"schema": 2, "schema": 2}', "the key 'schema' stands twice"),
+        (b'{"schema": 1e400}', "schema is not a number that can be stored"),
+        (b'{"schema": ' + b"9" * 5000 + b"}", "is not a number"),
+        (b'{"schema": ' + b"9" * 5000 + b".0}", "is not a number"),
+        (b'{"schema": 2, "schema": 2}', "the key 'schema' appears twice"),
         (b"[" * 100_000 + b"]" * 100_000, "nested too deep"),
         (b"[" * 20 + b"]" * 20, "nested deeper than 16 levels"),
         (b'{"schema": "\\ud800"}', "half a character"),
@@ -302,12 +302,12 @@ def test_nothing_that_reads_results_dies_of_a_damaged_line(
             assert f"{path}:{number + 1}: " in str(refused), lines[number]
 
 
-def test_a_run_of_minus_500_ms_is_ranked_nowhere(run_command: Run, tmp_path: Path) -> None:
+def test_a_run_of_minus_500_ms_is_ranked_nowhere(command_here: Run, tmp_path: Path) -> None:
     rows = [row for row in all_kinds() if row["kind"] == "speed"]
     bad = put(copy.deepcopy(rows[-1]), "values.latency_s", -0.5)
     path = tmp_path / "results.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in [*rows, bad]))
-    result = run_command("evaluate.compare", "results=[results.jsonl,results.jsonl]")
+    result = command_here("evaluate.compare", "results=[results.jsonl,results.jsonl]")
     assert result.returncode == 2
     assert f"results.jsonl:{len(rows) + 1}: values.latency_s is -0.5" in result.stderr
     assert "interactive" in result.stdout
@@ -341,5 +341,5 @@ def test_a_run_that_could_not_be_read_again_is_recorded_as_a_failure(tmp_path: P
     rows, faults = read(path)
     assert faults == []
     assert [row.kind for row in rows] == ["speed", "failed"]
-    assert "the run cannot be kept: values.latency_s is -1.0" in rows[1].reason
+    assert "the run cannot be recorded: values.latency_s is -1.0" in rows[1].reason
     assert [failure.exit_code for failure in recorder.failures] == [3]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conf.errors import QuantlineError, bad_input, world_fault
+from conf.errors import QuantlineError, bad_input, environment_failure
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import NumberFormat
 from quantize.calibrate.compress import _named_failure
@@ -149,7 +149,7 @@ def test_answers_of_another_model_are_seen() -> None:
     compare_answers(far, logits, other)
     assert close.faults == []
     assert close.divergence < 0.1 * close.unrelated
-    assert "nothing to do with the source" in far.faults[0]
+    assert "unrelated to the source" in far.faults[0]
     pruned = Derivation()
     compare_answers(pruned, logits, other, pruned=True)
     assert pruned.faults == []
@@ -165,7 +165,7 @@ def test_answers_of_another_model_are_seen() -> None:
     ("error", "code"),
     [
         (bad_input("config.json: is damaged"), 4),  # a file that we wrote
-        (world_fault("disk"), 3),
+        (environment_failure("disk"), 3),
         (OSError(errno.ENOSPC, "full"), 3),
         (RuntimeError("shapes"), 4),
         (KeyError("weight_scale"), 4),

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from conf.app import report
 from conf.errors import QuantlineError, environment_reason, reading, writing
-from conf.terminal import chatter_to, progress
+from conf.terminal import library_output_to, progress
 from quantize.calibrate.resume import LayerNotes, WorkFolder
 from quantize.calibrate.sequential import Run, _Passes
 from quantize.checkpoint.publish import locked, published_atomically
@@ -65,7 +65,7 @@ def test_a_full_log_is_named_and_the_terminal_comes_back(tmp_path: Path) -> None
     log.symlink_to("/dev/full")
     before = os.fstat(1)
     expected = pytest.raises(QuantlineError, match=r"run\.log: could not be written")
-    with expected as error, chatter_to(log):
+    with expected as error, library_output_to(log):
         os.write(1, b"chatter")
     assert error.value.exit_code == 3
     assert os.fstat(1).st_ino == before.st_ino

@@ -133,7 +133,7 @@ def test_a_checkpoint_of_ours_is_replaced_when_asked(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "tiny" / "recipe")
     (folder / "chat_template.jinja").write_text("people may add one")
     check_free(folder, replace=True)
-    with pytest.raises(QuantlineError, match="replace=true makes it anew"):
+    with pytest.raises(QuantlineError, match="replace=true replaces it"):
         check_free(folder, replace=False)
     with published_atomically(folder, replace=True) as unfinished:
         (unfinished / "new").write_text("")

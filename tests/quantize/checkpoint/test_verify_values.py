@@ -77,7 +77,7 @@ SCALE = f"{Q}.weight_scale"
         ("int8", scaled(SCALE, -1), f"{SCALE} holds negative scales"),
         ("int8", lambda t: t[SCALE][3].neg_(), f"{SCALE} holds negative scales"),
         ("int8", scaled(SCALE, 0), f"{SCALE} holds scales of zero"),
-        ("int8", scaled(SCALE, 1e-37), f"{SCALE} holds a scale of .*, which is next to zero"),
+        ("int8", scaled(SCALE, 1e-37), f"{SCALE} holds a scale of .*, which is nearly zero"),
         ("int8", scaled(SCALE, 1e12), f"{SCALE} holds a scale of"),
         ("int8", lambda t: t[SCALE][3].mul_(1e5), f"{SCALE} gives weights of .* times the usual"),
         ("int8", scaled(SCALE, 100), f"{Q}.weight has weights of"),
@@ -127,7 +127,7 @@ SCALE = f"{Q}.weight_scale"
         ("int8", scaled(NORM, 1e9), f"{NORM} holds 9.98e"),
         ("int8", lambda t: t.update({NORM: t[NORM][:0].clone()}), f"{NORM} is empty"),
         ("int8", lambda t: t[EMBEDDING].fill_(0.5), f"{EMBEDDING} holds one value only"),
-        ("int8", scaled(EMBEDDING, 1e-20), f"{EMBEDDING} holds .* at most, which is next to zero"),
+        ("int8", scaled(EMBEDDING, 1e-20), f"{EMBEDDING} holds .* at most, which is nearly zero"),
         (
             "int8",
             lambda t: t.update({EMBEDDING: t[EMBEDDING][:, :1].repeat(1, 64)}),

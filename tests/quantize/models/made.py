@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from quantize.checkpoint.manifest import Manifest, sealed
+from quantize.checkpoint.manifest_parts import RecipeClaim
 from quantize.checkpoint.verify import requested_recipe, verify
 
 Tensors = dict[str, torch.Tensor]
@@ -196,7 +197,7 @@ def add_manifest(folder: Path, original: Path) -> None:
         "steps": ["rounding"], "weights": weights, "activations": inputs, "lm_head": None,
         "kv_cache": None, "targets": ["Linear"], "ignore": ["lm_head"],
     }  # fmt: skip
-    proof = verify(folder, False, original, requested_recipe(recipe))
+    proof = verify(folder, False, original, requested_recipe(RecipeClaim.model_validate(recipe)))
     assert proof.faults == []
     manifest = Manifest(
         model="micro", recipe="plain", model_config={"name": "micro", "id": None, "revision": None},

@@ -212,10 +212,10 @@ def test_a_folder_that_is_no_plain_model_is_refused(
     assert error.value.exit_code == 2
 
 
-def test_any_folder_works_by_its_path(copy: Path, run_command: Run) -> None:
+def test_any_folder_works_by_its_path(copy: Path, command_here: Run) -> None:
     model = quantize_config(f"model.path={copy}").model
     assert model.name == "copy"
     assert fetch(model) == copy
-    result = run_command("quantize", f"model.path={copy}", "model=qwen3-8b")
+    result = command_here("quantize", f"model.path={copy}", "model=qwen3-8b")
     assert result.returncode == 2
     assert "model=qwen3-8b has 4096" in result.stderr

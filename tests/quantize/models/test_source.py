@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "a weight has another name": (rename(UP, f"{UP}s"), "lacks weights"),
     "one too many": (
         put("model.extra.weight", torch.ones(2).bfloat16()),
-        "does not describe.*model.extra",
+        "not describe.*model.extra",
     ),
     "a layer too many": (config(num_hidden_layers=1), r"does not describe.*model\.layers\.1"),
     "a layer too few": (config(num_hidden_layers=3), r"lacks.*model\.layers\.2"),
@@ -178,10 +178,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "an adapter": (text("adapter_config.json", "{}"), "adapter"),
     "weights elsewhere": (config(transformers_weights="../x"), "transformers_weights"),
     # Types of numbers.
-    "another type": (config(dtype="float16"), "dtype means F16, but the weights are BF16"),
+    "another type": (config(dtype="float16"), "dtype is F16, but the weights are BF16"),
     "weights wider than stated": (
         tensors(lambda s: s.update({name: s[name].float() for name in s if name != UP})),
-        "dtype means BF16, but the weights are F32",
+        "dtype is BF16, but the weights are F32",
     ),
     "an unknown type": (config(dtype="bfloat17"), "dtype is 'bfloat17'"),
     "two types": (config(torch_dtype="float32"), "dtype and torch_dtype differ"),
@@ -242,8 +242,8 @@ REFUSED: dict[str, tuple[Damage, str]] = {
         ),
         r"model.safetensors: is cut short",
     ),
-    "no header": (text("model.safetensors", b"\xff" * 100), "is no whole .safetensors"),
-    "an empty file": (text("model.safetensors", b""), "is no whole .safetensors"),
+    "no header": (text("model.safetensors", b"\xff" * 100), "is not a complete .safetensors"),
+    "an empty file": (text("model.safetensors", b""), "is not a complete .safetensors"),
     "wrong offsets": (
         header(lambda h: h[UP].update(data_offsets=[0, 10])),
         r"model.safetensors: its header is damaged",
@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "an index of a missing shard": (index(model__norm__weight="b.safetensors"), "is missing"),
     "an index without a tensor": (index(model__norm__weight=""), "does not list model.norm.weight"),
     "an index with one too many": (index(more="a.safetensors"), "says that 'more' is in a.safe"),
-    "a tensor in two shards": (twice, f"{UP} stands in a.safetensors, too"),
+    "a tensor in two shards": (twice, f"{UP} is in a.safetensors, too"),
     "an index of another kind": (
         both(index(), text("model.safetensors.index.json", '{"weight_map": [1]}')),
         "index.json: weight_map",

@@ -43,7 +43,7 @@ def test_a_recipe_gives_what_it_says(recipe: str, tmp_path: Path) -> None:
     assert proof.faults == []
     assert proof.formats == {FORMATS[recipe]: 14, "tied to the embedding": 1}
     record = manifest.read(folder)
-    assert record.proof["reload_divergence"] < 1e-3
+    assert record.proof.reload_divergence < 1e-3
     assert "## How to serve it" in (folder / "README.md").read_text()
     expected = {"config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"}
     assert expected <= {path.name for path in folder.iterdir()}

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import altair
+from pydantic import JsonValue
 
+from conf.files.json_files import JsonObject
 from evaluate.report.show.records import Record
 
 CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
@@ -48,7 +50,8 @@ class Chart:
     description: str
     data: str
     """The set of records it draws."""
-    spec: dict[str, Any]
+    spec: JsonObject
+    """For Vega-Lite."""
     value: str = ""
     """The field that a record must have to be drawn; empty for none."""
 
@@ -175,7 +178,7 @@ def with_legend(spec: Any, candidates: list[str]) -> Any:
     )
 
 
-def grid_params(panels: int, columns: int) -> list[dict[str, Any]]:
+def grid_params(panels: int, columns: int) -> list[JsonValue]:
     """The parameters of a grid: its number of panels and of columns."""
     return [{"name": "gridPanels", "value": panels}, {"name": "gridColumns", "value": columns}]
 

@@ -160,4 +160,4 @@ def test_the_gate_takes_these_values() -> None:
     assert failed.exit_code == 4
     assert "0.9625 of the original's quality is left" in str(failed)
     broken = gate(paired_values(*with_losses(150, 2, 160, 40)), AccuracyConfig())
-    assert "it is broken, score 0.06" in str(broken)
+    assert "the model is broken, score 0.06" in str(broken)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.accuracy.tasks.samples import TaskSamples, answers, lost_questions, read
+from evaluate.accuracy.tasks.samples import KeptSample, TaskSamples, answers, lost_questions, read
 from evaluate.results.row_values import LostQuestion
 
 
@@ -37,7 +37,8 @@ def asked(samples: list[dict[str, Any]], **more: Any) -> TaskSamples:
         "version": 1,
         "cut": 0,
     }
-    return TaskSamples(**content | more, samples=samples)
+    kept = [KeptSample.model_validate(content) for content in samples]
+    return TaskSamples(**content | more, samples=kept)
 
 
 def test_the_first_metric_counts_in_its_first_filter() -> None:
@@ -66,7 +67,7 @@ def test_questions_are_put_in_order() -> None:
     ],
 )
 def test_a_figure_that_no_question_has_alone_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(QuantlineError, match="made has no score for each question"):
+    with pytest.raises(QuantlineError, match="made has no metric that scores each question"):
         answers(asked([sample(0, True), sample(1, False)], **more))
 
 

@@ -44,7 +44,7 @@ def write_tasks(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_damage_done_on_purpose_is_seen_question_by_question(
-    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+    tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
 ) -> None:
     write_tasks(tmp_path / "ours")
     zeroed = Path(shutil.copytree(tiny[1], tmp_path / "zeroed"))
@@ -56,7 +56,7 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
         "accuracy.tasks=[ours/continuations.yaml,ours/next_word.yaml]",
     ]  # fmt: skip
 
-    result = run_command(*command, **LITTLE_MEMORY)
+    result = command_here(*command, **LITTLE_MEMORY)
     assert result.returncode == 4, result.stderr
     assert "zeroed: lm_eval:continuations: accuracy: " in result.stderr
     assert "lost question" in result.stdout
@@ -75,9 +75,9 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
         kept = tmp_path / settings["samples"] / f"{settings['task']}.jsonl"
         assert len(kept.read_text().splitlines()) >= row.values.questions
 
-    again = run_command(*command, **LITTLE_MEMORY)
+    again = command_here(*command, **LITTLE_MEMORY)
     assert again.returncode == 4, "a gate stays shut"
-    assert "4 runs stand there already" in again.stderr
+    assert "4 runs are there already" in again.stderr
     assert "loading" not in again.stderr
     assert judged(tmp_path).keys() == found.keys()
 
@@ -97,19 +97,19 @@ def judged(folder: Path) -> dict[tuple[str, str], TaskAccuracyRow]:
         (["accuracy.tasks=[]"], "name the tasks"),
         (["accuracy.limit=0"], "accuracy.limit=0: must be at least 1"),
         (["accuracy.fewshot=-1"], "accuracy.fewshot=-1: must be at least 0"),
-        (["engine=transformers"], "asks vLLM's server"),
-        (["engine=vllm_server", "engine.url=http://here"], "engine.url is one that runs already"),
+        (["engine=transformers"], "needs vLLM's server"),
+        (["engine=vllm_server", "engine.url=http://here"], "engine.url names a running one"),
     ],
 )
-def test_bad_input_is_one_message(run_command: Run, arguments: list[str], expected: str) -> None:
-    result = run_command(*TINY, *arguments)
+def test_bad_input_is_one_message(command_here: Run, arguments: list[str], expected: str) -> None:
+    result = command_here(*TINY, *arguments)
     assert result.returncode == 2
     assert expected in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_without_its_interpreter_it_says_what_makes_one(run_command: Run) -> None:
-    result = run_command(*TINY, **{INTERPRETER: "/nowhere/python"})
+def test_without_its_interpreter_it_says_what_makes_one(command_here: Run) -> None:
+    result = command_here(*TINY, **{INTERPRETER: "/nowhere/python"})
     assert result.returncode == 2
     assert "`make setup-lm-eval`" in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -117,14 +117,14 @@ def test_without_its_interpreter_it_says_what_makes_one(run_command: Run) -> Non
 
 @pytest.mark.slow
 def test_a_wrong_name_and_missing_data_are_known_before_a_server_starts(
-    tiny: tuple[ModelConfig, Path], run_command: Run, tmp_path: Path
+    tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
 ) -> None:
-    unknown = run_command(*TINY, "checkpoints=[]", "accuracy.tasks=[arc_eas]")
+    unknown = command_here(*TINY, "checkpoints=[]", "accuracy.tasks=[arc_eas]")
     assert unknown.returncode == 2
     assert "the harness has no task 'arc_eas'. Did you mean arc_easy" in unknown.stderr
     task = (TASKS / "continuations.yaml").read_text()
     (tmp_path / "ours.yaml").write_text(task.replace("continuations.jsonl", "gone.jsonl"))
-    missing = run_command(*TINY, "checkpoints=[]", "accuracy.tasks=[ours.yaml]")
+    missing = command_here(*TINY, "checkpoints=[]", "accuracy.tasks=[ours.yaml]")
     assert missing.returncode == 3
     assert "gone.jsonl" in missing.stderr
     for result in (unknown, missing):
@@ -144,7 +144,7 @@ def test_a_task_is_known_by_its_file_and_data(tmp_path: Path) -> None:
     path.write_text("dataset_path: json\n")
     with pytest.raises(QuantlineError, match="does not name its task"):
         tasks([str(path)])
-    with pytest.raises(QuantlineError, match="two are called gsm8k"):
+    with pytest.raises(QuantlineError, match="two tasks are called gsm8k"):
         tasks(["gsm8k", "gsm8k"])
 
 

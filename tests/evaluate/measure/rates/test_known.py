@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import world_fault
+from conf.errors import environment_failure
 from conf.schema.load import GpuConfig
 from evaluate.measure.rates import known
 from evaluate.measure.rates.known import RatesRequest, rates
@@ -37,7 +37,7 @@ def test_the_datasheet_stands_in_where_measuring_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(*_: object) -> None:
-        raise world_fault("the GPU is lost")
+        raise environment_failure("the GPU is lost")
 
     monkeypatch.setattr(known, "cache_root", lambda: tmp_path)
     monkeypatch.setattr(known, "call", fail)

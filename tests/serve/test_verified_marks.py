@@ -13,7 +13,7 @@ from conf.errors import QuantlineError
 from conf.schema.commands import ModelConfig
 from conf.schema.load import EngineConfig
 from quantize.checkpoint import manifest
-from serve import proven
+from serve import verified_marks
 from serve.checks import check, checkpoint_hash
 
 DAMAGED = "model.layers.0.mlp.down_proj.weight_scale"
@@ -31,10 +31,10 @@ def damaged(tiny_checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of our packages that the verifier's hash is taken from."""
-    for package in proven.VERIFYING:
+    for package in verified_marks.VERIFYING:
         shutil.copytree(ROOT / package, tmp_path / "sources" / package)
-    monkeypatch.setattr(proven, "ROOT", tmp_path / "sources")
-    monkeypatch.setattr(proven, "verifier", proven.verifier.__wrapped__)
+    monkeypatch.setattr(verified_marks, "ROOT", tmp_path / "sources")
+    monkeypatch.setattr(verified_marks, "verifier", verified_marks.verifier.__wrapped__)
     return tmp_path / "sources"
 
 
@@ -42,8 +42,8 @@ def test_a_mark_of_other_code_lets_no_damaged_checkpoint_through(
     damaged: Path, tiny: tuple[ModelConfig, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(proven, "verifier", lambda: "other code")
-        other = proven.mark(damaged, checkpoint_hash(damaged))
+        before.setattr(verified_marks, "verifier", lambda: "other code")
+        other = verified_marks.mark(damaged, checkpoint_hash(damaged))
     # What versions without hashes of the code wrote: the checkpoint's hash alone.
     oldest = cache_root() / "proven" / checkpoint_hash(damaged)
     other.parent.mkdir(parents=True, exist_ok=True)
@@ -51,12 +51,14 @@ def test_a_mark_of_other_code_lets_no_damaged_checkpoint_through(
         mark.touch()
     with pytest.raises(QuantlineError, match=r"model\.safetensors"):
         check(damaged, tiny[1], EngineConfig())
-    assert not proven.mark(damaged, checkpoint_hash(damaged)).exists(), "a failure is not kept"
+    assert not verified_marks.mark(damaged, checkpoint_hash(damaged)).exists(), (
+        "a failure is not kept"
+    )
 
 
 def test_any_change_of_a_verifying_module_is_another_verifier(sources: Path) -> None:
-    before = proven.verifier()
-    assert before == proven.verifier()
+    before = verified_marks.verifier()
+    assert before == verified_marks.verifier()
     for place in (
         "quantize/checkpoint/verify/prove.py",
         "quantize/checkpoint/manifest.py",
@@ -65,29 +67,29 @@ def test_any_change_of_a_verifying_module_is_another_verifier(sources: Path) -> 
         path = sources / place
         content = path.read_text()
         path.write_text(content + "# changed\n")
-        assert proven.verifier() != before, place
+        assert verified_marks.verifier() != before, place
         path.write_text(content)
     (sources / "quantize" / "more_checks.py").write_text("")
-    assert proven.verifier() != before
+    assert verified_marks.verifier() != before
 
 
 def test_another_version_of_a_library_is_another_verifier(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = proven.verifier()
+    before = verified_marks.verifier()
     monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
-    assert proven.verifier() != before
+    assert verified_marks.verifier() != before
 
 
 def test_other_claims_need_another_verification(tiny_checkpoint: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "copy"))
     digest = checkpoint_hash(folder)
-    before = proven.mark(folder, digest)
+    before = verified_marks.mark(folder, digest)
     claims = folder / manifest.FILE
     claims.write_text(claims.read_text() + "\n")
-    other = proven.mark(folder, digest)
+    other = verified_marks.mark(folder, digest)
     claims.unlink()
-    assert len({before, other, proven.mark(folder, digest)}) == 3
+    assert len({before, other, verified_marks.mark(folder, digest)}) == 3
 
 
 def test_a_file_that_was_changed_and_dated_back_is_hashed_again(

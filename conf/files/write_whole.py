@@ -1,0 +1,64 @@
+"""Writes a file or folder whole: under a temporary name beside it, which is then moved.
+
+A reader, or a run after a crash, sees the old content or the new one, never a part of it.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def write_whole(path: Path) -> Iterator[Path]:
+    """Yields the temporary path for a file or folder; it becomes `path` only if the block succeeds.
+    Its name is always the same, so that the next run removes what a killed one left. The caller
+    holds a lock where two processes may write the same path."""
+    unfinished = unfinished_path(path)
+    remove(unfinished)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield unfinished
+        finish(path)
+    finally:
+        remove(unfinished)
+
+
+def unfinished_path(path: Path) -> Path:
+    """The temporary path. It has the same suffix, because some libraries add a missing one."""
+    return path.with_name(f".unfinished-{path.name}")
+
+
+def finish(path: Path) -> None:
+    """Moves a complete file or folder from its temporary path. An old folder is moved aside first,
+    because only an empty one can be overwritten."""
+    unfinished, backup = unfinished_path(path), _backup_path(path)
+    if path.is_dir() and not path.is_symlink():
+        remove(backup)
+        path.replace(backup)
+    try:
+        unfinished.replace(path)
+    except BaseException:
+        recover(path)
+        raise
+    remove(backup)
+
+
+def recover(path: Path) -> None:
+    """Restores the old folder if its replacement did not finish."""
+    backup = _backup_path(path)
+    if backup.is_dir() and not path.exists():
+        backup.replace(path)
+
+
+def _backup_path(path: Path) -> Path:
+    """Where the old folder is while the new one replaces it."""
+    return path.with_name(f".{path.name}.replaced")
+
+
+def remove(path: Path) -> None:
+    """Removes a file, link or folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
