@@ -61,6 +61,11 @@ class Step(StepSchema[Options], ABC):
 
     # ---- what it needs --------------------------------------------------------------------
 
+    def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
+        """Its cost for a recipe and a number of calibration sequences, as a number of forward
+        passes over the calibration text."""
+        return self.passes
+
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """GPU memory for one layer: its weights with copies; the widest Hessian, its inverse and
         copies of both. `widest`: columns of the widest matrix."""
