@@ -1,5 +1,6 @@
 """A few of the sequences that a module is called with, spread evenly over the calibration text."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from quantize.steps.awq import SEARCH_SEQUENCES
 
 Arguments = dict[str, Any]
 """The arguments of a module's forward function, by name."""
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 # Dimensions of the arguments whose first dimension is known to be the sequences, or 1 for all.
 DIMENSIONS = {"attention_mask": 4, "position_embeddings": 3, "position_ids": 2}
 
@@ -23,31 +25,34 @@ class _Part:
     arguments: Arguments
     is_divisible: bool
 
-    def thinned(self, stride: int) -> "_Part | None":
-        """The sequences whose number is a multiple of the stride. A part that cannot be divided is
-        kept or dropped whole, by its first number."""
+    def priorities(self) -> list[tuple[float, int]]:
+        """A priority and a number of sequences for all that can be dropped alone."""
         if not self.is_divisible:
-            return self if self.numbers[0] % stride == 0 else None
-        rows = [row for row, number in enumerate(self.numbers) if number % stride == 0]
+            return [(_priority(self.numbers[0]), len(self.numbers))]
+        return [(_priority(number), 1) for number in self.numbers]
+
+    def up_to(self, limit: float) -> "_Part | None":
+        """The sequences with at most this priority; None without any."""
+        if not self.is_divisible:
+            return self if _priority(self.numbers[0]) <= limit else None
+        rows = [row for row, number in enumerate(self.numbers) if _priority(number) <= limit]
         if len(rows) == len(self.numbers):
             return self
         if not rows:
             return None
-        numbers = tuple(self.numbers[row] for row in rows)
         arguments = {
             name: _rows_of(value, rows, len(self.numbers)) for name, value in self.arguments.items()
         }
-        return _Part(numbers, arguments, is_divisible=True)
+        return _Part(tuple(self.numbers[row] for row in rows), arguments, is_divisible=True)
 
 
 class Sample:
-    """Keeps every sequence while there are few, then every second, every fourth, and so on: the
-    number of sequences need not be known in advance."""
+    """Keeps the sequences with the lowest priorities. The number of all sequences need not be known
+    in advance: whenever the text ends, those that are kept lie evenly spread in it."""
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
         self._seen = 0
-        self._stride = 1
 
     def __iter__(self) -> Iterator[Arguments]:
         return (part.arguments for part in self._parts)
@@ -66,20 +71,29 @@ class Sample:
         numbers = tuple(range(self._seen, self._seen + count))
         self._seen += count
         self._parts.append(_Part(numbers, arguments, count > 1 and _is_divisible(arguments)))
-        self._thin()
-        while self.sequences > SEARCH_SEQUENCES and self._can_be_thinned():
-            self._stride *= 2
-            self._thin()
-
-    def clear(self) -> None:
-        self._parts, self._seen, self._stride = [], 0, 1
-
-    def _thin(self) -> None:
-        thinned = (part.thinned(self._stride) for part in self._parts)
+        limit = self._limit()
+        thinned = (part.up_to(limit) for part in self._parts)
         self._parts = [part for part in thinned if part is not None]
 
-    def _can_be_thinned(self) -> bool:
-        return len(self._parts) > 1 or self._parts[0].is_divisible
+    def clear(self) -> None:
+        self._parts, self._seen = [], 0
+
+    def _limit(self) -> float:
+        """The highest priority that can stay. One batch stays even if it is too large."""
+        units = sorted(unit for part in self._parts for unit in part.priorities())
+        limit, sequences = units[0]
+        for priority, count in units[1:]:
+            sequences += count
+            if sequences > SEARCH_SEQUENCES:
+                break
+            limit = priority
+        return limit
+
+
+def _priority(number: int) -> float:
+    """A sequence of numbers from 0 to 1 that fills every interval evenly: between neighbours below
+    any limit there are at most three different distances."""
+    return number * GOLDEN_RATIO % 1
 
 
 def _is_divisible(arguments: Arguments) -> bool:
