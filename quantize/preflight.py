@@ -124,10 +124,9 @@ def _estimated_needs(
     layer_weights = matrix_weights / max(1, model.config.num_hidden_layers)
     steps = steps_named(config.recipe.steps)
     gpu = max((step.gpu_bytes(layer_weights, widest) for step in steps), default=0.0)
-    tokens = config.calibration.samples * config.calibration.length
-    samples = config.calibration.samples
+    samples = config.calibration.samples if config.recipe.needs_text else 0
+    tokens = samples * config.calibration.length
     passes = sum(step.passes_for(config.recipe, samples) for step in steps)
-    passes = passes if config.recipe.needs_text else 0
     relative_speed = (config.gpu.bf16_tflops or TFLOPS_OF_MEASURED_GPU) / TFLOPS_OF_MEASURED_GPU
     seconds = (
         2 * matrix_weights * tokens * passes / (FLOPS_GPU * relative_speed if on_gpu else FLOPS_CPU)

@@ -136,7 +136,7 @@ class _Search:
     def _add_sample(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
         arguments |= arguments.pop("kwargs", {})
-        # A cache that is filled during the pass would be read in the search.
+        # The pass fills this cache, and the search must not read it.
         self._samples[module].add(
             {
                 name: None if isinstance(value, QuantizedKVCache) else value
@@ -163,14 +163,13 @@ class _Search:
         """Replaces `_run_samples`. llm-compressor skips a mapping without outputs, or with one that
         is not finite. The weights and the sums of the inputs stand for a linear layer's outputs."""
         stats = modifier._smooth_activation_stats
-        found = [stats[name] for name in self._names[parent] if name in stats]
-        sums = [total for total, count in found if count]
+        parent_stats = [stats[name] for name in self._names[parent] if name in stats]
+        sums = [total for total, count in parent_stats if count]
         if not sums or not all(total.isfinite().all() for total in sums):
             return sums
-        return self._sample_outputs(parent) if parent in self._samples else [*sums, parent.weight]
-
-    def _sample_outputs(self, parent: Module) -> list[torch.Tensor]:
-        return [_output(parent, arguments) for arguments in self._samples[parent]]
+        if parent in self._samples:
+            return [_output(parent, arguments) for arguments in self._samples[parent]]
+        return [*sums, parent.weight]
 
     def best_scale(
         self,
@@ -181,7 +180,7 @@ class _Search:
     ) -> torch.Tensor:
         """Replaces `_compute_best_scale`."""
         layers = quantized_layers(mapping)
-        loss = (
+        loss: Loss = (
             partial(self._gram_loss, mapping.parent, weights)
             if compares_own_output(mapping)
             else partial(self._parent_loss, mapping.parent, outputs)

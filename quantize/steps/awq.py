@@ -89,7 +89,7 @@ class Awq(RescalingStep[AwqOptions]):
         options = recipe.options_of(self)
         if options.search == LIBRARY:
             return 2 + options.grid + 1
-        share = min(1.0, SEARCH_SEQUENCES / samples)
+        share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
         return 2.5 + 0.5 * options.clip + (options.grid + 1) * share
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:

@@ -265,21 +265,27 @@ def test_a_batch_that_is_too_large_stays_alone() -> None:
     assert sample.sequences == 0
 
 
-def test_no_more_inputs_are_kept_than_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[int] = []
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_no_more_inputs_are_kept_than_the_sample(
+    family: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single sequences of many batches, whether or not there is a mask."""
+    kept: list[tuple[int, int]] = []
     add = Sample.add
 
     def noting(sample: Sample, values: dict[str, Any]) -> None:
         add(sample, values)
-        kept.append(sample.sequences)
+        kept.append((sample.sequences, len(list(sample))))
 
     def refuse(*_: object) -> None:
         raise AssertionError("llm-compressor's cache takes a batch")
 
     monkeypatch.setattr(Sample, "add", noting)
     monkeypatch.setattr(awq_search.IntermediatesCache, "append", refuse)
-    scale(made_model("llama"), token_batches(40, 8), lambda: gram_search(clips=False))
-    assert max(kept) == SEARCH_SEQUENCES
+    batches = token_batches(40, 8)
+    scale(made_model(family), batches, lambda: gram_search(clips=False), attention=attention)
+    assert max(kept) == (SEARCH_SEQUENCES, len(batches))
 
 
 # ---- layers without tokens, and NaN --------------------------------------------------------
