@@ -25,11 +25,11 @@ from conf.errors import bad_input, unknown
 from conf.explain import check_key, explain, field_type
 from conf.schema.load import EngineConfig
 from conf.schema.ranges import check_values
-from conf.schema.steps import gate_options
+from conf.schema.steps import options_with_file
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
-ALLOWED_WITH_FILE = {"recipe.file", *gate_options()}
+ALLOWED_WITH_FILE = {"recipe.file", *options_with_file()}
 # Hydra raises these for a config that cannot be composed; not all are its own exceptions.
 COMPOSE_ERRORS = (
     HydraException,

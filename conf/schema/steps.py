@@ -57,6 +57,9 @@ class StepSchema(Generic[Options]):
     """Steps whose result is lost if this step follows them, and how it undoes them."""
     gates: tuple[str, ...] = ()
     """Options that check the result and change no weight."""
+    options_beside_file: tuple[str, ...] = ()
+    """Options that a recipe file of llm-compressor has no field for, and that may be given with
+    it."""
 
     def check_options(self, options: Options) -> None:
         """Raises ValueError where options contradict each other."""
@@ -101,10 +104,13 @@ def may_sign_scales(names: Iterable[str]) -> bool:
     return any(steps[name].signs_scales for name in names if name in steps)
 
 
-def gate_options() -> tuple[str, ...]:
-    """The options that change no weight, by their full names."""
-    steps = known_steps().values()
-    return tuple(f"recipe.{step.name}.{option}" for step in steps for option in step.gates)
+def options_with_file() -> tuple[str, ...]:
+    """The options that may be given with a recipe file of llm-compressor, by their full names."""
+    return tuple(
+        f"recipe.{step.name}.{option}"
+        for step in known_steps().values()
+        for option in (*step.gates, *step.options_beside_file)
+    )
 
 
 def has_options(step: AnyStep) -> bool:

@@ -1,11 +1,12 @@
 """AWQ: scales the channels with large activations, so that rounding harms them less."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from conf.schema.ranges import range_of, within
+from conf.schema.ranges import choices, range_of, within
 from quantize.steps.base.rescaling import RescalingStep
+from quantize.steps.base.step import BYTES_16_BIT, BYTES_32_BIT
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from conf.formats.quant_args import QuantArgs
     from conf.schema.recipe import RecipeConfig
     from quantize.steps.base.file_fields import ModifierFields
+
+GRAM, LIBRARY = "gram", "llmcompressor"
+SEARCHES = (GRAM, LIBRARY)
+CLIPPED_STRATEGIES = ("group", "tensor_group", "channel")
+SEARCH_SEQUENCES = 16  # that run through attention or an MLP for each scale that is tried
 
 
 @dataclass
@@ -23,6 +29,10 @@ class AwqOptions:
     """Scales tried for each group of layers."""
     duo_scaling: bool = True
     """Choose scales by weights as well as activations."""
+    search: str = field(default=GRAM, metadata=choices(*SEARCHES))
+    """gram: a fast search that keeps few activations; llmcompressor: its own, which keeps all."""
+    clip: bool = False
+    """Clamp the largest weights of each group after scaling, where that lowers the error."""
 
 
 class Awq(RescalingStep[AwqOptions]):
@@ -30,16 +40,28 @@ class Awq(RescalingStep[AwqOptions]):
 
     name = "awq"
     options = AwqOptions
-    passes = 24
+    passes = 4
     needs_rounding = True
     modifier_name = "AWQModifier"
     skips_other_widths = True
+    options_beside_file = ("search",)
+
+    def check_options(self, options: AwqOptions) -> None:
+        if options.clip and options.search != GRAM:
+            raise ValueError(
+                f"recipe.awq.clip=true: goes with recipe.awq.search={GRAM}, not {options.search}"
+            )
 
     def check_weights(self, option: str, weights: "QuantArgs", options: AwqOptions) -> None:
         if weights.strategy == "tensor" and options.duo_scaling:
             raise ValueError(
                 f"{option}: awq with duo_scaling needs a scale for each channel or group, and the "
                 "weights' strategy is tensor"
+            )
+        if options.clip and weights.strategy not in CLIPPED_STRATEGIES:
+            raise ValueError(
+                f"{option}: awq.clip needs a scale for each channel or group, and the weights' "
+                f"strategy is {weights.strategy}"
             )
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
@@ -61,18 +83,25 @@ class Awq(RescalingStep[AwqOptions]):
     def resolved(self, modifier: "Modifier") -> Any:
         return modifier._resolved_mappings
 
-    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        """Disables pinned memory where there is no accelerator; AWQ pins it regardless."""
-        import torch
-        from compressed_tensors.utils import patch_attr
-        from llmcompressor.pipelines.cache import IntermediatesCache
+    def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
+        """Two passes, and a run with each scale: over a few sequences, or over all of them. X'X of
+        the widest layer costs half a pass; clipping needs X'X of the other layers too."""
+        options = recipe.options_of(self)
+        if options.search == LIBRARY:
+            return 2 + options.grid + 1
+        share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
+        return 2.5 + 0.5 * options.clip + (options.grid + 1) * share
 
-        if torch.accelerator.is_available():
-            return nullcontext()
-        patch: AbstractContextManager[object] = patch_attr(
-            IntermediatesCache, "pin_memory", lambda *_: None
-        )
-        return patch
+    def gpu_bytes(self, layer_weights: float, widest: int) -> float:
+        """The layer's weights with copies in 16 and 32 bits; X'X of the widest layer as strips and
+        as a matrix."""
+        return layer_weights * (BYTES_16_BIT * 3 + BYTES_32_BIT) + widest**2 * BYTES_32_BIT * 2
+
+    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
+        from quantize.calibrate.awq_search import gram_search, library_search
+
+        options = recipe.options_of(self)
+        return gram_search(options.clip) if options.search == GRAM else library_search()
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

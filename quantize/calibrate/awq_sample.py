@@ -1,0 +1,131 @@
+"""A few of the sequences that a module is called with, spread evenly over the calibration text."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from quantize.steps.awq import SEARCH_SEQUENCES
+
+Arguments = dict[str, Any]
+"""The arguments of a module's forward function, by name."""
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+# Dimensions of the arguments whose first dimension is known to be the sequences, or 1 for all.
+DIMENSIONS = {"attention_mask": 4, "position_embeddings": 3, "position_ids": 2}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Sequences of one batch."""
+
+    numbers: tuple[int, ...]
+    """Their places in the calibration text."""
+    arguments: Arguments
+    is_divisible: bool
+
+    def priorities(self) -> list[tuple[float, int]]:
+        """A priority and a number of sequences for all that can be dropped alone."""
+        if not self.is_divisible:
+            return [(_priority(self.numbers[0]), len(self.numbers))]
+        return [(_priority(number), 1) for number in self.numbers]
+
+    def up_to(self, limit: float) -> "_Part | None":
+        """The sequences with at most this priority; None without any."""
+        if not self.is_divisible:
+            return self if _priority(self.numbers[0]) <= limit else None
+        rows = [row for row, number in enumerate(self.numbers) if _priority(number) <= limit]
+        if len(rows) == len(self.numbers):
+            return self
+        if not rows:
+            return None
+        arguments = {
+            name: _rows_of(value, rows, len(self.numbers)) for name, value in self.arguments.items()
+        }
+        return _Part(tuple(self.numbers[row] for row in rows), arguments, is_divisible=True)
+
+
+class Sample:
+    """Keeps the sequences with the lowest priorities. The number of all sequences need not be known
+    in advance: whenever the text ends, those that are kept lie evenly spread in it."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._seen = 0
+
+    def __iter__(self) -> Iterator[Arguments]:
+        return (part.arguments for part in self._parts)
+
+    @property
+    def sequences(self) -> int:
+        return sum(len(part.numbers) for part in self._parts)
+
+    def add(self, arguments: Arguments) -> None:
+        """Offers a batch. A call without a token, as of an expert, counts for nothing."""
+        hidden = _first_tensor(arguments)
+        if hidden.numel() == 0:
+            return
+        # Without a dimension for sequences the whole call counts as one.
+        count = len(hidden) if hidden.dim() == 3 else 1
+        numbers = tuple(range(self._seen, self._seen + count))
+        self._seen += count
+        self._parts.append(_Part(numbers, arguments, count > 1 and _is_divisible(arguments)))
+        limit = self._limit()
+        thinned = (part.up_to(limit) for part in self._parts)
+        self._parts = [part for part in thinned if part is not None]
+
+    def clear(self) -> None:
+        self._parts, self._seen = [], 0
+
+    def _limit(self) -> float:
+        """The highest priority that can stay. One batch stays even if it is too large."""
+        units = sorted(unit for part in self._parts for unit in part.priorities())
+        limit, sequences = units[0]
+        for priority, count in units[1:]:
+            sequences += count
+            if sequences > SEARCH_SEQUENCES:
+                break
+            limit = priority
+        return limit
+
+
+def _priority(number: int) -> float:
+    """A sequence of numbers from 0 to 1 that fills every interval evenly: between neighbours below
+    any limit there are at most three different distances."""
+    return number * GOLDEN_RATIO % 1
+
+
+def _is_divisible(arguments: Arguments) -> bool:
+    """Whether it is certain which dimension of every argument holds the sequences."""
+    hidden = _first_tensor(arguments)
+    return all(
+        value is hidden
+        or isinstance(value, bool | int | float | str | None)
+        or _has_sequences_first(value, DIMENSIONS.get(name), len(hidden))
+        for name, value in arguments.items()
+    )
+
+
+def _first_tensor(arguments: Arguments) -> torch.Tensor:
+    """The hidden states: the first tensor that a layer, attention or MLP takes."""
+    return next(value for value in arguments.values() if isinstance(value, torch.Tensor))
+
+
+def _has_sequences_first(value: Any, dimensions: int | None, sequences: int) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_has_sequences_first(item, dimensions, sequences) for item in value)
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == dimensions
+        and len(value) in (1, sequences)
+    )
+
+
+def _rows_of(value: Any, rows: list[int], sequences: int) -> Any:
+    """A copy of these rows, so that the whole batch can be freed."""
+    if isinstance(value, tuple | list):
+        return type(value)(_rows_of(item, rows, sequences) for item in value)
+    if isinstance(value, torch.Tensor) and len(value) == sequences:
+        return value[rows]
+    return value
