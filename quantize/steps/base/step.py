@@ -37,9 +37,6 @@ class Step(StepSchema[Options], ABC):
     """Whether the next layer reads this layer's output from before the step, so that one pass
     through a layer is enough. Such a step is resumed only if all its layers are finished:
     outputs before and after it differ in the last bits."""
-    solves: bool = False
-    """Whether it sums X'X over the text and solves for the weights by it, as GPTQ does. `passes`
-    does not count that."""
     shows_error_as: str = ""
     """The name under which the step records the relative error of a module's output; empty where it
     records none."""
