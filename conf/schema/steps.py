@@ -47,6 +47,9 @@ class StepSchema(Generic[Options]):
     """A dataclass. Its fields become options `recipe.NAME.FIELD`."""
     passes: float
     """Its cost, as a number of forward passes over the calibration text."""
+    solves: bool = False
+    """Whether it sums X'X over the text and solves for the weights by it, as GPTQ does. `passes`
+    does not count that."""
     needs_text: bool = True
     """Whether it needs calibration text."""
     needs_rounding: bool = False
@@ -84,7 +87,9 @@ def known_steps() -> dict[str, AnyStep]:
         assert isinstance(step, StepSchema), f"{module.name}.{INSTANCE}"
         assert step.name not in steps, f"{module.name}: a second step '{step.name}'"
         steps[step.name] = step
-    ordered = sorted(steps.values(), key=lambda step: (step.kind, step.passes, step.name))
+    ordered = sorted(
+        steps.values(), key=lambda step: (step.kind, step.passes, step.solves, step.name)
+    )
     return {step.name: step for step in ordered}
 
 

@@ -1,12 +1,14 @@
-"""What replaces parts of llm-compressor's GPTQ and SparseGPT modifiers while a recipe runs.
+"""What replaces parts of llm-compressor's modifiers while a recipe runs.
 
-The modifiers keep their options, schemes, observers and export. Replaced are two methods of each:
-`calibrate_module`, which takes a module's input, and `compress_modules`, which changes the weights.
+The modifiers keep their options, schemes, observers and export. In GPTQ and SparseGPT two methods
+are replaced: `calibrate_module`, which takes a module's input, and `compress_modules`, which
+changes the weights. In SmoothQuant it is the one that finds the ranges of activations.
 """
 
 import contextlib
 from collections.abc import Iterator
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from compressed_tensors.utils import patch_attr
 from llmcompressor.modifiers.gptq import GPTQModifier
 from llmcompressor.modifiers.gptq.helpers import update_batch_qparams
 from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
+from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+from llmcompressor.modifiers.transform.smoothquant.base import SmoothQuantScale
 from llmcompressor.utils.metric_logging import CompressionLogger
 
 from quantize.calibrate.grid import Grid
@@ -81,6 +85,31 @@ def sparsegpt_solver() -> Iterator[None]:
         patch_attr(SparseGPTModifier, "compress_modules", compress_modules),
     ):
         yield
+
+
+@contextlib.contextmanager
+def fast_ranges() -> Iterator[None]:
+    """SmoothQuant's ranges of activations without the positions of the extremes: on a GPU that
+    takes a twentieth of the time."""
+
+    def setup_scale_hooks(modifier: Any) -> None:
+        for mapping in modifier.resolved_mappings_:
+            widen = partial(_widen, modifier.scales_, mapping.smooth_name)
+            modifier.register_hook(mapping.smooth_layer, widen, "forward")
+
+    with patch_attr(SmoothQuantModifier, "_setup_scale_hooks", setup_scale_hooks):
+        yield
+
+
+def _widen(
+    ranges: dict[str, SmoothQuantScale], name: str, module: torch.nn.Module, args: Any, output: Any
+) -> None:
+    tokens = (output[0] if isinstance(output, tuple) else output).flatten(0, -2)
+    lowest, highest = torch.aminmax(tokens, dim=0)
+    if name in ranges:
+        lowest = torch.minimum(lowest, ranges[name].min_channel_vals)
+        highest = torch.maximum(highest, ranges[name].max_channel_vals)
+    ranges[name] = SmoothQuantScale(min_channel_vals=lowest, max_channel_vals=highest)
 
 
 def _taking_inputs(products: SharedProducts) -> Any:

@@ -1,5 +1,6 @@
 """SmoothQuant: moves outliers from activations into weights, where they cost less."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,6 +47,11 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
 
     def resolved(self, modifier: "Modifier") -> Any:
         return modifier.resolved_mappings_
+
+    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
+        from quantize.calibrate.hooks import fast_ranges
+
+        return fast_ranges()
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

@@ -40,9 +40,6 @@ class Step(StepSchema[Options], ABC):
     reads_inputs: bool = False
     """Whether the step reads only the inputs of modules, so that the calibrating pass may end at
     the last of them."""
-    solves: bool = False
-    """Whether it sums X'X over the text and solves for the weights by it, as GPTQ does. `passes`
-    does not count that."""
     shows_error_as: str = ""
     """The name under which the step records the relative error of a module's output; empty where it
     records none."""
