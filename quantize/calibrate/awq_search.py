@@ -57,9 +57,10 @@ def library_search() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gram_search(clips: bool) -> Iterator[None]:
-    """Our search in llm-compressor's AWQ. `clips`: clips weights after the scales are applied."""
-    search = _Search(clips)
+def gram_search(sequences: int, clips: bool) -> Iterator[None]:
+    """Our search in llm-compressor's AWQ. `sequences`: the most that run through attention or an
+    MLP; `clips`: clips weights after the scales are applied."""
+    search = _Search(sequences, clips)
     library_apply = AWQModifier._apply_smoothing
     replacements = {
         "_setup_activation_cache_hooks": lambda modifier: search.register_hooks(modifier),
@@ -98,8 +99,8 @@ class _Search:
     """What the search needs of a layer's inputs. Inputs are seen before the module runs, so that a
     pass may stop at the last of them."""
 
-    def __init__(self, clips: bool) -> None:
-        self._clips = clips
+    def __init__(self, sequences: int, clips: bool) -> None:
+        self._sequences, self._clips = sequences, clips
         self._products = SharedProducts()
         self._grams: Weights = {}
         """X'X of each linear layer whose products were summed up."""
@@ -120,7 +121,7 @@ class _Search:
             for layer in self._layers_with_products(mapping):
                 modifier.register_hook(layer, self._add_product, "forward_pre")
             if not compares_own_output(mapping) and parent not in self._samples:
-                self._samples[parent] = Sample()
+                self._samples[parent] = Sample(self._sequences)
                 modifier.register_hook(parent, self._add_sample, "forward_pre", with_kwargs=True)
             self._names[parent].append(mapping.smooth_name)
             # Stays empty; llm-compressor deletes it after the search.

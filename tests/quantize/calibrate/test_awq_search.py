@@ -133,7 +133,9 @@ def test_the_gram_loss_is_the_loss_of_the_output() -> None:
 def test_the_choice_is_llm_compressors(family: str, duo_scaling: bool | str) -> None:
     batches = token_batches(SEARCH_SEQUENCES, 6)
     library = scale(made_model(family), batches, library_search, duo_scaling)
-    ours = scale(made_model(family), batches, lambda: gram_search(clips=False), duo_scaling)
+    ours = scale(
+        made_model(family), batches, lambda: gram_search(SEARCH_SEQUENCES, clips=False), duo_scaling
+    )
     unscaled = dict(made_model(family).named_parameters())
     for name, weight in weights_of(library).items():
         torch.testing.assert_close(ours[name], weight, rtol=1e-4, atol=1e-6)
@@ -144,7 +146,11 @@ def test_the_choice_is_llm_compressors(family: str, duo_scaling: bool | str) -> 
 def test_the_choice_is_the_same_for_every_scheme(weights: str) -> None:
     batches = token_batches(8, 4)
     library = scale(made_model("llama", SCHEMES[weights]), batches, library_search)
-    ours = scale(made_model("llama", SCHEMES[weights]), batches, lambda: gram_search(clips=False))
+    ours = scale(
+        made_model("llama", SCHEMES[weights]),
+        batches,
+        lambda: gram_search(SEARCH_SEQUENCES, clips=False),
+    )
     for name, weight in weights_of(library).items():
         torch.testing.assert_close(ours[name], weight, rtol=1e-4, atol=1e-6)
 
@@ -153,7 +159,7 @@ def test_the_choice_is_the_same_for_every_scheme(weights: str) -> None:
 def test_many_sequences_give_the_same_error(family: str) -> None:
     batches = token_batches(40, 8, length=48)
     errors = []
-    for patches in (library_search, lambda: gram_search(clips=False)):
+    for patches in (library_search, lambda: gram_search(SEARCH_SEQUENCES, clips=False)):
         model = made_model(family)
         scale(model, batches, patches)
         errors.append(_layer_error(made_model(family), model, batches))
@@ -189,7 +195,11 @@ def test_parents_run_with_the_attention_of_the_recording(family: str, search: st
         outputs.append(output[0])
 
     model.model.layers[0].self_attn.register_forward_hook(note, with_kwargs=True)
-    patches = library_search if search == "llmcompressor" else lambda: gram_search(clips=False)
+    patches = (
+        library_search
+        if search == "llmcompressor"
+        else lambda: gram_search(SEARCH_SEQUENCES, clips=False)
+    )
     scale(model, token_batches(4, 4), patches, attention="sdpa")
     recorded, first_of_search = outputs[:2]
     assert masks[:2] == [None, None]
@@ -214,7 +224,7 @@ def arguments(first: int, sequences: int, **others: Any) -> dict[str, Any]:
 
 
 def sampled(size: int, total: int, **others: Any) -> tuple[Sample, list[int]]:
-    sample = Sample()
+    sample = Sample(SEARCH_SEQUENCES)
     for first in range(0, total, size):
         sample.add(arguments(first, min(size, total - first), **others))
         assert sample.sequences <= max(SEARCH_SEQUENCES, size)
@@ -284,7 +294,12 @@ def test_no_more_inputs_are_kept_than_the_sample(
     monkeypatch.setattr(Sample, "add", noting)
     monkeypatch.setattr(awq_search.IntermediatesCache, "append", refuse)
     batches = token_batches(40, 8)
-    scale(made_model(family), batches, lambda: gram_search(clips=False), attention=attention)
+    scale(
+        made_model(family),
+        batches,
+        lambda: gram_search(SEARCH_SEQUENCES, clips=False),
+        attention=attention,
+    )
     assert max(kept) == (SEARCH_SEQUENCES, len(batches))
 
 
@@ -302,7 +317,9 @@ class Expert(Module):
         return self.down(self.up(inputs))
 
 
-@pytest.mark.parametrize("search", [library_search, lambda: gram_search(clips=True)])
+@pytest.mark.parametrize(
+    "search", [library_search, lambda: gram_search(SEARCH_SEQUENCES, clips=True)]
+)
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -376,7 +393,7 @@ def test_llm_compressor_still_has_what_we_hook_into() -> None:
 
 def test_the_patches_are_taken_back() -> None:
     before = {name: getattr(AWQModifier, name) for name in METHODS}
-    with gram_search(clips=True), library_search():
+    with gram_search(SEARCH_SEQUENCES, clips=True), library_search():
         assert AWQModifier._run_samples is not before["_run_samples"]
     assert {name: getattr(AWQModifier, name) for name in METHODS} == before
     assert awq.calibration_forward_context is calibration_forward_context
