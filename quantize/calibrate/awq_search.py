@@ -26,6 +26,7 @@ from torch.nn import Module
 from torch.nn.functional import mse_loss
 
 from quantize.calibrate.awq_mappings import (
+    add_sizes,
     candidate_scales,
     clippable_layers,
     compares_own_output,
@@ -116,8 +117,8 @@ class _Search:
         for mapping in modifier._resolved_mappings:
             parent = mapping.parent
             observed = mapping.activation_hook_target or mapping.balance_layers[0]
-            add_sizes = partial(_add_sizes, modifier._smooth_activation_stats, mapping.smooth_name)
-            modifier.register_hook(observed, add_sizes, "forward_pre")
+            hook = partial(add_sizes, modifier._smooth_activation_stats, mapping.smooth_name)
+            modifier.register_hook(observed, hook, "forward_pre")
             for layer in self._layers_with_products(mapping):
                 modifier.register_hook(layer, self._add_product, "forward_pre")
             if not compares_own_output(mapping) and parent not in self._samples:
@@ -246,15 +247,3 @@ def _numbers(losses: list[torch.Tensor]) -> list[float]:
 def _output(parent: Module, arguments: dict[str, Any]) -> torch.Tensor:
     output = parent(**arguments)
     return output[0] if isinstance(output, tuple) else output
-
-
-def _add_sizes(
-    stats: dict[str, list[Any]], name: str, _module: Module, args: tuple[Any, ...]
-) -> None:
-    """Adds up the sizes of the inputs, channel by channel, and counts the tokens."""
-    tokens = args[0].detach().flatten(0, -2)
-    total, count = tokens.abs().sum(dim=0, dtype=torch.float32), len(tokens)
-    if name in stats:
-        stats[name] = [stats[name][0] + total, stats[name][1] + count]
-    else:
-        stats[name] = [total, count]
