@@ -35,6 +35,18 @@ def clippable_layers(mapping: ResolvedMapping) -> list[Module]:
     ]
 
 
+def add_sizes(
+    stats: dict[str, list[Any]], name: str, _module: Module, args: tuple[Any, ...]
+) -> None:
+    """Adds up the sizes of the inputs, channel by channel, and counts the tokens."""
+    tokens = args[0].detach().flatten(0, -2)
+    total, count = tokens.abs().sum(dim=0, dtype=torch.float32), len(tokens)
+    if name in stats:
+        stats[name] = [stats[name][0] + total, stats[name][1] + count]
+    else:
+        stats[name] = [total, count]
+
+
 def candidate_scales(modifier: Any, mapping: ResolvedMapping) -> Iterator[torch.Tensor]:
     """llm-compressor's grid of scales: mean sizes of inputs, and of weights with duo scaling."""
     device = get_execution_device(mapping.parent)

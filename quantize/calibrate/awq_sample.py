@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from quantize.steps.awq import SEARCH_SEQUENCES
-
 Arguments = dict[str, Any]
 """The arguments of a module's forward function, by name."""
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -47,10 +45,11 @@ class _Part:
 
 
 class Sample:
-    """Keeps the sequences with the lowest priorities. The number of all sequences need not be known
-    in advance: whenever the text ends, those that are kept lie evenly spread in it."""
+    """Keeps the `most` sequences with the lowest priorities. The number of all sequences need not
+    be known in advance: whenever the text ends, those that are kept lie evenly spread in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._parts: list[_Part] = []
         self._seen = 0
 
@@ -84,7 +83,7 @@ class Sample:
         limit, sequences = units[0]
         for priority, count in units[1:]:
             sequences += count
-            if sequences > SEARCH_SEQUENCES:
+            if sequences > self._most:
                 break
             limit = priority
         return limit

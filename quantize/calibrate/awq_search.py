@@ -26,6 +26,7 @@ from torch.nn import Module
 from torch.nn.functional import mse_loss
 
 from quantize.calibrate.awq_mappings import (
+    add_sizes,
     candidate_scales,
     clippable_layers,
     compares_own_output,
@@ -57,9 +58,10 @@ def library_search() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gram_search(clips: bool) -> Iterator[None]:
-    """Our search in llm-compressor's AWQ. `clips`: clips weights after the scales are applied."""
-    search = _Search(clips)
+def gram_search(sequences: int, clips: bool) -> Iterator[None]:
+    """Our search in llm-compressor's AWQ. `sequences`: the most that run through attention or an
+    MLP; `clips`: clips weights after the scales are applied."""
+    search = _Search(sequences, clips)
     library_apply = AWQModifier._apply_smoothing
     replacements = {
         "_setup_activation_cache_hooks": lambda modifier: search.register_hooks(modifier),
@@ -98,8 +100,8 @@ class _Search:
     """What the search needs of a layer's inputs. Inputs are seen before the module runs, so that a
     pass may stop at the last of them."""
 
-    def __init__(self, clips: bool) -> None:
-        self._clips = clips
+    def __init__(self, sequences: int, clips: bool) -> None:
+        self._sequences, self._clips = sequences, clips
         self._products = SharedProducts()
         self._grams: Weights = {}
         """X'X of each linear layer whose products were summed up."""
@@ -115,12 +117,12 @@ class _Search:
         for mapping in modifier._resolved_mappings:
             parent = mapping.parent
             observed = mapping.activation_hook_target or mapping.balance_layers[0]
-            add_sizes = partial(_add_sizes, modifier._smooth_activation_stats, mapping.smooth_name)
-            modifier.register_hook(observed, add_sizes, "forward_pre")
+            hook = partial(add_sizes, modifier._smooth_activation_stats, mapping.smooth_name)
+            modifier.register_hook(observed, hook, "forward_pre")
             for layer in self._layers_with_products(mapping):
                 modifier.register_hook(layer, self._add_product, "forward_pre")
             if not compares_own_output(mapping) and parent not in self._samples:
-                self._samples[parent] = Sample()
+                self._samples[parent] = Sample(self._sequences)
                 modifier.register_hook(parent, self._add_sample, "forward_pre", with_kwargs=True)
             self._names[parent].append(mapping.smooth_name)
             # Stays empty; llm-compressor deletes it after the search.
@@ -245,15 +247,3 @@ def _numbers(losses: list[torch.Tensor]) -> list[float]:
 def _output(parent: Module, arguments: dict[str, Any]) -> torch.Tensor:
     output = parent(**arguments)
     return output[0] if isinstance(output, tuple) else output
-
-
-def _add_sizes(
-    stats: dict[str, list[Any]], name: str, _module: Module, args: tuple[Any, ...]
-) -> None:
-    """Adds up the sizes of the inputs, channel by channel, and counts the tokens."""
-    tokens = args[0].detach().flatten(0, -2)
-    total, count = tokens.abs().sum(dim=0, dtype=torch.float32), len(tokens)
-    if name in stats:
-        stats[name] = [stats[name][0] + total, stats[name][1] + count]
-    else:
-        stats[name] = [total, count]

@@ -101,7 +101,9 @@ class Awq(RescalingStep[AwqOptions]):
         from quantize.calibrate.awq_search import gram_search, library_search
 
         options = recipe.options_of(self)
-        return gram_search(options.clip) if options.search == GRAM else library_search()
+        if options.search == LIBRARY:
+            return library_search()
+        return gram_search(SEARCH_SEQUENCES, options.clip)
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

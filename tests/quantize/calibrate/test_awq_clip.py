@@ -12,6 +12,7 @@ from quantize.calibrate.awq_rounding import (
     rounded,
 )
 from quantize.calibrate.awq_search import gram_search
+from quantize.steps.awq import SEARCH_SEQUENCES
 from tests.quantize.calibrate.test_awq_search import (
     SCHEMES,
     made_model,
@@ -96,8 +97,10 @@ def test_a_global_scale_stays() -> None:
 
 def test_queries_and_keys_are_not_clipped() -> None:
     batches = token_batches(8, 4)
-    scaled = scale(made_model("llama"), batches, lambda: gram_search(clips=False))
-    clipped_weights = scale(made_model("llama"), batches, lambda: gram_search(clips=True))
+    scaled = scale(made_model("llama"), batches, lambda: gram_search(SEARCH_SEQUENCES, clips=False))
+    clipped_weights = scale(
+        made_model("llama"), batches, lambda: gram_search(SEARCH_SEQUENCES, clips=True)
+    )
     for name, weight in scaled.items():
         if not name.endswith("_proj.weight"):
             continue

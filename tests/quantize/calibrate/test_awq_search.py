@@ -133,7 +133,9 @@ def test_the_gram_loss_is_the_loss_of_the_output() -> None:
 def test_the_choice_is_llm_compressors(family: str, duo_scaling: bool | str) -> None:
     batches = token_batches(SEARCH_SEQUENCES, 6)
     library = scale(made_model(family), batches, library_search, duo_scaling)
-    ours = scale(made_model(family), batches, lambda: gram_search(clips=False), duo_scaling)
+    ours = scale(
+        made_model(family), batches, lambda: gram_search(SEARCH_SEQUENCES, clips=False), duo_scaling
+    )
     unscaled = dict(made_model(family).named_parameters())
     for name, weight in weights_of(library).items():
         torch.testing.assert_close(ours[name], weight, rtol=1e-4, atol=1e-6)
@@ -144,7 +146,11 @@ def test_the_choice_is_llm_compressors(family: str, duo_scaling: bool | str) -> 
 def test_the_choice_is_the_same_for_every_scheme(weights: str) -> None:
     batches = token_batches(8, 4)
     library = scale(made_model("llama", SCHEMES[weights]), batches, library_search)
-    ours = scale(made_model("llama", SCHEMES[weights]), batches, lambda: gram_search(clips=False))
+    ours = scale(
+        made_model("llama", SCHEMES[weights]),
+        batches,
+        lambda: gram_search(SEARCH_SEQUENCES, clips=False),
+    )
     for name, weight in weights_of(library).items():
         torch.testing.assert_close(ours[name], weight, rtol=1e-4, atol=1e-6)
 
@@ -153,7 +159,7 @@ def test_the_choice_is_the_same_for_every_scheme(weights: str) -> None:
 def test_many_sequences_give_the_same_error(family: str) -> None:
     batches = token_batches(40, 8, length=48)
     errors = []
-    for patches in (library_search, lambda: gram_search(clips=False)):
+    for patches in (library_search, lambda: gram_search(SEARCH_SEQUENCES, clips=False)):
         model = made_model(family)
         scale(model, batches, patches)
         errors.append(_layer_error(made_model(family), model, batches))
@@ -189,80 +195,15 @@ def test_parents_run_with_the_attention_of_the_recording(family: str, search: st
         outputs.append(output[0])
 
     model.model.layers[0].self_attn.register_forward_hook(note, with_kwargs=True)
-    patches = library_search if search == "llmcompressor" else lambda: gram_search(clips=False)
+    patches = (
+        library_search
+        if search == "llmcompressor"
+        else lambda: gram_search(SEARCH_SEQUENCES, clips=False)
+    )
     scale(model, token_batches(4, 4), patches, attention="sdpa")
     recorded, first_of_search = outputs[:2]
     assert masks[:2] == [None, None]
     torch.testing.assert_close(first_of_search, recorded)
-
-
-# ---- the sample ----------------------------------------------------------------------------
-
-
-def arguments(first: int, sequences: int, **others: Any) -> dict[str, Any]:
-    """A call in which every value of sequence n is n."""
-    numbers = torch.arange(first, first + sequences).float()
-    hidden = numbers[:, None, None].expand(-1, 5, 2)
-    return {
-        "hidden_states": hidden,
-        "position_embeddings": (torch.zeros(1, 5, 2), hidden.clone()),
-        "attention_mask": hidden.unsqueeze(1).clone(),
-        "position_ids": torch.zeros(1, 5),
-        "past_key_values": None,
-        "use_cache": False,
-    } | others
-
-
-def sampled(size: int, total: int, **others: Any) -> tuple[Sample, list[int]]:
-    sample = Sample()
-    for first in range(0, total, size):
-        sample.add(arguments(first, min(size, total - first), **others))
-        assert sample.sequences <= max(SEARCH_SEQUENCES, size)
-    numbers = [int(n) for part in sample for n in part["hidden_states"][:, 0, 0]]
-    return sample, numbers
-
-
-@pytest.mark.parametrize("size", [1, 3, 8, 40])
-@pytest.mark.parametrize("total", [7, 16, 17, 40, 256])
-def test_the_sample_is_spread_evenly(size: int, total: int) -> None:
-    sample, numbers = sampled(size, total)
-    assert sample.sequences == len(numbers) == min(total, SEARCH_SEQUENCES)
-    gaps = [after - before for before, after in zip(numbers, [*numbers[1:], total], strict=True)]
-    assert min(gaps) > 0
-    assert max(gaps) <= 3 * total / len(numbers)
-
-
-def test_every_argument_belongs_to_its_sequence() -> None:
-    sample, _ = sampled(8, 40)
-    for part in sample:
-        numbers = part["hidden_states"][:, 0, 0]
-        assert part["position_embeddings"][0].shape == (1, 5, 2)
-        assert torch.equal(part["position_embeddings"][1][:, 0, 0], numbers)
-        assert torch.equal(part["attention_mask"][:, 0, 0, 0], numbers)
-        assert part["position_ids"].shape == (1, 5)
-        assert (part["past_key_values"], part["use_cache"]) == (None, False)
-
-
-@pytest.mark.parametrize(
-    "others",
-    [
-        {"cache_position": torch.arange(8)},  # as long as the batch by chance
-        {"position_embeddings": (torch.zeros(3, 8, 5, 2),)},  # the batch comes second
-        {"attention_mask": torch.zeros(8, 5)},
-        {"state": object()},
-    ],
-)
-def test_a_batch_is_taken_whole_where_its_sequences_cannot_be_told(others: dict[str, Any]) -> None:
-    sample, numbers = sampled(8, 80, **others)
-    assert [len(part["hidden_states"]) for part in sample] == [8, 8]
-    assert numbers[0] == 0
-
-
-def test_a_batch_that_is_too_large_stays_alone() -> None:
-    sample, numbers = sampled(24, 72, state=object())
-    assert numbers == list(range(24))
-    sample.clear()
-    assert sample.sequences == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -284,7 +225,12 @@ def test_no_more_inputs_are_kept_than_the_sample(
     monkeypatch.setattr(Sample, "add", noting)
     monkeypatch.setattr(awq_search.IntermediatesCache, "append", refuse)
     batches = token_batches(40, 8)
-    scale(made_model(family), batches, lambda: gram_search(clips=False), attention=attention)
+    scale(
+        made_model(family),
+        batches,
+        lambda: gram_search(SEARCH_SEQUENCES, clips=False),
+        attention=attention,
+    )
     assert max(kept) == (SEARCH_SEQUENCES, len(batches))
 
 
@@ -302,7 +248,9 @@ class Expert(Module):
         return self.down(self.up(inputs))
 
 
-@pytest.mark.parametrize("search", [library_search, lambda: gram_search(clips=True)])
+@pytest.mark.parametrize(
+    "search", [library_search, lambda: gram_search(SEARCH_SEQUENCES, clips=True)]
+)
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -376,7 +324,7 @@ def test_llm_compressor_still_has_what_we_hook_into() -> None:
 
 def test_the_patches_are_taken_back() -> None:
     before = {name: getattr(AWQModifier, name) for name in METHODS}
-    with gram_search(clips=True), library_search():
+    with gram_search(SEARCH_SEQUENCES, clips=True), library_search():
         assert AWQModifier._run_samples is not before["_run_samples"]
     assert {name: getattr(AWQModifier, name) for name in METHODS} == before
     assert awq.calibration_forward_context is calibration_forward_context
