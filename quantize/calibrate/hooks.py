@@ -21,9 +21,9 @@ from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 from llmcompressor.modifiers.transform.smoothquant.base import SmoothQuantScale
 from llmcompressor.utils.metric_logging import CompressionLogger
 
-from quantize.calibrate.grid import Grid
-from quantize.calibrate.products import Modules, SharedProducts
-from quantize.calibrate.solver import Pruning, output_errors, solve
+from quantize.calibrate.solver.grid import Grid
+from quantize.calibrate.solver.products import Modules, SharedProducts
+from quantize.calibrate.solver.solve import Pruning, output_errors, solve
 from quantize.steps.base.changes import Errors
 
 

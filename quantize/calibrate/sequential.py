@@ -33,12 +33,12 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from rich.progress import Progress
 
 from conf.errors import environment_failure
-from quantize.calibrate.activations import Activations, gpu_budget
 from quantize.calibrate.attention import fast_attention
 from quantize.calibrate.last_input import LastInput
+from quantize.calibrate.memory.activations import Activations, gpu_budget
+from quantize.calibrate.memory.weights import LayerWeights
+from quantize.calibrate.memory.writer import LayerWriter
 from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder, host_tensors
-from quantize.calibrate.weights import LayerWeights
-from quantize.calibrate.writer import LayerWriter
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import Scaled, Step
 

@@ -40,9 +40,10 @@ class Awq(RescalingStep[AwqOptions]):
 
     name = "awq"
     options = AwqOptions
-    passes = 4
+    passes = 3
     needs_rounding = True
     modifier_name = "AWQModifier"
+    in_one_pass = True
     skips_other_widths = True
     options_beside_file = ("search",)
 
@@ -84,13 +85,13 @@ class Awq(RescalingStep[AwqOptions]):
         return modifier._resolved_mappings
 
     def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
-        """Two passes, and a run with each scale: over a few sequences, or over all of them. X'X of
+        """One pass, and a run with each scale: over a few sequences, or over all of them. X'X of
         the widest layer costs half a pass; clipping needs X'X of the other layers too."""
         options = recipe.options_of(self)
         if options.search == LIBRARY:
-            return 2 + options.grid + 1
+            return 1 + options.grid + 1
         share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
-        return 2.5 + 0.5 * options.clip + (options.grid + 1) * share
+        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """The layer's weights with copies in 16 and 32 bits; X'X of the widest layer as strips and
@@ -98,7 +99,7 @@ class Awq(RescalingStep[AwqOptions]):
         return layer_weights * (BYTES_16_BIT * 3 + BYTES_32_BIT) + widest**2 * BYTES_32_BIT * 2
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        from quantize.calibrate.awq_search import gram_search, library_search
+        from quantize.calibrate.awq.search import gram_search, library_search
 
         options = recipe.options_of(self)
         if options.search == LIBRARY:

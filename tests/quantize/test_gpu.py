@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quantize.calibrate import sequential
-from quantize.calibrate.weights import LayerWeights
+from quantize.calibrate.memory.weights import LayerWeights
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
 from tests.conftest import ROOT, Run, quantize_config

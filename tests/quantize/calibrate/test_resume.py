@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from conf.errors import QuantlineError
-from quantize.calibrate.activations import Activations
+from quantize.calibrate.memory.activations import Activations
+from quantize.calibrate.memory.weights import LayerWeights
 from quantize.calibrate.resume import LayerNotes, WorkFolder
 from quantize.calibrate.sequential import _named_out_of_memory
-from quantize.calibrate.weights import LayerWeights
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
 from tests.conftest import ROOT, Run, quantize_config

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch.nn import Linear
 
-from quantize.calibrate.awq_rounding import (
+from quantize.calibrate.awq.rounding import (
     CLIPPING_RATIOS,
     clip,
     diagonal_blocks,
     minmax_observers,
     rounded,
 )
-from quantize.calibrate.awq_search import gram_search
+from quantize.calibrate.awq.search import gram_search
 from quantize.steps.awq import SEARCH_SEQUENCES
-from tests.quantize.calibrate.test_awq_search import (
+from tests.quantize.calibrate.awq.test_search import (
     SCHEMES,
     made_model,
     quantize_linears,

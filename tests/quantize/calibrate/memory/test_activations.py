@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from quantize.calibrate import activations as module
-from quantize.calibrate.activations import Activations, OnHost
-from quantize.calibrate.copies import CopyStream
+from quantize.calibrate.memory import activations as module
+from quantize.calibrate.memory.activations import Activations, OnHost
+from quantize.calibrate.memory.copies import CopyStream
 
 CPU = torch.device("cpu")
 WIDTH, BATCHES = 6, 5

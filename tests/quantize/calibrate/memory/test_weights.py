@@ -14,7 +14,7 @@ from compressed_tensors.offload import (
 )
 from compressed_tensors.offload.cache import OffloadCache
 
-from quantize.calibrate.weights import LayerWeights, LoadedWeight, empty_weight
+from quantize.calibrate.memory.weights import LayerWeights, LoadedWeight, empty_weight
 
 
 class CloningLoader:

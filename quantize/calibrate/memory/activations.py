@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from quantize.calibrate.copies import CopyStream, CudaCopyStream, NoCopies, host_buffer
+from quantize.calibrate.memory.copies import CopyStream, CudaCopyStream, NoCopies, host_buffer
 from quantize.estimate import LayerShape, activation_budget, step_bytes
 from quantize.steps.base.step import Step
 

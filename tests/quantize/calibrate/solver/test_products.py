@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from quantize.calibrate.products import Products, SharedProducts
+from quantize.calibrate.solver.products import Products, SharedProducts
 
 WIDTH = 37  # not a multiple of any strip
 

@@ -52,9 +52,20 @@ class Sample:
         self._most = most
         self._parts: list[_Part] = []
         self._seen = 0
+        self._largest = 0  # sequences of a batch
 
-    def __iter__(self) -> Iterator[Arguments]:
-        return (part.arguments for part in self._parts)
+    def batches(self) -> Iterator[Arguments]:
+        """The arguments of each run. What was cut out of several batches runs together, in batches
+        of the size that they had."""
+        together: list[_Part] = []
+        for part in self._parts:
+            sequences = sum(len(other.numbers) for other in (*together, part))
+            if together and (sequences > self._largest or not _fit(together[0], part)):
+                yield _joined(together)
+                together = []
+            together.append(part)
+        if together:
+            yield _joined(together)
 
     @property
     def sequences(self) -> int:
@@ -69,6 +80,7 @@ class Sample:
         count = len(hidden) if hidden.dim() == 3 else 1
         numbers = tuple(range(self._seen, self._seen + count))
         self._seen += count
+        self._largest = max(self._largest, count)
         self._parts.append(_Part(numbers, arguments, count > 1 and _is_divisible(arguments)))
         limit = self._limit()
         thinned = (part.up_to(limit) for part in self._parts)
@@ -128,3 +140,41 @@ def _rows_of(value: Any, rows: list[int], sequences: int) -> Any:
     if isinstance(value, torch.Tensor) and len(value) == sequences:
         return value[rows]
     return value
+
+
+def _fit(part: _Part, other: _Part) -> bool:
+    """Whether two parts can run as one batch."""
+    return part.is_divisible and other.is_divisible and _layout(part) == _layout(other)
+
+
+def _layout(part: _Part) -> list[tuple[str, Any]]:
+    return [(name, _shapes(value)) for name, value in part.arguments.items()]
+
+
+def _shapes(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_shapes(item) for item in value]
+    return value.shape[1:] if isinstance(value, torch.Tensor) else value
+
+
+def _joined(parts: list[_Part]) -> Arguments:
+    if len(parts) == 1:
+        return parts[0].arguments
+    counts = [len(part.numbers) for part in parts]
+    return {
+        name: _stacked([part.arguments[name] for part in parts], counts)
+        for name in parts[0].arguments
+    }
+
+
+def _stacked(values: list[Any], counts: list[int]) -> Any:
+    """The values of all sequences; a value for a whole part is repeated for each of its own."""
+    first = values[0]
+    if isinstance(first, tuple | list):
+        items = zip(*values, strict=True)
+        return type(first)(_stacked(list(item), counts) for item in items)
+    if not isinstance(first, torch.Tensor):
+        return first
+    return torch.cat(
+        [value.expand(count, *value.shape[1:]) for value, count in zip(values, counts, strict=True)]
+    )

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from compressed_tensors.offload.cache import OffloadCache
 
-from quantize.calibrate.copies import PageLocks
+from quantize.calibrate.memory.copies import PageLocks
 
 Modules = Iterable[torch.nn.Module]
 

@@ -25,11 +25,11 @@ from torch.nn import Linear, Module
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from quantize.benchmark import layer_errors
-from quantize.calibrate import awq_search
-from quantize.calibrate.awq_rounding import minmax_observers, output_error, rounded
-from quantize.calibrate.awq_sample import Sample
-from quantize.calibrate.awq_search import gram_search, library_search
-from quantize.calibrate.products import Products
+from quantize.calibrate.awq import search as awq_search
+from quantize.calibrate.awq.rounding import minmax_observers, output_error, rounded
+from quantize.calibrate.awq.sample import Sample
+from quantize.calibrate.awq.search import gram_search, library_search
+from quantize.calibrate.solver.products import Products
 from quantize.steps.awq import SEARCH_SEQUENCES, STEP
 from tests.conftest import quantize_config
 from tests.quantize.models.made import SHAPE, VOCABULARY
@@ -217,7 +217,7 @@ def test_no_more_inputs_are_kept_than_the_sample(
 
     def noting(sample: Sample, values: dict[str, Any]) -> None:
         add(sample, values)
-        kept.append((sample.sequences, len(list(sample))))
+        kept.append((sample.sequences, len(list(sample.batches()))))
 
     def refuse(*_: object) -> None:
         raise AssertionError("llm-compressor's cache takes a batch")

@@ -25,14 +25,14 @@ from llmcompressor.utils.helpers import calibration_forward_context
 from torch.nn import Module
 from torch.nn.functional import mse_loss
 
-from quantize.calibrate.awq_mappings import (
+from quantize.calibrate.awq.mappings import (
     add_sizes,
     candidate_scales,
     clippable_layers,
     compares_own_output,
     quantized_layers,
 )
-from quantize.calibrate.awq_rounding import (
+from quantize.calibrate.awq.rounding import (
     Weights,
     clip,
     diagonal_blocks,
@@ -40,8 +40,8 @@ from quantize.calibrate.awq_rounding import (
     output_error,
     rounded,
 )
-from quantize.calibrate.awq_sample import Sample
-from quantize.calibrate.products import SharedProducts
+from quantize.calibrate.awq.sample import Arguments, Sample
+from quantize.calibrate.solver.products import SharedProducts
 
 Loss = Callable[[Weights], torch.Tensor]
 """The squared error of an output when the layers have these weights."""
@@ -107,6 +107,8 @@ class _Search:
         """X'X of each linear layer whose products were summed up."""
         self._samples: dict[Module, Sample] = {}
         """Inputs of the parents that are not one linear layer."""
+        self._runs: dict[Module, list[Arguments]] = {}
+        """The same while the scales are searched, as batches."""
         self._names: dict[Module, list[str]] = defaultdict(list)
         """The names of a parent's mappings."""
         self._chosen: list[tuple[ResolvedMapping, torch.Tensor]] = []
@@ -152,14 +154,16 @@ class _Search:
         """Replaces `_apply_smoothing`, which this calls."""
         for modules, gram in self._products.take():
             self._grams |= dict.fromkeys(modules, gram)
+        self._runs = {parent: list(sample.batches()) for parent, sample in self._samples.items()}
+        for sample in self._samples.values():
+            sample.clear()
         library_apply(modifier, model)
         if self._clips:
             for mapping, scales in self._chosen:
                 self._clip(mapping, scales)
         self._grams.clear()
+        self._runs.clear()
         self._chosen.clear()
-        for sample in self._samples.values():
-            sample.clear()
 
     def outputs(self, modifier: Any, parent: Module) -> list[torch.Tensor]:
         """Replaces `_run_samples`. llm-compressor skips a mapping without outputs, or with one that
@@ -170,7 +174,7 @@ class _Search:
         if not sums or not all(total.isfinite().all() for total in sums):
             return sums
         if parent in self._samples:
-            return [_output(parent, arguments) for arguments in self._samples[parent]]
+            return [_output(parent, arguments) for arguments in self._runs[parent]]
         return [*sums, parent.weight]
 
     def best_scale(
@@ -223,7 +227,7 @@ class _Search:
         for layer, value in values.items():
             layer.weight.data = value.to(layer.weight.dtype)
         total = torch.zeros((), device=outputs[0].device)
-        for arguments, output in zip(self._samples[parent], outputs, strict=True):
+        for arguments, output in zip(self._runs[parent], outputs, strict=True):
             changed = _output(parent, arguments)
             total += mse_loss(changed.float(), output.float(), reduction="sum")
         return total

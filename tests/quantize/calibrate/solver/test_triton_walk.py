@@ -4,10 +4,10 @@ import pytest
 import torch
 from compressed_tensors.quantization import QuantizationArgs
 
-from quantize.calibrate import solver
-from quantize.calibrate.grid import Grid
-from quantize.calibrate.products import Products
-from quantize.calibrate.solver import NOTHING_PRUNED, Pruning, solve, walk_by_torch
+from quantize.calibrate.solver import solve as solver
+from quantize.calibrate.solver.grid import Grid
+from quantize.calibrate.solver.products import Products
+from quantize.calibrate.solver.solve import NOTHING_PRUNED, Pruning, solve, walk_by_torch
 
 ROWS, COLUMNS = 130, 516  # no multiple of a program's rows or of a block
 KINDS = [

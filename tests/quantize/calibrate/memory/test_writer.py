@@ -10,8 +10,8 @@ import torch
 
 from conf.errors import QuantlineError
 from quantize.calibrate import resume
+from quantize.calibrate.memory.writer import MOST_WAITING, LayerWriter
 from quantize.calibrate.resume import LayerNotes, WorkFolder, host_tensors
-from quantize.calibrate.writer import MOST_WAITING, LayerWriter
 
 NOTES = LayerNotes(errors={}, fallbacks=[])
 

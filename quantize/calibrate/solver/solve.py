@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quantize.calibrate.grid import Grid
+from quantize.calibrate.solver.grid import Grid
 
 OUTER_BLOCK = 1024  # columns behind it are updated by one product
 WIDEST_CPU_BLOCK = 32  # the fastest of 16, 32, 64 and 128
@@ -153,7 +153,7 @@ def _factor(
 def _way(device: torch.device, block_size: int) -> tuple[Walk, int]:
     """How a block is walked on this device, and how many columns it has."""
     if device.type == "cuda":
-        from quantize.calibrate.solver_triton import WIDEST_BLOCK, walk
+        from quantize.calibrate.solver.triton_walk import WIDEST_BLOCK, walk
 
         return walk, min(block_size, WIDEST_BLOCK)
     return walk_by_torch, min(block_size, WIDEST_CPU_BLOCK)

@@ -1,0 +1,1 @@
+"""AWQ's search for scales."""

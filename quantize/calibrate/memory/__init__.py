@@ -1,0 +1,1 @@
+"""Where activations and weights are during calibration, and how layers reach the disk."""

@@ -1,0 +1,1 @@
+"""GPTQ and SparseGPT: products of inputs, and the weights that solve for them."""
