@@ -44,11 +44,15 @@ class BenchmarkConfig(QuantizeConfig):
     """Numbers of layers to quantize, the smallest first. What a layer costs is the slope."""
     reference: bool = True
     """Run llm-compressor's own loop, too."""
+    reference_depths: list[int] | None = field(default=None, metadata=within(1, 1000))
+    """Numbers of layers for llm-compressor's loop, which takes long; none: the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.depths != sorted(set(self.depths)) or len(self.depths) < 2:
-            raise ValueError(f"depths={self.depths}: give two or more numbers, the smallest first")
+        for name in ("depths", "reference_depths"):
+            depths = getattr(self, name)
+            if depths is not None and (depths != sorted(set(depths)) or len(depths) < 2):
+                raise ValueError(f"{name}={depths}: give two or more numbers, the smallest first")
 
 
 COMMAND = replace(
@@ -87,8 +91,12 @@ class QuantizationCost:
         return seconds / (last - first)
 
     @property
+    def depth(self) -> int:
+        return max(self.by_depth)
+
+    @property
     def deepest(self) -> Measured:
-        return self.by_depth[max(self.by_depth)]
+        return self.by_depth[self.depth]
 
     def figures(self) -> dict[str, object]:
         return {
@@ -111,12 +119,13 @@ def benchmark(config: BenchmarkConfig) -> None:
         library_output_to(Path(scratch) / "log") as console,
     ):
         calibration = batches(samples, config.batch_size)
-        ours = _cost(folder, config, calibration, _with_quantline, console)
+        ours = _cost(folder, config, config.depths, calibration, _with_quantline, console)
         costs = [ours]
         if config.reference:
             one_by_one = batches(samples, 1)
-            costs.append(_cost(folder, config, one_by_one, _with_llmcompressor, console))
-        original, _ = _first_layers(folder, config, config.depths[-1])
+            depths = config.reference_depths or config.depths
+            costs.append(_cost(folder, config, depths, one_by_one, _with_llmcompressor, console))
+        original, _ = _first_layers(folder, config, min(cost.depth for cost in costs))
         quantized = [cost.deepest.model for cost in costs]
         errors = layer_errors(original, quantized, samples[:HELD_OUT])
     figures: dict[str, object] = {
@@ -163,16 +172,21 @@ def _first_layers(folder: Path, config: QuantizeConfig, depth: int) -> tuple[Any
 
 
 def _cost(
-    folder: Path, config: BenchmarkConfig, calibration: Batches, method: Method, console: Console
+    folder: Path,
+    config: BenchmarkConfig,
+    depths: list[int],
+    calibration: Batches,
+    method: Method,
+    console: Console,
 ) -> QuantizationCost:
     by_depth = {}
-    for depth in config.depths:
+    for depth in depths:
         model, tokenizer = _first_layers(folder, config, depth)
         measured = _measure(model, tokenizer, config, calibration, method)
         console.print(
             f"{method.__name__}: {depth} layers, {measured.seconds:.1f} s", soft_wrap=True
         )
-        if depth != config.depths[-1]:
+        if depth != depths[-1]:
             measured.model = None
         by_depth[depth] = measured
     return QuantizationCost(by_depth)

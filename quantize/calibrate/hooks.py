@@ -21,9 +21,10 @@ from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 from llmcompressor.modifiers.transform.smoothquant.base import SmoothQuantScale
 from llmcompressor.utils.metric_logging import CompressionLogger
 
+from quantize.calibrate.solver.block import Pruning
 from quantize.calibrate.solver.grid import Grid
 from quantize.calibrate.solver.products import Modules, SharedProducts
-from quantize.calibrate.solver.solve import Pruning, output_errors, solve
+from quantize.calibrate.solver.solve import output_errors, solve
 from quantize.steps.base.changes import Errors
 
 

@@ -9,50 +9,15 @@ as one. Columns are walked in blocks: by a Triton kernel on a GPU, by torch on a
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 
+from quantize.calibrate.solver import torch_walk
+from quantize.calibrate.solver.block import MASK_WIDTH, NOTHING_PRUNED, TINY, Block, Pruning
 from quantize.calibrate.solver.grid import Grid
 
 OUTER_BLOCK = 1024  # columns behind it are updated by one product
-WIDEST_CPU_BLOCK = 32  # the fastest of 16, 32, 64 and 128
-MASK_WIDTH = 4  # of 2:4
-TINY = torch.finfo(torch.float32).tiny
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """Which weights are or become zero."""
-
-    kept: torch.Tensor | None = None
-    """[rows, columns], true where a weight may differ from zero; none: everywhere."""
-    choose: bool = False
-    """Whether to choose two zeros in every four weights of a row."""
-
-    def ordered(self, order: torch.Tensor | None) -> "Pruning":
-        kept = self.kept if order is None or self.kept is None else self.kept[:, order]
-        return Pruning(kept, self.choose)
-
-
-NOTHING_PRUNED = Pruning()
-
-
-@dataclass(frozen=True)
-class Block:
-    """A run of columns, with all that is needed to walk through them. Tensors are views: what is
-    written to `values` and `errors` is the result."""
-
-    start: int
-    values: torch.Tensor
-    """[rows, columns]: as they are before this block; afterwards rounded."""
-    originals: torch.Tensor
-    """[rows, columns]"""
-    errors: torch.Tensor
-    """[rows, columns]: afterwards originals less rounded."""
-    unit: torch.Tensor
-    """[columns, columns]: R_ik / R_kk."""
-    diagonal: torch.Tensor
-    """[columns]: R_kk."""
 
 
 Walk = Callable[[Block, Grid | None, Pruning], None]
@@ -152,61 +117,15 @@ def _factor(
 
 def _way(device: torch.device, block_size: int) -> tuple[Walk, int]:
     """How a block is walked on this device, and how many columns it has."""
-    if device.type == "cuda":
-        from quantize.calibrate.solver.triton_walk import WIDEST_BLOCK, walk
-
-        return walk, min(block_size, WIDEST_BLOCK)
-    return walk_by_torch, min(block_size, WIDEST_CPU_BLOCK)
+    walk = triton_walk() if device.type == "cuda" else torch_walk
+    return walk.walk, min(block_size, walk.WIDEST_BLOCK)
 
 
-def walk_by_torch(block: Block, grid: Grid | None, pruning: Pruning) -> None:
-    """One column after the other; each in turn changes those behind it in the block."""
-    values = block.values.t().contiguous()  # a column is contiguous here
-    originals = block.originals.t().contiguous()
-    kept = None
-    if pruning.kept is not None:
-        kept = pruning.kept[:, block.start : block.start + len(values)].t()
-    for column in range(len(values)):
-        if pruning.choose and column % MASK_WIDTH == 0:
-            four = slice(column, column + MASK_WIDTH)
-            given = None if kept is None else kept[four]
-            chosen = _two_of_four(
-                values[four], originals[four], block.unit[four, four], block.diagonal[four], given
-            )
-        rounded = values[column]
-        if grid is not None:
-            rounded = grid.round(rounded, block.start + column)
-        if pruning.choose:
-            rounded = rounded * chosen[column % MASK_WIDTH]
-        elif kept is not None:
-            rounded = rounded * kept[column]
-        error = originals[column] - rounded
-        values[column] = rounded
-        originals[column] = error
-        values[column + 1 :].addr_(block.unit[column, column + 1 :], error)
-    block.values.copy_(values.t())
-    block.errors.copy_(originals.t())
+def triton_walk() -> ModuleType:
+    """Imported late: Triton is not installed where there is no GPU."""
+    from quantize.calibrate.solver import triton_walk
 
-
-def _two_of_four(
-    values: torch.Tensor,
-    originals: torch.Tensor,
-    unit: torch.Tensor,
-    diagonal: torch.Tensor,
-    kept: torch.Tensor | None,
-) -> torch.Tensor:
-    """[4, rows], true for the two weights of four that are kept: SparseGPT's criterion, the error
-    that a zero would leave. Each value is what it would be, were none of the four rounded."""
-    values = values.clone()
-    for column in range(MASK_WIDTH - 1):
-        left = originals[column] - values[column]
-        values[column + 1 :].addr_(unit[column, column + 1 :], left)
-    harm = (values * diagonal[:, None]).square()
-    if kept is not None:
-        harm = harm.masked_fill(~kept, -1.0)
-    dropped = harm.argsort(dim=0, stable=True)[: MASK_WIDTH // 2]
-    chosen = torch.ones_like(harm, dtype=torch.bool).scatter_(0, dropped, False)
-    return chosen if kept is None else chosen & kept
+    return triton_walk
 
 
 def output_errors(

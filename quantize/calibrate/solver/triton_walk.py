@@ -5,8 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
+from quantize.calibrate.solver.block import MASK_WIDTH, TINY, Block, Pruning
 from quantize.calibrate.solver.grid import Codes, Grid
-from quantize.calibrate.solver.solve import MASK_WIDTH, TINY, Block, Pruning
 
 WIDEST_BLOCK = 128
 ROWS_PER_PROGRAM = 8

@@ -7,8 +7,9 @@ import torch
 from compressed_tensors.quantization import QuantizationArgs, fake_quantize
 from llmcompressor.modifiers.pruning.sparsegpt.sgpt_sparsify import sparsify_weight
 
+from quantize.calibrate.solver.block import NOTHING_PRUNED, Pruning
 from quantize.calibrate.solver.grid import Grid
-from quantize.calibrate.solver.solve import NOTHING_PRUNED, Pruning, output_errors, solve
+from quantize.calibrate.solver.solve import output_errors, solve
 
 ROWS, COLUMNS, TOKENS = 8, 32, 256
 SMALLEST_CODE, LARGEST_CODE = -8, 7  # of four bits

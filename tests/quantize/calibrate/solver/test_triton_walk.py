@@ -5,9 +5,11 @@ import torch
 from compressed_tensors.quantization import QuantizationArgs
 
 from quantize.calibrate.solver import solve as solver
+from quantize.calibrate.solver import torch_walk
+from quantize.calibrate.solver.block import NOTHING_PRUNED, Pruning
 from quantize.calibrate.solver.grid import Grid
 from quantize.calibrate.solver.products import Products
-from quantize.calibrate.solver.solve import NOTHING_PRUNED, Pruning, solve, walk_by_torch
+from quantize.calibrate.solver.solve import solve
 
 ROWS, COLUMNS = 130, 516  # no multiple of a program's rows or of a block
 KINDS = [
@@ -75,7 +77,7 @@ def test_the_kernel_does_what_torch_does(
     }[pruning]
     options = {"act_order": True, "dampening": 0.01, "block_size": 128}
     by_kernel = solve(weights, products, grid, zeros, **options).weights
-    monkeypatch.setattr(solver, "_way", lambda device, block_size: (walk_by_torch, block_size))
+    monkeypatch.setattr(solver, "_way", lambda device, block_size: (torch_walk.walk, block_size))
     by_torch = solve(weights, products, grid, zeros, **options).weights
     assert lost(weights, by_kernel, products) == pytest.approx(
         lost(weights, by_torch, products), rel=0.02
