@@ -37,7 +37,9 @@ class AutoRound(Step[AutoRoundOptions]):
 
     def check_weights(self, option: str, weights: "QuantArgs", options: AutoRoundOptions) -> None:
         if weights.type == "float":
-            raise ValueError(f"{option}: autoround goes with int weights; use rounding or gptq")
+            raise ValueError(
+                f"{option}: autoround works only with int weights; use rounding or gptq"
+            )
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
         from llmcompressor.modifiers.autoround import AutoRoundModifier

@@ -58,7 +58,7 @@ class SparseGpt(Step[SparseGptOptions]):
         if not weights.symmetric:
             raise ValueError(f"{option}: 2:4 zeros survive only symmetric rounding; symmetric=true")
         if weights.type == "float":
-            raise ValueError(f"{option}: sparsegpt goes with int weights, or with none")
+            raise ValueError(f"{option}: sparsegpt works only with int weights, or with none")
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
         from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier

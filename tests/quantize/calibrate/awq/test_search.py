@@ -212,12 +212,12 @@ def test_no_more_inputs_are_kept_than_the_sample(
     family: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Single sequences of many batches, whether or not there is a mask."""
-    kept: list[tuple[int, int]] = []
+    kept: list[int] = []
     add = Sample.add
 
     def noting(sample: Sample, values: dict[str, Any]) -> None:
         add(sample, values)
-        kept.append((sample.sequences, len(list(sample.batches()))))
+        kept.append(sample.sequences)
 
     def refuse(*_: object) -> None:
         raise AssertionError("llm-compressor's cache takes a batch")
@@ -231,7 +231,7 @@ def test_no_more_inputs_are_kept_than_the_sample(
         lambda: gram_search(SEARCH_SEQUENCES, clips=False),
         attention=attention,
     )
-    assert max(kept) == (SEARCH_SEQUENCES, len(batches))
+    assert max(kept) == SEARCH_SEQUENCES
 
 
 # ---- layers without tokens, and NaN --------------------------------------------------------
@@ -339,13 +339,16 @@ def test_the_patches_are_taken_back() -> None:
         (["recipe.awq.search=grm"], "recipe.awq.search=grm: choose one of gram, llmcompressor"),
         (
             ["recipe.awq.search=llmcompressor", "recipe.awq.clip=true"],
-            "recipe.awq.clip=true: goes with recipe.awq.search=gram",
+            "recipe.awq.clip=true: works only with recipe.awq.search=gram",
         ),
         (
             ["recipe=fp8_block", "recipe.steps=[awq,rounding]", "recipe.awq.clip=true"],
             "awq.clip needs a scale for each channel or group, and the weights' strategy is block",
         ),
-        (["recipe.file=x.yaml", "recipe.awq.clip=true"], "recipe.awq.clip: goes with recipe=NAME"),
+        (
+            ["recipe.file=x.yaml", "recipe.awq.clip=true"],
+            "recipe.awq.clip: works only with recipe=NAME",
+        ),
     ],
 )
 def test_options_are_refused(options: list[str], message: str) -> None:
@@ -366,5 +369,5 @@ def test_the_cost_follows_the_search() -> None:
         quantize_config("recipe=w4a16_awq", f"recipe.awq.search={search}").recipe
         for search in ("gram", "llmcompressor")
     )
-    assert STEP.passes_for(gram, 256) < 4 < STEP.passes_for(gram, 16) <= 24
-    assert STEP.passes_for(library, 256) == STEP.passes_for(library, 16) == 23
+    assert STEP.passes_for(gram, 256) < 3 < STEP.passes_for(gram, 16) <= 24
+    assert STEP.passes_for(library, 256) == STEP.passes_for(library, 16) == 22
