@@ -103,8 +103,8 @@ def _other_machine(config: QuantizeConfig) -> str:
         return ""
     if config.preflight != "only":
         raise bad_input(
-            f"gpu.name={requested_gpu}: quantizing uses what is here ({local_gpu}); gpu= works only with "
-            "preflight=only, which plans for another GPU"
+            f"gpu.name={requested_gpu}: quantizing uses what is here ({local_gpu}); gpu= works "
+            "only with preflight=only, which plans for another GPU"
         )
     return str(requested_gpu)
 

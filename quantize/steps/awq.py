@@ -50,7 +50,8 @@ class Awq(RescalingStep[AwqOptions]):
     def check_options(self, options: AwqOptions) -> None:
         if options.clip and options.search != GRAM:
             raise ValueError(
-                f"recipe.awq.clip=true: works only with recipe.awq.search={GRAM}, not {options.search}"
+                f"recipe.awq.clip=true: works only with recipe.awq.search={GRAM}, not with "
+                f"{options.search}"
             )
 
     def check_weights(self, option: str, weights: "QuantArgs", options: AwqOptions) -> None:

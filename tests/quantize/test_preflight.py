@@ -122,7 +122,7 @@ def test_a_plan_for_another_gpu(gpu: str, memory: int, code: int, quantize_here:
 def test_another_gpu_can_only_be_planned_for(quantize_here: Run) -> None:
     result = quantize_here("model=tiny", "gpu=t4", "gpu.name=Another")
     assert result.returncode == 2
-    assert "gpu= goes with preflight=only" in result.stderr
+    assert "gpu= works only with preflight=only" in result.stderr
 
 
 def test_preflight_only_reads_and_makes_no_weights(

@@ -162,8 +162,8 @@ def test_an_order_that_keeps_every_step_is_taken(steps: list[str]) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"steps": ["autoround"], "weights": FP8}, "autoround goes with int weights"),
-        ({"steps": ["sparsegpt", "gptq"], "weights": FP8}, "sparsegpt goes with int weights"),
+        ({"steps": ["autoround"], "weights": FP8}, "autoround works only with int weights"),
+        ({"steps": ["sparsegpt", "gptq"], "weights": FP8}, "sparsegpt works only with int weights"),
         ({"steps": ["sparsegpt", "gptq"], "weights": grouped(128, symmetric=False)}, "symmetric=t"),
         ({"steps": ["sparsegpt", "gptq"], "sparsegpt": {"block_size": 6}}, "a multiple of 4"),
         (
