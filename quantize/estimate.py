@@ -123,6 +123,8 @@ def calibration_seconds(
     solving = products + shape.solved / rate.solving
     seconds = 0.0
     for step in steps:
+        if step.joined_step(recipe) is not None:
+            continue
         passes = step.passes_for(recipe, text.samples)
         layer = passes * a_pass + (solving if step.solves else 0)
         seconds += shape.layers * layer + (rate.step_seconds if passes else 0)

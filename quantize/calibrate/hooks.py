@@ -6,7 +6,7 @@ changes the weights. In SmoothQuant it is the one that finds the ranges of activ
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 from llmcompressor.modifiers.transform.smoothquant.base import SmoothQuantScale
 from llmcompressor.utils.metric_logging import CompressionLogger
 
+from quantize.calibrate.rescaling import SHARED, factor_between, probe, round_as_stored
 from quantize.calibrate.solver.block import Pruning
 from quantize.calibrate.solver.grid import Grid
 from quantize.calibrate.solver.products import Modules, SharedProducts
@@ -61,6 +62,9 @@ def gptq_solver(zeros: Zeros) -> Iterator[None]:
     def compress_modules(modifier: Any) -> None:
         with torch.no_grad(), disable_offloading():
             for group, matrix in products.take():
+                rescaling = SHARED.get()
+                if rescaling is not None:
+                    rescaling.rescale(group[0], matrix)
                 for modules in _of_one_format(group):
                     _round(modifier, modules, matrix, zeros)
 
@@ -89,17 +93,44 @@ def sparsegpt_solver() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fast_ranges() -> Iterator[None]:
-    """SmoothQuant's ranges of activations without the positions of the extremes: on a GPU that
-    takes a twentieth of the time."""
+def shared_smoothing() -> Iterator[None]:
+    """SmoothQuant that may share GPTQ's passes. Ranges of activations are found without the
+    positions of the extremes, which takes much longer on a GPU."""
 
     def setup_scale_hooks(modifier: Any) -> None:
         for mapping in modifier.resolved_mappings_:
             widen = partial(_widen, modifier.scales_, mapping.smooth_name)
             modifier.register_hook(mapping.smooth_layer, widen, "forward")
 
-    with patch_attr(SmoothQuantModifier, "_setup_scale_hooks", setup_scale_hooks):
+    def apply_smoothing(modifier: Any, model: torch.nn.Module) -> None:
+        _smooth(modifier, model, library_apply)
+
+    library_apply = SmoothQuantModifier._apply_smoothing
+    with (
+        patch_attr(SmoothQuantModifier, "_setup_scale_hooks", setup_scale_hooks),
+        patch_attr(SmoothQuantModifier, "_apply_smoothing", apply_smoothing),
+    ):
         yield
+
+
+def _smooth(
+    modifier: Any, model: torch.nn.Module, library_apply: Callable[[Any, torch.nn.Module], None]
+) -> None:
+    rescaling = SHARED.get()
+    if rescaling is None:
+        library_apply(modifier, model)
+        return
+    mappings = [
+        mapping
+        for mapping in modifier.resolved_mappings_
+        if mapping.smooth_name in modifier.scales_
+    ]
+    before = [probe(mapping.smooth_layer) for mapping in mappings]
+    library_apply(modifier, model)
+    for mapping, output in zip(mappings, before, strict=True):
+        round_as_stored(mapping.smooth_layer, rescaling.stored_as)
+        factor = factor_between(output, probe(mapping.smooth_layer))
+        rescaling.factors |= dict.fromkeys(mapping.balance_layers, factor)
 
 
 def _widen(

@@ -38,6 +38,7 @@ from quantize.calibrate.last_input import LastInput
 from quantize.calibrate.memory.activations import Activations, gpu_budget
 from quantize.calibrate.memory.weights import LayerWeights
 from quantize.calibrate.memory.writer import LayerWriter
+from quantize.calibrate.rescaling import shared_passes
 from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder, host_tensors
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import Scaled, Step
@@ -90,12 +91,15 @@ class LayerByLayer(CalibrationPipeline):  # type: ignore[misc]
         recipe = active_session().lifecycle.recipe
         modifiers = recipe.modifiers
         with patch_attr(recipe, "modifiers", None):
+            joined: list[tuple[Any, Step[Any]]] = []
             for number, (modifier, step) in enumerate(zip(modifiers, RUN.get().steps, strict=True)):
-                if step.name in RUN.get().joined:
+                if step.name in RUN.get().joined and step.can_join(modifier):
+                    joined += [(modifier, step)] if step.joins_with_modifier else []
                     continue
-                recipe.modifiers = [modifier]
+                recipe.modifiers = [*(other for other, _ in joined), modifier]
                 if modifier.requires_calibration_data and dataloader is not None:
-                    _Passes(model, dataloader, dataset_args, modifier, number, step).run()
+                    _Passes(model, dataloader, dataset_args, modifier, number, step, joined).run()
+                    joined = []
                 else:
                     CalibrationPipeline.from_modifiers([modifier])(model, dataloader, dataset_args)
 
@@ -111,7 +115,9 @@ class _Passes:
         modifier: Any,
         number: int,
         step: Step[Any],
+        joined: list[tuple[Any, Step[Any]]],
     ) -> None:
+        self.joined = joined
         self.model, self.dataloader, self.dataset_args = model, dataloader, dataset_args
         self.modifier, self.number, self.step = modifier, number, step
         self.state = RUN.get()
@@ -135,6 +141,7 @@ class _Passes:
         with (
             calibration_forward_context(model),
             fast_attention(model, self.dataloader),
+            shared_passes(self.state.stored_as, is_shared=bool(self.joined)),
             DisableQuantization(model),
             loaded_weights,
         ):
@@ -163,10 +170,11 @@ class _Passes:
                 )
             self.state.writer.flush()  # from here on the weights may change
             LifecycleCallbacks.calibration_end()
-        scaled = self.step.scaled(self.modifier)
-        if scaled:
-            self._record_scaled(scaled)
-            self._round_norms()
+        for modifier, step in (*self.joined, (self.modifier, self.step)):
+            scaled = step.scaled(modifier)
+            if scaled:
+                self._record_scaled(step.name, scaled)
+                self._round_norms()
         self._save_all_layers(subgraphs)
 
     def _run_layer(self, layer: int, subgraph: Any, activations: Any, is_resumed: bool) -> None:
@@ -217,8 +225,8 @@ class _Passes:
         names = self.step.fallbacks(self.modifier)
         self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
 
-    def _record_scaled(self, scaled: list[Scaled]) -> None:
-        self.state.scaled[self.step.name] = [entry.name for entry in scaled]
+    def _record_scaled(self, step: str, scaled: list[Scaled]) -> None:
+        self.state.scaled[step] = [entry.name for entry in scaled]
         self.state.rescaled |= {self.names[module] for entry in scaled for module in entry.modules}
 
     def _forward_batches(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from conf.schema.recipe import RecipeConfig
     from quantize.steps.base.file_fields import ModifierFields
 
+GPTQ = "gptq"
+
 
 @dataclass
 class SmoothQuantOptions:
@@ -32,6 +34,7 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
     undoes: ClassVar = {"awq": "scales the same channels anew"}
     modifier_name = "SmoothQuantModifier"
     in_one_pass = True
+    joins_with_modifier = True
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
         from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
@@ -48,10 +51,30 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
     def resolved(self, modifier: "Modifier") -> Any:
         return modifier.resolved_mappings_
 
-    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        from quantize.calibrate.hooks import fast_ranges
+    def joined_step(self, recipe: "RecipeConfig") -> str | None:
+        """GPTQ right behind it, unless static scales of activations are found in the same pass:
+        those have to see smoothed ones."""
+        following = recipe.steps[recipe.steps.index(self.name) + 1 :]
+        has_static_scales = (
+            recipe.activations is not None and recipe.activations.dynamic is not True
+        )
+        return (
+            GPTQ if following[:1] == [GPTQ] and not has_static_scales and not recipe.file else None
+        )
 
-        return fast_ranges()
+    def can_join(self, modifier: "Modifier") -> bool:
+        """What is smoothed has to be a norm: it multiplies each channel alone."""
+        return all(
+            len(mapping.smooth_layer.weight.shape) == 1 for mapping in self.resolved(modifier)
+        )
+
+    def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
+        return 0 if self.joined_step(recipe) else self.passes
+
+    def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
+        from quantize.calibrate.hooks import shared_smoothing
+
+        return shared_smoothing()
 
     def file_fields(self) -> "type[ModifierFields]":
         from typing import Annotated, Literal

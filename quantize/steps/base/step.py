@@ -37,6 +37,8 @@ class Step(StepSchema[Options], ABC):
     """Whether the next layer reads this layer's output from before the step, so that one pass
     through a layer is enough. Such a step is resumed only if all its layers are finished:
     outputs before and after it differ in the last bits."""
+    joins_with_modifier: bool = False
+    """Whether its modifier takes part in the passes of the step that it joins."""
     reads_inputs: bool = False
     """Whether the step reads only the inputs of modules, so that the calibrating pass may end at
     the last of them."""
@@ -85,8 +87,12 @@ class Step(StepSchema[Options], ABC):
         return nullcontext()
 
     def joined_step(self, recipe: "RecipeConfig") -> str | None:
-        """The later step that does this one's work in its own passes, if there is one."""
+        """The later step in whose passes this one's work is done, if there is one."""
         return None
+
+    def can_join(self, modifier: "Modifier") -> bool:
+        """Whether that is possible on the model that the modifier was started for."""
+        return True
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:
         """Modules that the modifier could only round; called after each layer."""

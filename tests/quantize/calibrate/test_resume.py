@@ -18,7 +18,7 @@ from quantize.calibrate.sequential import _named_out_of_memory
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
 from tests.conftest import ROOT, Run, quantize_config
-from tests.quantize.calibrate.test_activations import LateCopies
+from tests.quantize.calibrate.memory.test_activations import LateCopies
 from tests.quantize.calibrate.test_weights import CloningLoader
 
 STEPS = "w8a8_sparse_smooth_gptq"

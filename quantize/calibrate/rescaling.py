@@ -1,0 +1,70 @@
+"""How a rescaling step and a solving step share one pass.
+
+The solving step sums X'X while the inputs are not yet rescaled. The rescaling step then says by
+what factor each input has changed, so that the sums can follow.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from compressed_tensors.offload import update_offload_parameter
+from llmcompressor.modifiers.utils.hooks import HooksMixin
+
+PROBES = 16  # tokens by which the factor is measured
+TINY = torch.finfo(torch.float32).tiny
+
+
+@dataclass
+class Rescaling:
+    """What is rescaled during one pass through the layers."""
+
+    stored_as: torch.dtype
+    factors: dict[torch.nn.Module, torch.Tensor] = field(default_factory=dict)
+    """By what each channel of a module's input was multiplied, since the pass."""
+
+    def rescale(self, module: torch.nn.Module, products: torch.Tensor) -> None:
+        """Lets the products of the module's inputs follow."""
+        if module in self.factors:
+            factor = self.factors[module]
+            products.mul_(factor).mul_(factor[:, None])
+
+
+SHARED: ContextVar[Rescaling | None] = ContextVar("rescaling", default=None)
+"""Set while a rescaling step shares the passes of a solving one."""
+
+
+@contextlib.contextmanager
+def shared_passes(stored_as: torch.dtype, is_shared: bool) -> Iterator[None]:
+    """The context of a pass through the layers that steps may share."""
+    token = SHARED.set(Rescaling(stored_as) if is_shared else None)
+    try:
+        yield
+    finally:
+        SHARED.reset(token)
+
+
+def round_as_stored(module: torch.nn.Module, stored_as: torch.dtype) -> None:
+    """Rounds a norm's weights to the type that they are stored in."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        stored = parameter.data.to(stored_as).to(parameter.dtype)
+        update_offload_parameter(module, name, stored)
+
+
+def probe(norm: torch.nn.Module) -> torch.Tensor:
+    """The norm's output for fixed tokens. In float32 where the module allows it: what its weights
+    do is to be seen, not how its output is rounded."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(PROBES, norm.weight.shape[-1], generator=generator)
+    with torch.no_grad(), HooksMixin.disable_hooks():
+        try:
+            return norm(tokens.to(norm.weight.device)).float()
+        except RuntimeError:  # torch's own LayerNorm takes only the type of its weights
+            return norm(tokens.to(norm.weight)).float()
+
+
+def factor_between(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """By what each channel was multiplied."""
+    return (before * after).sum(0) / before.square().sum(0).clamp_min(TINY)
