@@ -19,7 +19,7 @@ from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
 from tests.conftest import ROOT, Run, quantize_config
 from tests.quantize.calibrate.memory.test_activations import LateCopies
-from tests.quantize.calibrate.test_weights import CloningLoader
+from tests.quantize.calibrate.memory.test_weights import CloningLoader
 
 STEPS = "w8a8_sparse_smooth_gptq"
 OPTIONS = ["model=tiny", "calibration.samples=4", "calibration.length=64", "output_dir=out"]
