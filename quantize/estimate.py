@@ -1,12 +1,12 @@
 """How long calibrating takes and how much GPU memory it needs, reckoned before it begins.
 
 The time of a layer is that of its forward passes, of the products X'X and of solving by them.
-A step's peak on the GPU is the activations that are kept there, the next layer's weights, what a
-pass computes for one batch, and what the step itself needs.
+A step's peak on the GPU is the activations that are kept there, two layers' weights, and what a
+pass computes for one batch or the step itself needs, whichever is more.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,10 +29,11 @@ class Rates:
     """What a step costs besides its layers: tracing, loading, the embedding."""
 
 
-# One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11: a pass with
-# SDPA takes 0.44 s (0.83 s with eager attention), X'X for 12,288 columns 0.12 s, solving all seven
-# modules 0.087 s; two steps without layers take 3.1 s.
-H200 = Rates(passes=4.8e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
+# One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11, by
+# `python -m quantize.benchmark`: w4a16_gptq takes 0.84 s, w8a8_smooth_gptq 1.03 s,
+# w8a8_sparse_smooth_gptq 2.10 s, w4a16_awq 2.09 s. X'X for 12,288 columns takes 0.12 s, solving all
+# seven modules 0.09 s. A run without layers takes 3 s.
+H200 = Rates(passes=6.8e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
 H200_TFLOPS = 989
 # SmolLM2 135M on two Neoverse-N1 cores, 16 x 256 tokens, float32: SmoothQuant takes 8 s for 30
 # layers, GPTQ 87 s, of which 65 s are solving.
@@ -110,7 +111,12 @@ def rates(bf16_tflops: float | None, on_gpu: bool) -> Rates:
     if not on_gpu:
         return CPU
     speed = (bf16_tflops or H200_TFLOPS) / H200_TFLOPS
-    return Rates(H200.passes * speed, H200.products * speed, H200.solving * speed, 1.5)
+    return replace(
+        H200,
+        passes=H200.passes * speed,
+        products=H200.products * speed,
+        solving=H200.solving * speed,
+    )
 
 
 def calibration_seconds(
@@ -141,12 +147,12 @@ def stream_bytes(shape: LayerShape, text: Text) -> float:
 
 
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
-    """What a step needs beside the activations that are kept on the GPU: two layers' weights (the
-    step counts its own), a pass of one batch, and two batches on their way to and from the host."""
+    """What a step needs beside the activations that are kept on the GPU: two layers' weights, and
+    what a pass of one batch or the step itself takes, which come one after the other."""
     batch = batch_tokens * BYTES_16_BIT
     a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
-    next_layer = shape.weights * BYTES_16_BIT
-    return step.gpu_bytes(shape.weights, shape.widest) + next_layer + a_pass
+    two_layers = 2 * shape.weights * BYTES_16_BIT
+    return two_layers + max(a_pass, step.gpu_bytes(shape.weights, shape.widest))
 
 
 def activation_budget(free: float, needed: float) -> float:

@@ -87,16 +87,17 @@ class Awq(RescalingStep[AwqOptions]):
 
     def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
         """One pass, and a run with each scale: over a few sequences, or over all of them. X'X of
-        the widest layer costs half a pass; clipping needs X'X of the other layers too."""
+        the widest layer costs half a pass, and rounding for a scale a sixth; clipping needs X'X of
+        the other layers, too."""
         options = recipe.options_of(self)
         if options.search == LIBRARY:
             return 1 + options.grid + 1
         share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
-        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share
+        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share + options.grid / 6
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
-        """The layer's weights with copies in 16 and 32 bits; X'X of the widest layer as strips and
-        as a matrix."""
+        """Copies of the layer's weights in 16 and 32 bits; X'X of the widest layer as strips and as
+        a matrix."""
         return layer_weights * (BYTES_16_BIT * 3 + BYTES_32_BIT) + widest**2 * BYTES_32_BIT * 2
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:

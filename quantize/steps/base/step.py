@@ -72,9 +72,10 @@ class Step(StepSchema[Options], ABC):
         return self.passes
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
-        """GPU memory for one layer: its weights with copies; the widest Hessian, its inverse and
-        copies of both. `widest`: columns of the widest matrix."""
-        return layer_weights * BYTES_16_BIT * 4 + widest**2 * BYTES_32_BIT * 5
+        """GPU memory that solving for one layer takes beside its weights: the widest X'X with its
+        factor and copies of both, and working copies of weights. `widest`: columns of the widest
+        matrix."""
+        return layer_weights * BYTES_32_BIT + widest**2 * BYTES_32_BIT * 4
 
     def check_model(self, model: Any, name: str, modifier: "Modifier | None", option: str) -> None:
         """Raises if the step cannot work on this architecture. `modifier`: that of a recipe file;
