@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from compressed_tensors.utils import patch_attr
 
 
 class LastInput:
@@ -28,7 +27,8 @@ class LastInput:
                 for module in self._watched:
                     stack.callback(module.register_forward_pre_hook(self._note).remove)
             else:
-                stack.enter_context(patch_attr(self._last, "forward", self._nothing))
+                stack.callback(_put_back, self._last, vars(self._last).get("forward"))
+                self._last.forward = self._nothing
             yield
 
     def _note(self, module: torch.nn.Linear, args: Any) -> None:
@@ -37,3 +37,11 @@ class LastInput:
     def _nothing(self, inputs: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         assert self._last is not None
         return inputs.new_zeros(*inputs.shape[:-1], self._last.out_features)
+
+
+def _put_back(module: torch.nn.Module, forward: Any) -> None:
+    """`forward`: the module's own function, where it had one beside its class's."""
+    if forward is None:
+        del module.forward
+    else:
+        module.forward = forward
