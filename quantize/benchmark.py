@@ -113,7 +113,7 @@ def benchmark(config: BenchmarkConfig) -> None:
     if config.model.weights == "random":
         config.model.architecture.num_hidden_layers = layers
     folder = fetch(config.model)
-    samples = random_samples(config)
+    samples, held_out = random_samples(config)
     with (
         tempfile.TemporaryDirectory() as scratch,
         library_output_to(Path(scratch) / "log") as console,
@@ -127,7 +127,7 @@ def benchmark(config: BenchmarkConfig) -> None:
             costs.append(_cost(folder, config, depths, one_by_one, _with_llmcompressor, console))
         original, _ = _first_layers(folder, config, min(cost.depth for cost in costs))
         quantized = [cost.deepest.model for cost in costs]
-        errors = layer_errors(original, quantized, samples[:HELD_OUT])
+        errors = layer_errors(original, quantized, held_out)
     figures: dict[str, object] = {
         "recipe": config.recipe.name,
         "tokens": sum(map(len, samples)),
@@ -152,13 +152,14 @@ def _ratio(error: float, reference: float) -> float:
     return error / reference
 
 
-def random_samples(config: QuantizeConfig) -> list[list[int]]:
+def random_samples(config: QuantizeConfig) -> tuple[list[list[int]], list[list[int]]]:
+    """Sequences to calibrate on, and others to measure the errors on."""
     assert config.model.architecture is not None
     generator = torch.Generator().manual_seed(config.calibration.seed)
-    shape = (config.calibration.samples, config.calibration.length)
+    shape = (config.calibration.samples + HELD_OUT, config.calibration.length)
     tokens = torch.randint(config.model.architecture.vocab_size, shape, generator=generator)
     samples: list[list[int]] = tokens.tolist()
-    return samples
+    return samples[:-HELD_OUT], samples[-HELD_OUT:]
 
 
 def _first_layers(folder: Path, config: QuantizeConfig, depth: int) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""How long calibrating takes and how much GPU memory it needs, reckoned before it begins.
+"""How long calibrating takes and how much GPU memory it needs, estimated before it begins.
 
 The time of a layer is that of its forward passes, of the products X'X and of solving by them.
 A step's peak on the GPU is the activations that are kept there, two layers' weights, and what a
@@ -42,9 +42,9 @@ CPU = Rates(passes=1.1e11, products=1.1e11, solving=1.3e9, step_seconds=0.5)
 # Copies of a batch that a pass holds at its peak: of the residual stream (norms are in float32)
 # and of the widest input.
 STREAM_COPIES, WIDEST_COPIES = 8, 4
-# Share of the free GPU memory that activations may take: other needs are only reckoned.
+# Share of the free GPU memory that activations may take: other needs are only estimates.
 SHARE_FOR_ACTIVATIONS = 0.5
-RESERVE = 1.25  # what a step may need, in units of what is reckoned
+RESERVE = 1.25  # what a step may need, in units of the estimate
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ def is_purely_causal(model: Any, configs: list[Any]) -> bool:
     """Whether a token attends to all tokens before it, by scores that nothing changes."""
     if not getattr(model, "_supports_sdpa", False):
         return False
-    has_sinks = any(name.endswith("sinks") for name, _ in model.named_parameters())
+    # By name alone: to read an offloaded parameter would load it onto the GPU.
+    names = [name for module in model.modules() for name in module._parameters]
+    has_sinks = any(name.endswith("sinks") for name in names)
     return not has_sinks and all(map(_is_plain, configs))
 
 

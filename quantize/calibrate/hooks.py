@@ -7,13 +7,14 @@ changes the weights. In SmoothQuant it is the one that finds the ranges of activ
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import Any
 
 import torch
 from compressed_tensors.offload import disable_offloading, update_offload_parameter
-from compressed_tensors.utils import patch_attr
+from compressed_tensors.utils import is_match, patch_attr
 from llmcompressor.modifiers.gptq import GPTQModifier
 from llmcompressor.modifiers.gptq.helpers import update_batch_qparams
 from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
@@ -29,7 +30,7 @@ from quantize.calibrate.solver.solve import output_errors, solve
 from quantize.steps.base.changes import Errors
 
 
-class Zeros(Enum):
+class ZerosKind(Enum):
     """What GPTQ does about zeros in the weights."""
 
     NONE = auto()
@@ -37,6 +38,21 @@ class Zeros(Enum):
     """The weights are pruned and stay so."""
     CHOSEN = auto()
     """Two of four weights become zero while they are rounded."""
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """What GPTQ does about zeros, and in which modules zeros are chosen."""
+
+    kind: ZerosKind = ZerosKind.NONE
+    targets: list[str] = field(default_factory=list)
+    ignore: list[str] = field(default_factory=list)
+
+    def of(self, name: str, module: torch.nn.Module) -> ZerosKind:
+        """Of one module: a head that is rounded by its own format is not pruned."""
+        if self.kind is not ZerosKind.CHOSEN or is_match(name, module, self.targets, self.ignore):
+            return self.kind
+        return ZerosKind.NONE
 
 
 @contextlib.contextmanager
@@ -64,7 +80,7 @@ def gptq_solver(zeros: Zeros) -> Iterator[None]:
             for group, matrix in products.take():
                 rescaling = SHARED.get()
                 if rescaling is not None:
-                    rescaling.rescale(group[0], matrix)
+                    rescaling.rescale(group, matrix)
                 for modules in _of_one_format(group):
                     _round(modifier, modules, matrix, zeros)
 
@@ -166,14 +182,18 @@ def _round(modifier: Any, modules: Modules, matrix: torch.Tensor, zeros: Zeros) 
     args = modules[0].quantization_scheme.weights
     qparams = [module.weight_observer.get_qparams() for module in modules]
     scales, zero_points, global_scales = (
-        [found[name] for found in qparams] for name in ("scale", "zero_point", "global_scale")
+        [parameters[name] for parameters in qparams]
+        for name in ("scale", "zero_point", "global_scale")
     )
     grids = [
         Grid.of(args, module.weight.shape, *of_module)
         for module, *of_module in zip(modules, scales, zero_points, global_scales, strict=True)
     ]
     weights = torch.cat([module.weight.data for module in modules])
-    pruning = Pruning(weights != 0 if zeros is Zeros.KEPT else None, zeros is Zeros.CHOSEN)
+    kind = zeros.of(modifier._module_names[modules[0]], modules[0])
+    pruning = Pruning(
+        kept=weights != 0 if kind is ZerosKind.KEPT else None, choose=kind is ZerosKind.CHOSEN
+    )
     solution = solve(
         weights,
         matrix,

@@ -1,4 +1,4 @@
-"""Ends a calibrating pass at the last input that anybody reads."""
+"""Ends a calibrating pass at the last input that a hook reads."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -6,36 +6,45 @@ from typing import Any
 
 import torch
 
+OBSERVERS = ("q_observer", "k_observer", "v_observer", "output_observer")
+"""Of what is computed inside or behind a linear layer."""
+
 
 class LastInput:
-    """The module of a layer whose input is the last to be taken. Its product is not computed from
-    the second batch on: what comes behind it is read by nobody."""
+    """The linear layer whose input is the last that hooks read. Its output is not computed from the
+    second batch on."""
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        self._watched = [
-            module
-            for module in modules
-            if isinstance(module, torch.nn.Linear) and module._forward_hooks
-        ]
-        self._last: torch.nn.Linear | None = None
+        modules = list(modules)
+        has_observers = any(hasattr(module, name) for module in modules for name in OBSERVERS)
+        self._hooked = [] if has_observers else [m for m in modules if m._forward_hooks]
+        self._last: torch.nn.Module | None = None
+        self._is_known = False
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """One batch's pass through the layer. The first one shows which module is the last."""
         with contextlib.ExitStack() as stack:
-            if self._last is None:
-                for module in self._watched:
-                    stack.callback(module.register_forward_pre_hook(self._note).remove)
-            else:
+            if not self._is_known:
+                for module in self._hooked:
+                    stack.callback(self._watch(module).remove)
+                self._is_known = True
+            elif isinstance(self._last, torch.nn.Linear):
                 stack.callback(_put_back, self._last, vars(self._last).get("forward"))
                 self._last.forward = self._nothing
             yield
 
-    def _note(self, module: torch.nn.Linear, args: Any) -> None:
+    def _watch(self, module: torch.nn.Module) -> Any:
+        """A linear layer is done when its input is read, any other module when it has run."""
+        if isinstance(module, torch.nn.Linear):
+            return module.register_forward_pre_hook(self._note)
+        return module.register_forward_hook(self._note)
+
+    def _note(self, module: torch.nn.Module, *_: Any) -> None:
         self._last = module
 
     def _nothing(self, inputs: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        assert self._last is not None
+        assert isinstance(self._last, torch.nn.Linear)
         return inputs.new_zeros(*inputs.shape[:-1], self._last.out_features)
 
 

@@ -5,7 +5,7 @@ what factor each input has changed, so that the sums can follow.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -13,8 +13,9 @@ import torch
 from compressed_tensors.offload import update_offload_parameter
 from llmcompressor.modifiers.utils.hooks import HooksMixin
 
+from quantize.calibrate.solver.block import TINY
+
 PROBES = 16  # tokens by which the factor is measured
-TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass
@@ -23,12 +24,15 @@ class Rescaling:
 
     stored_as: torch.dtype
     factors: dict[torch.nn.Module, torch.Tensor] = field(default_factory=dict)
-    """By what each channel of a module's input was multiplied, since the pass."""
+    """The factor of each channel of a module's input since the pass."""
 
-    def rescale(self, module: torch.nn.Module, products: torch.Tensor) -> None:
-        """Lets the products of the module's inputs follow."""
-        if module in self.factors:
-            factor = self.factors[module]
+    def rescale(self, modules: Sequence[torch.nn.Module], products: torch.Tensor) -> None:
+        """Rescales X'X to the new inputs of modules that share their input."""
+        factors = {id(self.factors.get(module)): self.factors.get(module) for module in modules}
+        if len(factors) > 1:
+            raise RuntimeError("SmoothQuant scales only some of the modules that read one input")
+        (factor,) = factors.values()
+        if factor is not None:
             products.mul_(factor).mul_(factor[:, None])
 
 
@@ -66,5 +70,5 @@ def probe(norm: torch.nn.Module) -> torch.Tensor:
 
 
 def factor_between(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """By what each channel was multiplied."""
+    """The factor of each channel."""
     return (before * after).sum(0) / before.square().sum(0).clamp_min(TINY)

@@ -198,7 +198,9 @@ class _Passes:
         if self.step.in_one_pass:
             self._forward_batches(layer, subgraph, activations, keep_outputs=True)
             return
-        last_input = LastInput(subgraph.submodules(self.model) if self.step.reads_inputs else [])
+        head = self.model.get_output_embeddings()  # llm-compressor itself leaves out its product
+        modules = [module for module in subgraph.submodules(self.model) if module is not head]
+        last_input = LastInput(modules if self.step.reads_inputs else [])
         self._forward_batches(layer, subgraph, activations, keep_outputs=False, around=last_input)
 
     def _error_text(self, subgraph: Any) -> str:

@@ -59,12 +59,13 @@ class Gptq(Step[GptqOptions]):
         )
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
-        from quantize.calibrate.hooks import Zeros, gptq_solver
+        from quantize.calibrate.hooks import Zeros, ZerosKind, gptq_solver
 
-        joined = any(step.joined_step(recipe) for step in steps_named(recipe.steps))
-        if not recipe.is_sparse:
-            return gptq_solver(Zeros.NONE)
-        return gptq_solver(Zeros.CHOSEN if joined else Zeros.KEPT)
+        pruning = [step for step in steps_named(recipe.steps) if step.kind is Kind.PRUNES]
+        kind = ZerosKind.KEPT if pruning else ZerosKind.NONE
+        if any(step.joined_step(recipe) for step in pruning):
+            kind = ZerosKind.CHOSEN
+        return gptq_solver(Zeros(kind, recipe.targets, recipe.ignore))
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:
         """Modules that GPTQ could only round; the modifier drops the list at its end."""

@@ -68,9 +68,6 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
             len(mapping.smooth_layer.weight.shape) == 1 for mapping in self.resolved(modifier)
         )
 
-    def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
-        return 0 if self.joined_step(recipe) else self.passes
-
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:
         from quantize.calibrate.hooks import shared_smoothing
 

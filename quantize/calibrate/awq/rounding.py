@@ -55,12 +55,6 @@ def tf32_products() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = previous
 
 
-def output_error(errors: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-    """The sum of squares of errors X' over all inputs X: tr(D G D') with G = X'X."""
-    with tf32_products():
-        return (errors @ gram).mul_(errors).sum()
-
-
 # ---- clipping ------------------------------------------------------------------------------
 
 

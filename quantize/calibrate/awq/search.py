@@ -37,11 +37,10 @@ from quantize.calibrate.awq.rounding import (
     clip,
     diagonal_blocks,
     minmax_observers,
-    output_error,
     rounded,
 )
 from quantize.calibrate.awq.sample import Arguments, Sample
-from quantize.calibrate.solver.products import SharedProducts
+from quantize.calibrate.solver.products import SharedProducts, output_energy
 
 Loss = Callable[[Weights], torch.Tensor]
 """The squared error of an output when the layers have these weights."""
@@ -97,8 +96,7 @@ def _recorded_attention() -> Iterator[None]:
 
 
 class _Search:
-    """What the search needs of a layer's inputs. Inputs are seen before the module runs, so that a
-    pass may stop at the last of them."""
+    """What the search needs of a layer's inputs."""
 
     def __init__(self, sequences: int, clips: bool) -> None:
         self._sequences, self._clips = sequences, clips
@@ -135,7 +133,7 @@ class _Search:
         return [mapping.parent] if compares_own_output(mapping) else clipped
 
     def _add_product(self, module: Module, args: tuple[Any, ...]) -> None:
-        self._products.add(module, args[0].detach())
+        self._products.add(module, args[0])
 
     def _add_sample(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
@@ -219,7 +217,7 @@ class _Search:
     def _gram_loss(self, parent: Module, weights: Weights, values: Weights) -> torch.Tensor:
         if parent not in values:  # a layer that is not quantized has no error
             return torch.zeros((), device=weights[parent].device)
-        return output_error(values[parent].float() - weights[parent], self._grams[parent])
+        return output_energy(values[parent].float() - weights[parent], self._grams[parent])
 
     def _parent_loss(
         self, parent: Module, outputs: list[torch.Tensor], values: Weights

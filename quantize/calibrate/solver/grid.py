@@ -13,7 +13,7 @@ from compressed_tensors.quantization import (
 from compressed_tensors.quantization.quant_args import FP4_E2M1_DATA
 from compressed_tensors.quantization.utils import calculate_range
 
-TINY = torch.finfo(torch.float32).tiny
+from quantize.calibrate.solver.block import TINY
 
 
 class Codes(IntEnum):

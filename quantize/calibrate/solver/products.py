@@ -55,6 +55,16 @@ class Products:
         return whole
 
 
+def output_energy(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+    """The sum of squares of W X over all inputs: tr(W X'X W'). TF32 is exact enough for a sum."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return (weights @ products).mul_(weights).sum().clamp_min(0)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 Modules = tuple[torch.nn.Module, ...]
 
 

@@ -16,6 +16,7 @@ import torch
 from quantize.calibrate.solver import torch_walk
 from quantize.calibrate.solver.block import MASK_WIDTH, NOTHING_PRUNED, TINY, Block, Pruning
 from quantize.calibrate.solver.grid import Grid
+from quantize.calibrate.solver.products import output_energy
 
 OUTER_BLOCK = 1024  # columns behind it are updated by one product
 
@@ -47,13 +48,15 @@ def solve(
     Without a grid, weights are only pruned."""
     order = _order(products, pruning.choose) if act_order else None
     unit, diagonal, dead, fell_back = _factor(products, order, dampening)
-    values = weights.float()
-    values = values.clone() if order is None else values[:, order]
+    values = weights.to(torch.float32, copy=True)
+    values = values if order is None else values[:, order]
     values.masked_fill_(dead, 0.0)
     originals = values.clone()
     pruning = pruning.ordered(order)
     grid = None if grid is None else grid.ordered(order)
-    walk, block_size = _way(values.device, block_size)
+    walk, block_size = _walk_for(values.device, block_size)
+    if pruning.choose:  # the four weights of a choice stand in one block
+        block_size = max(MASK_WIDTH, block_size // MASK_WIDTH * MASK_WIDTH)
     columns = values.shape[1]
     outer = max(OUTER_BLOCK // block_size, 1) * block_size
     errors = torch.empty(len(values), min(outer, columns), device=values.device)
@@ -115,7 +118,7 @@ def _factor(
     return upper, diagonal, dead, False
 
 
-def _way(device: torch.device, block_size: int) -> tuple[Walk, int]:
+def _walk_for(device: torch.device, block_size: int) -> tuple[Walk, int]:
     """How a block is walked on this device, and how many columns it has."""
     walk = triton_walk() if device.type == "cuda" else torch_walk
     return walk.walk, min(block_size, walk.WIDEST_BLOCK)
@@ -134,18 +137,8 @@ def output_errors(
     """The relative error of each module's output on the calibration text, |(W - Q) X| / |W X|."""
     before, after = [], []
     for original, other in zip(weights, changed, strict=True):
-        before.append(_output_energy(original.float(), products))
-        after.append(_output_energy(original.float() - other.float(), products))
+        before.append(output_energy(original.float(), products))
+        after.append(output_energy(original.float() - other.float(), products))
     energies = torch.stack([torch.stack(after), torch.stack(before)])
     errors: list[float] = (energies[0] / energies[1].clamp_min(TINY)).sqrt().tolist()
     return errors
-
-
-def _output_energy(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
-    """The squared norm of a module's output. TF32 is exact enough for a figure that is shown."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        return ((weights @ products) * weights).sum().clamp_min(0)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

@@ -87,3 +87,15 @@ def test_other_attention_stays_eager(name: str) -> None:
 
 def test_padding_stays_eager() -> None:
     assert implementation(model_of(CAUSAL["llama"]), [batch(), batch(padding=3)]) == "eager"
+
+
+def test_no_weight_is_read_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read an offloaded weight would load it onto the GPU, one by one the whole model."""
+    model = model_of(CAUSAL["llama"])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a weight was read")
+
+    monkeypatch.setattr(torch.nn.Module, "named_parameters", refuse)
+    monkeypatch.setattr(torch.nn.Module, "parameters", refuse)
+    assert implementation(model, [batch()]) == "sdpa"

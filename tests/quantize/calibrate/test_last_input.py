@@ -41,7 +41,9 @@ def test_every_input_is_seen_and_the_last_product_is_left_out() -> None:
     products: list[int] = []
     original = layer.down.forward
     layer.down.forward = lambda inputs: (products.append(1), original(inputs))[1]  # type: ignore[method-assign]
+    counting = layer.down.forward
     seen, _ = passed(layer, [layer.up, layer.down])
+    assert layer.down.forward is counting
     layer.down.forward = original  # type: ignore[method-assign]
     generator = torch.Generator().manual_seed(1)
     expected = []
@@ -65,3 +67,22 @@ def test_the_modules_are_as_before() -> None:
     passed(layer, [layer.up, layer.down])
     assert "forward" not in vars(layer.down)
     assert not layer.down._forward_pre_hooks
+
+
+def test_a_hook_behind_the_last_linear_layer_sees_real_values() -> None:
+    """As that of an observer of attention, or of a norm behind it."""
+    layer = Layer()
+    layer.behind = torch.nn.LayerNorm(8)  # type: ignore[assignment]
+    seen, _ = passed(layer, [layer.up, layer.down, layer.behind])
+    generator = torch.Generator().manual_seed(1)
+    hidden = [torch.randn(2, 8, generator=generator) for _ in range(3)][-1]
+    assert torch.equal(seen[-1], hidden + layer.down(layer.up(hidden).relu()))
+
+
+def test_a_layer_with_observers_of_the_cache_is_computed_whole() -> None:
+    layer = Layer()
+    layer.k_observer = torch.nn.Identity()
+    _, output = passed(layer, [layer.up, layer.down])
+    generator = torch.Generator().manual_seed(1)
+    hidden = [torch.randn(2, 8, generator=generator) for _ in range(3)][-1]
+    assert torch.equal(output, layer(hidden))

@@ -57,7 +57,7 @@ def test_products_follow_what_the_norm_does(make: Norm) -> None:
     module = torch.nn.Linear(WIDTH, 2)
     rescaling = Rescaling(torch.bfloat16, {module: factor_between(before, probe(norm))})
     products = inputs.T @ inputs
-    rescaling.rescale(module, products)
+    rescaling.rescale([module], products)
     changed = norm(hidden).float()
     expected = changed.T @ changed
     size = expected.diagonal().sqrt()
@@ -67,7 +67,7 @@ def test_products_follow_what_the_norm_does(make: Norm) -> None:
 
 def test_a_module_that_is_not_rescaled_keeps_its_products() -> None:
     products = torch.eye(3)
-    Rescaling(torch.bfloat16).rescale(torch.nn.Linear(3, 3), products)
+    Rescaling(torch.bfloat16).rescale([torch.nn.Linear(3, 3)], products)
     assert torch.equal(products, torch.eye(3))
 
 

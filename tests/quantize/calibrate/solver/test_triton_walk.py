@@ -77,7 +77,9 @@ def test_the_kernel_does_what_torch_does(
     }[pruning]
     options = {"act_order": True, "dampening": 0.01, "block_size": 128}
     by_kernel = solve(weights, products, grid, zeros, **options).weights
-    monkeypatch.setattr(solver, "_way", lambda device, block_size: (torch_walk.walk, block_size))
+    monkeypatch.setattr(
+        solver, "_walk_for", lambda device, block_size: (torch_walk.walk, block_size)
+    )
     by_torch = solve(weights, products, grid, zeros, **options).weights
     assert lost(weights, by_kernel, products) == pytest.approx(
         lost(weights, by_torch, products), rel=0.02
