@@ -31,8 +31,8 @@ class Rates:
 
 # One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11, by
 # `python -m quantize.benchmark`: w4a16_gptq takes 0.84 s, w8a8_smooth_gptq 1.03 s,
-# w8a8_sparse_smooth_gptq 2.10 s, w4a16_awq 2.09 s. X'X for 12,288 columns takes 0.12 s, solving all
-# seven modules 0.09 s. A run without layers takes 3 s.
+# w4a16_awq 2.09 s. X'X for 12,288 columns takes 0.12 s, solving all seven modules 0.09 s. A run
+# without layers takes 3 s.
 H200 = Rates(passes=6.8e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
 H200_TFLOPS = 989
 # SmolLM2 135M on two Neoverse-N1 cores, 16 x 256 tokens, float32: SmoothQuant takes 8 s for 30

@@ -257,7 +257,7 @@ def test_a_changed_file_is_refused_by_name(index: Path, install: Install, tmp_pa
 
 def test_a_pin_without_a_hash_is_refused_by_name(index: Path, install: Install) -> None:
     put_wheel(index, "tiny")
-    with pytest.raises(SystemExit, match=r"must have a hash.* for: tiny==1\.0"):
+    with pytest.raises(SystemExit, match=r"(?s)must have a hash.*for: tiny==1\.0"):
         install(pinned("tiny"))
 
 

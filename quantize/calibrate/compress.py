@@ -57,7 +57,8 @@ def compress(
     logger.add(sys.stderr, level="DEBUG")
     bars = progress(console)
     steps = steps_named(recipe.steps)
-    joined = frozenset(step.name for step in steps if step.joined_step(recipe) is not None)
+    later_steps = {step.name: step.joined_step(recipe) for step in steps}
+    joined = {name: later for name, later in later_steps.items() if later is not None}
     run = sequential.Run(steps, bars, stored_as, work, joined)
     sequential.RUN.set(run)
     with ExitStack() as contexts:

@@ -54,8 +54,8 @@ class Run:
     bars: Progress
     stored_as: torch.dtype
     work: WorkFolder | None = None
-    joined: frozenset[str] = frozenset()
-    """Steps whose work a later step does in its own passes."""
+    joined: dict[str, str] = field(default_factory=dict)
+    """Steps whose work is done in the passes of a later step, with that step's name."""
     writer: LayerWriter = field(default_factory=LayerWriter)
     layer_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed_layers: int = 0
@@ -91,9 +91,12 @@ class LayerByLayer(CalibrationPipeline):  # type: ignore[misc]
         recipe = active_session().lifecycle.recipe
         modifiers = recipe.modifiers
         with patch_attr(recipe, "modifiers", None):
+            steps = RUN.get().steps
+            by_name = {step.name: modifier for modifier, step in zip(modifiers, steps, strict=True)}
             joined: list[tuple[Any, Step[Any]]] = []
-            for number, (modifier, step) in enumerate(zip(modifiers, RUN.get().steps, strict=True)):
-                if step.name in RUN.get().joined and step.can_join(modifier):
+            for number, (modifier, step) in enumerate(zip(modifiers, steps, strict=True)):
+                later = RUN.get().joined.get(step.name)
+                if later is not None and step.can_join(modifier, by_name[later]):
                     joined += [(modifier, step)] if step.joins_with_modifier else []
                     continue
                 recipe.modifiers = [*(other for other, _ in joined), modifier]

@@ -52,20 +52,18 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
         return modifier.resolved_mappings_
 
     def joined_step(self, recipe: "RecipeConfig") -> str | None:
-        """GPTQ right behind it, unless static scales of activations are found in the same pass:
-        those have to see smoothed ones."""
+        """GPTQ right behind it. Whether its scales allow that in a recipe file, `can_join` sees."""
         following = recipe.steps[recipe.steps.index(self.name) + 1 :]
-        has_static_scales = (
-            recipe.activations is not None and recipe.activations.dynamic is not True
-        )
-        return (
-            GPTQ if following[:1] == [GPTQ] and not has_static_scales and not recipe.file else None
-        )
+        is_dynamic = recipe.activations is None or recipe.activations.dynamic is True
+        return GPTQ if following[:1] == [GPTQ] and is_dynamic else None
 
-    def can_join(self, modifier: "Modifier") -> bool:
-        """What is smoothed has to be a norm: it multiplies each channel alone."""
-        return all(
-            len(mapping.smooth_layer.weight.shape) == 1 for mapping in self.resolved(modifier)
+    def can_join(self, modifier: "Modifier", later: "Modifier") -> bool:
+        """What is smoothed has to be a norm, which multiplies each channel alone. Static scales of
+        activations are found in the same pass, and have to see smoothed ones."""
+        norms = [mapping.smooth_layer for mapping in self.resolved(modifier)]
+        inputs = [group.input_activations for group in later.resolved_config.config_groups.values()]
+        return all(len(norm.weight.shape) == 1 for norm in norms) and all(
+            activations is None or activations.dynamic is True for activations in inputs
         )
 
     def patches(self, recipe: "RecipeConfig") -> AbstractContextManager[object]:

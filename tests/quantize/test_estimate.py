@@ -75,7 +75,6 @@ def test_a_layer_without_the_head(qwen: LayerShape) -> None:
     [
         ("w4a16_gptq", 0.836),
         ("w8a8_smooth_gptq", 1.033),
-        ("w8a8_sparse_smooth_gptq", 2.096),
         ("w4a16_awq", 2.085),
     ],
 )

@@ -91,8 +91,9 @@ class Step(StepSchema[Options], ABC):
         """The later step in whose passes this one's work is done, if there is one."""
         return None
 
-    def can_join(self, modifier: "Modifier") -> bool:
-        """Whether that is possible on the model that the modifier was started for."""
+    def can_join(self, modifier: "Modifier", later: "Modifier") -> bool:
+        """Whether that is possible, once both modifiers know the model. `later`: the modifier of
+        the step that it joins."""
         return True
 
     def fallbacks(self, modifier: "Modifier") -> list[str]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from llmcompressor.modifiers.gptq import GPTQModifier
 from rich.console import Console
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -115,15 +117,28 @@ def test_only_dynamic_scales_and_gptq_share_a_pass(options: list[str], joined: s
     assert STEP.joined_step(quantize_config(*options).recipe) == joined
 
 
+class Mapping:
+    def __init__(self, layer: torch.nn.Module) -> None:
+        self.smooth_layer = layer
+
+
+class Smoothing:
+    """As much of SmoothQuant's modifier as the question needs."""
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        self.resolved_mappings_ = [Mapping(layer) for layer in layers]
+
+
 def test_only_norms_are_smoothed_in_a_shared_pass() -> None:
-    class Mapping:
-        def __init__(self, layer: torch.nn.Module) -> None:
-            self.smooth_layer = layer
-
-    class Modifier:
-        def __init__(self, *layers: torch.nn.Module) -> None:
-            self.resolved_mappings_ = [Mapping(layer) for layer in layers]
-
     norm, linear = LlamaRMSNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH)
-    assert STEP.can_join(Modifier(norm))
-    assert not STEP.can_join(Modifier(norm, linear))
+    gptq = GPTQModifier(scheme="W8A8", targets=["Linear"])
+    assert STEP.can_join(Smoothing(norm), gptq)
+    assert not STEP.can_join(Smoothing(norm, linear), gptq)
+
+
+def test_static_scales_have_a_pass_of_their_own_in_a_recipe_file() -> None:
+    static = QuantizationArgs(num_bits=8, strategy="tensor", dynamic=False)
+    weights = QuantizationArgs(num_bits=8, strategy="channel")
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights, input_activations=static)
+    gptq = GPTQModifier(config_groups={"group_0": scheme})
+    assert not STEP.can_join(Smoothing(LlamaRMSNorm(WIDTH)), gptq)

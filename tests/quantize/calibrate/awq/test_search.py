@@ -26,10 +26,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from quantize.benchmark import layer_errors
 from quantize.calibrate.awq import search as awq_search
-from quantize.calibrate.awq.rounding import minmax_observers, output_error, rounded
+from quantize.calibrate.awq.rounding import minmax_observers, rounded
 from quantize.calibrate.awq.sample import Sample
 from quantize.calibrate.awq.search import gram_search, library_search
-from quantize.calibrate.solver.products import Products
+from quantize.calibrate.solver.products import Products, output_energy
 from quantize.steps.awq import SEARCH_SEQUENCES, STEP
 from tests.conftest import quantize_config
 from tests.quantize.models.made import SHAPE, VOCABULARY
@@ -125,7 +125,7 @@ def test_the_gram_loss_is_the_loss_of_the_output() -> None:
     for batch in inputs:
         products.add(batch)
     direct = (inputs.double().flatten(0, 1) @ errors.double().t()).square().sum()
-    assert output_error(errors, products.matrix()) == pytest.approx(float(direct), rel=1e-5)
+    assert output_energy(errors, products.matrix()) == pytest.approx(float(direct), rel=1e-5)
 
 
 @pytest.mark.parametrize("duo_scaling", [True, False, "both"])
@@ -369,5 +369,5 @@ def test_the_cost_follows_the_search() -> None:
         quantize_config("recipe=w4a16_awq", f"recipe.awq.search={search}").recipe
         for search in ("gram", "llmcompressor")
     )
-    assert STEP.passes_for(gram, 256) < 3 < STEP.passes_for(gram, 16) <= 24
+    assert STEP.passes_for(gram, 256) < 7 < STEP.passes_for(gram, 16) < 26
     assert STEP.passes_for(library, 256) == STEP.passes_for(library, 16) == 22
