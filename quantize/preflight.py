@@ -132,7 +132,7 @@ def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: 
     gpu = resolve_gpu(config.gpu)
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else math.inf
     if other_machine:
-        free = gpu.memory_gib * 2**30 if gpu.memory_gib else math.inf
+        free = gpu.memory_gib * GIB if gpu.memory_gib else math.inf
     calibration, steps = config.calibration, steps_named(recipe.steps)
     samples = calibration.samples if recipe.needs_text else 0
     text = Text(samples, calibration.length, min(samples, config.batch_size))

@@ -2,7 +2,7 @@
 
 The modifiers keep their options, schemes, observers and export. In GPTQ and SparseGPT two methods
 are replaced: `calibrate_module`, which takes a module's input, and `compress_modules`, which
-changes the weights. In SmoothQuant it is the one that finds the ranges of activations.
+changes the weights. In SmoothQuant it is those that find ranges of activations and scale by them.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from compressed_tensors.offload import disable_offloading, update_offload_parameter
 from compressed_tensors.utils import is_match, patch_attr
+from llmcompressor.modifiers import Modifier
 from llmcompressor.modifiers.gptq import GPTQModifier
 from llmcompressor.modifiers.gptq.helpers import update_batch_qparams
 from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
@@ -73,37 +74,45 @@ def noted_errors(model: torch.nn.Module, errors: Errors) -> Iterator[None]:
 @contextlib.contextmanager
 def gptq_solver(zeros: Zeros) -> Iterator[None]:
     """Our products and solver in GPTQ."""
-    products = SharedProducts()
 
-    def compress_modules(modifier: Any) -> None:
-        with torch.no_grad(), disable_offloading():
-            for group, matrix in products.take():
-                rescaling = SHARED.get()
-                if rescaling is not None:
-                    rescaling.rescale(group, matrix)
-                for modules in _of_one_format(group):
-                    _round(modifier, modules, matrix, zeros)
+    def change(modifier: Any, group: Modules, matrix: torch.Tensor) -> None:
+        rescaling = SHARED.get()
+        if rescaling is not None:
+            rescaling.rescale(group, matrix)
+        for modules in _of_one_format(group):
+            _round(modifier, modules, matrix, zeros)
 
-    with (
-        patch_attr(GPTQModifier, "calibrate_module", _taking_inputs(products)),
-        patch_attr(GPTQModifier, "compress_modules", compress_modules),
-    ):
+    with _solver(GPTQModifier, change):
         yield
 
 
 @contextlib.contextmanager
 def sparsegpt_solver() -> Iterator[None]:
     """Our products and solver in SparseGPT."""
+    with _solver(SparseGPTModifier, _prune):
+        yield
+
+
+@contextlib.contextmanager
+def _solver(
+    modifier_class: type[Modifier], change: Callable[[Any, Modules, torch.Tensor], None]
+) -> Iterator[None]:
+    """Takes the modules' inputs, and changes the weights of those that share an input together."""
     products = SharedProducts()
+
+    def calibrate_module(
+        modifier: Any, module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: object
+    ) -> None:
+        products.add(module, args[0])
 
     def compress_modules(modifier: Any) -> None:
         with torch.no_grad(), disable_offloading():
             for group, matrix in products.take():
-                _prune(modifier, group, matrix)
+                change(modifier, group, matrix)
 
     with (
-        patch_attr(SparseGPTModifier, "calibrate_module", _taking_inputs(products)),
-        patch_attr(SparseGPTModifier, "compress_modules", compress_modules),
+        patch_attr(modifier_class, "calibrate_module", calibrate_module),
+        patch_attr(modifier_class, "compress_modules", compress_modules),
     ):
         yield
 
@@ -158,15 +167,6 @@ def _widen(
         lowest = torch.minimum(lowest, ranges[name].min_channel_vals)
         highest = torch.maximum(highest, ranges[name].max_channel_vals)
     ranges[name] = SmoothQuantScale(min_channel_vals=lowest, max_channel_vals=highest)
-
-
-def _taking_inputs(products: SharedProducts) -> Any:
-    def calibrate_module(
-        modifier: Any, module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: object
-    ) -> None:
-        products.add(module, args[0])
-
-    return calibrate_module
 
 
 def _of_one_format(group: Modules) -> list[Modules]:

@@ -11,6 +11,8 @@ from llmcompressor.observers.base import Observer
 from llmcompressor.observers.helpers import fuse_weight_observers
 from torch.nn import Module
 
+from quantize.calibrate.solver.products import tf32_products
+
 Weights = dict[Module, torch.Tensor]
 CLIPPING_RATIOS = tuple(1 - step / 20 for step in range(11))  # 1.0 down to 0.5
 
@@ -42,17 +44,6 @@ def rounded(weights: Weights) -> Weights:
         layer: forward_quantize(layer, layer.weight, "weight", layer.quantization_scheme.weights)
         for layer in layers
     }
-
-
-@contextlib.contextmanager
-def tf32_products() -> Iterator[None]:
-    """Lets a GPU multiply float32 matrices in TF32: exact enough for a sum of squared errors."""
-    previous = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = previous
 
 
 # ---- clipping ------------------------------------------------------------------------------

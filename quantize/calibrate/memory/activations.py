@@ -57,17 +57,13 @@ class Activations:
 
     def update(self, batch: int, values: Values) -> None:
         """Adds values to a batch, or replaces them. The tensors must not be changed afterwards."""
-        self._drop(batch, values)
+        self.delete(batch, values)
         sizes = {name: _held_bytes(value, self._device) for name, value in values.items()}
         if self.gpu_bytes_used + sum(sizes.values()) > self._gpu_bytes:
             values = self._moved_to_host(values)
             sizes = dict.fromkeys(values, 0)
         self._batches[batch].update(values)
         self._on_gpu[batch].update(sizes)
-
-    def delete(self, batch: int, names: Iterable[str]) -> None:
-        """Removes values of a batch."""
-        self._drop(batch, names)
 
     def iter(self, names: Iterable[str]) -> Iterator[Values]:
         """The named values of each batch in turn, on the device. A caller may update and delete
@@ -141,7 +137,8 @@ class Activations:
         free = self._free_buffers[_layout(torch.empty_like(tensor, device="meta"))]
         return free.pop() if free else host_buffer(tensor)
 
-    def _drop(self, batch: int, names: Iterable[str]) -> None:
+    def delete(self, batch: int, names: Iterable[str]) -> None:
+        """Removes values of a batch."""
         for name in names:
             self._on_gpu[batch].pop(name, None)
             for leaf in _leaves(self._batches[batch].pop(name, None)):
