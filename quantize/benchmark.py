@@ -2,8 +2,9 @@
 
 The same model, recipe and tokens, one after the other in one process: seconds a layer, peak GPU
 memory, and how far each quantized layer's output lies from the original's. Both run on two depths
-of the model; the slope is what a layer costs, without what a run costs. Tokens are random: the time
-does not depend on them, and a model with random weights has no text of its own.
+of the model, after a short run that is not timed, which compiles kernels; the slope is what a layer
+costs, without what a run costs. Our own runs also save each layer, as a real run does. Tokens are
+random: the time does not depend on them, and a model with random weights has no text of its own.
 """
 
 import json
@@ -26,6 +27,7 @@ from conf.schema.ranges import within
 from conf.terminal import library_output_to, say
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
+from quantize.calibrate.resume import WorkFolder
 from quantize.checkpoint.reload import weights_held
 from quantize.command import COMMAND as QUANTIZE
 from quantize.models.fetch import fetch
@@ -33,6 +35,7 @@ from quantize.models.load import load
 from quantize.modifiers import modifiers
 
 HELD_OUT = 4  # sequences that the errors are measured on
+WARM_UP_BATCHES = 2
 Method = Callable[[Any, Any, QuantizeConfig, Batches], None]
 
 
@@ -181,6 +184,9 @@ def _cost(
     console: Console,
 ) -> QuantizationCost:
     by_depth = {}
+    model, tokenizer = _first_layers(folder, config, 1)
+    method(model, tokenizer, config, calibration[:WARM_UP_BATCHES])
+    del model
     for depth in depths:
         model, tokenizer = _first_layers(folder, config, depth)
         measured = _measure(model, tokenizer, config, calibration, method)
@@ -221,7 +227,9 @@ def _with_quantline(
 ) -> None:
     steps = modifiers(config.recipe)
     console = Console(quiet=True)
-    compress(model, tokenizer, config.recipe, steps, calibration, None, console)
+    with tempfile.TemporaryDirectory() as scratch:
+        work = WorkFolder(Path(scratch) / "work", {})
+        compress(model, tokenizer, config.recipe, steps, calibration, work, console)
 
 
 def layer_errors(

@@ -1,7 +1,7 @@
 """How long calibrating takes and how much GPU memory it needs, estimated before it begins.
 
 The time of a layer is that of its forward passes, of the products X'X and of solving by them.
-A step's peak on the GPU is the activations that are kept there, two layers' weights, and what a
+A step's peak on the GPU is the activations that are kept there, three layers' weights, and what a
 pass computes for one batch or the step itself needs, whichever is more.
 """
 
@@ -88,15 +88,17 @@ class LayerShape:
             for name, module in model.named_modules()
             if isinstance(module, torch.nn.Linear) and module is not head
         }
-        inputs: dict[str, set[int]] = defaultdict(set)
+        widths: dict[str, list[int]] = defaultdict(list)
         for name, module in linears.items():
-            inputs[name.rpartition(".")[0]].add(module.in_features)
+            widths[name.rpartition(".")[0]].append(module.in_features)
+        # Of the modules in one block, the last reads what the others computed (o, down).
+        inputs = [[*set(block[:-1]), block[-1]] for block in widths.values()]
         sizes = [(module.out_features, module.in_features) for module in linears.values()]
         layers = max(1, model.config.num_hidden_layers)
         return cls(
             layers=layers,
             weights=sum(rows * columns for rows, columns in sizes) / layers,
-            squared_widths=sum(width**2 for widths in inputs.values() for width in widths) / layers,
+            squared_widths=sum(width**2 for block in inputs for width in block) / layers,
             solved=sum(rows * columns**2 for rows, columns in sizes) / layers,
             hidden=model.config.hidden_size,
             widest=max((columns for _, columns in sizes), default=model.config.hidden_size),
@@ -147,12 +149,13 @@ def stream_bytes(shape: LayerShape, text: Text) -> float:
 
 
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
-    """What a step needs beside the activations that are kept on the GPU: two layers' weights, and
-    what a pass of one batch or the step itself takes, which come one after the other."""
+    """What a step needs beside the activations that are kept on the GPU: three layers' weights (one
+    is copied back, one is computed, one is loaded), and what a pass of one batch or the step itself
+    takes, which come one after the other."""
     batch = batch_tokens * BYTES_16_BIT
     a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
-    two_layers = 2 * shape.weights * BYTES_16_BIT
-    return two_layers + max(a_pass, step.gpu_bytes(shape.weights, shape.widest))
+    three_layers = 3 * shape.weights * BYTES_16_BIT
+    return three_layers + max(a_pass, step.gpu_bytes(shape.weights, shape.widest))
 
 
 def activation_budget(free: float, needed: float) -> float:

@@ -17,7 +17,12 @@ from conf.schema.commands import CalibrationConfig, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
 from conf.terminal import library_output_to, say
-from quantize.calibrate.batches import TextCounts, batches, calibration_samples
+from quantize.calibrate.batches import (
+    TextCounts,
+    batches,
+    calibration_samples,
+    check_document_count,
+)
 from quantize.calibrate.compress import Batches, Outcome, compress
 from quantize.calibrate.resume import CALIBRATION_VERSION, WORK_FORMAT, WorkFolder
 from quantize.checkpoint import save
@@ -76,6 +81,8 @@ def quantize(config: QuantizeConfig) -> Path | None:
     for line in plan.lines():
         say(f"{name}: {line}")
     check_machine(plan, config)
+    if _needs_text(config, step_modifiers):
+        check_document_count(config.calibration)
     if config.preflight == "only":
         return None
     with locked(folder):
@@ -128,14 +135,16 @@ def _write_checkpoint(
 
 def _calibration_text(config: QuantizeConfig, tokenizer: Any, step_modifiers: list[Any]) -> Text:
     """The calibration batches and their record; empty for a recipe that needs no text."""
-    if not (
-        config.recipe.needs_text
-        or any(modifier.requires_calibration_data for modifier in step_modifiers)
-    ):
+    if not _needs_text(config, step_modifiers):
         return Text([], None)
     samples, counts = calibration_samples(config.calibration, tokenizer)
     say(f"text: {counts.samples} samples, {counts.tokens:,} tokens, {counts.cut_tokens:,} cut off")
     return Text(batches(samples, config.batch_size), TextRecord(config.calibration, counts))
+
+
+def _needs_text(config: QuantizeConfig, step_modifiers: list[Any]) -> bool:
+    by_modifiers = any(modifier.requires_calibration_data for modifier in step_modifiers)
+    return config.recipe.needs_text or by_modifiers
 
 
 def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, object]:

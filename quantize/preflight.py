@@ -45,7 +45,7 @@ class Preflight:
     host_gib: float
     """Host memory needed."""
     gpu_gib: float
-    """Least GPU memory, for two layers and the step; activations move to the host if needed."""
+    """Least GPU memory, for three layers and the step; activations move to the host if needed."""
     gpu_peak_gib: float
     """Peak on the GPU, with as many activations there as fit."""
     minutes: float

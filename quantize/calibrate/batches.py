@@ -61,6 +61,20 @@ def calibration_samples(
     return samples, counts
 
 
+def check_document_count(config: CalibrationConfig) -> None:
+    """Raises if a local source has fewer documents than samples are asked for. It needs no
+    tokenizer, so it comes before the model is made or fetched."""
+    if config.source == "hub" or config.pack or config.allow_fewer:
+        return
+    source_documents = documents(config, "calibration", config.seed)
+    count = sum(1 for _ in itertools.islice(source_documents, config.samples))
+    if count < config.samples:
+        raise bad_input(
+            f"calibration.samples={config.samples}: the calibration part of the text has only "
+            f"{count} documents; lower calibration.samples, or set calibration.allow_fewer=true"
+        )
+
+
 def _tokenized_documents(
     source_documents: Iterator[Document],
     config: CalibrationConfig,

@@ -10,9 +10,9 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -165,12 +165,15 @@ class _Passes:
                         layer, subgraph, activations, is_resumed=layer < finished_layers
                     )
                 if layer >= finished_layers:
+                    if not self.step.in_one_pass:
+                        self._save_layer(layer, subgraph, loaded_weights.copied_back)
                     self.state.layer_seconds[self.step.name].append(time.perf_counter() - start)
                 self.state.bars.update(
                     task,
                     completed=layer + 1,
                     description=self.step.name + self._error_text(subgraph),
                 )
+            loaded_weights.copied_back.result()
             self.state.writer.flush()  # from here on the weights may change
             LifecycleCallbacks.calibration_end()
         for modifier, step in (*self.joined, (self.modifier, self.step)):
@@ -190,8 +193,6 @@ class _Passes:
             self._calibrate(layer, subgraph, activations)
             LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
             self._record_fallbacks()
-            if not self.step.in_one_pass:
-                self._save_layer(layer, subgraph)
         if is_resumed or not self.step.in_one_pass:
             with HooksMixin.disable_hooks():
                 self._forward_batches(layer, subgraph, activations, keep_outputs=True)
@@ -218,13 +219,22 @@ class _Passes:
             else ""
         )
 
-    def _save_layer(self, layer: int, subgraph: Any) -> None:
-        if self.state.work is not None:
-            modules = self._modules(subgraph)
-            tensors, notes = host_tensors(modules), self.state.notes_of(modules)
-            self.state.writer.submit(
-                partial(self.state.work.write, self.number, layer, tensors, notes)
-            )
+    def _save_layer(
+        self, layer: int, subgraph: Any, copied_back: Future[None] | None = None
+    ) -> None:
+        """Queues the layer for writing. `copied_back`: from when on its tensors are on the host."""
+        work = self.state.work
+        if work is None:
+            return
+        modules = self._modules(subgraph)
+        tensors, notes = host_tensors(modules), self.state.notes_of(modules)
+
+        def write() -> None:
+            if copied_back is not None:
+                copied_back.result()
+            work.write(self.number, layer, tensors, notes)
+
+        self.state.writer.submit(write)
 
     def _record_fallbacks(self) -> None:
         names = self.step.fallbacks(self.modifier)

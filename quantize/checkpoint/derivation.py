@@ -65,22 +65,24 @@ def compare_tensors(
     weights; `rescaled`, `pruned`: modules that the recipe's steps may scale or prune."""
     derivation = Derivation()
     schemes = _schemes(checkpoint, model)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     with StoredTensors(source) as original, StoredTensors(checkpoint) as stored:
         for name, _ in model.named_parameters(remove_duplicate=False):
             module = name.rpartition(".")[0]
             source_name = _source_name(name, original, model)
             if name.endswith(".weight") and module in schemes:
-                weight = _dequantized(module, schemes[module], stored)
+                weight = _dequantized(module, schemes[module], stored, device)
             elif name in stored:
-                weight = stored[name]
+                weight = stored[name].to(device)
             else:
                 continue  # tied to another; `verify` reports missing tensors
             if source_name is None:
                 derivation.not_compared += 1
                 continue
             must_be_equal = module not in schemes and module not in rescaled | pruned
+            source_weight = original[source_name].to(device)
             _compare_tensor(
-                derivation, name, weight, original[source_name], must_be_equal, module in rescaled
+                derivation, name, weight, source_weight, must_be_equal, module in rescaled
             )
     return derivation
 
@@ -110,10 +112,12 @@ def _schemes(checkpoint: Path, model: Any) -> dict[str, QuantizationScheme]:
     return schemes
 
 
-def _dequantized(module: str, scheme: QuantizationScheme, stored: StoredTensors) -> torch.Tensor:
+def _dequantized(
+    module: str, scheme: QuantizationScheme, stored: StoredTensors, device: str
+) -> torch.Tensor:
     """The weight, dequantized from the checkpoint's codes and scales."""
     prefix = f"{module}."
-    tensors = {name.removeprefix(prefix): stored[name] for name in stored.under(prefix)}
+    tensors = {name.removeprefix(prefix): stored[name].to(device) for name in stored.under(prefix)}
     tensors.pop("bias", None)
     compressor = BaseCompressor.get_value_from_registry(
         getattr(scheme.format, "value", scheme.format)

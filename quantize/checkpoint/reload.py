@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from compressed_tensors.offload import disable_offloading
+from compressed_tensors.quantization.lifecycle import forward_helpers
+from compressed_tensors.utils import patch_attr
 
 PROBE_TOKENS = 64
 LOWEST_TOKEN = 16  # lower ones are special tokens
@@ -18,9 +20,37 @@ def probe_logits(model: Any) -> torch.Tensor:
     tokens = torch.arange(LOWEST_TOKEN, LOWEST_TOKEN + step * PROBE_TOKENS, step)
     longest = getattr(config, "max_position_embeddings", None) or PROBE_TOKENS
     tokens = tokens[:longest] % config.vocab_size
-    with torch.no_grad(), weights_held(model):
+    with torch.no_grad(), weights_held(model), rounded_in_float32():
         logits: torch.Tensor = model(tokens.unsqueeze(0).to(model.device)).logits
     return logits.float().cpu()
+
+
+@contextmanager
+def rounded_in_float32() -> Iterator[None]:
+    """Makes compressed-tensors divide by scales in float32 when a forward pass rounds.
+
+    It divides in the model's own type there, but in float32 when it saves on a GPU. A 16-bit
+    quotient is often halfway between two codes, so that the model in memory would have other
+    weights than the file.
+    """
+    round_in_own_type = forward_helpers._quantize_dequantize
+
+    def round_in_float32(
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor | None,
+        q_min: torch.Tensor,
+        q_max: torch.Tensor,
+        args: Any,
+        global_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        rounded: torch.Tensor = round_in_own_type(
+            x.float(), scale.float(), zero_point, q_min, q_max, args, global_scale
+        )
+        return rounded.to(scale.dtype)
+
+    with patch_attr(forward_helpers, "_quantize_dequantize", round_in_float32):
+        yield
 
 
 @contextmanager

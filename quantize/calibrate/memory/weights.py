@@ -1,11 +1,14 @@
-"""Loads the next layer's weights onto the GPU while the current layer computes.
+"""Loads the next layer's weights onto the GPU while the current layer computes, and copies changed
+weights back to the host while the next one does.
 
-compressed-tensors copies an offloaded weight when it is first used, and the GPU waits. Here a
-thread copies the next layer's weights beforehand. When that layer begins, they are put where
-compressed-tensors keeps the weights that it has loaded. The GPU holds two layers at most.
+compressed-tensors copies an offloaded weight when it is first used, and copies every change back at
+once, while the GPU waits. Here a thread copies the next layer's weights beforehand. When that layer
+begins, they are put where compressed-tensors keeps the weights that it has loaded. Changes are made
+on the GPU alone until the layer ends; then the thread copies them back. The GPU holds three layers
+at most.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +17,14 @@ from typing import Protocol
 
 import torch
 from compressed_tensors.offload.cache import OffloadCache
+from compressed_tensors.offload.cache.cpu import CPUCache
+from compressed_tensors.utils import patch_attr
 
 from quantize.calibrate.memory.copies import PageLocks
 
 Modules = Iterable[torch.nn.Module]
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""An offloaded tensor and its loaded copy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +52,13 @@ class Loader(Protocol):
 
     def copy(self, weights: list[LoadedWeight]) -> None:
         """Copies the weights, and returns when they are there; called in a thread."""
+
+    def issued(self) -> object:
+        """A mark of the work that was given to the device so far; called in the main thread."""
+
+    def copy_back(self, pairs: list[Pair], after: object) -> None:
+        """Copies each loaded tensor into the offloaded one, after the marked work, and returns when
+        they are there; called in a thread."""
 
     def release(self, tensors: list[torch.Tensor]) -> None:
         """Gives up what copies of these offloaded tensors needed; called in a thread."""
@@ -79,6 +93,19 @@ class CudaLoader:
                 weight.loaded.copy_(weight.offloaded, non_blocking=True)
             self._stream.synchronize()
 
+    def issued(self) -> torch.cuda.Event:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def copy_back(self, pairs: list[Pair], after: object) -> None:
+        assert isinstance(after, torch.cuda.Event)
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream), torch.no_grad():
+            self._stream.wait_event(after)
+            for offloaded, loaded in pairs:
+                offloaded.copy_(loaded, non_blocking=True)
+            self._stream.synchronize()
+
     def release(self, tensors: list[torch.Tensor]) -> None:
         with torch.cuda.device(self._device):
             self._locks.unlock(tensors)
@@ -94,14 +121,18 @@ def empty_weight(tensor: torch.Tensor, device: torch.device) -> LoadedWeight:
 
 
 class LayerWeights:
-    """The weights of the layers in turn, each loaded while the layer before it computes. Without a
-    loader it does nothing."""
+    """The weights of the layers in turn, each loaded while the layer before it computes, and copied
+    back while the layer behind it does. Without a loader it does nothing."""
 
     def __init__(self, layers: Sequence[Modules], loader: Loader | None) -> None:
         self._layers, self._loader = layers, loader
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
         self._next: list[LoadedWeight] = []
         self._copying: Future[None] | None = None
+        self._changed: dict[torch.Tensor, None] = {}
+        """Offloaded tensors whose loaded copies were changed."""
+        self.copied_back: Future[None] = _finished()
+        """Of the layer that was worked on last. Until it is done, its offloaded tensors are old."""
 
     @classmethod
     def of(
@@ -122,9 +153,32 @@ class LayerWeights:
         if layer + 1 < len(self._layers):
             self._begin(self._loader, self._layers[layer + 1])
         try:
-            yield
+            with patch_attr(CPUCache, "update_offload", self._update_later(self._loader)):
+                yield
         finally:
+            self._begin_copying_back(self._loader)
             self._thread.submit(self._loader.release, offloaded)
+
+    def _update_later(self, loader: Loader) -> Callable[..., None]:
+        """compressed-tensors' own update of an offloaded tensor, where the new values are not on
+        the GPU; else the tensor is noted. compressed-tensors updates the loaded copy itself."""
+        library_update = CPUCache.update_offload
+
+        def update(cache: CPUCache, offloaded: torch.Tensor, data: torch.Tensor | None) -> None:
+            loaded = OffloadCache.keep_onloaded_values.get(offloaded, offloaded)
+            is_copy = loaded is not offloaded and loader.is_remote(cache, offloaded)
+            if is_copy and data is not None:
+                self._changed[offloaded] = None
+            else:
+                library_update(cache, offloaded, data)
+
+        return update
+
+    def _begin_copying_back(self, loader: Loader) -> None:
+        loaded = OffloadCache.keep_onloaded_values
+        pairs = [(tensor, loaded[tensor].detach()) for tensor in self._changed if tensor in loaded]
+        self.copied_back.result()  # raises if the layer before could not be copied
+        self.copied_back = self._thread.submit(loader.copy_back, pairs, loader.issued())
 
     def _install_next(self) -> list[torch.Tensor]:
         """Gives the loaded weights to compressed-tensors; returns their offloaded tensors. A weight
@@ -133,8 +187,15 @@ class LayerWeights:
         if self._copying is not None:
             self._copying.result()
         weights, self._next, self._copying = self._next, [], None
+        changed, self._changed = self._changed, {}
+        if any(weight.offloaded in changed for weight in weights):  # layers that share a weight
+            self.copied_back.result()
         OffloadCache.keep_onloaded_values.update(
-            {weight.offloaded: weight.loaded for weight in weights if weight.is_current}
+            {
+                weight.offloaded: weight.loaded
+                for weight in weights
+                if weight.is_current and weight.offloaded not in changed
+            }
         )
         return [weight.offloaded for weight in weights]
 
@@ -158,6 +219,14 @@ class LayerWeights:
             self._thread.submit(self._loader.release, [weight.offloaded for weight in self._next])
         self._thread.shutdown(wait=True)
         self._next = []
+        if error is None:
+            self.copied_back.result()
+
+
+def _finished() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
 
 
 def _remote_tensors(modules: Modules, loader: Loader) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from compressed_tensors.offload import (
 )
 from compressed_tensors.offload.cache import OffloadCache
 
-from quantize.calibrate.memory.weights import LayerWeights, LoadedWeight, empty_weight
+from quantize.calibrate.memory.weights import LayerWeights, LoadedWeight, Pair, empty_weight
 
 
 class CloningLoader:
@@ -28,6 +28,8 @@ class CloningLoader:
         self.most_alive = 0
         self.error: Exception | None = None
         self.is_full = False
+        self.may_copy_back = threading.Event()
+        self.may_copy_back.set()
 
     def is_remote(self, cache: OffloadCache, tensor: torch.Tensor) -> bool:
         return True
@@ -49,6 +51,17 @@ class CloningLoader:
             for weight in weights:
                 weight.loaded.copy_(weight.offloaded)
         self.copied += [weight.offloaded for weight in weights]
+
+    def issued(self) -> object:
+        return None
+
+    def copy_back(self, pairs: list[Pair], after: object) -> None:
+        self.may_copy_back.wait(timeout=10)
+        if self.error:
+            raise self.error
+        with torch.no_grad():
+            for offloaded, loaded in pairs:
+                offloaded.copy_(loaded)
 
     def release(self, tensors: list[torch.Tensor]) -> None:
         self.released += tensors
@@ -100,6 +113,45 @@ def test_a_change_of_a_layer_reaches_its_copy_and_the_stored_weight() -> None:
             assert layers[1][1].weight.eq(7).all()
             assert layers[1][1].weight is not stored_weight(layers[1])
     assert stored_weight(layers[1]).eq(7).all()
+
+
+def test_a_change_is_copied_back_after_the_layer() -> None:
+    layers, loader = offloaded_layers(2), CloningLoader()
+    loader.may_copy_back.clear()
+    with LayerWeights(layers, loader) as weights:
+        with disable_offloading(), weights.of_layer(0):
+            loader.may_copy_back.set()
+        weights.copied_back.result()
+        loader.may_copy_back.clear()
+        with disable_offloading(), weights.of_layer(1):
+            update_offload_parameter(layers[1][1], "weight", torch.full((3, 3), 7.0))
+        assert not stored_weight(layers[1]).eq(7).any()
+        loader.may_copy_back.set()
+        weights.copied_back.result()
+        assert stored_weight(layers[1]).eq(7).all()
+
+
+def test_a_weight_that_two_layers_share_is_loaded_after_it_was_copied_back() -> None:
+    first, second, third = offloaded_layers(3)
+    second[1]._parameters.offloaded_values["weight"] = stored_weight(third)
+    loader = CloningLoader()
+    with LayerWeights([first, second, third], loader) as weights:
+        with disable_offloading(), weights.of_layer(0):
+            pass
+        with disable_offloading(), weights.of_layer(1):
+            weights._copying.result()  # type: ignore[union-attr]
+            update_offload_parameter(second[1], "weight", torch.full((3, 3), 7.0))
+        with disable_offloading(), weights.of_layer(2):
+            assert third[1].weight.eq(7).all()
+
+
+def test_a_copy_back_that_fails_ends_the_run() -> None:
+    layers, loader = offloaded_layers(2), CloningLoader()
+    with pytest.raises(RuntimeError, match="lost device"), LayerWeights(layers, loader) as weights:  # noqa: PT012
+        with disable_offloading(), weights.of_layer(0):
+            pass
+        with disable_offloading(), weights.of_layer(1):
+            loader.error = RuntimeError("lost device")
 
 
 def test_a_weight_that_changes_after_its_copy_began_is_loaded_anew() -> None:
