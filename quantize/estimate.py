@@ -30,10 +30,10 @@ class Rates:
 
 
 # One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11, by
-# `python -m quantize.benchmark`: w4a16_gptq takes 0.84 s, w8a8_smooth_gptq 1.03 s,
-# w4a16_awq 2.09 s. X'X for 12,288 columns takes 0.12 s, solving all seven modules 0.09 s. A run
-# without layers takes 3 s.
-H200 = Rates(passes=6.8e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
+# `python -m quantize.benchmark`: w4a16_gptq takes 1.33 s, w8a8_smooth_gptq 1.37 s,
+# w4a16_awq 1.93 s. All X'X take 0.16 s, solving all seven modules 0.1 s. A run without layers
+# takes 1 s.
+H200 = Rates(passes=3.9e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
 H200_TFLOPS = 989
 # SmolLM2 135M on two Neoverse-N1 cores, 16 x 256 tokens, float32: SmoothQuant takes 8 s for 30
 # layers, GPTQ 87 s, of which 65 s are solving.

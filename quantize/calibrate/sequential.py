@@ -34,6 +34,7 @@ from rich.progress import Progress
 
 from conf.errors import environment_failure
 from quantize.calibrate.attention import fast_attention
+from quantize.calibrate.elementwise.modules import fused_elementwise
 from quantize.calibrate.last_input import LastInput
 from quantize.calibrate.memory.activations import Activations, gpu_budget
 from quantize.calibrate.memory.weights import LayerWeights
@@ -144,6 +145,7 @@ class _Passes:
         with (
             calibration_forward_context(model),
             fast_attention(model, self.dataloader),
+            fused_elementwise(model, device),
             shared_passes(self.state.stored_as, is_shared=bool(self.joined)),
             DisableQuantization(model),
             loaded_weights,

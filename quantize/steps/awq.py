@@ -87,13 +87,13 @@ class Awq(RescalingStep[AwqOptions]):
 
     def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
         """One pass, and a run with each scale: over a few sequences, or over all of them. X'X of
-        the widest layer costs half a pass, and rounding for a scale a sixth; clipping needs X'X of
-        the other layers, too."""
+        the widest layer costs half a pass, and rounding for a scale a thirtieth; clipping needs X'X
+        of the other layers, too."""
         options = recipe.options_of(self)
         if options.search == LIBRARY:
             return 1 + options.grid + 1
         share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
-        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share + options.grid / 6
+        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share + options.grid / 30
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """Copies of the layer's weights in 16 and 32 bits; X'X of the widest layer as strips and as

@@ -66,16 +66,16 @@ def recipe_seconds(shape: LayerShape, name: str) -> float:
 def test_a_layer_without_the_head(qwen: LayerShape) -> None:
     columns, rows = 4096, 12288
     assert qwen.weights == columns * (2 * columns + 2 * columns // 4 + 3 * rows)
-    assert qwen.squared_widths == columns**2 + columns**2 + rows**2
+    assert qwen.squared_widths == 3 * columns**2 + rows**2
     assert (qwen.layers, qwen.hidden, qwen.widest) == (2, columns, rows)
 
 
 @pytest.mark.parametrize(
     ("recipe", "measured"),
     [
-        ("w4a16_gptq", 0.836),
-        ("w8a8_smooth_gptq", 1.033),
-        ("w4a16_awq", 2.085),
+        ("w4a16_gptq", 1.334),
+        ("w8a8_smooth_gptq", 1.372),
+        ("w4a16_awq", 1.936),
     ],
 )
 def test_the_time_of_a_layer_is_near_the_measured(
@@ -132,7 +132,7 @@ def test_the_peak_is_near_the_measured(name: str, measured: float, qwen: LayerSh
 def test_the_peak_counts_the_next_layers_weights(qwen: LayerShape) -> None:
     for step in steps_named(known_steps()):
         own = step.gpu_bytes(qwen.weights, qwen.widest)
-        assert step_bytes(step, qwen, batch_tokens=0) == own + 4 * qwen.weights
+        assert step_bytes(step, qwen, batch_tokens=0) == own + 6 * qwen.weights
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Calibration text: every token is used or counted as left out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ from transformers import PreTrainedTokenizerFast
 
 from conf.errors import QuantlineError
 from conf.schema.commands import CalibrationConfig, ModelConfig
-from quantize.calibrate.batches import batches, calibration_samples, tokenize
+from quantize.calibrate.batches import (
+    batches,
+    calibration_samples,
+    check_document_count,
+    tokenize,
+)
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 
@@ -74,6 +80,15 @@ def test_too_little_text_is_an_error_that_says_how_much_there_is(
     config = CalibrationConfig(source="file", path=str(rows), samples=1000)
     with pytest.raises(QuantlineError, match=r"calibration.samples=1000: the text gives only \d+"):
         calibration_samples(config, tokenizer)
+
+
+def test_too_few_documents_are_found_without_a_tokenizer(rows: Path) -> None:
+    config = CalibrationConfig(source="file", path=str(rows), samples=1000)
+    with pytest.raises(QuantlineError, match=r"samples=1000: .* has only \d+ documents"):
+        check_document_count(config)
+    check_document_count(replace(config, samples=1))
+    check_document_count(replace(config, allow_fewer=True))
+    check_document_count(replace(config, pack=True))  # how many samples it gives, tokens decide
 
 
 def test_the_same_seed_gives_the_same_tokens(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -1,0 +1,25 @@
+"""The model in memory is rounded as the file is."""
+
+import torch
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.lifecycle.forward import fake_quantize
+
+from quantize.checkpoint.reload import rounded_in_float32
+
+GROUP = QuantizationArgs(num_bits=4, symmetric=False, strategy="group", group_size=32)
+
+
+def test_weights_are_divided_in_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(64, 32, generator=generator).bfloat16()
+    scale = (torch.rand(64, 1, generator=generator) * 0.2 + 0.1).bfloat16()
+    zero_point = torch.randint(-4, 4, (64, 1), generator=generator, dtype=torch.int8)
+    codes = (weights.float() / scale.float() + zero_point).clamp(-8, 7).round()
+    expected = ((codes - zero_point) * scale.float()).bfloat16()
+    in_bfloat16 = fake_quantize(weights, scale, zero_point, GROUP)
+    with rounded_in_float32():
+        in_float32 = fake_quantize(weights, scale, zero_point, GROUP)
+    assert torch.equal(in_float32, expected)
+    assert in_float32.dtype == torch.bfloat16
+    assert not torch.equal(in_bfloat16, expected)  # else the context is not needed any more
+    assert torch.equal(fake_quantize(weights, scale, zero_point, GROUP), in_bfloat16)
