@@ -37,8 +37,9 @@ def rotations() -> None:
             found = kernels.rotate(states, cos, sin)
             assert found.stride() == right.stride()
             say(f"rotary {name} {batch}", found, right)
-    say("rotary of a slice", kernels.rotate(q[..., :16], cos[..., :16], sin[..., :16]),
-        apply_rotary_pos_emb(q[..., :16], k[..., :16], cos[..., :16], sin[..., :16])[0])  # fmt: skip
+    q, k, cos, sin = (tensor[..., :16] for tensor in (q, k, cos, sin))
+    right, _ = apply_rotary_pos_emb(q, k, cos, sin)
+    say("rotary of a slice", kernels.rotate(q, cos, sin), right)
 
 
 def activations() -> None:
