@@ -1,0 +1,140 @@
+"""How kernels of few tokens are launched: candidates by shape, and what all of them share."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from serve.kernels.products.product import Options
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MULTIPROCESSORS = 132
+SHARED_MEMORY = 227 * 1024
+BYTES_IN_FLIGHT = 40 * 1024
+"""Loads under way that keep the memory busy, for each multiprocessor of an H200."""
+BYTES_PER_MICROSECOND = 4.3e6
+SMALLEST_BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """One way to cut a weight into tiles for programs of the tensor cores' kernels."""
+
+    rows: int
+    columns: int
+    split: int
+    warps: int
+    stages: int
+
+    def options(self, tokens: int, prefetched: int = 0) -> Options:
+        """As launch options; `tokens` is the padded number of them."""
+        return options_of(
+            BLOCK_N=self.rows,
+            BLOCK_K=self.columns,
+            SPLIT=self.split,
+            TOKENS=tokens,
+            PDL=prefetched,
+            num_warps=self.warps,
+            num_stages=self.stages,
+        )
+
+    def shared_bytes(self, weight_bytes: float, token_bytes: int) -> float:
+        return self.stages * self.columns * (self.rows * weight_bytes + 16 * token_bytes)
+
+    def microseconds(self, rows: int, columns: int, weight_bytes: float, token_bytes: int) -> float:
+        """A coarse estimate: good enough to order candidates, no more."""
+        programs = math.ceil(rows / self.rows) * self.split
+        resident = min(
+            int(SHARED_MEMORY // (self.shared_bytes(weight_bytes, token_bytes) + 1024)),
+            48 // self.warps,
+        )
+        on_each = min(programs / MULTIPROCESSORS, resident)
+        steps = columns // self.columns / self.split
+        in_flight = on_each * min(self.stages - 1, steps) * self.rows * self.columns * weight_bytes
+        busy = min(1.0, in_flight / BYTES_IN_FLIGHT)
+        waves = programs / (MULTIPROCESSORS * max(1, min(resident, math.ceil(on_each))))
+        even = waves / math.ceil(waves)
+        transfer = rows * columns * weight_bytes / BYTES_PER_MICROSECOND
+        activations = 0.25 * 16 * token_bytes / (self.rows * weight_bytes)
+        short = 16 / self.columns  # steps cost time, and so do short runs of bytes in the memory
+        slowed = (1 + activations + short) / (busy * (0.5 + 0.5 * even))
+        return transfer * slowed + 0.7 * (self.split > 1)
+
+
+def options_of(**values: int) -> Options:
+    return tuple(sorted(values.items()))
+
+
+def all_tiles(rows: int, columns: int) -> Iterator[Tiles]:
+    """Every sensible way to cut a weight; the kernel wants whole blocks of columns."""
+    warps_of = {16: (1, 2), 32: (2, 4), 64: (4,), 128: (4, 8)}
+    for block_rows, warps in warps_of.items():
+        for block_columns in (64, 128, 256, 512, 1024):
+            if columns % block_columns or block_rows > max(rows, SMALLEST_BLOCK):
+                continue
+            steps = columns // block_columns
+            for split in (1, 2, 3, 4, 6, 8):
+                if split > 1 and (split * 2 > steps or math.ceil(steps / split) * (split - 1) >= steps):
+                    continue
+                for stages in (3, 4, 5, 6):
+                    for count in warps:
+                        yield Tiles(block_rows, block_columns, split, count, stages)
+
+
+def candidates(
+    rows: int,
+    columns: int,
+    tokens: int,
+    weight_bytes: float = 1.0,
+    token_bytes: int = 1,
+    most: int = 24,
+) -> list[Options]:
+    """Launch options to measure, the best guess first."""
+    fitting = [
+        tiles
+        for tiles in all_tiles(rows, columns)
+        if tiles.shared_bytes(weight_bytes, token_bytes) <= SHARED_MEMORY // 2
+        and 4096 <= tiles.rows * tiles.columns * weight_bytes <= 48 * 1024
+    ] or [Tiles(16, largest_power(columns, 64), 1, 1, 3)]
+    ordered = sorted(
+        fitting, key=lambda tiles: tiles.microseconds(rows, columns, weight_bytes, token_bytes)
+    )
+    spread = spread_out(ordered, most // 2)
+    found = [tiles.options(16) for tiles in spread]
+    if tokens <= 8:
+        found += [tiles.options(8) for tiles in spread[: most // 4]]
+    found += [tiles.options(16, prefetched) for tiles in spread[: most // 8] for prefetched in (2, 4)]
+    return found[:most]
+
+
+def spread_out(ordered: list[Tiles], count: int) -> list[Tiles]:
+    """The first of each pair of block sizes, in turns: neighbours in the order are much alike."""
+    turns: dict[Tiles, tuple[int, int]] = {}
+    seen: dict[tuple[int, int], int] = {}
+    for place, tiles in enumerate(ordered):
+        kind = (tiles.rows, tiles.columns)
+        seen[kind] = seen.get(kind, 0) + 1
+        turns[tiles] = (seen[kind], place)
+    return sorted(ordered, key=lambda tiles: turns[tiles])[:count]
+
+
+def largest_power(number: int, most: int) -> int:
+    """The largest power of two up to `most` that divides the number."""
+    return math.gcd(number, most)
+
+
+def launch_arguments(options: Options) -> dict[str, int | bool]:
+    """Options as keyword arguments of a Triton kernel."""
+    arguments: dict[str, int | bool] = dict(options)
+    if not INTERPRETED:  # the interpreter knows no launches
+        arguments["launch_pdl"] = bool(arguments["PDL"])
+    arguments["PDL"] = 0 if INTERPRETED else arguments["PDL"]
+    arguments["INTERPRETED"] = INTERPRETED
+    return arguments
+
+
+def counters(rows: int, device: torch.device) -> torch.Tensor:
+    """A counter for each block of rows: zero between products."""
+    return torch.zeros(math.ceil(rows / SMALLEST_BLOCK), dtype=torch.int32, device=device)

@@ -1,0 +1,63 @@
+"""Products of one token in 16 bit with 8-bit weights, without tensor cores."""
+
+import math
+from typing import ClassVar
+
+import torch
+
+from serve.kernels.products.few_tokens import FP8, prepared
+from serve.kernels.products.launch import launch_arguments, options_of
+from serve.kernels.products.product import Inputs, Options, Product, Weight
+
+SMALLEST_TILE, LARGEST_TILE = 16, 64
+"""Weights of a tile that one thread has: one load of 16 bytes to four."""
+
+
+class OneToken(Product):
+    """Each program has some rows of the weight; sums are float32."""
+
+    most = 1
+    weight_dtype: ClassVar[torch.dtype]
+
+    def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
+        found = [
+            options_of(BLOCK_N=block, BLOCK_K=width, PDL=prefetched, num_warps=warps)
+            for prefetched in (0, 1)
+            for block in (4, 8, 2, 16, 1)
+            for width in (1024, 2048, 512, 4096, 256, 128, 64)
+            for warps in (4, 2, 8, 1)
+            if columns % width == 0
+            and columns // width <= 32
+            and SMALLEST_TILE <= block * width // (warps * 32) <= LARGEST_TILE
+        ]
+        return found[:20] + [pairs for pairs in found if ("PDL", 1) in pairs][:6]
+
+    def prepare(self, weight: Weight) -> list[torch.Tensor]:
+        return prepared(weight, self.weight_dtype)
+
+    def multiply(
+        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
+    ) -> torch.Tensor:
+        from serve.kernels.products.one_token_kernel import one_token_kernel
+
+        weights, scales, _ = tensors
+        rows, columns = weights.shape
+        x = inputs.plain
+        assert x.shape[0] == 1 and x.is_contiguous()
+        arguments = launch_arguments(options)
+        block = arguments["BLOCK_N"]
+        out = torch.empty((1, rows), dtype=x.dtype, device=x.device)
+        one_token_kernel[(math.ceil(rows / block),)](
+            x, weights, scales, out, rows, columns, rows % block == 0, **arguments
+        )
+        return out
+
+
+class OneTokenFp8(OneToken):
+    name = "one_token_fp8"
+    weight_dtype = FP8
+
+
+class OneTokenInt8(OneToken):
+    name = "one_token_int8"
+    weight_dtype = torch.int8
