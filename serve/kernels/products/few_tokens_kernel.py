@@ -59,6 +59,29 @@ def sum_of_parts(total, parts_ptr, counter_ptr, block, part, rows, columns,
 
 
 @triton.jit
+def finish(
+    sums, x_scale_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
+    SCALED: tl.constexpr, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Adds the parts, applies the scales and stores the result."""
+    block, part = tl.program_id(0), tl.program_id(1)
+    in_block, token = tl.arange(0, BLOCK_N), tl.arange(0, TOKENS)
+    row = block * BLOCK_N + in_block
+    is_row, is_token = row < N, token < tokens
+    writes = is_row[:, None] & is_token[None, :]
+    if SPLIT > 1:
+        sums, is_last = sum_of_parts(
+            sums, parts_ptr, counter_ptr, block, part, in_block, token, BLOCK_N, TOKENS, SPLIT
+        )
+        writes = writes & is_last
+    total = sums.to(tl.float32) * tl.load(w_scale_ptr + row, mask=is_row, other=0.0)[:, None]
+    if SCALED:
+        total = total * tl.load(x_scale_ptr + token, mask=is_token, other=0.0)[None, :]
+    out_at = out_ptr + token.to(tl.int64)[None, :] * N + row[:, None]
+    tl.store(out_at, total.to(out_ptr.dtype.element_ty), mask=writes)
+
+
+@triton.jit(do_not_specialize=["tokens"])
 def few_tokens_kernel(
     x_ptr, x_scale_ptr, w_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
     K: tl.constexpr, KIND: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr,
@@ -67,8 +90,7 @@ def few_tokens_kernel(
 ):  # fmt: skip
     """out[t, n] = x_scale[t] * w_scale[n] * sum over k of x[t, k] * w[n, k]"""
     block, part = tl.program_id(0), tl.program_id(1)
-    in_block = tl.arange(0, BLOCK_N)
-    row = block * BLOCK_N + in_block
+    row = block * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.arange(0, TOKENS)
     column = tl.arange(0, BLOCK_K)
     is_row, is_token = row < N, token < tokens
@@ -99,14 +121,7 @@ def few_tokens_kernel(
             sums = tl.dot(w.to(tl.float32), tl.trans(x).to(tl.float32), sums)
         else:  # by way of float32: the instruction from FP8 to bfloat16 is slow
             sums = tl.dot(widened(w, INTERPRETED).to(x.dtype), tl.trans(x), sums)
-    writes = is_row[:, None] & is_token[None, :]
-    if SPLIT > 1:
-        sums, is_last = sum_of_parts(
-            sums, parts_ptr, counter_ptr, block, part, in_block, token, BLOCK_N, TOKENS, SPLIT
-        )
-        writes = writes & is_last
-    total = sums.to(tl.float32) * tl.load(w_scale_ptr + row, mask=is_row, other=0.0)[:, None]
-    if SCALED:
-        total = total * tl.load(x_scale_ptr + token, mask=is_token, other=0.0)[None, :]
-    out_at = out_ptr + token.to(tl.int64)[None, :] * N + row[:, None]
-    tl.store(out_at, total.to(out_ptr.dtype.element_ty), mask=writes)
+    finish(
+        sums, x_scale_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
+        SCALED, TOKENS, BLOCK_N, SPLIT,
+    )  # fmt: skip

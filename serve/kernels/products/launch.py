@@ -16,6 +16,8 @@ BYTES_IN_FLIGHT = 40 * 1024
 """Loads under way that keep the memory busy, for each multiprocessor of an H200."""
 BYTES_PER_MICROSECOND = 4.3e6
 SMALLEST_BLOCK = 16
+COLUMNS = (64, 128, 256, 512, 1024)
+"""Of a tile."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,11 @@ def options_of(**values: int) -> Options:
     return tuple(sorted(values.items()))
 
 
-def all_tiles(rows: int, columns: int) -> Iterator[Tiles]:
+def all_tiles(rows: int, columns: int, blocks: tuple[int, ...]) -> Iterator[Tiles]:
     """Every sensible way to cut a weight; the kernel wants whole blocks of columns."""
     warps_of = {16: (1, 2), 32: (2, 4), 64: (4,), 128: (4, 8)}
     for block_rows, warps in warps_of.items():
-        for block_columns in (64, 128, 256, 512, 1024):
+        for block_columns in blocks:
             if columns % block_columns or block_rows > max(rows, SMALLEST_BLOCK):
                 continue
             steps = columns // block_columns
@@ -90,14 +92,15 @@ def candidates(
     weight_bytes: float = 1.0,
     token_bytes: int = 1,
     most: int = 24,
+    blocks: tuple[int, ...] = COLUMNS,
 ) -> list[Options]:
     """Launch options to measure, the best guess first."""
     fitting = [
         tiles
-        for tiles in all_tiles(rows, columns)
+        for tiles in all_tiles(rows, columns, blocks)
         if tiles.shared_bytes(weight_bytes, token_bytes) <= SHARED_MEMORY // 2
         and 4096 <= tiles.rows * tiles.columns * weight_bytes <= 48 * 1024
-    ] or [Tiles(16, largest_power(columns, 64), 1, 1, 3)]
+    ] or [Tiles(16, math.gcd(columns, blocks[0]), 1, 1, 3)]
     ordered = sorted(
         fitting, key=lambda tiles: tiles.microseconds(rows, columns, weight_bytes, token_bytes)
     )
@@ -120,17 +123,13 @@ def spread_out(ordered: list[Tiles], count: int) -> list[Tiles]:
     return sorted(ordered, key=lambda tiles: turns[tiles])[:count]
 
 
-def largest_power(number: int, most: int) -> int:
-    """The largest power of two up to `most` that divides the number."""
-    return math.gcd(number, most)
-
-
 def launch_arguments(options: Options) -> dict[str, int | bool]:
     """Options as keyword arguments of a Triton kernel."""
     arguments: dict[str, int | bool] = dict(options)
-    if not INTERPRETED:  # the interpreter knows no launches
+    if INTERPRETED:
+        arguments["PDL"] = 0  # the interpreter has no launches
+    else:
         arguments["launch_pdl"] = bool(arguments["PDL"])
-    arguments["PDL"] = 0 if INTERPRETED else arguments["PDL"]
     arguments["INTERPRETED"] = INTERPRETED
     return arguments
 
