@@ -47,7 +47,8 @@ class FewTokens(Product):
         weights, scales, counter = tensors
         rows, columns = weights.shape
         x = inputs.rounded if self.reads_rounded else inputs.plain
-        assert x is not None and x.is_contiguous()
+        assert x is not None
+        assert x.is_contiguous()
         arguments = launch_arguments(options)
         split, block = arguments["SPLIT"], arguments["BLOCK_N"]
         blocks = math.ceil(rows / block)

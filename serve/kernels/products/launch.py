@@ -78,7 +78,9 @@ def all_tiles(rows: int, columns: int, blocks: tuple[int, ...]) -> Iterator[Tile
                 continue
             steps = columns // block_columns
             for split in (1, 2, 3, 4, 6, 8):
-                if split > 1 and (split * 2 > steps or math.ceil(steps / split) * (split - 1) >= steps):
+                if split > 1 and (
+                    split * 2 > steps or math.ceil(steps / split) * (split - 1) >= steps
+                ):
                     continue
                 for stages in (3, 4, 5, 6):
                     for count in warps:
@@ -108,7 +110,9 @@ def candidates(
     found = [tiles.options(16) for tiles in spread]
     if tokens <= 8:
         found += [tiles.options(8) for tiles in spread[: most // 4]]
-    found += [tiles.options(16, prefetched) for tiles in spread[: most // 8] for prefetched in (2, 4)]
+    found += [
+        tiles.options(16, prefetched) for tiles in spread[: most // 8] for prefetched in (2, 4)
+    ]
     return found[:most]
 
 

@@ -11,6 +11,8 @@ from serve.kernels.products.product import Inputs, Options, Product, Weight
 
 SMALLEST_TILE, LARGEST_TILE = 16, 64
 """Weights of a tile that one thread has: one load of 16 bytes to four."""
+MOST_STEPS = 80
+"""Of a program, which are all written out."""
 
 
 class OneToken(Product):
@@ -20,17 +22,20 @@ class OneToken(Product):
     weight_dtype: ClassVar[torch.dtype]
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
-        found = [
-            options_of(BLOCK_N=block, BLOCK_K=width, PDL=prefetched, num_warps=warps)
-            for prefetched in (0, 1)
+        tiles = [
+            (block, width, warps)
             for block in (4, 8, 2, 16, 1)
             for width in (1024, 2048, 512, 4096, 256, 128, 64)
             for warps in (4, 2, 8, 1)
             if columns % width == 0
-            and columns // width <= 32
+            and columns // width <= MOST_STEPS
             and SMALLEST_TILE <= block * width // (warps * 32) <= LARGEST_TILE
         ]
-        return found[:20] + [pairs for pairs in found if ("PDL", 1) in pairs][:6]
+        launches = [(0, tile) for tile in tiles[:20]] + [(1, tile) for tile in tiles[:6]]
+        return [
+            options_of(BLOCK_N=block, BLOCK_K=width, PDL=prefetched, num_warps=warps)
+            for prefetched, (block, width, warps) in launches
+        ]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         return prepared(weight, self.weight_dtype)
@@ -43,7 +48,8 @@ class OneToken(Product):
         weights, scales, _ = tensors
         rows, columns = weights.shape
         x = inputs.plain
-        assert x.shape[0] == 1 and x.is_contiguous()
+        assert x.shape[0] == 1
+        assert x.is_contiguous()
         arguments = launch_arguments(options)
         block = arguments["BLOCK_N"]
         out = torch.empty((1, rows), dtype=x.dtype, device=x.device)

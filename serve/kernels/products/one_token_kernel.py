@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from serve.kernels.products.few_tokens_kernel import LINE, wait_for_inputs
-from serve.kernels.products.widen import widened
+from serve.kernels.products.widen_kernel import widened
 
 
 @triton.jit

@@ -42,7 +42,8 @@ class SparseFewTokens(Product):
 
         packed, scales, counter = tensors
         x = inputs.rounded
-        assert x is not None and x.is_contiguous()
+        assert x is not None
+        assert x.is_contiguous()
         rows, columns = packed.shape[0], x.shape[1]
         groups = columns_of_block(columns) // 8
         arguments = launch_arguments(options)

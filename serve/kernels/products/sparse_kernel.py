@@ -135,7 +135,7 @@ def sparse_kernel(
     row = block * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.arange(0, TOKENS)
     group = tl.arange(0, GROUPS)
-    is_row, is_token = (row < N)[:, None], (token < tokens)[:, None]
+    is_token = (token < tokens)[:, None]
     size: tl.constexpr = 5 * GROUPS
     each: tl.constexpr = (BLOCKS + SPLIT - 1) // SPLIT
     first_block = part * each

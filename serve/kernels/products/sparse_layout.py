@@ -46,7 +46,9 @@ def unpack(packed: torch.Tensor, columns: int, dtype: torch.dtype) -> torch.Tens
     rows, groups = packed.shape[0], columns_of_block(columns) // 8
     pieces = packed.view(rows, -1, PIECES, groups)
     masks = pieces[:, :, 4].view(torch.uint8).to(torch.int32)
-    dense = torch.zeros((rows, pieces.shape[1], 2, groups, 4), dtype=torch.int8, device=packed.device)
+    dense = torch.zeros(
+        (rows, pieces.shape[1], 2, groups, 4), dtype=torch.int8, device=packed.device
+    )
     for half in (0, 1):
         first, second = pieces[:, :, 2 * half], pieces[:, :, 2 * half + 1]
         seen = torch.zeros_like(masks)

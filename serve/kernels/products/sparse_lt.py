@@ -39,9 +39,8 @@ def check_sparse(weight: Weight, dtype: torch.dtype) -> None:
     if weight.group_size is not None or weight.zeros is not None:
         raise Unusable("takes one scale for each row and no zero points")
     if weight.rows % ROWS_TOGETHER or weight.columns % COLUMNS_TOGETHER:
-        raise Unusable(
-            f"{weight.rows} x {weight.columns} is no multiple of {ROWS_TOGETHER} x {COLUMNS_TOGETHER}"
-        )
+        shape = f"{weight.rows} x {weight.columns}"
+        raise Unusable(f"{shape} is no multiple of {ROWS_TOGETHER} x {COLUMNS_TOGETHER}")
     if not (weight.sparse and is_sparse24(weight.codes)):
         raise Unusable("weights are not 2:4 sparse")
 
