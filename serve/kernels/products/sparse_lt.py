@@ -19,6 +19,9 @@ ROWS_TOGETHER, COLUMNS_TOGETHER = 32, 64
 ROWS_CHECKED_AT_ONCE = 4096
 ALGORITHMS = 12
 """Numbers to try; cuSPARSELt refuses those that it does not have for a shape."""
+HEURISTIC, ONE_KERNEL, STREAM_K = -1, 1, 6
+"""How columns are split over programs, as cuSPARSELt numbers it; -1 leaves it to the library."""
+MOST_SPLIT_TOKENS = 256
 
 
 def is_sparse24(codes: torch.Tensor) -> bool:
@@ -63,18 +66,17 @@ class SparseLt(Product):
     weight_dtype: ClassVar[torch.dtype]
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
-        plain = [
-            options_of(ALGORITHM=number, SPLIT=1, MODE=-1, ROW_SCALES=1)
-            for number in range(ALGORITHMS)
+        plain = [(number, 1, HEURISTIC) for number in range(ALGORITHMS)]
+        few = [
+            *((number, 1, STREAM_K) for number in range(ALGORITHMS // 2)),
+            *((number, parts, ONE_KERNEL) for parts in (2, 4) for number in range(3)),
         ]
-        split = [
+        chosen = plain + (few if tokens <= MOST_SPLIT_TOKENS else [])
+        inside = [
             options_of(ALGORITHM=number, SPLIT=parts, MODE=mode, ROW_SCALES=1)
-            for parts in (2, 4)
-            for mode in (0, 1)  # one kernel or two
-            for number in (0, 1, 2)
+            for number, parts, mode in chosen
         ]
-        after = options_of(ALGORITHM=0, SPLIT=1, MODE=-1, ROW_SCALES=0)
-        return [*plain, *(split if tokens <= 256 else []), after]
+        return [*inside, options_of(ALGORITHM=0, SPLIT=1, MODE=HEURISTIC, ROW_SCALES=0)]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         check_sparse(weight, self.weight_dtype)
