@@ -2,7 +2,8 @@
 
 Weights are compressed at load: 10/16 of the bytes. PyTorch (to 2.11 at least) makes descriptors
 and a plan for every call: 50 to 200 microseconds on the host, which a CUDA graph replays for free
-and a long product hides. In between, outside of graphs, the host is what a step waits for.
+and a long product hides. In between, outside of graphs, the host is what a step waits for: so plans
+are made once (`cusparselt`).
 """
 
 import math
@@ -10,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from serve.kernels.products.cusparselt import Problem, library_of, planned_product
 from serve.kernels.products.few_tokens import FP8
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
@@ -59,6 +61,35 @@ def padded(rounded: torch.Tensor) -> torch.Tensor:
     return buffer.view(rounded.dtype)
 
 
+def product_of(
+    compressed: torch.Tensor,
+    x: torch.Tensor,
+    row_scales: torch.Tensor | None,
+    dtype: torch.dtype,
+    asked: dict[str, int],
+) -> torch.Tensor:
+    """[tokens, N] by a plan of ours, or by PyTorch's call where the library is unknown to us."""
+    algorithm, split, mode = asked["ALGORITHM"], asked["SPLIT"], asked["MODE"]
+    lt = library_of(x.get_device()) if asked["PLANNED"] else None
+    if lt is None:
+        return torch._cslt_sparse_mm(
+            compressed, x.t(), None, row_scales, dtype, True, algorithm, split, mode
+        )
+    problem = Problem(
+        device=x.get_device(),
+        rows=compressed.shape[0],
+        columns=x.shape[1],
+        tokens=x.shape[0],
+        dtype=x.dtype,
+        out_dtype=dtype,
+        algorithm=algorithm,
+        split=split,
+        mode=mode,
+        has_row_scales=row_scales is not None,
+    )
+    return planned_product(lt, problem, compressed, x, row_scales)
+
+
 class SparseLt(Product):
     """Activations are rounded. `Inputs.scales` may be None: then the caller multiplies by them."""
 
@@ -73,10 +104,11 @@ class SparseLt(Product):
         ]
         chosen = plain + (few if tokens <= MOST_SPLIT_TOKENS else [])
         inside = [
-            options_of(ALGORITHM=number, SPLIT=parts, MODE=mode, ROW_SCALES=1)
+            options_of(ALGORITHM=number, SPLIT=parts, MODE=mode, ROW_SCALES=1, PLANNED=1)
             for number, parts, mode in chosen
         ]
-        return [*inside, options_of(ALGORITHM=0, SPLIT=1, MODE=HEURISTIC, ROW_SCALES=0)]
+        outside = options_of(ALGORITHM=0, SPLIT=1, MODE=HEURISTIC, ROW_SCALES=0, PLANNED=1)
+        return [*inside, outside]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         check_sparse(weight, self.weight_dtype)
@@ -100,10 +132,7 @@ class SparseLt(Product):
         x = padded(inputs.rounded)
         inside = bool(asked["ROW_SCALES"])
         dtype = inputs.plain.dtype if inside else torch.bfloat16  # sums exceed float16
-        sums = torch._cslt_sparse_mm(
-            compressed, x.t(), None, scales if inside else None, dtype, True,
-            asked["ALGORITHM"], asked["SPLIT"], asked["MODE"],
-        )  # fmt: skip
+        sums = product_of(compressed, x, scales if inside else None, dtype, asked)
         if inside and inputs.scales is None:
             return sums[:tokens]
         outside = None if inside else scales
