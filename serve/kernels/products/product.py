@@ -46,7 +46,11 @@ class Inputs:
     rounded: torch.Tensor | None = None
     """[tokens, K] in INT8 or FP8."""
     scales: torch.Tensor | None = None
-    """[tokens, 1] in float32: what `rounded` was divided by."""
+    """[tokens, 1] in float32: what `rounded` was divided by. None leaves them to the caller, who
+    then multiplies the result by them."""
+    following: torch.Tensor | None = None
+    """8-bit weights [rows, bytes] that the model's next product reads: a product may start fetching
+    them into the L2 cache."""
 
 
 class Product(ABC):
