@@ -10,7 +10,7 @@ from serve.kernels.products.product import Inputs, Options, Product, Unusable, W
 
 SMALLEST_COLUMNS = 64
 FP8 = torch.float8_e4m3fn
-INTEGERS, FLOATS, WIDENED = 0, 1, 2  # as in few_tokens_kernel, which needs Triton
+INTEGERS, FLOATS, WIDENED = 0, 1, 2  # as in triton_kernels.few_tokens
 
 
 def prepared(weight: Weight, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -42,7 +42,7 @@ class FewTokens(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.few_tokens_kernel import few_tokens_kernel
+        from serve.kernels.products.triton_kernels.few_tokens import few_tokens_kernel
 
         weights, scales, counter = tensors
         rows, columns = weights.shape

@@ -43,7 +43,7 @@ class OneToken(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.one_token_kernel import one_token_kernel
+        from serve.kernels.products.triton_kernels.one_token import one_token_kernel
 
         weights, scales, _ = tensors
         rows, columns = weights.shape

@@ -38,7 +38,7 @@ class SparseFewTokens(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.sparse_kernel import sparse_kernel
+        from serve.kernels.products.triton_kernels.sparse import sparse_kernel
 
         packed, scales, counter = tensors
         x = inputs.rounded

@@ -124,7 +124,7 @@ class SparseLt(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.scale_kernel import scaled
+        from serve.kernels.products.triton_kernels.scale import scaled
 
         compressed, scales = tensors
         assert inputs.rounded is not None

@@ -49,7 +49,7 @@ class Unpack(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.unpack_kernel import unpacked
+        from serve.kernels.products.triton_kernels.unpack import unpacked
 
         words, scales = tensors[:2]
         zeros = tensors[2] if len(tensors) > 2 else None
@@ -95,7 +95,7 @@ class UnpackFp8(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.unpack_kernel import unpacked
+        from serve.kernels.products.triton_kernels.unpack import unpacked
 
         words, relative, by_row = tensors
         x, rows = inputs.rounded, words.shape[0]

@@ -21,12 +21,12 @@ from serve.kernels.products.few_tokens import (
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.one_token import OneTokenFp8, OneTokenInt8
 from serve.kernels.products.product import Inputs, Options, Product, Weight
-from serve.kernels.products.scale_kernel import scaled
 from serve.kernels.products.sparse_few_tokens import SparseFewTokensFp8, SparseFewTokensInt8
-from serve.kernels.products.sparse_kernel import EXPANDED_HIGH, EXPANDED_LOW, TURNED
+from serve.kernels.products.triton_kernels.scale import scaled
+from serve.kernels.products.triton_kernels.sparse import EXPANDED_HIGH, EXPANDED_LOW, TURNED
+from serve.kernels.products.triton_kernels.unpack import unpacked
+from serve.kernels.products.triton_kernels.widen import FOUR_BYTES_TO_FLOATS
 from serve.kernels.products.unpack import Unpack, UnpackFp8
-from serve.kernels.products.unpack_kernel import unpacked
-from serve.kernels.products.widen_kernel import FOUR_BYTES_TO_FLOATS
 from tests.serve.kernels.products import ptx
 from tests.serve.kernels.products.made_up import (
     dense_of,

@@ -6,8 +6,8 @@ Without tensor cores, without rounding of the activations. A program has some ro
 import triton
 import triton.language as tl
 
-from serve.kernels.products.few_tokens_kernel import LINE, fetch_ahead, wait_for_inputs
-from serve.kernels.products.widen_kernel import widened
+from serve.kernels.products.triton_kernels.few_tokens import LINE, fetch_ahead, wait_for_inputs
+from serve.kernels.products.triton_kernels.widen import widened
 
 
 @triton.jit

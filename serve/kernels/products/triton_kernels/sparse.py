@@ -9,7 +9,7 @@ usual order, four in a word: column j of each group is byte j of a word.
 import triton
 import triton.language as tl
 
-from serve.kernels.products.few_tokens_kernel import fetch_ahead, finish, wait_for_inputs
+from serve.kernels.products.triton_kernels.few_tokens import fetch_ahead, finish, wait_for_inputs
 
 # Four groups at a time, a byte each: $4 the first values, $5 the second, $6 the masks. Byte i of
 # `is_j` is 0xFF where group i has a value in column j: prmt with 0xBA98 repeats each byte's top

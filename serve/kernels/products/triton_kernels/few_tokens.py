@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from serve.kernels.products.widen_kernel import widened
+from serve.kernels.products.triton_kernels.widen import widened
 
 INTEGERS = tl.constexpr(0)
 """INT8 weights and rounded INT8 activations: exact sums."""
