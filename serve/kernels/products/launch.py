@@ -16,6 +16,8 @@ BYTES_IN_FLIGHT = 40 * 1024
 """Loads under way that keep the memory busy, for each multiprocessor of an H200."""
 BYTES_PER_MICROSECOND = 4.3e6
 SMALLEST_BLOCK = 16
+LINE = 128
+"""Bytes of the L2 cache's lines."""
 BYTES_AHEAD = 16 << 20
 """Of the next weight: the L2 cache has 50 MB, and what is used now needs some of them."""
 COLUMNS = (64, 128, 256, 512, 1024)
@@ -152,12 +154,12 @@ class Ahead:
 
     @classmethod
     def of(cls, following: torch.Tensor | None, unused: torch.Tensor, programs: int) -> "Ahead":
-        if following is None or INTERPRETED:
-            return cls(unused, 1, 0, 16, 0)
-        rows, stride = following.shape[0], following.stride(0)
-        whole = min(following.shape[1], BYTES_AHEAD // rows)
+        if following is None or INTERPRETED or following.shape[1] < LINE:
+            return cls(unused, 1, 0, LINE, 0)
+        rows, columns = following.shape
+        lines = max(1, min(columns, BYTES_AHEAD // rows) // LINE)
         each = 1 << (math.ceil(rows / programs) - 1).bit_length()
-        return cls(following, rows, stride, max(128, whole // 128 * 128), each)
+        return cls(following, rows, following.stride(0), lines * LINE, each)
 
 
 def counters(rows: int, device: torch.device) -> torch.Tensor:

@@ -23,17 +23,16 @@ LINE = tl.constexpr(128)
 
 
 @triton.jit
-def wait_for_inputs(address, LINES: tl.constexpr):
+def wait_for_inputs(address):
     """Starts fetching weights into the L2 cache, then waits for the kernel before this one.
 
     Weights depend on no kernel. Activations are read, and results written, after the wait only.
     """
     gdc_launch_dependents()
-    if LINES:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32,
-            is_pure=False, pack=1,
-        )  # fmt: skip
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip
     gdc_wait()
 
 
@@ -120,7 +119,7 @@ def few_tokens_kernel(
         lines: tl.constexpr = (BLOCK_K + LINE - 1) // LINE
         ahead = tl.arange(0, PDL * lines) * LINE
         last = tl.minimum(row, N - 1).to(tl.int64)[:, None] * K
-        wait_for_inputs(w_ptr + last + tl.minimum(first + ahead, K - 1)[None, :], PDL)
+        wait_for_inputs(w_ptr + last + tl.minimum(first + ahead, K - 1)[None, :])
     w_at = w_row + column[None, :]
     x_at = x_ptr + token[:, None] * K + column[None, :]
     sums = tl.zeros((BLOCK_N, TOKENS), dtype=tl.int32 if KIND == INTEGERS else tl.float32)

@@ -24,7 +24,7 @@ def one_token_kernel(
     if PDL:
         last = tl.minimum(row, N - 1).to(tl.int64)[:, None] * K
         ahead = tl.arange(0, PDL * BLOCK_K // LINE) * LINE
-        wait_for_inputs(w_ptr + last + tl.minimum(ahead, K - 1)[None, :], PDL)
+        wait_for_inputs(w_ptr + last + tl.minimum(ahead, K - 1)[None, :])
     sums = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
     for at in tl.static_range(0, K, BLOCK_K):
         if EVEN:

@@ -144,7 +144,7 @@ def sparse_kernel(
     w_row = w_ptr + tl.minimum(row, N - 1).to(tl.int64)[:, None] * (BLOCKS * size)
     if PDL:
         ahead = tl.minimum(first_block * size + tl.arange(0, PDL * 4) * 128, BLOCKS * size - 1)
-        wait_for_inputs(w_row + ahead[None, :], PDL)
+        wait_for_inputs(w_row + ahead[None, :])
     w_at = w_row + group[None, :]
     x_at = x_ptr + token[:, None] * (BLOCKS * 2 * GROUPS) + group[None, :]
     sums = tl.zeros((BLOCK_N, TOKENS), dtype=tl.float32 if FLOATS else tl.int32)

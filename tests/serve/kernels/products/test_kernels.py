@@ -1,10 +1,11 @@
-"""Our Triton kernels against float64, in Triton's interpreter."""
+"""Our Triton kernels: against float64 in Triton's interpreter, and compiled for Hopper."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,24 +21,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def errors() -> dict[str, float]:
-    """How far each kernel is from float64: one process for all."""
+def run(script: str, **variables: str) -> list[dict[str, Any]]:
+    """What a script beside this file prints: Triton decides at its import what it does."""
     result = subprocess.run(
-        [sys.executable, "-m", "tests.serve.kernels.products.interpreted"],
+        [sys.executable, "-m", f"tests.serve.kernels.products.{script}"],
         cwd=ROOT,
-        env={
-            **os.environ,
-            "TRITON_INTERPRET": "1",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{TRITON}",
-        },
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TRITON}", **variables},
         capture_output=True,
         text=True,
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    return {line["name"]: line["error"] for line in lines}
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, float]:
+    """How far each kernel is from float64."""
+    return {line["name"]: line["error"] for line in run("interpreted", TRITON_INTERPRET="1")}
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,19 @@ def test_unpacking_to_fp8(errors: dict[str, float]) -> None:
 
 def test_assembly(errors: dict[str, float]) -> None:
     assert errors["assembly"] == 0.0
+
+
+def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_ended(
+    tmp_path: Path,
+) -> None:
+    """With programmatic dependent launch, only weights may be fetched before the wait."""
+    kernels = run("compiled", TRITON_CACHE_DIR=str(tmp_path))
+    assert [kernel["name"] for kernel in kernels] == [
+        "few_tokens",
+        "sparse_few_tokens",
+        "one_token",
+    ]
+    for kernel in kernels:
+        assert len(kernel["wait"]) == 1
+        assert max(kernel["prefetch"]) < kernel["wait"][0] < min(kernel["memory"])
+        assert min(kernel["memory"]) < min(kernel["ahead"])
