@@ -48,8 +48,8 @@ class FewTokens(Product):
         rows, columns = weights.shape
         x = inputs.rounded if self.reads_rounded else inputs.plain
         assert x is not None
-        assert x.is_contiguous()
-        arguments = launch_arguments(options)
+        x = x.contiguous()
+        arguments = launch_arguments(options, x.shape[0])
         split, block = arguments["SPLIT"], arguments["BLOCK_N"]
         blocks = math.ceil(rows / block)
         token_scales = inputs.scales if self.reads_rounded else None

@@ -12,7 +12,7 @@ from serve.kernels.products.product import Options
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MULTIPROCESSORS = 132
 SHARED_MEMORY = 227 * 1024
-BYTES_IN_FLIGHT = 40 * 1024
+BYTES_IN_FLIGHT = 64 * 1024
 """Loads under way that keep the memory busy, for each multiprocessor of an H200."""
 BYTES_PER_MICROSECOND = 4.3e6
 SMALLEST_BLOCK = 16
@@ -20,6 +20,8 @@ LINE = 128
 """Bytes of the L2 cache's lines."""
 BYTES_AHEAD = 16 << 20
 """Of the next weight: the L2 cache has 50 MB, and what is used now needs some of them."""
+USUAL_STAGES = 4
+MOST_TOKENS, HALF_OF_TOKENS = 16, 8
 COLUMNS = (64, 128, 256, 512, 1024)
 """Of a tile."""
 
@@ -65,8 +67,12 @@ class Tiles:
         transfer = rows * columns * weight_bytes / BYTES_PER_MICROSECOND
         activations = 0.25 * 16 * token_bytes / (self.rows * weight_bytes)
         short = 16 / self.columns  # steps cost time, and so do short runs of bytes in the memory
-        slowed = (1 + activations + short) / (busy * (0.5 + 0.5 * even))
-        return transfer * slowed + 0.7 * (self.split > 1)
+        alone = 0.05 * (self.warps == 1)  # nothing hides the latency of a single warp's steps
+        slowed = (1 + activations + short + alone) / (busy * (0.5 + 0.5 * even))
+        if self.split == 1:
+            return transfer * slowed
+        parts = rows * self.split * 16 * 4 * 2  # written and read as 32-bit numbers
+        return transfer * slowed + 0.7 + parts / BYTES_PER_MICROSECOND
 
 
 def options_of(**values: int) -> Options:
@@ -108,15 +114,21 @@ def candidates(
         and 4096 <= tiles.rows * tiles.columns * weight_bytes <= 48 * 1024
     ] or [Tiles(16, math.gcd(columns, blocks[0]), 1, 1, 3)]
     ordered = sorted(
-        fitting, key=lambda tiles: tiles.microseconds(rows, columns, weight_bytes, token_bytes)
+        fitting,
+        key=lambda tiles: (
+            tiles.microseconds(rows, columns, weight_bytes, token_bytes),
+            abs(tiles.stages - USUAL_STAGES),
+        ),
     )
     spread = spread_out(ordered, most // 2)
-    found = [tiles.options(16) for tiles in spread]
-    if tokens <= 8:
-        found += [tiles.options(8) for tiles in spread[: most // 4]]
-    found += [
-        tiles.options(16, prefetched) for tiles in spread[: most // 8] for prefetched in (2, 4)
-    ]
+    # A search that runs out of time has seen the first ones, so each kind is among them.
+    found = [spread[0].options(MOST_TOKENS), spread[0].options(MOST_TOKENS, 2)]
+    for place, tiles in enumerate(spread[1:], start=1):
+        found.append(tiles.options(MOST_TOKENS))
+        if place <= most // 4 and tokens <= HALF_OF_TOKENS:
+            found.append(spread[place - 1].options(HALF_OF_TOKENS))
+        if place <= most // 6:
+            found.append(tiles.options(MOST_TOKENS, 2))
     return found[:most]
 
 
@@ -131,9 +143,11 @@ def spread_out(ordered: list[Tiles], count: int) -> list[Tiles]:
     return sorted(ordered, key=lambda tiles: turns[tiles])[:count]
 
 
-def launch_arguments(options: Options) -> dict[str, int | bool]:
+def launch_arguments(options: Options, tokens: int) -> dict[str, int | bool]:
     """Options as keyword arguments of a Triton kernel."""
     arguments: dict[str, int | bool] = dict(options)
+    if tokens > arguments.get("TOKENS", tokens):  # a plan for fewer tokens must not lose any
+        arguments["TOKENS"] = MOST_TOKENS
     if INTERPRETED:
         arguments["PDL"] = 0  # the interpreter has no launches
     else:

@@ -47,10 +47,9 @@ class OneToken(Product):
 
         weights, scales, _ = tensors
         rows, columns = weights.shape
-        x = inputs.plain
+        x = inputs.plain.contiguous()
         assert x.shape[0] == 1
-        assert x.is_contiguous()
-        arguments = launch_arguments(options)
+        arguments = launch_arguments(options, x.shape[0])
         block = arguments["BLOCK_N"]
         out = torch.empty((1, rows), dtype=x.dtype, device=x.device)
         programs = math.ceil(rows / block)

@@ -10,7 +10,7 @@ Options = tuple[tuple[str, int], ...]
 """Launch options or an algorithm's number, as sorted pairs: hashable, and plain in a file."""
 
 
-class Unusable(Exception):
+class Unusable(Exception):  # noqa: N818 (it is a reason, not a fault)
     """A product cannot run a layer; the message says why."""
 
 
@@ -26,7 +26,8 @@ class Weight:
     bits: int
     columns: int
     zeros: torch.Tensor | None = None
-    """Zero points [N, K / group_size], as integers; None for symmetric weights."""
+    """Zero points [N, K / group_size], as integers, offset as the codes are: a weight is its code
+    minus this, times its scale. None for symmetric weights."""
     group_size: int | None = None
     """Columns that share a scale; None for a scale for each channel."""
     sparse: bool = False
@@ -34,7 +35,7 @@ class Weight:
 
     @property
     def rows(self) -> int:
-        return self.codes.shape[0]
+        return int(self.codes.shape[0])
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,11 @@ class SparseFewTokens(Product):
         from serve.kernels.products.triton_kernels.sparse import sparse_kernel
 
         packed, scales, counter = tensors
-        x = inputs.rounded
-        assert x is not None
-        assert x.is_contiguous()
+        assert inputs.rounded is not None
+        x = inputs.rounded.contiguous()
         rows, columns = packed.shape[0], x.shape[1]
         groups = columns_of_block(columns) // 8
-        arguments = launch_arguments(options)
+        arguments = launch_arguments(options, x.shape[0])
         split, block = arguments["SPLIT"], arguments["BLOCK_N"]
         blocks = math.ceil(rows / block)
         is_float = self.weight_dtype == FP8

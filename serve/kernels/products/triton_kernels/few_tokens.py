@@ -18,6 +18,8 @@ FLOATS = tl.constexpr(1)
 """FP8 weights and rounded FP8 activations."""
 WIDENED = tl.constexpr(2)
 """INT8 or FP8 weights, widened to the type of 16-bit activations."""
+FP8_SUMS = tl.constexpr(128)
+"""Products of FP8 that the tensor cores add with about 14 bits, before the sum goes to float32."""
 LINE = tl.constexpr(128)
 """Bytes that the L2 cache fetches for one prefetch."""
 
@@ -132,7 +134,7 @@ def few_tokens_kernel(
         if KIND == INTEGERS:
             sums = tl.dot(w, tl.trans(x), sums, out_dtype=tl.int32)
         elif KIND == FLOATS:
-            sums = tl.dot(w, tl.trans(x), sums)
+            sums = tl.dot(w, tl.trans(x), sums, max_num_imprecise_acc=min(BLOCK_K, FP8_SUMS))
         elif INTERPRETED:  # which multiplies no bfloat16
             sums = tl.dot(w.to(tl.float32), tl.trans(x).to(tl.float32), sums)
         else:  # by way of float32: the instruction from FP8 to bfloat16 is slow

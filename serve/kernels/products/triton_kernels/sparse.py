@@ -105,7 +105,8 @@ def add_product(sums, weights, activations, FLOATS: tl.constexpr):
     if FLOATS:
         weights = weights.to(tl.float8e4nv, bitcast=True)
         activations = activations.to(tl.float8e4nv, bitcast=True)
-        sums = tl.dot(weights, tl.trans(activations), sums)
+        few: tl.constexpr = weights.shape[1]  # then the sum goes to float32
+        sums = tl.dot(weights, tl.trans(activations), sums, max_num_imprecise_acc=few)
     else:
         sums = tl.dot(weights, tl.trans(activations), sums, out_dtype=tl.int32)
     return sums

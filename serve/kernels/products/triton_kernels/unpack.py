@@ -15,7 +15,8 @@ def unpack_kernel(
     words_ptr, scales_ptr, zeros_ptr, out_ptr, rows, WORDS: tl.constexpr, GROUPS: tl.constexpr,
     BITS: tl.constexpr, ZEROS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WORDS: tl.constexpr,
 ):  # fmt: skip
-    """out = (code - half of the range - zero) * scale. A group has whole words."""
+    """out = (code - zero) * scale; without zeros, it is half of the range. A group has whole
+    words."""
     in_word: tl.constexpr = 32 // BITS
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     word = tl.program_id(1) * BLOCK_WORDS + tl.arange(0, BLOCK_WORDS)
@@ -24,9 +25,11 @@ def unpack_kernel(
     words = tl.load(words_ptr + at, mask=inside, other=0, eviction_policy="evict_first")
     group_at = row.to(tl.int64)[:, None] * GROUPS + (word // (WORDS // GROUPS))[None, :]
     scale = tl.load(scales_ptr + group_at, mask=inside, other=0.0).to(tl.float32)
-    offset = tl.full((BLOCK_ROWS, BLOCK_WORDS), 8388608.0 + (1 << (BITS - 1)), tl.float32)
     if ZEROS:
-        offset += tl.load(zeros_ptr + group_at, mask=inside, other=0).to(tl.float32)
+        zero = tl.load(zeros_ptr + group_at, mask=inside, other=0).to(tl.int32)
+        offset = (zero | FLOAT_BITS).to(tl.float32, bitcast=True)
+    else:
+        offset = tl.full((BLOCK_ROWS, BLOCK_WORDS), 8388608.0 + (1 << (BITS - 1)), tl.float32)
     place = tl.arange(0, in_word)
     codes = (words[:, :, None] >> (place * BITS)[None, None, :]) & ((1 << BITS) - 1)
     values = (codes | FLOAT_BITS).to(tl.float32, bitcast=True) - offset[:, :, None]

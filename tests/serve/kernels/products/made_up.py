@@ -49,14 +49,14 @@ def packed_weight(
     half, width = 1 << (bits - 1), group_size or columns
     values = torch.randint(-half, half, (rows, columns))
     scales = (torch.rand(rows, columns // width) * 0.01 + 0.001).half()
-    zeros = torch.randint(-half, half, scales.shape) if has_zeros else torch.zeros(scales.shape)
+    zeros = torch.randint(0, 2 * half, scales.shape) if has_zeros else None
     shifts = torch.arange(0, 32, bits)
     words = ((values + half).view(rows, -1, 32 // bits) << shifts).sum(-1)
     codes = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
-    right = (values - zeros.repeat_interleave(width, 1)).double()
+    points = torch.full(scales.shape, half) if zeros is None else zeros
+    right = (values + half - points.repeat_interleave(width, 1)).double()
     right *= scales.double().repeat_interleave(width, 1)
-    stored = zeros if has_zeros else None
-    return Weight(codes, scales, bits, columns, stored, group_size), right
+    return Weight(codes, scales, bits, columns, zeros, group_size), right
 
 
 def error_of(found: torch.Tensor, right: torch.Tensor) -> float:

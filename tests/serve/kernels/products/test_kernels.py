@@ -57,6 +57,10 @@ def test_few_tokens(errors: dict[str, float], name: str) -> None:
     assert errors[f"{name} whole"] < ROUNDING
 
 
+def test_a_plan_for_fewer_tokens_loses_none(errors: dict[str, float]) -> None:
+    assert errors["few_tokens_int8 fewer"] < ROUNDING
+
+
 @pytest.mark.parametrize("name", ["one_token_fp8", "one_token_int8", "scaled", "scaled by rows"])
 def test_one_token_and_scales(errors: dict[str, float], name: str) -> None:
     assert errors[name] < ROUNDING
