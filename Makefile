@@ -8,9 +8,10 @@ BIN := .venv/bin
 READY := .venv/.ready-$(DEVICE)
 DEV_READY := .venv/.dev-$(DEVICE)
 LM_EVAL_READY := .venv-lm-eval/.ready
+TRITON_READY := .triton/.ready
 DEMO ?= checkpoints
 
-.PHONY: help setup setup-lm-eval browser demo test lint lock clean
+.PHONY: help setup setup-lm-eval setup-triton browser demo test lint lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +33,12 @@ $(LM_EVAL_READY): locks/lm-eval.txt locks/environment.py | $(READY)
 
 setup-lm-eval: $(LM_EVAL_READY) ## make .venv-lm-eval, the interpreter that accuracy=lm_eval needs
 
+$(TRITON_READY): locks/triton.txt locks/environment.py | $(READY)
+	@$(PYTHON) locks/environment.py install triton
+	@touch $@
+
+setup-triton: $(TRITON_READY) ## make .triton, whose interpreter the tests of our kernels need
+
 browser: ## install Debian's Chromium for the tests of the report's page, where there is none
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || \
 	    { echo "installing chromium" && $(if $(filter 0,$(shell id -u)),,sudo -n) sh -c \
@@ -48,7 +55,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2
 
-test: lint $(DEV_READY) $(LM_EVAL_READY) browser ## lint, types and all tests that this machine can run
+test: lint $(DEV_READY) $(LM_EVAL_READY) $(TRITON_READY) browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 lint: $(DEV_READY) ## ruff (lint and format) and mypy
@@ -60,4 +67,4 @@ lock: ## resolve the packages anew into locks/
 	@$(PYTHON) locks/environment.py lock
 
 clean: ## remove .venv, caches and built files (checkpoints stay)
-	rm -rf .venv .venv-lm-eval .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-lm-eval .triton .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,5 +1,5 @@
 """Makes the locks and installs them: `environment.py lock`, `environment.py install
-cpu|cuda|dev|lm-eval`; `environment.py check` says whether this Python can.
+cpu|cuda|dev|lm-eval|triton`; `environment.py check` says whether this Python can.
 
 Runs on a bare Python: it makes the virtual environment, puts uv into it and lets uv do the rest.
 uv does not read pip's settings, so they are handed on: index, find-links and certificates.
@@ -11,6 +11,7 @@ from __future__ import annotations  # an older Python gets as far as the sentenc
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ CPU_TORCH = "torch==2.13.0+cpu"
 CPU_TORCH_SUMS = "torch-cpu.sha256"
 DEVICES = ("cpu", "cuda")
 LM_EVAL = "lm-eval"
+TRITON = "triton"
 DEV = "dev"
 UV = "uv"
 BUILD = "build"  # what builds packages that have no wheel, and Quantline itself
@@ -39,6 +41,9 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 # Hugging Face's `evaluate`, which lm-eval needs, has the name of a package of ours.
 LM_EVAL_VENV = ROOT / ".venv-lm-eval"
+# Triton's interpreter runs the kernels' tests on a CPU. It is not in .venv: vLLM's CPU build would
+# find it and behave as if there were a GPU.
+TRITON_FOLDER = ROOT / ".triton"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -54,13 +59,16 @@ def main(arguments: list[str]) -> None:
         for device in DEVICES:
             lock(device)
         lock_dev()
-        for name in (LM_EVAL, UV, BUILD):
+        for name in (LM_EVAL, TRITON, UV, BUILD):
             lock_list(name)
-        for name in (*DEVICES, DEV, LM_EVAL, UV, BUILD):
+        for name in (*DEVICES, DEV, LM_EVAL, TRITON, UV, BUILD):
             add_hashes(name)
     elif arguments == ["install", LM_EVAL]:
         bootstrap()
         install_lm_eval()
+    elif arguments == ["install", TRITON]:
+        bootstrap()
+        install_triton()
     elif arguments == ["install", DEV]:
         install_dev()
     elif len(arguments) == 2 and arguments[0] == "install" and arguments[1] in DEVICES:
@@ -184,6 +192,13 @@ def install_lm_eval() -> None:
     uv(command, LM_EVAL, Progress(LM_EVAL, LM_EVAL_VENV))
 
 
+def install_triton() -> None:
+    """A folder with Triton alone, which only the tests of kernels put on their path."""
+    shutil.rmtree(TRITON_FOLDER, ignore_errors=True)
+    command = [*installing(PYTHON), "--target", str(TRITON_FOLDER), *locked(TRITON)]
+    uv(command, TRITON, Progress(TRITON, TRITON_FOLDER))
+
+
 def installing(python: Path) -> list[str]:
     """The part of uv's command that all installations share.
 
@@ -216,7 +231,8 @@ class Progress:
             return
         self.due = now + SECONDS_BETWEEN_LINES
         # A lock names packages for other machines too: fewer of them are installed.
-        done = len(list(self.folder.glob("lib/python*/site-packages/*.dist-info")))
+        places = ("*.dist-info", "lib/python*/site-packages/*.dist-info")
+        done = sum(len(list(self.folder.glob(place))) for place in places)
         counted = f"{done} packages" if is_end else f"{done} of up to {self.total} packages"
         line = f"{doing} locks/{self.name}.txt: {counted}, {now - self.begin:.0f} s"
         end = "\n" if is_end or not self.redraws else ""

@@ -59,6 +59,10 @@ def test_the_harness_has_an_interpreter_of_its_own_without_torch() -> None:
     assert ".venv-lm-eval" in result.stdout
 
 
+def test_kernels_are_tested_with_the_triton_that_runs_them() -> None:
+    assert locked("triton") == {"triton": locked("cuda")["triton"]}
+
+
 def test_pip_settings_are_handed_on_to_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = installer()
     calls: list[tuple[list[str], dict[str, str]]] = []

@@ -1,0 +1,1 @@
+"""Products of activations and stored weights. Functions of tensors; vLLM is imported inside."""

@@ -1,0 +1,181 @@
+"""How kernels of few tokens are launched: candidates by shape, and what all of them share."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from serve.kernels.products.product import Options
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MULTIPROCESSORS = 132
+SHARED_MEMORY = 227 * 1024
+BYTES_IN_FLIGHT = 64 * 1024
+"""Loads under way that keep the memory busy, for each multiprocessor of an H200."""
+BYTES_PER_MICROSECOND = 4.3e6
+SMALLEST_BLOCK = 16
+LINE = 128
+"""Bytes of the L2 cache's lines."""
+BYTES_AHEAD = 16 << 20
+"""Of the next weight: the L2 cache has 50 MB, and what is used now needs some of them."""
+USUAL_STAGES = 4
+MOST_TOKENS, HALF_OF_TOKENS = 16, 8
+COLUMNS = (64, 128, 256, 512, 1024)
+"""Of a tile."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """One way to cut a weight into tiles for programs of the tensor cores' kernels."""
+
+    rows: int
+    columns: int
+    split: int
+    warps: int
+    stages: int
+
+    def options(self, tokens: int, prefetched: int = 0) -> Options:
+        """As launch options; `tokens` is the padded number of them."""
+        return options_of(
+            BLOCK_N=self.rows,
+            BLOCK_K=self.columns,
+            SPLIT=self.split,
+            TOKENS=tokens,
+            PDL=prefetched,
+            num_warps=self.warps,
+            num_stages=self.stages,
+        )
+
+    def shared_bytes(self, weight_bytes: float, token_bytes: int) -> float:
+        return self.stages * self.columns * (self.rows * weight_bytes + 16 * token_bytes)
+
+    def microseconds(self, rows: int, columns: int, weight_bytes: float, token_bytes: int) -> float:
+        """A coarse estimate: good enough to order candidates, no more."""
+        programs = math.ceil(rows / self.rows) * self.split
+        resident = min(
+            int(SHARED_MEMORY // (self.shared_bytes(weight_bytes, token_bytes) + 1024)),
+            48 // self.warps,
+        )
+        on_each = min(programs / MULTIPROCESSORS, resident)
+        steps = columns // self.columns / self.split
+        in_flight = on_each * min(self.stages - 1, steps) * self.rows * self.columns * weight_bytes
+        busy = min(1.0, in_flight / BYTES_IN_FLIGHT)
+        waves = programs / (MULTIPROCESSORS * max(1, min(resident, math.ceil(on_each))))
+        even = waves / math.ceil(waves)
+        transfer = rows * columns * weight_bytes / BYTES_PER_MICROSECOND
+        activations = 0.25 * 16 * token_bytes / (self.rows * weight_bytes)
+        short = 16 / self.columns  # steps cost time, and so do short runs of bytes in the memory
+        alone = 0.05 * (self.warps == 1)  # nothing hides the latency of a single warp's steps
+        slowed = (1 + activations + short + alone) / (busy * (0.5 + 0.5 * even))
+        if self.split == 1:
+            return transfer * slowed
+        parts = rows * self.split * 16 * 4 * 2  # written and read as 32-bit numbers
+        return transfer * slowed + 0.7 + parts / BYTES_PER_MICROSECOND
+
+
+def options_of(**values: int) -> Options:
+    return tuple(sorted(values.items()))
+
+
+def all_tiles(rows: int, columns: int, blocks: tuple[int, ...]) -> Iterator[Tiles]:
+    """Every sensible way to cut a weight; the kernel wants whole blocks of columns."""
+    warps_of = {16: (1, 2), 32: (2, 4), 64: (4,), 128: (4, 8)}
+    for block_rows, warps in warps_of.items():
+        for block_columns in blocks:
+            if columns % block_columns or block_rows > max(rows, SMALLEST_BLOCK):
+                continue
+            steps = columns // block_columns
+            for split in (1, 2, 3, 4, 6, 8):
+                if split > 1 and (
+                    split * 2 > steps or math.ceil(steps / split) * (split - 1) >= steps
+                ):
+                    continue
+                for stages in (3, 4, 5, 6):
+                    for count in warps:
+                        yield Tiles(block_rows, block_columns, split, count, stages)
+
+
+def candidates(
+    rows: int,
+    columns: int,
+    tokens: int,
+    weight_bytes: float = 1.0,
+    token_bytes: int = 1,
+    most: int = 24,
+    blocks: tuple[int, ...] = COLUMNS,
+) -> list[Options]:
+    """Launch options to measure, the best guess first."""
+    fitting = [
+        tiles
+        for tiles in all_tiles(rows, columns, blocks)
+        if tiles.shared_bytes(weight_bytes, token_bytes) <= SHARED_MEMORY // 2
+        and 4096 <= tiles.rows * tiles.columns * weight_bytes <= 48 * 1024
+    ] or [Tiles(16, math.gcd(columns, blocks[0]), 1, 1, 3)]
+    ordered = sorted(
+        fitting,
+        key=lambda tiles: (
+            tiles.microseconds(rows, columns, weight_bytes, token_bytes),
+            abs(tiles.stages - USUAL_STAGES),
+        ),
+    )
+    spread = spread_out(ordered, most // 2)
+    # A search that runs out of time has seen the first ones, so each kind is among them.
+    found = [spread[0].options(MOST_TOKENS), spread[0].options(MOST_TOKENS, 2)]
+    for place, tiles in enumerate(spread[1:], start=1):
+        found.append(tiles.options(MOST_TOKENS))
+        if place <= most // 4 and tokens <= HALF_OF_TOKENS:
+            found.append(spread[place - 1].options(HALF_OF_TOKENS))
+        if place <= most // 6:
+            found.append(tiles.options(MOST_TOKENS, 2))
+    return found[:most]
+
+
+def spread_out(ordered: list[Tiles], count: int) -> list[Tiles]:
+    """The first of each pair of block sizes, in turns: neighbours in the order are much alike."""
+    turns: dict[Tiles, tuple[int, int]] = {}
+    seen: dict[tuple[int, int], int] = {}
+    for place, tiles in enumerate(ordered):
+        kind = (tiles.rows, tiles.columns)
+        seen[kind] = seen.get(kind, 0) + 1
+        turns[tiles] = (seen[kind], place)
+    return sorted(ordered, key=lambda tiles: turns[tiles])[:count]
+
+
+def launch_arguments(options: Options, tokens: int) -> dict[str, int | bool]:
+    """Options as keyword arguments of a Triton kernel."""
+    arguments: dict[str, int | bool] = dict(options)
+    if tokens > arguments.get("TOKENS", tokens):  # a plan for fewer tokens must not lose any
+        arguments["TOKENS"] = MOST_TOKENS
+    if INTERPRETED:
+        arguments["PDL"] = 0  # the interpreter has no launches
+    else:
+        arguments["launch_pdl"] = bool(arguments["PDL"])
+    arguments["INTERPRETED"] = INTERPRETED
+    return arguments
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a kernel fetches of the next product's weights, as its arguments."""
+
+    weights: torch.Tensor
+    rows: int
+    stride: int
+    bytes_of_row: int
+    rows_of_program: int
+
+    @classmethod
+    def of(cls, following: torch.Tensor | None, unused: torch.Tensor, programs: int) -> "Ahead":
+        if following is None or INTERPRETED or following.shape[1] < LINE:
+            return cls(unused, 1, 0, LINE, 0)
+        rows, columns = following.shape
+        lines = max(1, min(columns, BYTES_AHEAD // rows) // LINE)
+        each = 1 << (math.ceil(rows / programs) - 1).bit_length()
+        return cls(following, rows, following.stride(0), lines * LINE, each)
+
+
+def counters(rows: int, device: torch.device) -> torch.Tensor:
+    """A counter for each block of rows: zero between products."""
+    return torch.zeros(math.ceil(rows / SMALLEST_BLOCK), dtype=torch.int32, device=device)

@@ -1,0 +1,1 @@
+"""Kernels in Triton's language. Only these modules import Triton."""

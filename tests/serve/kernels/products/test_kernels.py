@@ -1,0 +1,106 @@
+"""Our Triton kernels: against float64 in Triton's interpreter, and compiled for Hopper."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+TRITON = ROOT / ".triton"
+ROUNDING = 1e-3
+"""Results are float16."""
+FP8_ROUNDING = 0.07
+"""The interpreter drops the bits that do not fit; a GPU rounds to the nearest: half of it."""
+
+pytestmark = pytest.mark.skipif(
+    not (TRITON / "triton").is_dir(), reason="there is no .triton: make setup-triton"
+)
+
+
+def run(script: str, **variables: str) -> list[dict[str, Any]]:
+    """What a script beside this file prints: Triton decides at its import what it does."""
+    result = subprocess.run(
+        [sys.executable, "-m", f"tests.serve.kernels.products.{script}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TRITON}", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, float]:
+    """How far each kernel is from float64."""
+    return {line["name"]: line["error"] for line in run("interpreted", TRITON_INTERPRET="1")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "few_tokens_int8",
+        "few_tokens_fp8",
+        "few_tokens_fp8_plain",
+        "few_tokens_int8_plain",
+        "sparse_few_tokens_int8",
+        "sparse_few_tokens_fp8",
+    ],
+)
+def test_few_tokens(errors: dict[str, float], name: str) -> None:
+    assert errors[f"{name} split"] < ROUNDING
+    assert errors[f"{name} whole"] < ROUNDING
+
+
+def test_a_plan_for_fewer_tokens_loses_none(errors: dict[str, float]) -> None:
+    assert errors["few_tokens_int8 fewer"] < ROUNDING
+
+
+@pytest.mark.parametrize("name", ["one_token_fp8", "one_token_int8", "scaled", "scaled by rows"])
+def test_one_token_and_scales(errors: dict[str, float], name: str) -> None:
+    assert errors[name] < ROUNDING
+
+
+@pytest.mark.parametrize("name", ["few_tokens_int8", "sparse_few_tokens_int8"])
+def test_scales_of_tokens_may_be_left_to_the_caller(errors: dict[str, float], name: str) -> None:
+    assert errors[f"{name} without scales"] < ROUNDING
+
+
+@pytest.mark.parametrize("rows", [0, 16])
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize("group", [128, None])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_unpacking(
+    errors: dict[str, float], bits: int, group: int | None, has_zeros: bool, rows: int
+) -> None:
+    kind = f"unpack {bits} bits, group {group}, zeros {has_zeros}, rows {rows}"
+    assert errors[kind] < ROUNDING
+
+
+def test_unpacking_to_fp8(errors: dict[str, float]) -> None:
+    assert errors["unpack_fp8"] < FP8_ROUNDING
+
+
+def test_assembly(errors: dict[str, float]) -> None:
+    assert errors["assembly"] == 0.0
+
+
+def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_ended(
+    tmp_path: Path,
+) -> None:
+    """With programmatic dependent launch, only weights may be fetched before the wait."""
+    kernels = run("compiled", TRITON_CACHE_DIR=str(tmp_path))
+    assert [kernel["name"] for kernel in kernels] == [
+        "few_tokens",
+        "sparse_few_tokens",
+        "one_token",
+    ]
+    for kernel in kernels:
+        assert len(kernel["wait"]) == 1
+        assert max(kernel["prefetch"]) < kernel["wait"][0] < min(kernel["memory"])
+        assert min(kernel["memory"]) < min(kernel["ahead"])
