@@ -47,6 +47,8 @@ def serve(config: ServeConfig) -> None:
     served = resolve(config)
     if served.why:
         say(f"{config.results}: {served.why}")
+    if served.kernels is not None and config.engine.kernels.families is None:
+        config.engine.kernels = served.kernels
     _check_servable(served.folder, config)
     memory = fit(served.folder, options(config.engine) | served.options | config.engine.options)
     chosen = choose_options(config.engine, served, memory)

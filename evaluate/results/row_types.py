@@ -254,6 +254,9 @@ class Environment(Part):
     pruned: bool | None = None
     made_up: Maybe[Repeat] = None
     """Version of the random weights, raised whenever the way of making them changes."""
+    kernels_version: Maybe[Repeat] = None
+    """Version of our kernels, where `engine_options` has `kernels`: those that the engine might
+    use. Without it, the engine ran on its own."""
 
     @property
     def has_random_weights(self) -> bool:

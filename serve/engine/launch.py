@@ -22,6 +22,7 @@ from quantize.checkpoint.manifest import published
 from quantize.programs import FETCH
 from serve.engine.client import API_KEY
 from serve.engine.process import ServerProcess, free_port
+from serve.kernels.settings import check_not_given, with_kernels
 
 CPU_KV_CACHE_GIB = "4"
 MIDDLEWARE = "serve.middleware.ServerMiddleware"
@@ -92,7 +93,9 @@ def options(engine: EngineConfig) -> EngineOptions:
             raise unknown(f"engine.{name}", name, known)
         if fault := _type_fault(known[name], value):
             raise bad_input(f"engine.{name}={value}: {fault}")
-    return chosen | dict(engine.options)
+    check_not_given(engine.options)
+    chosen |= dict(engine.options)
+    return chosen if on_cpu() else with_kernels(chosen, engine.kernels)
 
 
 def _type_fault(annotation: str, value: Any) -> str:
