@@ -56,8 +56,9 @@ IMPORTS: dict[str, set[str]] = {
         *("evaluate.measure.text_view", "evaluate.measure.profiles"),
     },
     "evaluate.accuracy": {
-        *("conf", PROGRAMS, "serve", "serve.engine", "evaluate.results", "evaluate.report"),
-        *("evaluate.measure", "evaluate.measure.text_view", "evaluate.accuracy.verdicts"),
+        *("conf", PROGRAMS, "serve", "serve.engine", "serve.kernels", "evaluate.results"),
+        *("evaluate.report", "evaluate.measure", "evaluate.measure.text_view"),
+        "evaluate.accuracy.verdicts",
         *("evaluate.accuracy.divergence", "evaluate.accuracy.judging"),
     },
     "evaluate": {
