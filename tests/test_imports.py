@@ -62,8 +62,13 @@ IMPORTS: dict[str, set[str]] = {
         *("evaluate.accuracy.divergence", "evaluate.accuracy.judging"),
     },
     "evaluate": {
-        *("conf", MANIFEST, "serve", "serve.engine", "evaluate.results", "evaluate.report"),
-        *("evaluate.measure", "evaluate.measure.text_view", "evaluate.measure.profiles"),
+        *("conf", MANIFEST, "serve", "serve.engine", "serve.kernels", "evaluate.results"),
+        *(
+            "evaluate.report",
+            "evaluate.measure",
+            "evaluate.measure.text_view",
+            "evaluate.measure.profiles",
+        ),
         *("evaluate.accuracy", "evaluate.accuracy.judging"),
     },
 }

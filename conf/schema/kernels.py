@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from conf.schema.ranges import choices
+from conf.schema.ranges import TOKENS_MOST, choices, within
 
 AUTO, VLLM = "auto", "vllm"
 KERNELS_OPTION = "kernels"
@@ -36,3 +36,15 @@ class KernelsConfig:
         if self.families in (None, [AUTO]):
             return FAMILIES
         return tuple(family for family in FAMILIES if family in (self.families or []))
+
+
+@dataclass
+class PlansConfig:
+    """Shows the plans of our kernels: which kernel runs which layer for which number of tokens, and
+    how fast each candidate was. An engine measures them when it loads a kind of layer for the first
+    time on a GPU."""
+
+    layers: str | None = None
+    """Only layers whose kind or shape contains this text, as int8 or 4096x12288."""
+    tokens: list[int] | None = field(default=None, metadata=within(1, TOKENS_MOST))
+    """Only these numbers of tokens."""

@@ -18,11 +18,12 @@ from serve.kernels.op import Planned
 from serve.kernels.plans.plan import Plan, Timing, plan_of
 from serve.kernels.plans.proof import Proof, exact_inputs
 from serve.kernels.plans.search import Prepared, Search
-from serve.kernels.plans.store import PlanStore, identity_here
+from serve.kernels.plans.store import PlanStore, StoredPlan, identity_here
 from serve.kernels.plans.timing import Clock, graph_time
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 
 logger = logging.getLogger("vllm.quantline")
+NUMBERS = {None: "bf16", torch.int8: "int8"}
 OWN_IS_FASTEST, NO_PRODUCT = "vLLM's own kernel is the fastest", "there is no other product"
 Choose = Callable[[Sequence[Timing]], dict[int, tuple[str, Options]]]
 """From the timings of a search to a product, with its options, for each number of tokens."""
@@ -155,7 +156,10 @@ class Planner:
             plan = search.plan()
             measured = {timing.product for timing in search.timings}
             refused |= {n: why for n, why in search.failures.items() if n not in measured}
-            store.keep(request.key, names, plan)
+            weight, numbers = request.weight, NUMBERS.get(request.rounded, "fp8")
+            store.keep(
+                StoredPlan(request.key, tuple(names), plan, weight.rows, weight.columns, numbers)
+            )
         return plan
 
     def _search(self, request: LayerRequest, candidates: list[Prepared]) -> Search:

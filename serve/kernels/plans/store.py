@@ -11,14 +11,14 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
-from conf.cache import cache_root
+from conf.cache import LIMITS, cache_root
 from conf.files.write_whole import write_whole
 from serve.kernels.plans.plan import Plan
 
 logger = logging.getLogger("vllm.quantline")
 VERSION = 1
 """Raised whenever products, their options or the way of measuring change."""
-FOLDER, PREFIX = "limits", "plans-"
+PREFIX = "plans-"
 LONGEST_WAIT_S = 300.0
 
 
@@ -35,7 +35,7 @@ class Identity:
     def path(self) -> Path:
         words = [self.gpu, f"torch-{self.torch}", f"vllm-{self.vllm}", str(self.version)]
         name = "-".join(re.sub(r"[^\w.+]+", "-", word) for word in words)
-        return cache_root() / FOLDER / f"{PREFIX}{name}.json"
+        return cache_root() / LIMITS / f"{PREFIX}{name}.json"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class StoredPlan:
     key: str
     candidates: tuple[str, ...]
     plan: Plan
+    rows: int
+    columns: int
+    numbers: str
+    """The type of the numbers that are multiplied: int8, fp8 or bf16."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def _first_line(error: ValidationError) -> str:
 
 def stored_files() -> list[PlanFile]:
     """All readable files of plans in the cache."""
-    paths = sorted((cache_root() / FOLDER).glob(f"{PREFIX}*.json"))
+    paths = sorted((cache_root() / LIMITS).glob(f"{PREFIX}*.json"))
     files = [read_file(path) for path in paths]
     return [file for file in files if file is not None]
 
@@ -114,9 +118,9 @@ class PlanStore:
     def find(self, key: str, candidates: Sequence[str]) -> Plan | None:
         return self._file().find(key, candidates)
 
-    def keep(self, key: str, candidates: Sequence[str], plan: Plan) -> None:
+    def keep(self, stored: StoredPlan) -> None:
         """Call it inside `measuring`."""
-        content = self._file().with_plan(StoredPlan(key, tuple(sorted(candidates)), plan))
+        content = self._file().with_plan(stored)
         try:
             with write_whole(self.identity.path) as unfinished:
                 unfinished.write_text(json.dumps(asdict(content), indent=1) + "\n")

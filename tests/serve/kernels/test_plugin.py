@@ -134,9 +134,7 @@ def test_nothing_happens_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
 
 
-def test_it_never_raises(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_never_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> bool:
         raise RuntimeError("no platform")
 

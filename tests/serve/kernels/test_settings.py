@@ -56,7 +56,7 @@ def test_the_users_additional_config_stays(on_gpu: None) -> None:
 
 def test_the_users_own_entry_is_refused(on_gpu: None) -> None:
     engine = EngineConfig(options={"additional_config": {"quantline": {"kernels": "vllm"}}})
-    with pytest.raises(QuantlineError, match="give engine.kernels= instead"):
+    with pytest.raises(QuantlineError, match=r"give engine\.kernels= instead"):
         launch.options(engine)
 
 
@@ -82,6 +82,6 @@ def test_the_default_of_vllm_alone_is_all_families() -> None:
     ],
 )
 def test_an_invalid_entry(entry: object, message: str) -> None:
-    with pytest.raises(ValueError, match="quantline|engine") as error:
+    with pytest.raises(ValueError, match=r"quantline|engine") as error:
         read_settings({"quantline": entry})
     assert message in str(error.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve.kernels.plans.plan import Plan, Step, Timing, plan_of
-from serve.kernels.plans.store import Identity, PlanStore, read_file, stored_files
+from serve.kernels.plans.store import Identity, PlanStore, StoredPlan, read_file, stored_files
 from serve.kernels.record import TokenRange
 
 H200 = Identity("NVIDIA H200", "2.11.0+cu130", "0.25.1")
@@ -15,6 +15,10 @@ PLAN = Plan(
     (Step(16, "few", (("block", 64),)), Step(None, "own")),
     (Timing(1, "few", (("block", 64),), 3.5, 1000), Timing(1, "own", (), 7.25, 1000)),
 )
+
+
+def stored(key: str, candidates: list[str], plan: Plan) -> StoredPlan:
+    return StoredPlan(key, tuple(candidates), plan, 4, 4, "int8")
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +56,14 @@ def test_steps_that_are_no_plan(steps: tuple[Step, ...]) -> None:
 def test_a_plan_is_found_again_by_its_key_and_candidates() -> None:
     store = PlanStore(H200)
     assert store.find("int8/4x4", ["own", "few"]) is None
-    store.keep("int8/4x4", ["few", "own"], PLAN)
-    store.keep("int8/8x8", ["few", "own"], plan_of({1: ("own", ())}))
+    store.keep(stored("int8/4x4", ["few", "own"], PLAN))
+    store.keep(stored("int8/8x8", ["few", "own"], plan_of({1: ("own", ())})))
     found = PlanStore(H200).find("int8/4x4", ["own", "few"])
     assert found == PLAN
     assert found.timings == PLAN.timings
     assert store.find("int8/4x4", ["own"]) is None
     assert store.find("int8/4x8", ["own", "few"]) is None
-    store.keep("int8/4x4", ["own", "few"], plan_of({1: ("own", ())}))
+    store.keep(stored("int8/4x4", ["own", "few"], plan_of({1: ("own", ())})))
     assert len(stored_files()[0].plans) == 2
 
 
@@ -75,7 +79,7 @@ def test_a_plan_is_found_again_by_its_key_and_candidates() -> None:
 def test_plans_of_another_gpu_or_version_do_not_count(
     other: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
-    PlanStore(H200).keep("int8/4x4", ["own"], PLAN)
+    PlanStore(H200).keep(stored("int8/4x4", ["own"], PLAN))
     assert PlanStore(other).find("int8/4x4", ["own"]) is None
     other.path.write_bytes(H200.path.read_bytes())
     assert PlanStore(other).find("int8/4x4", ["own"]) is None
@@ -87,17 +91,17 @@ def test_a_damaged_file_is_ignored_and_written_again(
     damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = PlanStore(H200)
-    store.keep("int8/4x4", ["own"], PLAN)
+    store.keep(stored("int8/4x4", ["own"], PLAN))
     whole = H200.path.read_text()
     H200.path.write_text(whole[:-40] if damage == "cut" else damage)
     assert store.find("int8/4x4", ["own"]) is None
     assert "is no file of plans" in caplog.text
-    store.keep("int8/4x4", ["own"], PLAN)
+    store.keep(stored("int8/4x4", ["own"], PLAN))
     assert store.find("int8/4x4", ["own"]) == PLAN
 
 
 def test_a_stored_plan_that_is_none_is_ignored() -> None:
-    PlanStore(H200).keep("int8/4x4", ["own"], PLAN)
+    PlanStore(H200).keep(stored("int8/4x4", ["own"], PLAN))
     content = json.loads(H200.path.read_text())
     content["plans"][0]["plan"]["steps"][1]["up_to"] = 8
     H200.path.write_text(json.dumps(content))
@@ -112,6 +116,6 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("QUANTLINE_CACHE", str(file))
     store = PlanStore(H200)
     with store.measuring():
-        store.keep("int8/4x4", ["own"], PLAN)
+        store.keep(stored("int8/4x4", ["own"], PLAN))
     assert store.find("int8/4x4", ["own"]) is None
     assert "cannot be written" in caplog.text
