@@ -49,7 +49,7 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
         )
     facts = GpuWatch().facts()
     chosen = engine_options(engine)
-    return Environment(
+    here = Environment(
         device=_device(gpu),
         **(asdict(facts) if facts else {}),
         cpu=cpu_name(),
@@ -58,7 +58,6 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
         versions=versions(),
         engine=engine.kind,
         engine_options=chosen,
-        **({"kernels_version": VERSION} if KERNELS in chosen else {}),
         variables={
             name: value
             for name, value in sorted(os.environ.items())
@@ -67,6 +66,7 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
         commit=commit(),
         command=command(sys.orig_argv),
     )
+    return here.with_fields(kernels_version=VERSION) if KERNELS in chosen else here
 
 
 def _device(gpu: GpuConfig) -> str:

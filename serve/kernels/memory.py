@@ -12,7 +12,7 @@ EXPERTS = ".experts."  # run by other kernels
 EIGHT_BIT = ("I8", "F8_E4M3")
 WEIGHT = ".weight"
 SPARSE_SHARE = 10 / 16
-"""Bytes of a compressed 2:4 weight of its dense ones: half of the numbers, and two bits for each."""
+"""Bytes of a compressed 2:4 weight over dense ones: half of the numbers, and two bits for each."""
 
 
 def extra_bytes(

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import bad_input, nearest
-from conf.schema.kernels import AUTO, FAMILIES, VLLM, KernelsConfig
-from conf.schema.kernels import KERNELS_OPTION as KERNELS
+from conf.schema.kernels import AUTO, FAMILIES, KERNELS_OPTION, VLLM, KernelsConfig
 from conf.schema.load import EngineOptions
 
 VERSION = 1
 """Raised whenever kernels compute or are called differently: graphs and rows do not mix then."""
 ENTRY, OPTION = "quantline", "additional_config"
+KERNELS = KERNELS_OPTION
 SECOND_LAYOUT, VERSION_KEY, LAYERS = "second_layout", "version", "layers"
 
 

@@ -14,6 +14,7 @@ from serve.kernels.plans.plan import Timing
 from serve.kernels.plans.store import PlanFile, StoredPlan, stored_files
 
 NARROWEST_TABLE = 120
+NUMBERS = ("tokens", "µs", "of the limit")
 
 
 def show_plans(config: PlansConfig) -> None:
@@ -47,9 +48,7 @@ def _table(file: PlanFile, rates: Rates | None, rows: list[list[str]]) -> Table:
     )
     table = Table(title=f"{title}\n{limit}", title_justify="left")
     for name in ("layer", "tokens", "kernel", "options", "µs", "of the limit", "others, µs"):
-        table.add_column(
-            name, justify="right" if name in ("tokens", "µs", "of the limit") else None
-        )
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     for row in rows:
         table.add_row(*row)
     return table

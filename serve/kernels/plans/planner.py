@@ -77,9 +77,12 @@ class Planner:
         self.clock = clock
         self.done: dict[tuple[str, Names], PlannedLayer] = {}
 
-    @torch.no_grad()
     def plan(self, request: LayerRequest) -> PlannedLayer:
         """Raises Unusable where vLLM's own path is the best, or ours fails in any way."""
+        with torch.no_grad():
+            return self._plan(request)
+
+    def _plan(self, request: LayerRequest) -> PlannedLayer:
         names = tuple(product.name for product in request.products)
         first = self.done.get((request.key, names))
         try:

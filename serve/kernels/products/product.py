@@ -10,7 +10,7 @@ Options = tuple[tuple[str, int], ...]
 """Launch options or an algorithm's number, as sorted pairs: hashable, and plain in a file."""
 
 
-class Unusable(Exception):
+class Unusable(Exception):  # noqa: N818 (it is a reason, not a fault)
     """A product cannot run a layer; the message says why."""
 
 
@@ -34,7 +34,7 @@ class Weight:
 
     @property
     def rows(self) -> int:
-        return self.codes.shape[0]
+        return int(self.codes.shape[0])
 
 
 @dataclass(frozen=True)
