@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,12 +24,6 @@ class EngineArgs:
     def create_engine_config(self, usage_context=None, headless=False):
         return SimpleNamespace(additional_config=self.additional_config, headless=headless)
 """
-
-
-@pytest.fixture(autouse=True)
-def _log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("vllm.quantline"), "propagate", True)
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
 
 
 @pytest.fixture

@@ -1,9 +1,15 @@
 """What layers run, from the engine's log to a row."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
+from conf.process.messages import decode, encode
+from conf.schema.load import EngineConfig
+from evaluate.measure.engines import LoadRequest
+from evaluate.measure.engines.vllm_log import loaded
+from evaluate.measure.events import EngineLoaded
 from evaluate.results.results_file import row_of
 from evaluate.results.rows import SpeedRow, line_content
 from serve.kernels import record, settings
@@ -26,8 +32,6 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> lo
     monkeypatch.setattr(record, "add_to_graph_key", lambda fact: None)
     monkeypatch.setattr(record, "_FIRST", {})
     monkeypatch.setattr(record, "_LOGGED", set())
-    monkeypatch.setattr(logging.getLogger("vllm.quantline"), "propagate", True)
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     caplog.set_level(logging.INFO, "vllm.quantline")
     return caplog.handler
 
@@ -53,6 +57,18 @@ def test_layers_of_a_kind_are_logged_once_and_others_by_name(log: logging.Handle
 def test_two_processes_that_log_the_same_are_one_fact(log: logging.Handler) -> None:
     note(SPARSE, "layers.0.up")
     assert read_log(lines(log) + "\n" + lines(log)) == [SPARSE]
+
+
+def test_an_evaluation_reads_it_from_the_log(log: logging.Handler, tmp_path: Path) -> None:
+    note(SPARSE, "layers.0.up")
+    path = tmp_path / "engine.log"
+    path.write_text(lines(log) + "\nINFO Selected Ours for CompressedTensorsW8A8Int8\n")
+    load = LoadRequest(tmp_path, EngineConfig(), context=64, dummy=False, log=path)
+    facts = loaded(load)
+    assert facts.layer_kernels == [SPARSE]
+    assert facts.kernels == {"CompressedTensorsW8A8Int8": "Ours"}
+    event = EngineLoaded(kernels=facts.kernels, layer_kernels=facts.layer_kernels)
+    assert decode(encode(event), [EngineLoaded]) == event
 
 
 def test_a_damaged_line_is_left_out(log: logging.Handler) -> None:

@@ -4,7 +4,9 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.kernels import FAMILIES, KernelsConfig
-from conf.schema.load import EngineConfig
+from conf.schema.load import EngineConfig, ScenarioConfig
+from evaluate.measure.environment import cell_key
+from evaluate.results.row_types import Environment
 from serve.engine import launch
 from serve.kernels.settings import Settings, of_recorded, read_settings, recorded, with_kernels
 
@@ -43,6 +45,17 @@ def test_rows_tell_auto_from_vllm_and_old_rows_are_vllm() -> None:
     assert recorded(with_kernels(old, KernelsConfig())) == old | {"kernels": "auto"}
     assert recorded(old) == old
     assert of_recorded(old).chosen == ()
+
+
+def test_keys_of_rows_tell_kernels_and_their_versions_apart() -> None:
+    def key(**fields: object) -> str:
+        environment = Environment(device="NVIDIA H200", engine="vllm").with_fields(**fields)
+        return cell_key(environment, ("c", "s"), "0", ScenarioConfig(1, 1, batch=1))
+
+    options = {"engine_options": {"kernels": "auto"}}
+    keys = [key(), key(**options, kernels_version=1), key(**options, kernels_version=2)]
+    assert len(set(keys)) == 3
+    assert keys[0] == "cc3997b55e9a94bf", "rows from before our kernels keep their keys"
 
 
 def test_the_users_additional_config_stays(on_gpu: None) -> None:

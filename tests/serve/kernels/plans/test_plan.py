@@ -1,7 +1,6 @@
 """Plans and their store."""
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,6 @@ def stored(key: str, candidates: list[str], plan: Plan) -> StoredPlan:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(logging.getLogger("vllm.quantline"), "propagate", True)
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
 
 
 def test_a_number_of_tokens_finds_its_step() -> None:
