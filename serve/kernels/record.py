@@ -79,8 +79,8 @@ _LOGGED: set[str] = set()
 def note(kernels: LayerKernels, layer: str = "") -> None:
     """Logs what a layer runs, unless an equal one was logged. Also makes it part of the key of the
     engine's compiled graphs: call it for each layer, in the order of loading."""
+    add_to_graph_key(f"{layer} {kernels.shape} {kernels.ranges}")
     content = json.dumps(asdict(kernels), sort_keys=True)
-    add_to_graph_key(f"{layer} {content}")
     first = _FIRST.setdefault(kernels.shape, kernels)
     if kernels != first:
         kernels = replace(kernels, layer=layer)

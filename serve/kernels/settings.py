@@ -7,6 +7,7 @@ each layer runs: graphs are traced for that.
 """
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -131,7 +132,8 @@ def add_to_graph_key(fact: str) -> None:
 
 
 def _current_entries() -> dict[str, Any]:
-    from vllm.config import get_current_vllm_config_or_none
-
-    entries = getattr(get_current_vllm_config_or_none(), OPTION, None)
+    module = sys.modules.get("vllm.config")  # a process that did not import it has no engine
+    if module is None:
+        return {}
+    entries = getattr(module.get_current_vllm_config_or_none(), OPTION, None)
     return entries if isinstance(entries, dict) else {}

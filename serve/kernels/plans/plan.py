@@ -36,6 +36,8 @@ class Plan:
 
     steps: tuple[Step, ...]
     timings: tuple[Timing, ...] = field(default=(), compare=False)
+    failures: dict[str, str] = field(default_factory=dict, compare=False)
+    """Products that could not be measured, and why."""
 
     def __post_init__(self) -> None:
         ends = [step.up_to for step in self.steps]

@@ -21,6 +21,7 @@ from serve.kernels.plans.search import Prepared, Search
 from serve.kernels.plans.store import PlanStore, StoredPlan, identity_here
 from serve.kernels.plans.timing import Clock, graph_time
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
+from serve.kernels.settings import add_to_graph_key
 
 logger = logging.getLogger("vllm.quantline")
 NUMBERS = {None: "bf16", torch.int8: "int8"}
@@ -64,7 +65,8 @@ class PlannedLayer:
         return op.linear(plain, rounded, scales, self.tensors, self.op_key, n)
 
 
-Names = tuple[str, ...]
+Kind = tuple[str, tuple[str, ...]]
+"""A layer's key, and the names of its candidates."""
 
 
 class Planner:
@@ -75,7 +77,8 @@ class Planner:
     ) -> None:
         self.make_store = store or (lambda: PlanStore(identity_here()))
         self.clock = clock
-        self.done: dict[tuple[str, Names], PlannedLayer] = {}
+        self.done: dict[Kind, PlannedLayer] = {}
+        self.failed: dict[Kind, str] = {}
 
     def plan(self, request: LayerRequest) -> PlannedLayer:
         """Raises Unusable where vLLM's own path is the best, or ours fails in any way."""
@@ -83,13 +86,15 @@ class Planner:
             return self._plan(request)
 
     def _plan(self, request: LayerRequest) -> PlannedLayer:
-        names = tuple(product.name for product in request.products)
-        first = self.done.get((request.key, names))
+        kind = (request.key, tuple(product.name for product in request.products))
+        if kind in self.failed:
+            raise Unusable(self.failed[kind])
+        first = self.done.get(kind)
         try:
             if first is None:
-                layer = self._first(request)
+                layer = self._first(request, kind)
                 # Only the layer itself keeps its tensors.
-                first = self.done[request.key, names] = replace(layer, tensors=[])
+                first = self.done[kind] = replace(layer, tensors=[])
             else:
                 layer = self._another(request, first)
         except Unusable:
@@ -98,6 +103,7 @@ class Planner:
             raise Unusable(_reason(error)) from error
         if first.planned.plan.products == [request.own]:
             raise Unusable(OWN_IS_FASTEST)
+        add_to_graph_key(layer.op_key)  # graphs hold it as a constant
         return layer
 
     def _another(self, request: LayerRequest, first: PlannedLayer) -> PlannedLayer:
@@ -108,11 +114,15 @@ class Planner:
         tensors = [tensor for of_product in prepared for tensor in of_product]
         return replace(first, tensors=tensors)
 
-    def _first(self, request: LayerRequest) -> PlannedLayer:
+    def _first(self, request: LayerRequest, kind: Kind) -> PlannedLayer:
         refused: dict[str, str] = {}
         proof = Proof(request.weight, request.rounded, request.dtype)
         candidates = _prepared(request, proof, refused)
-        plan = self._proven_plan(request, candidates, proof, refused)
+        try:
+            plan = self._proven_plan(request, candidates, proof, refused)
+        except Exception as error:  # measuring takes long, so that it is not tried for each layer
+            self.failed[kind] = _reason(error)
+            raise
         used = [c for c in candidates if c.product.name in plan.products]
         planned = Planned(tuple(c.product for c in used), tuple(len(c.tensors) for c in used), plan)
         tensors = [tensor for candidate in used for tensor in candidate.tensors]
@@ -132,7 +142,8 @@ class Planner:
         """A plan whose options are proven, too. A product that fails there is dropped from the
         candidates, and the plan is made again."""
         while True:
-            plan = self._stored_or_measured(request, candidates, refused)
+            plan = self._stored_or_measured(request, candidates)
+            refused |= plan.failures
             if request.choose is not None:
                 plan = plan_of(request.choose(plan.timings), plan.timings)
             ours = [c for c in candidates if c.product.name != request.own]
@@ -143,9 +154,7 @@ class Planner:
             refused |= wrong
             candidates[:] = [c for c in candidates if c.product.name not in wrong]
 
-    def _stored_or_measured(
-        self, request: LayerRequest, candidates: list[Prepared], refused: dict[str, str]
-    ) -> Plan:
+    def _stored_or_measured(self, request: LayerRequest, candidates: list[Prepared]) -> Plan:
         store, names = self.make_store(), [candidate.product.name for candidate in candidates]
         stored = store.find(request.key, names)
         if stored is not None:
@@ -155,10 +164,9 @@ class Planner:
             if stored is not None:
                 return stored
             logger.info("quantline: %s: measuring %s, once", request.key, ", ".join(names))
-            search = self._search(request, candidates)
-            plan = search.plan()
-            measured = {timing.product for timing in search.timings}
-            refused |= {n: why for n, why in search.failures.items() if n not in measured}
+            plan = self._search(request, candidates).plan()
+            if request.weight.codes.is_cuda:
+                torch.cuda.empty_cache()  # the copies of the weights
             weight, numbers = request.weight, NUMBERS.get(request.rounded, "fp8")
             store.keep(
                 StoredPlan(request.key, tuple(names), plan, weight.rows, weight.columns, numbers)

@@ -7,7 +7,7 @@ far as the time allows. vLLM's own product stays where ours is not faster by mor
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -71,7 +71,10 @@ class Search:
             if tokens not in inputs:
                 inputs = {tokens: self.inputs(tokens)}  # one at a time: 8,192 tokens are large
             self._measure(candidate, copies[candidate.product.name], inputs[tokens], options)
-        return plan_of(self._choices(sizes), tuple(self.timings))
+        plan = plan_of(self._choices(sizes), tuple(self.timings))
+        measured = {timing.product for timing in self.timings}
+        failures = {name: why for name, why in self.failures.items() if name not in measured}
+        return replace(plan, failures=failures)
 
     def _sizes(self) -> list[int]:
         """The numbers of tokens to measure, with those at which a product begins or ends: a step
@@ -124,24 +127,23 @@ class Search:
     def _choices(self, sizes: list[int]) -> dict[int, tuple[str, Options]]:
         """The choice for each size. One that was not measured is run as the next smaller one that
         was, where that product takes it; else by vLLM's own."""
-        own_options = next(
-            candidate.product.options(self.rows, self.columns, sizes[0])[0]
-            for candidate in self.candidates
-            if candidate.product.name == self.own
-        )
         by_name = {candidate.product.name: candidate for candidate in self.candidates}
+
+        def own_choice(tokens: int) -> tuple[str, Options]:
+            return self.own, by_name[self.own].product.options(self.rows, self.columns, tokens)[0]
+
         choices: dict[int, tuple[str, Options]] = {}
-        last = (self.own, own_options)
+        last = own_choice(sizes[0])
         for tokens in sizes:
             measured = [timing for timing in self.timings if timing.tokens == tokens]
             best = chosen(measured, self.own)
             if best is not None:
                 last = (best.product, best.options)
-            elif not by_name[last[0]].takes(tokens):
-                last = (self.own, own_options)
+            elif last[0] == self.own or not by_name[last[0]].takes(tokens):
+                last = own_choice(tokens)
             choices[tokens] = last
-        if not by_name[last[0]].takes(2**31):  # the last step has no end
-            choices[sizes[-1] + 1] = (self.own, own_options)
+        if by_name[last[0]].product.most is not None:  # the last step has no end
+            choices[sizes[-1] + 1] = own_choice(sizes[-1] + 1)
         return choices
 
 

@@ -41,7 +41,8 @@ def graph_time(calls: Sequence[Call]) -> float:
     """Microseconds of a call in a CUDA graph of all calls: the median of several replays."""
     _warm_up(calls)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads of vLLM may use the GPU meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for call in calls:
             call()
     graph.replay()

@@ -120,6 +120,40 @@ def test_a_product_that_fails_with_the_plans_options_is_dropped(clock: Clock) ->
     assert layer.refused["late_fault"] == "fails: CUDA error"
 
 
+def test_what_cannot_be_measured_is_tried_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        clock.calls += 1
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    plans = planner(clock)
+    monkeypatch.setattr("serve.kernels.plans.search.copied", fail)
+    for _ in range(3):
+        with pytest.raises(Unusable, match="fails: CUDA out of memory"):
+            plans.plan(request(Few()))
+    assert clock.calls == 1
+
+
+def test_the_next_start_gives_the_same_reasons(clock: Clock) -> None:
+    class Absent(Few):
+        name = "absent"  # has no time: the clock raises
+
+    layers = [planner(clock).plan(request(Few(), Absent())) for _ in range(2)]
+    assert "absent" in layers[0].refused
+    assert layers[0].refused == layers[1].refused
+
+
+def test_the_plan_is_part_of_the_key_of_graphs(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts: list[str] = []
+    monkeypatch.setattr("serve.kernels.plans.planner.add_to_graph_key", facts.append)
+    plans = planner(clock)
+    layers = [plans.plan(request(Few())) for _ in range(2)]
+    assert facts == [layer.op_key for layer in layers]
+
+
 def test_any_failure_leaves_vllms_own_path(clock: Clock) -> None:
     def choose(_: object) -> dict[int, tuple[str, Options]]:
         raise KeyError("x")
