@@ -204,8 +204,9 @@ class LayerKernels(Part):
     """What layers of one kind and shape ran, where our kernels were offered."""
 
     kind: FullName
-    rows: Size
-    columns: Size
+    rows: Count
+    """0, as its columns, where a layer was refused before its shape was read."""
+    columns: Count
     ranges: list[TokenRange] = Field(default_factory=list)
     """Empty where the engine's own kernel ran for all numbers of tokens."""
     refused: dict[Name, str] = Field(default_factory=dict)

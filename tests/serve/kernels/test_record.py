@@ -77,12 +77,15 @@ def test_a_damaged_line_is_left_out(log: logging.Handler) -> None:
     assert read_log(damaged + lines(log)) == [SPARSE]
 
 
-def test_a_row_holds_it_and_reads_it_back() -> None:
+@pytest.mark.parametrize(
+    "kernels", [SPARSE, DENSE, LayerKernels("int8", 0, 0, refused={"all": "is packed\nodd"})]
+)
+def test_a_row_holds_it_and_reads_it_back(kernels: LayerKernels) -> None:
     row = SpeedRow(
-        model="m", checkpoint="c", measure="s", repeat=0, key="k", layer_kernels=[SPARSE.content]
+        model="m", checkpoint="c", measure="s", repeat=0, key="k", layer_kernels=[kernels.content]
     )
     content = line_content(row)
-    assert content["layer_kernels"] == [SPARSE.content]
+    assert content["layer_kernels"] == [kernels.content]
     assert row_of(content).layer_kernels == row.layer_kernels
 
 
