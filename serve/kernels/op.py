@@ -116,7 +116,7 @@ def register() -> None:
     if _LIBRARIES:
         return
     library = torch.library.Library(LIBRARY, "FRAGMENT")
-    # Products read strides; Inductor must not choose others.
+    # Inductor must not choose other strides: products rely on those of the traced tensors.
     library.define(SCHEMA, tags=(torch.Tag.needs_exact_strides,))
     for dispatch_key in DISPATCH_KEYS:
         library.impl(NAME, _linear, dispatch_key)

@@ -38,6 +38,9 @@ class Plan:
     timings: tuple[Timing, ...] = field(default=(), compare=False)
     failures: dict[str, str] = field(default_factory=dict, compare=False)
     """Products that could not be measured, and why."""
+    is_complete: bool = field(default=True, compare=False)
+    """Whether each product was measured for each number of tokens that it takes. Other plans are
+    not stored."""
 
     def __post_init__(self) -> None:
         ends = [step.up_to for step in self.steps]

@@ -168,9 +168,11 @@ class Planner:
             if request.weight.codes.is_cuda:
                 torch.cuda.empty_cache()  # the copies of the weights
             weight, numbers = request.weight, NUMBERS.get(request.rounded, "fp8")
-            store.keep(
-                StoredPlan(request.key, tuple(names), plan, weight.rows, weight.columns, numbers)
+            stored_plan = StoredPlan(
+                request.key, tuple(names), plan, weight.rows, weight.columns, numbers
             )
+            if plan.is_complete:
+                store.keep(stored_plan)
         return plan
 
     def _search(self, request: LayerRequest, candidates: list[Prepared]) -> Search:

@@ -14,12 +14,14 @@ import torch
 
 from serve.kernels.plans.plan import Plan, Timing, plan_of
 from serve.kernels.plans.timing import Clock, cache_bytes, copied, copies_needed, graph_time
-from serve.kernels.products.product import Inputs, Options, Product
+from serve.kernels.products.product import Inputs, Options, Product, Unusable
 
 logger = logging.getLogger("vllm.quantline")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 NOISE = 0.02
 SECONDS = 20.0
+FIRST_ROUND = 4
+"""How much more time the best guesses have."""
 
 
 @dataclass(frozen=True)
@@ -59,22 +61,31 @@ class Search:
     """Products that failed while they were measured, and how."""
 
     def plan(self) -> Plan:
-        """Measures and chooses."""
-        deadline = self.now() + self.seconds
+        """Measures and chooses. Raises Unusable where vLLM's own product cannot be measured."""
         sizes = self._sizes()
+        is_complete = self._measure_all(sizes)
+        measured = {timing.product for timing in self.timings}
+        if self.own not in measured:
+            raise Unusable(f"could not be measured: {self.failures.get(self.own, 'no time left')}")
+        plan = plan_of(self._choices(sizes), tuple(self.timings))
+        failures = {name: why for name, why in self.failures.items() if name not in measured}
+        return replace(plan, failures=failures, is_complete=is_complete)
+
+    def _measure_all(self, sizes: list[int]) -> bool:
+        """Measures as much as the time allows; returns whether all best guesses were measured. They
+        have more time: kernels that are compiled for the first time take seconds each."""
+        begin = self.now()
         copies = {c.product.name: self._copies(c) for c in self.candidates}
         inputs: dict[int, Inputs] = {}
-        for tokens, candidate, options in self._rounds(sizes):
-            if self.now() > deadline:
+        for number, tokens, candidate, options in self._rounds(sizes):
+            allowed = self.seconds * (1 if number else FIRST_ROUND)
+            if self.now() - begin > allowed:
                 logger.info("quantline: %s: not all options measured in time", self.key)
-                break
+                return number > 0
             if tokens not in inputs:
                 inputs = {tokens: self.inputs(tokens)}  # one at a time: 8,192 tokens are large
             self._measure(candidate, copies[candidate.product.name], inputs[tokens], options)
-        plan = plan_of(self._choices(sizes), tuple(self.timings))
-        measured = {timing.product for timing in self.timings}
-        failures = {name: why for name, why in self.failures.items() if name not in measured}
-        return replace(plan, failures=failures)
+        return True
 
     def _sizes(self) -> list[int]:
         """The numbers of tokens to measure, with those at which a product begins or ends: a step
@@ -89,8 +100,9 @@ class Search:
         cache = cache_bytes(tensors[0].device) if tensors else 0
         return copied(tensors, copies_needed(candidate.weight_bytes, cache))
 
-    def _rounds(self, sizes: list[int]) -> Iterator[tuple[int, Prepared, Options]]:
-        """The best guesses for all sizes, then the second options, and so on."""
+    def _rounds(self, sizes: list[int]) -> Iterator[tuple[int, int, Prepared, Options]]:
+        """The best guesses for all sizes, then the second options, and so on; each with the number
+        of its round."""
         options = {
             (tokens, candidate.product.name): candidate.product.options(
                 self.rows, self.columns, tokens
@@ -104,7 +116,7 @@ class Search:
                 for candidate in self.candidates:
                     of_candidate = options.get((tokens, candidate.product.name), [])
                     if number < len(of_candidate):
-                        yield tokens, candidate, of_candidate[number]
+                        yield number, tokens, candidate, of_candidate[number]
 
     def _measure(
         self,

@@ -9,6 +9,7 @@ import torch
 
 from serve.kernels import op
 from serve.kernels.plans.planner import LayerRequest, Planner
+from serve.kernels.plans.search import Search
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from tests.serve.kernels.products_for_tests import Few, Plain, Refusing, Rounded, Wrong, int8_weight
@@ -133,6 +134,22 @@ def test_what_cannot_be_measured_is_tried_once(
         with pytest.raises(Unusable, match="fails: CUDA out of memory"):
             plans.plan(request(Few()))
     assert clock.calls == 1
+
+
+def test_a_plan_that_is_not_complete_is_not_stored(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_all = Search._measure_all
+
+    def measure_some(search: Search, sizes: list[int]) -> bool:
+        measure_all(search, sizes)
+        return False
+
+    monkeypatch.setattr(Search, "_measure_all", measure_some)
+    planner(clock).plan(request(Few()))
+    calls = clock.calls
+    planner(clock).plan(request(Few()))
+    assert clock.calls == 2 * calls
 
 
 def test_the_next_start_gives_the_same_reasons(clock: Clock) -> None:

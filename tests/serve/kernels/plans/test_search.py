@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from serve.kernels.plans.plan import Plan, Timing
-from serve.kernels.plans.search import Prepared, Search, chosen
+from serve.kernels.plans.search import FIRST_ROUND, Prepared, Search, chosen
 from serve.kernels.plans.timing import copies_needed
-from serve.kernels.products.product import Inputs, Product
+from serve.kernels.products.product import Inputs, Product, Unusable
 from tests.serve.kernels.products_for_tests import Few, Many, Plain, Rounded, int8_weight
 
 Times = Callable[[str, int, dict[str, int]], float]
@@ -100,34 +100,41 @@ def test_an_option_that_fails_is_left_out() -> None:
     assert "this algorithm is not there" in found.failures["rounded"]
 
 
-def test_without_time_best_guesses_are_measured_first() -> None:
+def test_without_time_best_guesses_are_measured_alone() -> None:
     moments = iter(range(1000))
 
     def times(name: str, tokens: int, options: dict[str, int]) -> float:
         return 10.0 if name == "plain" else 1.0
 
-    found = search(times, Plain(), Rounded(), seconds=28.5, now=lambda: next(moments))
-    plan = found.plan()
+    plan = search(times, Plain(), Rounded(), seconds=28.5, now=lambda: next(moments)).plan()
     assert len(plan.timings) == 28
+    assert plan.is_complete
     assert {timing.options for timing in plan.timings} == {(("block", 64),)}
     assert products_at(plan, 1, 8192) == ["rounded", "rounded"]
 
 
-@pytest.mark.parametrize(("seconds", "measured"), [(0.5, 0), (3.5, 3), (6.5, 6)])
-def test_sizes_that_were_not_measured_follow_the_smaller_ones(
-    seconds: float, measured: int
-) -> None:
+@pytest.mark.parametrize(("limit", "measured"), [(3.5, 3), (6.5, 6)])
+def test_sizes_that_were_not_measured_follow_the_smaller_ones(limit: float, measured: int) -> None:
     moments = iter(range(1000))
-    found = search(
+    plan = search(
         lambda name, *_: 10.0 if name == "plain" else 1.0,
         *(Plain(), Rounded(), Few()),
-        seconds=seconds,
+        seconds=limit / FIRST_ROUND,
         now=lambda: next(moments),
-    )
-    plan = found.plan()
+    ).plan()
     assert len(plan.timings) == measured
-    assert products_at(plan, 1) == (["rounded"] if measured else ["plain"])
-    assert products_at(plan, 10**4) == (["rounded"] if measured else ["plain"])
+    assert not plan.is_complete
+    assert products_at(plan, 1, 10**4) == ["rounded", "rounded"]
+
+
+def test_without_a_time_of_vllms_own_there_is_no_plan() -> None:
+    def times(name: str, tokens: int, options: dict[str, int]) -> float:
+        if name == "plain":
+            raise RuntimeError("no graph can be captured here")
+        return 1.0
+
+    with pytest.raises(Unusable, match=r"could not be measured: .*no graph can be captured here"):
+        search(times, Plain(), Rounded()).plan()
 
 
 def test_copies_exceed_the_cache() -> None:
