@@ -117,7 +117,8 @@ def register() -> None:
         return
     library = torch.library.Library(LIBRARY, "FRAGMENT")
     # Inductor must not choose other strides: products rely on those of the traced tensors.
-    library.define(SCHEMA, tags=(torch.Tag.needs_exact_strides,))
+    fallback = torch.Tag.needs_fixed_stride_order  # of older versions
+    library.define(SCHEMA, tags=(getattr(torch.Tag, "needs_exact_strides", fallback),))
     for dispatch_key in DISPATCH_KEYS:
         library.impl(NAME, _linear, dispatch_key)
     library._register_fake(NAME, _linear_fake)
