@@ -40,9 +40,9 @@ class KernelsConfig:
 
 @dataclass
 class PlansConfig:
-    """Shows the plans of our kernels: which kernel runs which layer for which number of tokens, and
-    how fast each candidate was. An engine measures them when it loads a kind of layer for the first
-    time on a GPU."""
+    """Shows which kernel is the fastest for which layer and number of tokens, and how fast each
+    candidate was. An engine measures them when it loads a kind of layer for the first time on a
+    GPU. Its log, and every row of results, say what a layer really runs."""
 
     layers: str | None = None
     """Only layers whose kind or shape contains this text, as int8 or 4096x12288."""

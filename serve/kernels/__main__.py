@@ -1,4 +1,4 @@
-"""`python -m serve.kernels`: which kernel runs which layer, and how fast each candidate was."""
+"""`python -m serve.kernels`: which kernel is the fastest for which layer and number of tokens."""
 
 from conf.app import run
 from serve.kernels.command import COMMAND, main

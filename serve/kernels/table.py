@@ -47,7 +47,7 @@ def _table(file: PlanFile, rates: Rates | None, rows: list[list[str]]) -> Table:
         else "this machine has another GPU, or none: no limit is known"
     )
     table = Table(title=f"{title}\n{limit}", title_justify="left")
-    for name in ("layer", "tokens", "kernel", "options", "µs", "of the limit", "others, µs"):
+    for name in ("layer", "tokens", "fastest", "options", "µs", "of the limit", "others, µs"):
         table.add_column(name, justify="right" if name in NUMBERS else "left")
     for row in rows:
         table.add_row(*row)
