@@ -6,6 +6,9 @@ it is `quantline/__init__.py`, and the five lie in the same folder. Their names 
 processes of a command.
 """
 
+import importlib
+import importlib.util
+import logging
 import runpy
 import sys
 from pathlib import Path
@@ -22,6 +25,28 @@ def main() -> None:
     module = chosen_module(sys.argv[1:])
     del sys.argv[1]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def register_kernels() -> None:
+    """Registers our kernels in vLLM: the entry point `vllm.general_plugins`, which vLLM calls in
+    each of its processes. Where a user's own `conf` or `serve` could be imported there, it does
+    nothing: the names would be taken from the user. Never raises."""
+    path = list(sys.path)
+    try:
+        for name in ("conf", "serve"):
+            spec = importlib.util.find_spec(name)
+            file = Path(spec.origin).resolve() if spec and spec.origin else None
+            if file not in (None, ROOT / name / "__init__.py"):
+                raise ImportError(f"another module is called {name}: {file}")
+        sys.path.insert(0, str(ROOT))
+        importlib.import_module("conf")
+        importlib.import_module("serve.kernels.plugin").register()
+    except Exception as error:
+        logging.getLogger("vllm.quantline").warning(
+            "quantline: vLLM's own kernels are used: %s", error
+        )
+    finally:
+        sys.path[:] = path  # what is imported finds the rest of its package
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""The cache folder: models that were made or fetched, logs, and Hydra's run folder."""
+"""The cache folder: models that were made or fetched, measured rates, logs, Hydra's run folder."""
 
 import os
+import re
 from pathlib import Path
 
 CACHE = "QUANTLINE_CACHE"
+LIMITS = "limits"
+"""The folder of what was measured of this machine's accelerators."""
+RATES_FORMAT = 2
 
 
 def cache_root() -> Path:
@@ -13,6 +17,12 @@ def cache_root() -> Path:
         return Path(chosen).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "quantline"
+
+
+def rates_file(machine: str, cards: list[str]) -> Path:
+    """The measured rates of a GPU or CPU by its name, and by its card where that is known."""
+    words = [*re.split("[ /]", machine), *cards[:1], str(RATES_FORMAT)]
+    return cache_root() / LIMITS / f"{'-'.join(words)}.json"
 
 
 def log_file(name: str) -> Path:

@@ -41,6 +41,7 @@ COMPOSE_ERRORS = (
     RecursionError,
 )
 PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
+KERNELS = "engine.kernels="  # short for the list of families
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,19 @@ def _check_recipe_file(keys: set[str]) -> None:
 
 
 def _as_field(override: str, command: Command) -> str:
+    if override.startswith(KERNELS):
+        return _as_families(override.removeprefix(KERNELS))
     for name, field in command.plain:
         if override.startswith(f"{name}="):
             return field + override.removeprefix(name)
     return override
+
+
+def _as_families(value: str) -> str:
+    """`engine.kernels=VALUE` as the field that holds the list. A sweep has several values."""
+    lists = [value] if value[:1] in ("[", "") or value == "null" else value.split(",")
+    lists = [text if text[:1] in ("[", "") or text == "null" else f"[{text}]" for text in lists]
+    return f"engine.kernels.families={','.join(lists)}"
 
 
 def _as_list(override: str, command: Command) -> str:

@@ -17,6 +17,7 @@ COMMANDS = (
     ("compare", "evaluate.compare", "Compares two sets of runs: faster, slower, or a tie."),
     ("report", "evaluate.report", "Writes the report: which checkpoint to serve."),
     ("serve", "serve", "Serves a checkpoint, or asks it one question."),
+    ("kernels", "serve.kernels", "Shows which kernel is the fastest for which layer."),
     ("limits", "evaluate.limits", "Measures this machine's bandwidth and matrix products."),
     ("quantize.benchmark", "quantize.benchmark", "Compares quantizing with llm-compressor's own."),
     ("evaluate.benchmark", "evaluate.benchmark", "Compares timed runs with plain vLLM."),

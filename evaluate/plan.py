@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.files.json_files import JsonObject
+from conf.formats.quantization_config import quantization_of
 from conf.models import (
     MADE_UP,
     ORIGINAL,
@@ -32,6 +33,8 @@ from evaluate.results.row_types import Environment
 from evaluate.results.rows import AccuracyRow, Row, current
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import checkpoint_hash, quantization_hash
+from serve.kernels.memory import extra_bytes
+from serve.kernels.settings import KERNELS, Settings
 from serve.tensors import Tensor, tensors
 
 SHORTEST_CONTEXT = 64
@@ -183,7 +186,7 @@ class Planner:
             judged=accuracies[-1] if accuracies else None,
             context=context,
             options=options,
-            held_gib=self._held_gib(inspected.tensors, options),
+            held_gib=self._held_gib(inspected, options),
         )
 
     def _missing(self, scenario: str, start: int, recorded: list[Row]) -> list[int]:
@@ -259,10 +262,14 @@ class Planner:
         tokens = cache_tokens(fitting, context, at_once)
         return -(-tokens * kv_values_per_token(config) * self._width // self._shards)
 
-    def _held_gib(self, stored: dict[str, Tensor], options: EngineOptions) -> float:
-        held_bytes = (
-            sum(tensor.held_bytes(self._width) for tensor in stored.values()) / self._shards
-        )
+    def _held_gib(self, inspected: Inspected, options: EngineOptions) -> float:
+        stored = inspected.tensors
+        weight_bytes = float(sum(tensor.held_bytes(self._width) for tensor in stored.values()))
+        if KERNELS in self.environment.engine_options:
+            quantization = quantization_of(inspected.config)
+            settings = Settings.of(self.config.engine.kernels)
+            weight_bytes += extra_bytes(stored, quantization, settings, bool(inspected.is_pruned))
+        held_bytes = weight_bytes / self._shards
         reserved = options.get(KV_CACHE_SIZE, 0)
         held_bytes += reserved if isinstance(reserved, int) else 0
         return held_bytes / 2**30 + WORKING_GIB

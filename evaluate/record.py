@@ -104,6 +104,7 @@ class EventRecorder:
             startup=loaded.startup,
             memory=memory,
             kernels=loaded.kernels,
+            layer_kernels=[kernels.content for kernels in loaded.layer_kernels],
             limit=self._limit(plan, scenario, values),
             invalid=[*event.invalid, *loaded.faults, *not_finite],
             environment=plan.environment,
@@ -138,6 +139,7 @@ class EventRecorder:
             startup=loaded.startup,
             memory=dict(loaded.memory),
             kernels=loaded.kernels,
+            layer_kernels=[kernels.content for kernels in loaded.layer_kernels],
             invalid=[*loaded.faults, *judgement.invalid],
             environment=plan.environment,
         )

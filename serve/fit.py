@@ -18,7 +18,10 @@ from conf.models import (
     required_int,
 )
 from conf.schema.load import PARALLEL, EngineOptions
+from quantize.checkpoint.manifest import is_pruned
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
+from serve.kernels.memory import extra_bytes
+from serve.kernels.settings import ENTRY, OPTION, read_settings
 from serve.tensors import tensors
 
 GIB = 2**30
@@ -60,6 +63,7 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token_bytes, limit)
+    weights += _layouts_gib(folder, config, options) / (tensor * pipeline)
     total, free = min(cards, key=lambda card: card[1])
     utilization = float(options.get("gpu_memory_utilization") or 0)
     if utilization * total > free:
@@ -82,6 +86,16 @@ def _weights_gib(folder: Path, options: EngineOptions) -> float:
     """Memory of the weights in the engine: plain numbers in its own type, others as stored."""
     float_bytes = 4 if options.get("dtype") == "float32" else 2
     return sum(tensor.held_bytes(float_bytes) for tensor in tensors(folder).values()) / GIB
+
+
+def _layouts_gib(folder: Path, config: Mapping[str, object], options: EngineOptions) -> float:
+    """Memory of further layouts of the weights, for our kernels."""
+    entries = options.get(OPTION) or {}
+    if ENTRY not in entries:
+        return 0.0
+    stored, quantization = tensors(folder), quantization_of(config)
+    settings, pruned = read_settings(entries), bool(is_pruned(folder))
+    return extra_bytes(stored, quantization, settings, pruned) / GIB
 
 
 def _on_cpu(weights: float, token_bytes: float, limit: int) -> Fit:

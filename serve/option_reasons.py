@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from conf.schema.load import EngineConfig, EngineOptions
 from serve.engine.launch import on_cpu, options
 from serve.fit import SHARE, Fit
+from serve.kernels.settings import OPTION, with_kernels
 from serve.resolving import ServedCheckpoint
 
 
@@ -48,6 +49,10 @@ def choose_options(engine: EngineConfig, served: ServedCheckpoint, memory: Fit) 
             if memory.share < SHARE
             else "the rest is for other programs on the GPU"
         )
+    if not on_cpu():  # beside an additional_config that was measured
+        chosen.options = with_kernels(chosen.options, engine.kernels)
+        if served.kernels == engine.kernels and not engine.kernels.chosen:
+            chosen.reasons[OPTION] = "it was measured on vLLM's own kernels"
     return chosen
 
 

@@ -8,11 +8,15 @@ from conf.hardware import cpu_name, resolve_gpu
 from conf.models import ORIGINAL, is_hub_id
 from conf.process.running import call_one
 from conf.schema.commands import ModelConfig, ServeConfig
+from conf.schema.kernels import KernelsConfig
 from conf.schema.load import EngineOptions
 from evaluate.report.programs import RECOMMEND, ServeRequest
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import published
 from serve.engine.launch import checkpoint_folder, model_folder
+from serve.kernels.settings import KERNELS, SECOND_LAYOUT, of_recorded
+
+KERNEL_OPTIONS = (KERNELS, SECOND_LAYOUT)
 
 
 @dataclass
@@ -26,6 +30,8 @@ class ServedCheckpoint:
     """Why it was recommended; empty where it was not."""
     options: EngineOptions = field(default_factory=dict)
     """The vLLM options it was measured with."""
+    kernels: KernelsConfig | None = None
+    """The kernels it was measured with; None where it was not measured."""
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -80,6 +86,7 @@ def _recommended(config: ServeConfig) -> ServedCheckpoint:
         folder,
         str(config.model.name),
         why=f"{recommended.candidate}: {recommended.why}",
-        options=recommended.options,
-        reasons=recommended.reasons,
+        options={k: v for k, v in recommended.options.items() if k not in KERNEL_OPTIONS},
+        kernels=of_recorded(recommended.options),
+        reasons={k: v for k, v in recommended.reasons.items() if k not in KERNEL_OPTIONS},
     )

@@ -25,9 +25,10 @@ from conf.terminal import say
 from serve.canary import Canary, ask_canary
 from serve.checks import check, is_verifiable, support_of
 from serve.engine.client import API_KEY
-from serve.engine.launch import options, server_command, server_environment
+from serve.engine.launch import on_cpu, options, server_command, server_environment
 from serve.engine.process import POLL_S, ServerProcess, check_port
 from serve.fit import check_parallel, fit
+from serve.kernels.settings import with_kernels
 from serve.middleware import OPEN
 from serve.option_reasons import ChosenOptions, choose_options
 from serve.resolving import ServedCheckpoint, resolve
@@ -47,8 +48,13 @@ def serve(config: ServeConfig) -> None:
     served = resolve(config)
     if served.why:
         say(f"{config.results}: {served.why}")
+    if served.kernels is not None and config.engine.kernels.families is None:
+        config.engine.kernels = served.kernels
     _check_servable(served.folder, config)
-    memory = fit(served.folder, options(config.engine) | served.options | config.engine.options)
+    requested = options(config.engine) | served.options | config.engine.options
+    if not on_cpu():
+        requested = with_kernels(requested, config.engine.kernels)
+    memory = fit(served.folder, requested)
     chosen = choose_options(config.engine, served, memory)
     check_parallel(served.folder, chosen.options)
     for line in chosen.lines:

@@ -27,8 +27,12 @@ IMPORTS: dict[str, set[str]] = {
         *("conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"),
         *(MANIFEST, PROGRAMS, "quantize.models"),
     },
-    "serve.engine": {"conf", MANIFEST, PROGRAMS},
-    "serve": {"conf", MANIFEST, PROGRAMS, "serve.engine", "evaluate.report.programs"},
+    # vLLM loads it in processes that know nothing else of ours.
+    "serve.kernels": {"conf"},
+    "serve.engine": {"conf", MANIFEST, PROGRAMS, "serve.kernels"},
+    "serve": {
+        *("conf", MANIFEST, PROGRAMS, "serve.engine", "serve.kernels", "evaluate.report.programs"),
+    },
     # Results and reports know nothing of engines: they read rows.
     "evaluate.accuracy.verdicts": set(),
     "evaluate.results": {"conf", "evaluate.accuracy.verdicts"},
@@ -47,17 +51,24 @@ IMPORTS: dict[str, set[str]] = {
     },
     # Starting an engine and what may be loaded into one are serve's to say.
     "evaluate.measure": {
-        *("conf", MANIFEST, PROGRAMS, "serve", "serve.engine", "evaluate.results"),
+        *("conf", MANIFEST, PROGRAMS, "serve", "serve.engine", "serve.kernels"),
+        "evaluate.results",
         *("evaluate.measure.text_view", "evaluate.measure.profiles"),
     },
     "evaluate.accuracy": {
-        *("conf", PROGRAMS, "serve", "serve.engine", "evaluate.results", "evaluate.report"),
-        *("evaluate.measure", "evaluate.measure.text_view", "evaluate.accuracy.verdicts"),
+        *("conf", PROGRAMS, "serve", "serve.engine", "serve.kernels", "evaluate.results"),
+        *("evaluate.report", "evaluate.measure", "evaluate.measure.text_view"),
+        "evaluate.accuracy.verdicts",
         *("evaluate.accuracy.divergence", "evaluate.accuracy.judging"),
     },
     "evaluate": {
-        *("conf", MANIFEST, "serve", "serve.engine", "evaluate.results", "evaluate.report"),
-        *("evaluate.measure", "evaluate.measure.text_view", "evaluate.measure.profiles"),
+        *("conf", MANIFEST, "serve", "serve.engine", "serve.kernels", "evaluate.results"),
+        *(
+            "evaluate.report",
+            "evaluate.measure",
+            "evaluate.measure.text_view",
+            "evaluate.measure.profiles",
+        ),
         *("evaluate.accuracy", "evaluate.accuracy.judging"),
     },
 }
@@ -70,7 +81,7 @@ STARTS: dict[str, set[str]] = {
     "evaluate": {"evaluate.measure"},
 }
 # Of serve, an evaluation needs no more than these.
-NEEDED_OF_SERVE = {"serve.checks", "serve.tensors", "serve.engine"}
+NEEDED_OF_SERVE = {"serve.checks", "serve.tensors", "serve.engine", "serve.kernels"}
 HEAVY = {
     "torch",
     "transformers",

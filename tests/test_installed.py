@@ -102,6 +102,49 @@ def test_commands_work_from_the_wheel(
     assert said in result.stdout + result.stderr
 
 
+ENTRY_POINT = """
+import sys
+from importlib.metadata import entry_points
+(point,) = [p for p in entry_points(group="vllm.general_plugins") if p.name == "quantline"]
+path = list(sys.path)
+register = point.load()
+import importlib
+sys.modules["vllm"] = type(sys)("vllm")  # large, and not what is tested
+platforms = sys.modules["vllm.platforms"] = type(sys)("vllm.platforms")
+class Platform:
+    is_cuda = staticmethod(lambda: True)
+platforms.current_platform = Platform
+for _ in range(2):
+    register()
+import serve.kernels.plugin, conf.cache, evaluate
+assert sys.path == path
+print(point.value, serve.kernels.plugin.__file__, evaluate.__file__)
+"""
+
+
+@pytest.mark.network
+def test_vllm_finds_our_kernels_in_the_wheel(environment: Path, tmp_path: Path) -> None:
+    """Also that Hugging Face's `evaluate` stays the one that vLLM's process imports."""
+    result = run(tmp_path, environment / "python", "-c", ENTRY_POINT)
+    assert result.returncode == 0, result.stderr
+    value, plugin, evaluate = result.stdout.split()
+    assert value == "quantline:register_kernels"
+    assert plugin.endswith("/quantline/serve/kernels/plugin.py")
+    assert evaluate.endswith("site-packages/evaluate/__init__.py")
+    assert "vLLM's own kernels are used" not in result.stderr
+
+
+@pytest.mark.network
+def test_vllm_finds_our_kernels_in_an_editable_install(tmp_path: Path) -> None:
+    """From the metadata that an editable install of this checkout gets."""
+    build = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*build, "--editable", str(ROOT)], check=True)
+    metadata = next(tmp_path.glob("quantline-*.dist-info"))
+    points = (metadata / "entry_points.txt").read_text()
+    assert "[vllm.general_plugins]\nquantline = quantline:register_kernels" in points
+    assert (next(tmp_path.glob("*.pth"))).read_text().strip() == str(ROOT)
+
+
 @pytest.mark.slow
 @pytest.mark.network
 def test_the_wheels_processes_find_each_other(

@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from conf.schema.kernels import KernelsConfig
 from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, choices, within
 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -83,6 +84,8 @@ class EngineConfig:
     """For vllm_server: a server that is already running, as http://HOST:PORT."""
     allow_missing_kv_scales: bool = False
     """Let an FP8 KV cache run with scales of 1 where the checkpoint has none."""
+    kernels: KernelsConfig = field(default_factory=KernelsConfig)
+    """The kernels of quantized layers in vLLM on a GPU."""
     options: EngineOptions = field(default_factory=dict)
     """Any further option of the engine; `engine.NAME=VALUE` puts it here."""
 

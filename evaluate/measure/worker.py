@@ -77,6 +77,7 @@ class _Measurement:
                     startup=loaded.startup.numbers(),
                     memory=loaded.memory.numbers(),
                     kernels=loaded.kernels,
+                    layer_kernels=loaded.layer_kernels,
                     faults=faults,
                 )
             )

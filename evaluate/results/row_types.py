@@ -192,6 +192,31 @@ class Memory(NumberPart):
     """Requests of the workload's length that the KV cache holds."""
 
 
+class TokenRange(Part):
+    """The product for a range of tokens, from the end of the range before."""
+
+    up_to: Size | None = None
+    """The most tokens; null for any number."""
+    product: FullName
+
+
+class LayerKernels(Part):
+    """What layers of one kind and shape ran, where our kernels were offered."""
+
+    kind: FullName
+    rows: Count
+    """0, as its columns, where a layer was refused before its shape was read."""
+    columns: Count
+    ranges: list[TokenRange] = Field(default_factory=list)
+    """Empty where the engine's own kernel ran for all numbers of tokens."""
+    refused: dict[Name, str] = Field(default_factory=dict)
+    """Products of ours that were not used, and why."""
+    extra_bytes: Count = 0
+    """Memory of further layouts of the weights, for each of these layers."""
+    layer: Name = ""
+    """The layer's name, where it differs from the others of its kind; else empty: all of them."""
+
+
 class Limit(Part):
     """The shortest times that the hardware allows, and the share of that limit reached."""
 
@@ -254,6 +279,9 @@ class Environment(Part):
     pruned: bool | None = None
     made_up: Maybe[Repeat] = None
     """Version of the random weights, raised whenever the way of making them changes."""
+    kernels_version: Maybe[Repeat] = None
+    """Version of our kernels, where `engine_options` has `kernels`: those that the engine might
+    use. Without it, the engine ran on its own."""
 
     @property
     def has_random_weights(self) -> bool:

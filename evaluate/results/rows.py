@@ -9,6 +9,7 @@ from conf.files.json_files import JsonObject
 from evaluate.results.row_types import (
     Environment,
     FullName,
+    LayerKernels,
     Limit,
     Memory,
     Moment,
@@ -57,6 +58,8 @@ class Row(Part):
     memory: Memory = Field(default_factory=Memory)
     kernels: dict[Name, Name] = Field(default_factory=dict)
     """The kernel that the engine chose for each scheme."""
+    layer_kernels: list[LayerKernels] = Field(default_factory=list)
+    """What each kind of layer ran, where our kernels were offered; else empty, and not written."""
     limit: Limit = Field(default_factory=Limit)
     invalid: list[str] = Field(default_factory=list)
     """Why the run must not be ranked; empty for a valid run."""
@@ -140,6 +143,8 @@ KINDS: dict[str, type[Row]] = {
 }
 FIELDS = {field.alias or name: name for name, field in Row.model_fields.items()}
 """Attribute names by the names used in a line."""
+ONLY_WHERE_SET = ("layer_kernels",)
+"""Lists of parts that a line has only where they are not empty, as lines from before them."""
 NEEDED = frozenset(name for name, field in Row.model_fields.items() if field.is_required())
 
 
@@ -148,6 +153,10 @@ def line_content(row: Row) -> JsonObject:
     content = {}
     for alias, name in FIELDS.items():
         value = getattr(row, name)
+        if name in ONLY_WHERE_SET:
+            if not value:
+                continue
+            value = [part.content() for part in value]
         content[alias] = rounded(value.content() if isinstance(value, Part) else value)
     return content
 

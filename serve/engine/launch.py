@@ -22,6 +22,8 @@ from quantize.checkpoint.manifest import published
 from quantize.programs import FETCH
 from serve.engine.client import API_KEY
 from serve.engine.process import ServerProcess, free_port
+from serve.kernels.installed import plugin_path
+from serve.kernels.settings import check_not_given, with_kernels
 
 CPU_KV_CACHE_GIB = "4"
 MIDDLEWARE = "serve.middleware.ServerMiddleware"
@@ -92,7 +94,9 @@ def options(engine: EngineConfig) -> EngineOptions:
             raise unknown(f"engine.{name}", name, known)
         if fault := _type_fault(known[name], value):
             raise bad_input(f"engine.{name}={value}: {fault}")
-    return chosen | dict(engine.options)
+    check_not_given(engine.options)
+    chosen |= dict(engine.options)
+    return chosen if on_cpu() else with_kernels(chosen, engine.kernels)
 
 
 def _type_fault(annotation: str, value: Any) -> str:
@@ -143,7 +147,16 @@ def environment(settings: Mapping[str, Any] | None = None) -> dict[str, str]:
         defaults["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if KV_CACHE_SIZE not in (settings or {}):  # which the variable would override
             defaults["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_CACHE_GIB
-    return defaults | dict(os.environ)
+    return defaults | dict(os.environ) | _import_path()
+
+
+def _import_path() -> dict[str, str]:
+    """The import path on which vLLM finds our plugin, where it is not installed."""
+    if on_cpu():
+        return {}
+    before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    added = [path for path in plugin_path() if path not in before]
+    return {"PYTHONPATH": os.pathsep.join([*before, *added])} if added else {}
 
 
 def server_command(

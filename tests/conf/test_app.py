@@ -14,6 +14,7 @@ from evaluate.compare import COMMAND as COMPARE
 from evaluate.report.command import COMMAND as REPORT
 from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
+from serve.kernels.command import COMMAND as KERNELS
 from tests.conftest import Run
 
 COMMANDS = {
@@ -22,6 +23,7 @@ COMMANDS = {
     "evaluate.compare": COMPARE,
     "evaluate.report": REPORT,
     "serve": SERVE,
+    "serve.kernels": KERNELS,
 }
 
 

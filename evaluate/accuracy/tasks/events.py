@@ -6,6 +6,7 @@ from conf.process.messages import Failure
 from conf.process.program import Program
 from conf.schema.commands import AccuracyConfig
 from conf.schema.load import EngineConfig
+from serve.kernels.record import LayerKernels
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class ServerReady:
     startup: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
+    layer_kernels: list[LayerKernels] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,7 @@ class TaskRecorder:
             startup=ready.startup,
             memory=ready.memory,
             kernels=ready.kernels,
+            layer_kernels=[kernels.content for kernels in ready.layer_kernels],
             environment=checkpoint.environment,
         )
         failed = self._gate(values) if is_last else None

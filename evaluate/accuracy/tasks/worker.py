@@ -69,6 +69,7 @@ class _TaskRunner:
                         startup=engine.loaded.startup.numbers(),
                         memory=engine.loaded.memory.numbers(),
                         kernels=engine.loaded.kernels,
+                        layer_kernels=engine.loaded.layer_kernels,
                     )
                 )
                 for task in tasks:

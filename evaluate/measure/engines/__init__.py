@@ -9,6 +9,7 @@ from conf.errors import QuantlineError, bad_input
 from conf.schema.load import EngineConfig, ScenarioConfig
 from evaluate.measure.metrics import Request
 from evaluate.results.row_types import Memory, Startup
+from serve.kernels.record import LayerKernels
 
 CANARIES = (
     "The capital of France is",
@@ -45,6 +46,7 @@ class Loaded:
     startup: Startup = field(default_factory=Startup)
     memory: Memory = field(default_factory=Memory)
     kernels: dict[str, str] = field(default_factory=dict)
+    layer_kernels: list[LayerKernels] = field(default_factory=list)
 
 
 @dataclass

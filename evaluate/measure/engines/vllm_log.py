@@ -6,6 +6,7 @@ from pathlib import Path
 from conf.errors import environment_failure
 from evaluate.measure.engines import Loaded, LoadRequest
 from evaluate.results.row_types import Memory, Startup
+from serve.kernels.record import read_log
 
 RANDOM_WEIGHTS_LINE = "weights are made up, spread as a trained model's"
 KERNELS = (
@@ -40,7 +41,12 @@ def loaded(load: LoadRequest) -> Loaded:
     kernels = {
         match["scheme"]: match["kernel"] for pattern in KERNELS for match in pattern.finditer(text)
     }
-    return Loaded(Startup(**_figures(SECONDS, text)), Memory(**_figures(FIGURES, text)), kernels)
+    return Loaded(
+        Startup(**_figures(SECONDS, text)),
+        Memory(**_figures(FIGURES, text)),
+        kernels,
+        read_log(text),
+    )
 
 
 def _figures(patterns: dict[str, str], text: str) -> dict[str, float]:

@@ -1,13 +1,12 @@
 """The rates of this machine: measured once and cached, or from the datasheet."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from conf.cache import cache_root
+from conf.cache import rates_file
 from conf.errors import QuantlineError
 from conf.files.json_files import read_object, validated
 from conf.hardware import cpu_name, gpu_cards, gpu_names
@@ -17,7 +16,6 @@ from conf.schema.load import GpuConfig
 from conf.terminal import say
 from evaluate.measure.roofline import Rates
 
-FORMAT = 2
 GIGA, TERA = 1e9, 1e12
 _RATES = TypeAdapter(Rates)
 
@@ -52,8 +50,7 @@ def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
 
 def _single_gpu_rates(gpu: GpuConfig) -> Rates | None:
     name = (gpu_names() or [f"{cpu_name()}, {os.cpu_count()} cores"])[0]
-    file_name = "-".join([*re.split("[ /]", name), *gpu_cards()[:1], str(FORMAT)])
-    path = cache_root() / "limits" / f"{file_name}.json"
+    path = rates_file(name, gpu_cards())
     if not path.is_file():
         say(f"{name}: measuring bandwidth and matrix rates, once")
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from conf.hardware import CPU
 from conf.models import ORIGINAL
+from conf.schema.kernels import KERNELS_OPTION, VLLM
 from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options, differing
 from evaluate.results.restart_noise import Noise
 from evaluate.results.row_types import Environment, WorkloadSettings
@@ -179,7 +180,7 @@ def _workloads(rows: list[Row]) -> list[Workload]:
         differences = [
             f"{option}={value}" for option, value in options.items() if usual.get(option) != value
         ]
-        differences += [f"without {option}" for option in usual if option not in options]
+        differences += [_left_out(option) for option in usual if option not in options]
         if len(weights[cell.checkpoint]) > 1:
             differences.append(f"weights {_sha256(row)[:8]}")
         label = cell.checkpoint + (f" ({', '.join(differences)})" if differences else "")
@@ -188,6 +189,11 @@ def _workloads(rows: list[Row]) -> list[Workload]:
         _name_duplicates(workload)
     _name_by_settings(list(workloads.values()))
     return list(workloads.values())
+
+
+def _left_out(option: str) -> str:
+    """An option that only other rows have. Rows without `kernels` ran on vLLM's own."""
+    return f"{option}={VLLM}" if option == KERNELS_OPTION else f"without {option}"
 
 
 def _sha256(row: Row) -> str:

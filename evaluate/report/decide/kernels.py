@@ -4,13 +4,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
 
+from conf.schema.kernels import KERNELS_OPTION
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.curves import BATCH, Curve, curves, families, turns
 from evaluate.report.decide.ranking import speed_ratio
 from evaluate.results.restart_noise import Noise
 
 SUFFIX = "LinearKernel"
-BACKEND = "linear_backend"  # vLLM's option that chooses among kernels
+CHOOSING = ("linear_backend", KERNELS_OPTION, "second_layout")
+"""Options that choose among kernels: vLLM's, and ours."""
 LEAST_SIGNIFICANT = 2
 
 
@@ -38,7 +40,7 @@ def choices_of_kernel(group: ComparisonGroup) -> list[Kernels]:
         for curve in members:
             first_entry = curve.points[0][1]
             other_options = str(
-                sorted((k, value) for k, value in first_entry.options.items() if k != BACKEND)
+                sorted((k, value) for k, value in first_entry.options.items() if k not in CHOOSING)
             )
             if kernel := kernel_of(first_entry):
                 curves_by_setup[first_entry.checkpoint, family, other_options].setdefault(

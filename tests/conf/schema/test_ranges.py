@@ -18,8 +18,9 @@ from evaluate.compare import COMMAND as COMPARE
 from evaluate.report.command import COMMAND as REPORT
 from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
+from serve.kernels.command import COMMAND as KERNELS
 
-COMMANDS = (QUANTIZE, EVALUATE, COMPARE, REPORT, SERVE)
+COMMANDS = (QUANTIZE, EVALUATE, COMPARE, REPORT, SERVE, KERNELS)
 
 
 def numbers_in(hint: Any) -> bool:

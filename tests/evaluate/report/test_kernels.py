@@ -69,3 +69,23 @@ def test_only_checkpoints_with_a_choice_are_drawn() -> None:
         ("w4a16, 128 tokens in, 64 out", "Marlin"),
     }
     assert sorted({record.size for record in records}) == list(BATCHES)
+
+
+def test_our_kernels_are_compared_with_vllms_own() -> None:
+    cells = []
+    for batch in BATCHES:
+        for checkpoint, speedup, kernel, options in (
+            ("original", 1.0, "", {"kernels": "auto"}),
+            ("w8a8", 1.1, "CutlassInt8ScaledMM", {}),
+            ("w8a8", 1.4, "QuantlineInt8", {"kernels": "auto"}),
+        ):
+            latencies = [batch / speedup * part for part in STEADY]
+            name = f"batch_{batch}"
+            cells.append(Cell(checkpoint, latencies, name, batch, kernel=kernel, options=options))
+    (group,) = comparison_groups(runs(*cells))
+    rank_all([group], 0.1)
+    assert kernel_findings(group) == [
+        "w8a8 runs faster on QuantlineInt8 than on CutlassInt8ScaledMM (128 tokens in, 64 out)"
+    ]
+    labels = {entry.candidate for workload in group.workloads for entry in workload.entries}
+    assert labels == {"original", "w8a8", "w8a8 (kernels=vllm)"}

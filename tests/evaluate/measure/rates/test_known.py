@@ -21,7 +21,7 @@ def test_two_cards_of_one_name_are_measured_each(
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"bandwidth": 4e12 + len(measured), "products": {}}))
 
-    monkeypatch.setattr(known, "cache_root", lambda: tmp_path)
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
     monkeypatch.setattr(known, "call", measure)
     monkeypatch.setattr(known, "gpu_names", lambda: ["NVIDIA H200"])
     found = []
@@ -39,7 +39,7 @@ def test_the_datasheet_stands_in_where_measuring_fails(
     def fail(*_: object) -> None:
         raise environment_failure("the GPU is lost")
 
-    monkeypatch.setattr(known, "cache_root", lambda: tmp_path)
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
     monkeypatch.setattr(known, "call", fail)
     stated = rates(GpuConfig(bandwidth_gb_s=2.0, bf16_tflops=3.0), count=2)
     assert stated is not None

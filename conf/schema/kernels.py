@@ -1,0 +1,50 @@
+"""The option that chooses among vLLM's kernels and ours."""
+
+from dataclasses import dataclass, field
+
+from conf.schema.ranges import TOKENS_MOST, choices, within
+
+AUTO, VLLM = "auto", "vllm"
+KERNELS_OPTION = "kernels"
+"""Its name among the engine options of a row."""
+FAMILIES = ("one_token", "sparse", "weight_only", "w4afp8")
+"""Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8."""
+
+
+@dataclass
+class KernelsConfig:
+    """The kernels of ours that an engine may use, where they are faster than vLLM's."""
+
+    families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
+    """auto (all of ours), vllm (none), or a list of one_token, sparse, weight_only and w4afp8.
+    `engine.kernels=...` for short. null is auto; for serve results=FILE it is what was measured."""
+    second_layout: bool = True
+    """Keep weights in a second layout where that is faster; false saves the memory."""
+
+    def __post_init__(self) -> None:
+        whole_words = [word for word in (AUTO, VLLM) if word in (self.families or [])]
+        if whole_words and len(self.families or []) > 1:
+            raise ValueError(f"engine.kernels: {whole_words[0]} stands alone, not in a list")
+        if self.families == []:
+            raise ValueError("engine.kernels: the list is empty; vllm uses none of ours")
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The families to use; none for vLLM's own kernels."""
+        if self.families == [VLLM]:
+            return ()
+        if self.families in (None, [AUTO]):
+            return FAMILIES
+        return tuple(family for family in FAMILIES if family in (self.families or []))
+
+
+@dataclass
+class PlansConfig:
+    """Shows which kernel is the fastest for which layer and number of tokens, and how fast each
+    candidate was. An engine measures them when it loads a kind of layer for the first time on a
+    GPU. Its log, and every row of results, say what a layer really runs."""
+
+    layers: str | None = None
+    """Only layers whose kind or shape contains this text, as int8 or 4096x12288."""
+    tokens: list[int] | None = field(default=None, metadata=within(1, TOKENS_MOST))
+    """Only these numbers of tokens."""

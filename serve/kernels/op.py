@@ -1,0 +1,125 @@
+"""The one custom op of our kernels, quantline::linear, and the table of plans that it looks up.
+
+The op is opaque to torch.compile. It chooses the product by the number of tokens, which is fixed in
+a captured CUDA graph, so the choice costs nothing there. Its key is the same for all layers of one
+kind and shape: vLLM compiles equal layers once.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from serve.kernels.plans.plan import Plan
+from serve.kernels.products.product import Inputs, Product
+
+LIBRARY = "quantline"
+NAME = "linear"
+SCHEMA = (
+    f"{NAME}(Tensor x, Tensor? rounded, Tensor? scales, Tensor[] tensors, str key, int rows)"
+    " -> Tensor"
+)
+DISPATCH_KEYS = ("CUDA", "CPU")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The products of a kind of layer, and which of them runs when."""
+
+    products: tuple[Product, ...]
+    counts: tuple[int, ...]
+    """How many of a layer's tensors belong to each product, in the order of `products`."""
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        if len(self.products) != len(self.counts):
+            raise ValueError("each product needs its number of tensors")
+        missing = set(self.plan.products) - {product.name for product in self.products}
+        if missing:
+            raise ValueError(f"the plan names products that are not there: {sorted(missing)}")
+
+    @cached_property
+    def places(self) -> dict[str, tuple[Product, int, int]]:
+        """Each product by its name, with the first and last place of its tensors."""
+        places, first = {}, 0
+        for product, count in zip(self.products, self.counts, strict=True):
+            places[product.name] = (product, first, first + count)
+            first += count
+        return places
+
+    @property
+    def reads_rounded(self) -> bool:
+        """Whether the op needs rounded activations for some number of tokens."""
+        return any(self.places[name][0].reads_rounded for name in self.plan.products)
+
+    def multiply(self, inputs: Inputs, tensors: list[torch.Tensor]) -> torch.Tensor:
+        step = self.plan.step(inputs.plain.shape[0])
+        product, first, last = self.places[step.product]
+        return product.multiply(inputs, tensors[first:last], step.options)
+
+
+_TABLE: dict[str, Planned] = {}
+_LIBRARIES: list[torch.library.Library] = []
+"""Keeps the definition alive: a library that is collected takes its op along."""
+
+
+def put(key: str, planned: Planned) -> None:
+    """Makes a plan known to the op, once for a kind of layer and shape."""
+    register()
+    _TABLE[key] = planned
+
+
+def get(key: str) -> Planned | None:
+    """The plan of a key; None where no layer of that kind was loaded."""
+    return _TABLE.get(key)
+
+
+def linear(
+    x: torch.Tensor,
+    rounded: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    tensors: list[torch.Tensor],
+    key: str,
+    rows: int,
+) -> torch.Tensor:
+    """The product of activations [tokens, K] with a layer's weights: [tokens, rows]."""
+    result: torch.Tensor = torch.ops.quantline.linear(x, rounded, scales, tensors, key, rows)
+    return result
+
+
+def _linear(
+    x: torch.Tensor,
+    rounded: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    tensors: list[torch.Tensor],
+    key: str,
+    rows: int,
+) -> torch.Tensor:
+    if x.shape[0] == 0:
+        return x.new_empty((0, rows))
+    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors)
+
+
+def _linear_fake(
+    x: torch.Tensor,
+    rounded: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    tensors: list[torch.Tensor],
+    key: str,
+    rows: int,
+) -> torch.Tensor:
+    return x.new_empty((x.shape[0], rows))
+
+
+def register() -> None:
+    """Defines the op, once in a process."""
+    if _LIBRARIES:
+        return
+    library = torch.library.Library(LIBRARY, "FRAGMENT")
+    # Inductor must not choose other strides: products rely on those of the traced tensors.
+    fallback = torch.Tag.needs_fixed_stride_order  # of older versions
+    library.define(SCHEMA, tags=(getattr(torch.Tag, "needs_exact_strides", fallback),))
+    for dispatch_key in DISPATCH_KEYS:
+        library.impl(NAME, _linear, dispatch_key)
+    library._register_fake(NAME, _linear_fake)
+    _LIBRARIES.append(library)

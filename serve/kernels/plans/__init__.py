@@ -1,0 +1,1 @@
+"""Which product runs a layer for which number of tokens: measured once, kept in the cache."""

@@ -1,0 +1,228 @@
+"""From a layer's weights to its plan: prepares, proves, measures, and keeps what is used.
+
+The first layer of a kind is planned. The others take over its plan, and prepare only the tensors
+that the plan uses.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from conf.errors import one_line
+from serve.kernels import op
+from serve.kernels.op import Planned
+from serve.kernels.plans.plan import Plan, Timing, plan_of
+from serve.kernels.plans.proof import Proof, exact_inputs
+from serve.kernels.plans.search import Prepared, Search
+from serve.kernels.plans.store import PlanStore, StoredPlan, identity_here
+from serve.kernels.plans.timing import Clock, graph_time
+from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
+from serve.kernels.settings import add_to_graph_key
+
+logger = logging.getLogger("vllm.quantline")
+NUMBERS = {None: "bf16", torch.int8: "int8"}
+OWN_IS_FASTEST, NO_PRODUCT = "vLLM's own kernel is the fastest", "there is no other product"
+Choose = Callable[[Sequence[Timing]], dict[int, tuple[str, Options]]]
+"""From the timings of a search to a product, with its options, for each number of tokens."""
+
+
+@dataclass(frozen=True)
+class LayerRequest:
+    """A layer to plan."""
+
+    key: str
+    """Equal for layers of one kind and shape, such as int8/24576x4096/sparse."""
+    weight: Weight
+    products: Sequence[Product]
+    """The candidates, vLLM's own among them."""
+    own: str
+    """The name of vLLM's own product."""
+    dtype: torch.dtype
+    """Of plain activations."""
+    rounded: torch.dtype | None = None
+    """Of rounded activations; None where the format rounds none."""
+    choose: Choose | None = None
+    """Chooses by the timings instead of taking the fastest, where products have other costs."""
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A layer that the op can run."""
+
+    op_key: str
+    planned: Planned
+    tensors: list[torch.Tensor]
+    refused: dict[str, str] = field(default_factory=dict)
+    """Candidates that are not used, and why."""
+
+    def multiply(
+        self, plain: torch.Tensor, rounded: torch.Tensor | None, scales: torch.Tensor | None, n: int
+    ) -> torch.Tensor:
+        return op.linear(plain, rounded, scales, self.tensors, self.op_key, n)
+
+
+Kind = tuple[str, tuple[str, ...]]
+"""A layer's key, and the names of its candidates."""
+
+
+class Planner:
+    """Plans the layers of one engine. Clock and store can be replaced in tests."""
+
+    def __init__(
+        self, store: Callable[[], PlanStore] | None = None, clock: Clock = graph_time
+    ) -> None:
+        self.make_store = store or (lambda: PlanStore(identity_here()))
+        self.clock = clock
+        self.done: dict[Kind, PlannedLayer] = {}
+        self.failed: dict[Kind, str] = {}
+
+    def plan(self, request: LayerRequest) -> PlannedLayer:
+        """Raises Unusable where vLLM's own path is the best, or ours fails in any way."""
+        with torch.no_grad():
+            return self._plan(request)
+
+    def _plan(self, request: LayerRequest) -> PlannedLayer:
+        kind = (request.key, tuple(product.name for product in request.products))
+        if kind in self.failed:
+            raise Unusable(self.failed[kind])
+        first = self.done.get(kind)
+        try:
+            if first is None:
+                layer = self._first(request, kind)
+                # Only the layer itself keeps its tensors.
+                first = self.done[kind] = replace(layer, tensors=[])
+            else:
+                layer = self._another(request, first)
+        except Unusable:
+            raise
+        except Exception as error:  # a library that fails must not stop the engine
+            raise Unusable(_reason(error)) from error
+        if first.planned.plan.products == [request.own]:
+            raise Unusable(OWN_IS_FASTEST)
+        add_to_graph_key(layer.op_key)  # graphs hold it as a constant
+        return layer
+
+    def _another(self, request: LayerRequest, first: PlannedLayer) -> PlannedLayer:
+        """A further layer with the plan of the first one."""
+        if first.planned.plan.products == [request.own]:
+            return first
+        prepared = [product.prepare(request.weight) for product in first.planned.products]
+        tensors = [tensor for of_product in prepared for tensor in of_product]
+        return replace(first, tensors=tensors)
+
+    def _first(self, request: LayerRequest, kind: Kind) -> PlannedLayer:
+        refused: dict[str, str] = {}
+        proof = Proof(request.weight, request.rounded, request.dtype)
+        candidates = _prepared(request, proof, refused)
+        try:
+            plan = self._proven_plan(request, candidates, proof, refused)
+        except Exception as error:  # measuring takes long, so that it is not tried for each layer
+            self.failed[kind] = _reason(error)
+            raise
+        used = [c for c in candidates if c.product.name in plan.products]
+        planned = Planned(tuple(c.product for c in used), tuple(len(c.tensors) for c in used), plan)
+        tensors = [tensor for candidate in used for tensor in candidate.tensors]
+        identity = repr((plan.steps, planned.counts))
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+        layer = PlannedLayer(f"{request.key}/{digest}", planned, tensors, refused)
+        op.put(layer.op_key, planned)
+        return layer
+
+    def _proven_plan(
+        self,
+        request: LayerRequest,
+        candidates: list[Prepared],
+        proof: Proof,
+        refused: dict[str, str],
+    ) -> Plan:
+        """A plan whose options are proven, too. A product that fails there is dropped from the
+        candidates, and the plan is made again."""
+        while True:
+            plan = self._stored_or_measured(request, candidates)
+            refused |= plan.failures
+            if request.choose is not None:
+                plan = plan_of(request.choose(plan.timings), plan.timings)
+            ours = [c for c in candidates if c.product.name != request.own]
+            faults = {c.product.name: _fault(partial(proof.check_plan, c, plan)) for c in ours}
+            wrong = {name: fault for name, fault in faults.items() if fault}
+            if not wrong:
+                return plan
+            refused |= wrong
+            candidates[:] = [c for c in candidates if c.product.name not in wrong]
+
+    def _stored_or_measured(self, request: LayerRequest, candidates: list[Prepared]) -> Plan:
+        store, names = self.make_store(), [candidate.product.name for candidate in candidates]
+        stored = store.find(request.key, names)
+        if stored is not None:
+            return stored
+        with store.measuring():
+            stored = store.find(request.key, names)  # another process may have measured it
+            if stored is not None:
+                return stored
+            logger.info("quantline: %s: measuring %s, once", request.key, ", ".join(names))
+            plan = self._search(request, candidates).plan()
+            if request.weight.codes.is_cuda:
+                torch.cuda.empty_cache()  # the copies of the weights
+            weight, numbers = request.weight, NUMBERS.get(request.rounded, "fp8")
+            stored_plan = StoredPlan(
+                request.key, tuple(names), plan, weight.rows, weight.columns, numbers
+            )
+            if plan.is_complete:
+                store.keep(stored_plan)
+        return plan
+
+    def _search(self, request: LayerRequest, candidates: list[Prepared]) -> Search:
+        weight = request.weight
+
+        def inputs(tokens: int) -> Inputs:
+            return exact_inputs(
+                tokens, weight.columns, request.rounded, weight.codes, request.dtype
+            )
+
+        return Search(
+            key=request.key,
+            rows=weight.rows,
+            columns=weight.columns,
+            candidates=candidates,
+            own=request.own,
+            inputs=inputs,
+            clock=self.clock,
+        )
+
+
+def _prepared(request: LayerRequest, proof: Proof, refused: dict[str, str]) -> list[Prepared]:
+    """The candidates that take the layer and are right. vLLM's own is trusted. Raises Unusable
+    without it, or where there is no other."""
+    candidates = []
+    for product in request.products:
+        try:
+            candidate = Prepared(product, product.prepare(request.weight))
+        except Exception as error:
+            refused[product.name] = _reason(error)
+            continue
+        fault = _fault(partial(proof.check, candidate)) if product.name != request.own else ""
+        if fault:
+            refused[product.name] = fault
+        else:
+            candidates.append(candidate)
+    names = [candidate.product.name for candidate in candidates]
+    if request.own not in names or len(names) < 2:
+        raise Unusable("; ".join(f"{name}: {why}" for name, why in refused.items()) or NO_PRODUCT)
+    return candidates
+
+
+def _fault(check: Callable[[], None]) -> str:
+    """Why a check failed; empty where it passed."""
+    try:
+        check()
+    except Exception as error:
+        return _reason(error)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    return one_line(error) if isinstance(error, Unusable) else f"fails: {one_line(error)}"

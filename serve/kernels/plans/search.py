@@ -1,0 +1,173 @@
+"""Finds the plan of a kind of layer: measures every candidate, and takes the fastest.
+
+First each product's best guess is measured for every number of tokens, then the other options, as
+far as the time allows. vLLM's own product stays where ours is not faster by more than noise.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from serve.kernels.plans.plan import Plan, Timing, plan_of
+from serve.kernels.plans.timing import Clock, cache_bytes, copied, copies_needed, graph_time
+from serve.kernels.products.product import Inputs, Options, Product, Unusable
+
+logger = logging.getLogger("vllm.quantline")
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+NOISE = 0.02
+SECONDS = 20.0
+FIRST_ROUND = 4
+"""How much more time the best guesses have."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A product and the tensors that it made of a layer's weights."""
+
+    product: Product
+    tensors: list[torch.Tensor]
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+    def takes(self, tokens: int) -> bool:
+        most = self.product.most
+        return self.product.fewest <= tokens and (most is None or tokens <= most)
+
+
+@dataclass
+class Search:
+    """The search for one kind of layer and shape."""
+
+    key: str
+    rows: int
+    columns: int
+    candidates: Sequence[Prepared]
+    own: str
+    """The name of vLLM's own product, which takes any number of tokens."""
+    inputs: Callable[[int], Inputs]
+    """Makes activations of that many tokens."""
+    tokens: Sequence[int] = TOKENS
+    seconds: float = SECONDS
+    clock: Clock = graph_time
+    now: Callable[[], float] = time.monotonic
+    timings: list[Timing] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Products that failed while they were measured, and how."""
+
+    def plan(self) -> Plan:
+        """Measures and chooses. Raises Unusable where vLLM's own product cannot be measured."""
+        sizes = self._sizes()
+        is_complete = self._measure_all(sizes)
+        measured = {timing.product for timing in self.timings}
+        if self.own not in measured:
+            raise Unusable(f"could not be measured: {self.failures.get(self.own, 'no time left')}")
+        plan = plan_of(self._choices(sizes), tuple(self.timings))
+        failures = {name: why for name, why in self.failures.items() if name not in measured}
+        return replace(plan, failures=failures, is_complete=is_complete)
+
+    def _measure_all(self, sizes: list[int]) -> bool:
+        """Measures as much as the time allows; returns whether all best guesses were measured. They
+        have more time: kernels that are compiled for the first time take seconds each."""
+        begin = self.now()
+        copies = {c.product.name: self._copies(c) for c in self.candidates}
+        inputs: dict[int, Inputs] = {}
+        for number, tokens, candidate, options in self._rounds(sizes):
+            allowed = self.seconds * (1 if number else FIRST_ROUND)
+            if self.now() - begin > allowed:
+                logger.info("quantline: %s: not all options measured in time", self.key)
+                return number > 0
+            if tokens not in inputs:
+                inputs = {tokens: self.inputs(tokens)}  # one at a time: 8,192 tokens are large
+            self._measure(candidate, copies[candidate.product.name], inputs[tokens], options)
+        return True
+
+    def _sizes(self) -> list[int]:
+        """The numbers of tokens to measure, with those at which a product begins or ends: a step
+        of the plan then never reaches beyond what its product takes."""
+        products = [candidate.product for candidate in self.candidates]
+        ends = {product.fewest - 1 for product in products if product.fewest > 1}
+        ends |= {product.most for product in products if product.most is not None}
+        return sorted({*self.tokens, *ends})
+
+    def _copies(self, candidate: Prepared) -> list[list[torch.Tensor]]:
+        tensors = candidate.tensors
+        cache = cache_bytes(tensors[0].device) if tensors else 0
+        return copied(tensors, copies_needed(candidate.weight_bytes, cache))
+
+    def _rounds(self, sizes: list[int]) -> Iterator[tuple[int, int, Prepared, Options]]:
+        """The best guesses for all sizes, then the second options, and so on; each with the number
+        of its round."""
+        options = {
+            (tokens, candidate.product.name): candidate.product.options(
+                self.rows, self.columns, tokens
+            )
+            for tokens in sizes
+            for candidate in self.candidates
+            if candidate.takes(tokens)
+        }
+        for number in range(max(map(len, options.values()), default=0)):
+            for tokens in sizes:
+                for candidate in self.candidates:
+                    of_candidate = options.get((tokens, candidate.product.name), [])
+                    if number < len(of_candidate):
+                        yield number, tokens, candidate, of_candidate[number]
+
+    def _measure(
+        self,
+        candidate: Prepared,
+        copies: list[list[torch.Tensor]],
+        inputs: Inputs,
+        options: Options,
+    ) -> None:
+        product, tokens = candidate.product, inputs.plain.shape[0]
+        calls = [partial(product.multiply, inputs, tensors, options) for tensors in copies]
+        try:
+            microseconds = self.clock(calls)
+        except Exception as error:  # an algorithm that a library does not have for this shape
+            reason = " ".join(str(error).split()) or type(error).__name__
+            self.failures[product.name] = f"{tokens} tokens, {dict(options)}: {reason[:200]}"
+            return
+        timing = Timing(tokens, product.name, options, microseconds, candidate.weight_bytes)
+        self.timings.append(timing)
+
+    def _choices(self, sizes: list[int]) -> dict[int, tuple[str, Options]]:
+        """The choice for each size. One that was not measured is run as the next smaller one that
+        was, where that product takes it; else by vLLM's own."""
+        by_name = {candidate.product.name: candidate for candidate in self.candidates}
+
+        def own_choice(tokens: int) -> tuple[str, Options]:
+            return self.own, by_name[self.own].product.options(self.rows, self.columns, tokens)[0]
+
+        choices: dict[int, tuple[str, Options]] = {}
+        last = own_choice(sizes[0])
+        for tokens in sizes:
+            measured = [timing for timing in self.timings if timing.tokens == tokens]
+            best = chosen(measured, self.own)
+            if best is not None:
+                last = (best.product, best.options)
+            elif last[0] == self.own or not by_name[last[0]].takes(tokens):
+                last = own_choice(tokens)
+            choices[tokens] = last
+        if by_name[last[0]].product.most is not None:  # the last step has no end
+            choices[sizes[-1] + 1] = own_choice(sizes[-1] + 1)
+        return choices
+
+
+def chosen(timings: Sequence[Timing], own: str) -> Timing | None:
+    """The fastest; vLLM's own where that is slower by no more than noise. None without timings, or
+    where vLLM's own was not measured: there is nothing to be faster than."""
+    best_own = min((t for t in timings if t.product == own), key=_time, default=None)
+    if best_own is None:
+        return None
+    best = min(timings, key=_time)
+    return best if best.microseconds < best_own.microseconds * (1 - NOISE) else best_own
+
+
+def _time(timing: Timing) -> float:
+    return timing.microseconds

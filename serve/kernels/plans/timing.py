@@ -1,0 +1,84 @@
+"""Times a product with a cold cache: each call reads its own copy of the weights.
+
+A model's layers come one after another, and no layer's weights are in the L2 cache when their turn
+comes. Copies that together exceed the cache several times give the same state. One CUDA graph holds
+all calls, as in vLLM's decode steps, so that launches cost what they cost there.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+Call = Callable[[], object]
+Clock = Callable[[Sequence[Call]], float]
+"""Returns the microseconds of one call; each call has weights of its own."""
+CACHE_MULTIPLE = 3
+FEWEST_COPIES, MOST_COPIES = 3, 64
+REPEATS = 5
+
+
+def copies_needed(weight_bytes: int, cache_bytes: int) -> int:
+    """Copies of the weights that exceed the cache several times."""
+    needed = math.ceil(CACHE_MULTIPLE * cache_bytes / max(weight_bytes, 1))
+    return min(max(needed, FEWEST_COPIES), MOST_COPIES)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Size of the GPU's L2 cache; none on a CPU."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def copied(tensors: Sequence[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
+    """The tensors, and further copies of them."""
+    further = [[tensor.clone() for tensor in tensors] for _ in range(count - 1)]
+    return [list(tensors), *further]
+
+
+def graph_time(calls: Sequence[Call]) -> float:
+    """Microseconds of a call in a CUDA graph of all calls: the median of several replays."""
+    _warm_up(calls)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads of vLLM may use the GPU meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for call in calls:
+            call()
+    graph.replay()
+    times = [_elapsed(graph.replay) for _ in range(REPEATS)]
+    return sorted(times)[REPEATS // 2] / len(calls)
+
+
+def event_time(calls: Sequence[Call]) -> float:
+    """Microseconds of a call outside of graphs, with what the host does for each."""
+    _warm_up(calls)
+
+    def all_calls() -> None:
+        for call in calls:
+            call()
+
+    times = [_elapsed(all_calls) for _ in range(REPEATS)]
+    return sorted(times)[REPEATS // 2] / len(calls)
+
+
+def _warm_up(calls: Sequence[Call]) -> None:
+    """Compiles and allocates outside of the graph. An error of the product is raised here, not
+    while a graph is captured."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls[:2]:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+
+
+def _elapsed(work: Callable[[], object]) -> float:
+    """Microseconds on the GPU."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e3

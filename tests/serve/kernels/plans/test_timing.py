@@ -1,0 +1,71 @@
+"""Timing, planning and the op on a GPU."""
+
+import contextlib
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from serve.kernels import op
+from serve.kernels.plans.planner import LayerRequest, Planner
+from serve.kernels.plans.search import TOKENS
+from serve.kernels.plans.store import Identity, PlanStore
+from serve.kernels.plans.timing import cache_bytes, copied, event_time, graph_time
+from serve.kernels.products.product import Unusable, Weight
+from tests.serve.kernels.products_for_tests import Few, Plain, Rounded, int8_weight
+
+
+def test_copies_are_of_their_own() -> None:
+    tensors = [torch.arange(6).reshape(2, 3).t(), torch.zeros(2)]
+    copies = copied(tensors, 3)
+    assert len({tensor.data_ptr() for copy in copies for tensor in copy}) == 6
+    assert all(torch.equal(copy[0], tensors[0]) for copy in copies)
+    assert all(copy[0].stride() == tensors[0].stride() for copy in copies)
+    assert cache_bytes(torch.device("cpu")) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("clock", [graph_time, event_time])
+def test_calls_are_timed_on_the_gpu(clock: object) -> None:
+    assert callable(clock)
+    x = torch.randn(64, 512, device="cuda")
+    weights = [torch.randn(512, 512, device="cuda") for _ in range(4)]
+    assert clock([partial(torch.mm, x, weight) for weight in weights]) > 0
+    assert cache_bytes(x.device) > 2**20
+
+    def fail() -> None:
+        raise RuntimeError("this algorithm is not there")
+
+    with pytest.raises(RuntimeError, match="not there"):
+        clock([fail, fail])
+    assert clock([partial(torch.mm, x, weight) for weight in weights]) > 0, "nothing is left behind"
+
+
+@pytest.mark.gpu
+def test_a_layer_is_planned_and_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
+    host = int8_weight(256, 512)
+    weight = Weight(host.codes.cuda(), host.scales.cuda(), 8, 512)
+    request = LayerRequest(
+        "int8/256x512", weight, [Plain(), Few(), Rounded()], "plain", torch.bfloat16, torch.int8
+    )
+    store = PlanStore(Identity(torch.cuda.get_device_name(), "test", "test"))
+    with contextlib.suppress(Unusable):  # the three are equally fast: any choice is right
+        Planner(lambda: store).plan(request)
+    stored = store.find("int8/256x512", ["plain", "few", "rounded"])
+    assert stored is not None
+    assert {timing.tokens for timing in stored.timings} == set(TOKENS)
+    planned = op.Planned((Plain(), Few(), Rounded()), (2, 2, 2), stored)
+    op.put("test/256x512", planned)
+    tensors = [tensor for product in planned.products for tensor in product.prepare(weight)]
+    x = torch.randn(4, 512, device="cuda", dtype=torch.bfloat16)
+    codes = torch.zeros(4, 512, device="cuda", dtype=torch.int8)
+    scales = torch.ones(4, 1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    op.linear(x, codes, scales, tensors, "test/256x512", 256)
+    with torch.cuda.graph(graph):
+        result = op.linear(x, codes, scales, tensors, "test/256x512", 256)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert result.shape == (4, 256)

@@ -1,0 +1,72 @@
+"""Memory of further layouts."""
+
+from pathlib import Path
+
+import pytest
+
+from conf.files.stored_tensor import Tensor
+from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
+from conf.schema.kernels import KernelsConfig
+from serve import fit as fit_module
+from serve.fit import fit
+from serve.kernels.memory import extra_bytes
+from serve.kernels.settings import Settings, with_kernels
+
+INT4 = QuantArgs("int", 4, "group", group_size=128)
+FP8 = QuantArgs("float", 8, "token")
+W4A16 = QuantizationConfig("compressed-tensors", [QuantGroup("g", INT4)])
+W4AFP8 = QuantizationConfig("compressed-tensors", [QuantGroup("g", INT4, FP8)])
+PACKED = {
+    "layers.0.up.weight_packed": Tensor("I32", (64, 16)),
+    "layers.0.up.weight_scale": Tensor("BF16", (64, 1)),
+    "layers.0.experts.3.up.weight_packed": Tensor("I32", (64, 16)),
+    "embed.weight": Tensor("BF16", (100, 64)),
+}
+INT8 = {"layers.0.up.weight": Tensor("I8", (64, 64)), "norm.weight": Tensor("BF16", (64,))}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "families", "second_layout", "extra"),
+    [
+        (W4A16, None, True, 64 * 16 * 4),
+        (W4A16, None, False, 0),
+        (W4A16, ["vllm"], True, 0),
+        (W4A16, ["w4afp8"], True, 0),
+        (W4AFP8, ["w4afp8"], True, 64 * 16 * 4),
+        (W4AFP8, ["weight_only"], True, 0),
+    ],
+)
+def test_packed_weights_have_a_second_layout(
+    quantization: QuantizationConfig, families: list[str] | None, second_layout: bool, extra: int
+) -> None:
+    settings = Settings.of(KernelsConfig(families, second_layout))
+    assert extra_bytes(PACKED, quantization, settings, False) == extra
+
+
+@pytest.mark.parametrize(
+    ("families", "second_layout", "is_pruned", "share"),
+    [
+        (None, True, True, 10 / 16),
+        (["sparse"], False, True, -6 / 16),
+        (["one_token"], True, True, 0),
+        (None, True, False, 0),
+    ],
+)
+def test_a_sparse_weight_is_compressed(
+    families: list[str] | None, second_layout: bool, is_pruned: bool, share: float
+) -> None:
+    settings = Settings.of(KernelsConfig(families, second_layout))
+    assert extra_bytes(INT8, None, settings, is_pruned) == 64 * 64 * share
+
+
+def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"max_position_embeddings": 1024}
+    monkeypatch.setattr(fit_module, "read_config", lambda _: config)
+    monkeypatch.setattr(fit_module, "tensors", lambda _: PACKED)
+    monkeypatch.setattr(fit_module, "quantization_of", lambda _: W4A16)
+    monkeypatch.setattr(fit_module, "kv_token_bytes", lambda *_: 1024.0)
+    monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(80.0, 80.0)])
+    with_copy = fit(tmp_path, with_kernels({}, KernelsConfig())).weights_gib
+    without = fit(tmp_path, with_kernels({}, KernelsConfig(second_layout=False))).weights_gib
+    assert (with_copy - without) * 2**30 == pytest.approx(64 * 16 * 4)
+    assert fit(tmp_path, {}).weights_gib == without

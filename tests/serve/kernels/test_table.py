@@ -1,0 +1,86 @@
+"""`python -m serve.kernels`."""
+
+from pathlib import Path
+
+import pytest
+
+from conf import hardware
+from conf.cache import rates_file
+from serve.kernels import table
+from serve.kernels.plans import limit
+from serve.kernels.plans.limit import Rates
+from serve.kernels.plans.plan import Plan, Step, Timing
+from serve.kernels.plans.store import Identity, PlanStore, StoredPlan
+from tests.conftest import Run
+
+GPU = "NVIDIA H200"
+PLAN = Plan(
+    (Step(16, "few", (("block", 64),)), Step(None, "own")),
+    (
+        Timing(1, "few", (("block", 64),), 25.0, 100_000_000),
+        Timing(1, "few", (("block", 128),), 30.0, 100_000_000),
+        Timing(1, "own", (), 40.0, 100_000_000),
+        Timing(512, "own", (), 250.0, 100_000_000),
+    ),
+)
+
+
+@pytest.fixture
+def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(table, "NARROWEST_TABLE", 200)
+    store = PlanStore(Identity(GPU, "2.11", "0.25.1"))
+    store.keep(StoredPlan("int8/24576x4096", ("few", "own"), PLAN, 24576, 4096, "int8"))
+
+
+def test_without_plans_it_says_how_they_come(command_here: Run, tmp_path: Path) -> None:
+    result = command_here("serve.kernels", QUANTLINE_CACHE=str(tmp_path / "empty"))
+    assert result.returncode == 0
+    assert "there are no plans in" in result.stderr
+    assert "engine.kernels=auto" in result.stderr
+
+
+def test_each_candidate_and_its_share_of_the_limit(
+    plans: None, command_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit, "gpu_names", lambda: [GPU])
+    monkeypatch.setattr(limit, "gpu_cards", lambda: ["0123"])
+    path = rates_file(GPU, ["0123"])
+    path.write_text('{"bandwidth": 5e12, "products": {"int8": 1e15}, "device": "cuda"}')
+    result = command_here("serve.kernels")
+    rows = [line.split("│") for line in result.stdout.splitlines() if "24576x4096" in line]
+    cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
+    assert cells[0] == ["int8/24576x4096", "1", "few", "block=64", "25.0", "80%", "own 40.0"]
+    assert cells[1] == ["int8/24576x4096", "512", "own", "", "250.0", "41%", ""]
+    assert "5,000 GB/s" in result.stdout
+
+
+def test_filters(plans: None, command_here: Run) -> None:
+    result = command_here("serve.kernels", "tokens=[512]")
+    assert result.stdout.count("24576x4096") == 1
+    assert "this machine has another GPU, or none" in result.stdout
+    nothing = command_here("serve.kernels", "layers=fp8")
+    assert "no plan fits layers=fp8" in nothing.stderr
+    wrong = command_here("serve.kernels", "layer=fp8")
+    assert (wrong.returncode, "Did you mean layers?" in wrong.stderr) == (2, True)
+
+
+def test_the_datasheet_is_the_second_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (limit, hardware):
+        monkeypatch.setattr(module, "gpu_names", lambda: [GPU])
+    monkeypatch.setattr(limit, "gpu_cards", lambda: ["none-of-ours"])
+    rates = limit.rates_of(GPU)
+    assert rates is not None
+    assert rates.source == "datasheet"
+    assert rates.bandwidth > 1e12
+    assert limit.rates_of("NVIDIA A100") is None
+
+
+def test_the_limit_is_reading_or_multiplying() -> None:
+    rates = Rates(1e12, {"int8": 1e15})
+    assert rates.least_microseconds(1, 1000, 1000, 10**6, "int8") == pytest.approx(1.004)
+    many = rates.least_microseconds(10**4, 1000, 1000, 10**6, "int8")
+    assert many == pytest.approx(41.0)
+    assert rates.least_microseconds(10**6, 1000, 1000, 10**6, "int8") == pytest.approx(4001.0)
+    slow = Rates(1e12, {"int8": 1e12})
+    assert slow.least_microseconds(10**4, 1000, 1000, 10**6, "int8") == pytest.approx(20000)
