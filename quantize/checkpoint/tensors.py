@@ -66,7 +66,7 @@ def unpack_integers(packed: torch.Tensor, bits: int, columns: int) -> torch.Tens
     range before packing; it is subtracted again.
     """
     words = packed.to(torch.int64) & 0xFFFFFFFF
-    starts = torch.arange(columns) * bits
+    starts = torch.arange(columns, device=packed.device) * bits
     index, shift = starts // 32, starts % 32
     values = words[..., index] >> shift
     if 32 % bits:
@@ -77,7 +77,8 @@ def unpack_integers(packed: torch.Tensor, bits: int, columns: int) -> torch.Tens
 
 def unpack_fp4(packed: torch.Tensor) -> torch.Tensor:
     """The FP4 (E2M1) numbers of a uint8 tensor with two in a byte, the first in the low bits."""
-    table = torch.tensor([*FP4_VALUES, *(-value for value in FP4_VALUES)])
+    values = [*FP4_VALUES, *(-value for value in FP4_VALUES)]
+    table = torch.tensor(values, device=packed.device)
     codes = torch.stack([packed & 0x0F, packed >> 4], dim=-1)
     return table[codes.flatten(-2).to(torch.int64)]
 

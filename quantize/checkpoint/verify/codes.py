@@ -131,12 +131,13 @@ def is_readable(layer: Linear) -> bool:
 
 
 def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
-    """The codes as numbers, some rows at a time."""
+    """The codes as numbers, some rows at a time; on the GPU, if there is one."""
     stored = tensors[layer.stored]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     height = _block(layer)[0]
     rows = max(1, ELEMENTS_AT_ONCE // max(1, layer.columns * height)) * height
     for start in range(0, layer.rows, rows):
-        codes = stored[start : start + rows]
+        codes = stored[start : start + rows].to(device)
         yield READERS[layer.tensors[layer.codes_suffix].encoding](codes, layer)
 
 
@@ -160,16 +161,19 @@ def _groups(tensors: CheckpointTensors, layer: Linear, sparse: bool) -> Groups |
     first: torch.Tensor | None = None
     rows_are_equal = True
     for chunk in chunks(tensors, layer):
-        if not torch.isfinite(chunk).all():
-            return None
         first = chunk[0] if first is None else first
         rows_are_equal = rows_are_equal and bool((chunk == first).all())
         broken += breaks_2_of_4(chunk) if sparse and layer.columns % 4 == 0 else 0
         tiles = _tiles(chunk, height, width)
-        least.append(torch.nan_to_num(tiles, math.inf).amin(dim=(1, 3)))
-        most.append(torch.nan_to_num(tiles, -math.inf).amax(dim=(1, 3)))
-        means.append(torch.nanmean(tiles, dim=(1, 3)))
-    low, high, mean = torch.cat(least), torch.cat(most), torch.cat(means)
+        is_padded = tiles.numel() > chunk.numel()
+        if is_padded and not torch.isfinite(chunk).all():
+            return None
+        least.append((torch.nan_to_num(tiles, math.inf) if is_padded else tiles).amin(dim=(1, 3)))
+        most.append((torch.nan_to_num(tiles, -math.inf) if is_padded else tiles).amax(dim=(1, 3)))
+        means.append((torch.nanmean if is_padded else torch.mean)(tiles, dim=(1, 3)))
+    low, high, mean = torch.cat(least).cpu(), torch.cat(most).cpu(), torch.cat(means).cpu()
+    if not (torch.isfinite(low) & torch.isfinite(high)).all():  # extremes take up NaN
+        return None
     if layer.weights.strategy == "tensor":
         low, high, mean = low.amin().reshape(1), high.amax().reshape(1), mean.mean().reshape(1)
     return Groups(
