@@ -1,44 +1,24 @@
 """Our Triton kernels: against float64 in Triton's interpreter, and compiled for Hopper."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[4]
-TRITON = ROOT / ".triton"
+from tests.triton_scripts import interpreted, needs_triton, printed_by
+
+SCRIPTS = "tests.serve.kernels.products"
 ROUNDING = 1e-3
 """Results are float16."""
 FP8_ROUNDING = 0.07
 """The interpreter drops the bits that do not fit; a GPU rounds to the nearest: half of it."""
 
-pytestmark = pytest.mark.skipif(
-    not (TRITON / "triton").is_dir(), reason="there is no .triton: make setup-triton"
-)
-
-
-def run(script: str, **variables: str) -> list[dict[str, Any]]:
-    """What a script beside this file prints: Triton decides at its import what it does."""
-    result = subprocess.run(
-        [sys.executable, "-m", f"tests.serve.kernels.products.{script}"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TRITON}", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+pytestmark = needs_triton
 
 
 @pytest.fixture(scope="module")
 def errors() -> dict[str, float]:
     """How far each kernel is from float64."""
-    return {line["name"]: line["error"] for line in run("interpreted", TRITON_INTERPRET="1")}
+    return interpreted(f"{SCRIPTS}.interpreted")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +74,7 @@ def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_end
     tmp_path: Path,
 ) -> None:
     """With programmatic dependent launch, only weights may be fetched before the wait."""
-    kernels = run("compiled", TRITON_CACHE_DIR=str(tmp_path))
+    kernels = printed_by(f"{SCRIPTS}.compiled", TRITON_CACHE_DIR=str(tmp_path))
     assert [kernel["name"] for kernel in kernels] == [
         "few_tokens",
         "sparse_few_tokens",
