@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from conf.schema.ranges import TOKENS_MOST, choices, within
 
 AUTO, VLLM = "auto", "vllm"
+DEFAULT = VLLM
+"""Ours are not yet proven on a GPU, so they run only where they are asked for."""
 KERNELS_OPTION = "kernels"
 """Its name among the engine options of a row."""
 FAMILIES = ("one_token", "sparse", "weight_only", "w4afp8")
@@ -17,7 +19,7 @@ class KernelsConfig:
 
     families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
     """auto (all of ours), vllm (none), or a list of one_token, sparse, weight_only and w4afp8.
-    `engine.kernels=...` for short. null is auto; for serve results=FILE it is what was measured."""
+    `engine.kernels=...` for short. null is vllm; for serve results=FILE it is what was measured."""
     second_layout: bool = True
     """Keep weights in a second layout where that is faster; false saves the memory."""
 
@@ -31,11 +33,12 @@ class KernelsConfig:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The families to use; none for vLLM's own kernels."""
-        if self.families == [VLLM]:
+        families = [DEFAULT] if self.families is None else self.families
+        if families == [VLLM]:
             return ()
-        if self.families in (None, [AUTO]):
-            return FAMILIES
-        return tuple(family for family in FAMILIES if family in (self.families or []))
+        return (
+            FAMILIES if families == [AUTO] else tuple(name for name in FAMILIES if name in families)
+        )
 
 
 @dataclass

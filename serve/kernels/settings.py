@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import bad_input, nearest
-from conf.schema.kernels import AUTO, FAMILIES, KERNELS_OPTION, VLLM, KernelsConfig
+from conf.schema.kernels import AUTO, DEFAULT, FAMILIES, KERNELS_OPTION, VLLM, KernelsConfig
 from conf.schema.load import EngineOptions
 
 VERSION = 1
@@ -43,7 +43,7 @@ class Settings:
 
 
 def read_settings(additional_config: Mapping[str, Any]) -> Settings:
-    """The settings of an additional_config; without an entry of ours, all families. Raises
+    """The settings of an additional_config; without an entry of ours, the default. Raises
     ValueError for an invalid entry."""
     entry = additional_config.get(ENTRY, {})
     if not isinstance(entry, Mapping):
@@ -55,7 +55,7 @@ def read_settings(additional_config: Mapping[str, Any]) -> Settings:
     second_layout = entry.get(SECOND_LAYOUT, True)
     if not isinstance(second_layout, bool):
         raise ValueError(f"{ENTRY}.{SECOND_LAYOUT}={second_layout!r}: is neither true nor false")
-    return Settings.of(KernelsConfig(_families(entry.get(KERNELS, AUTO)), second_layout))
+    return Settings.of(KernelsConfig(_families(entry.get(KERNELS, DEFAULT)), second_layout))
 
 
 def _families(kernels: object) -> list[str]:

@@ -11,7 +11,7 @@ from evaluate.command import COMMAND
 @pytest.mark.parametrize(
     ("overrides", "families", "second_layout"),
     [
-        ([], FAMILIES, True),
+        ([], (), True),
         (["engine.kernels=auto"], FAMILIES, True),
         (["engine.kernels=vllm"], (), True),
         (["engine.kernels=sparse"], ("sparse",), True),

@@ -28,8 +28,8 @@ INT8 = {"layers.0.up.weight": Tensor("I8", (64, 64)), "norm.weight": Tensor("BF1
 @pytest.mark.parametrize(
     ("quantization", "families", "second_layout", "extra"),
     [
-        (W4A16, None, True, 64 * 16 * 4),
-        (W4A16, None, False, 0),
+        (W4A16, ["auto"], True, 64 * 16 * 4),
+        (W4A16, ["auto"], False, 0),
         (W4A16, ["vllm"], True, 0),
         (W4A16, ["w4afp8"], True, 0),
         (W4AFP8, ["w4afp8"], True, 64 * 16 * 4),
@@ -37,7 +37,7 @@ INT8 = {"layers.0.up.weight": Tensor("I8", (64, 64)), "norm.weight": Tensor("BF1
     ],
 )
 def test_packed_weights_have_a_second_layout(
-    quantization: QuantizationConfig, families: list[str] | None, second_layout: bool, extra: int
+    quantization: QuantizationConfig, families: list[str], second_layout: bool, extra: int
 ) -> None:
     settings = Settings.of(KernelsConfig(families, second_layout))
     assert extra_bytes(PACKED, quantization, settings, False) == extra
@@ -46,14 +46,14 @@ def test_packed_weights_have_a_second_layout(
 @pytest.mark.parametrize(
     ("families", "second_layout", "is_pruned", "share"),
     [
-        (None, True, True, 10 / 16),
+        (["auto"], True, True, 10 / 16),
         (["sparse"], False, True, -6 / 16),
         (["one_token"], True, True, 0),
-        (None, True, False, 0),
+        (["auto"], True, False, 0),
     ],
 )
 def test_a_sparse_weight_is_compressed(
-    families: list[str] | None, second_layout: bool, is_pruned: bool, share: float
+    families: list[str], second_layout: bool, is_pruned: bool, share: float
 ) -> None:
     settings = Settings.of(KernelsConfig(families, second_layout))
     assert extra_bytes(INT8, None, settings, is_pruned) == 64 * 64 * share
@@ -66,7 +66,9 @@ def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_module, "quantization_of", lambda _: W4A16)
     monkeypatch.setattr(fit_module, "kv_token_bytes", lambda *_: 1024.0)
     monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(80.0, 80.0)])
-    with_copy = fit(tmp_path, with_kernels({}, KernelsConfig())).weights_gib
-    without = fit(tmp_path, with_kernels({}, KernelsConfig(second_layout=False))).weights_gib
+    with_copy = fit(tmp_path, with_kernels({}, KernelsConfig(["auto"]))).weights_gib
+    without = fit(
+        tmp_path, with_kernels({}, KernelsConfig(["auto"], second_layout=False))
+    ).weights_gib
     assert (with_copy - without) * 2**30 == pytest.approx(64 * 16 * 4)
     assert fit(tmp_path, {}).weights_gib == without

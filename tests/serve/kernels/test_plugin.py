@@ -52,11 +52,11 @@ def test_a_config_gets_our_entry_beside_the_users(on_cuda: Path, is_imported_fir
         importlib.import_module("engine_args_for_tests")
     for _ in range(3):
         register()
-    theirs = {"theirs": 1}
+    theirs = {"theirs": 1, "quantline": {"kernels": "auto"}}
     config = config_of(theirs)
     assert config.headless
     assert config.additional_config == {"theirs": 1, "quantline": Settings().entry}
-    assert theirs == {"theirs": 1}
+    assert theirs == {"theirs": 1, "quantline": {"kernels": "auto"}}
     assert config.additional_config["quantline"]["version"] == VERSION
     wrapped = importlib.import_module("engine_args_for_tests").EngineArgs.create_engine_config
     assert not hasattr(wrapped.__wrapped__, "__wrapped__"), "wrapped once"

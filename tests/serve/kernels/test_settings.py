@@ -18,6 +18,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CHOICES = [
     KernelsConfig(),
+    KernelsConfig(["auto"]),
     KernelsConfig(["vllm"]),
     KernelsConfig(["sparse"]),
     KernelsConfig(["one_token", "w4afp8"], second_layout=False),
@@ -42,7 +43,7 @@ def test_what_a_row_records_is_read(kernels: KernelsConfig) -> None:
 def test_rows_tell_auto_from_vllm_and_old_rows_are_vllm() -> None:
     old = {"dtype": "auto"}
     assert recorded(with_kernels(old, KernelsConfig(["vllm"]))) == old
-    assert recorded(with_kernels(old, KernelsConfig())) == old | {"kernels": "auto"}
+    assert recorded(with_kernels(old, KernelsConfig(["auto"]))) == old | {"kernels": "auto"}
     assert recorded(old) == old
     assert of_recorded(old).chosen == ()
 
@@ -59,7 +60,8 @@ def test_keys_of_rows_tell_kernels_and_their_versions_apart() -> None:
 
 
 def test_the_users_additional_config_stays(on_gpu: None) -> None:
-    engine = EngineConfig(options={"additional_config": {"theirs": 1}})
+    given = {"additional_config": {"theirs": 1}}
+    engine = EngineConfig(options=given, kernels=KernelsConfig(["auto"]))
     options = launch.options(engine)
     assert options["additional_config"]["theirs"] == 1
     assert read_settings(options["additional_config"]).families == FAMILIES
@@ -78,8 +80,8 @@ def test_nothing_changes_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "additional_config" not in launch.options(EngineConfig())
 
 
-def test_the_default_of_vllm_alone_is_all_families() -> None:
-    assert read_settings({}) == Settings()
+def test_vllm_alone_uses_ours_only_if_asked() -> None:
+    assert read_settings({}).families == ()
     assert read_settings({"quantline": {"kernels": "auto"}}) == Settings()
     assert read_settings({"quantline": {"kernels": "vllm"}}).families == ()
 
