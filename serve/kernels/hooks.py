@@ -73,7 +73,8 @@ HOOKS = (
     Hook(MARLIN, "marlin_zero_points", ("zp", "size_k", "size_n", "num_bits")),
     Hook(MARLIN, "marlin_make_workspace_new", ("device", "max_blocks_per_sm")),
     Hook(QUANT, "convert_packed_uint4b8_to_signed_int4_inplace", ("t",)),
-    *(Hook(QUANT, f"GroupShape.{name}") for name in ("is_per_token", "is_per_group", "PER_TOKEN")),
+    *(Hook(QUANT, f"GroupShape.{name}")
+      for name in ("is_per_tensor", "is_per_token", "is_per_channel", "PER_TOKEN")),
     Hook("model_executor/layers/quantization/input_quant_fp8", "QuantFP8.__init__", (
         "static", "group_shape")),
     Hook("config/__init__", "get_current_vllm_config_or_none"),

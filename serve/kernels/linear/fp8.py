@@ -82,7 +82,8 @@ def _refusal(c: FP8ScaledMMLinearLayerConfig) -> str | None:
         return "rounds activations by token, and these have other scales"
     if activations.dtype != torch.float8_e4m3fn or weights.dtype != torch.float8_e4m3fn:
         return "takes FP8 (e4m3) only"
-    if weights.scale.group_shape.is_per_group():
+    shape = weights.scale.group_shape
+    if not (shape.is_per_tensor() or shape.is_per_channel() or shape.is_per_token()):
         return "takes a scale for each channel or tensor, not for blocks"
     if c.out_dtype != c.input_dtype or c.out_dtype not in (torch.bfloat16, torch.float16):
         return f"takes and gives bfloat16 or float16, not {c.input_dtype} and {c.out_dtype}"
