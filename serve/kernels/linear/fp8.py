@@ -19,7 +19,13 @@ from serve.kernels.linear.conditions import (
     vllms_choice,
 )
 from serve.kernels.linear.int8 import with_sparsity
-from serve.kernels.linear.loading import LayerKind, LoadedLayer, load_or_leave, multiply
+from serve.kernels.linear.loading import (
+    LayerKind,
+    LoadedLayer,
+    is_loaded,
+    load_or_leave,
+    multiply,
+)
 from serve.kernels.linear.stored import fp8_weight
 from serve.kernels.products.from_vllm.scaled import CutlassFp8
 from serve.kernels.products.product import Weight
@@ -47,6 +53,8 @@ class QuantlineFp8LinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         codes, scales, *_ = self.layer_param_names
+        if is_loaded(self.loaded, getattr(layer, codes)):
+            return
         kind = LayerKind(
             "fp8", (CutlassFp8(), *products_of(FP8, asked_families())), CutlassFp8.name,
             torch.float8_e4m3fn,

@@ -20,7 +20,13 @@ from serve.kernels.linear.conditions import (
     model_dtype,
     vllms_choice,
 )
-from serve.kernels.linear.loading import LayerKind, LoadedLayer, load_or_leave, multiply
+from serve.kernels.linear.loading import (
+    LayerKind,
+    LoadedLayer,
+    is_loaded,
+    load_or_leave,
+    multiply,
+)
 from serve.kernels.linear.rounding import round_int8
 from serve.kernels.linear.stored import int8_weight
 from serve.kernels.products.from_vllm.scaled import CutlassInt8
@@ -48,6 +54,8 @@ class QuantlineInt8LinearKernel(Int8ScaledMMLinearKernel):  # type: ignore[misc]
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         codes, scales, *_ = self.layer_param_names
+        if is_loaded(self.loaded, getattr(layer, codes)):
+            return
         kind = LayerKind(
             "int8", (CutlassInt8(), *products_of(INT8, asked_families())), CutlassInt8.name,
             torch.int8,

@@ -67,6 +67,11 @@ def load_or_leave(
     return None
 
 
+def is_loaded(loaded: LoadedLayer | None, parameter: torch.Tensor) -> bool:
+    """Whether a layer was loaded before, and vLLM has not put new weights on it since."""
+    return loaded is not None and parameter.numel() == 0
+
+
 def _load(
     layer: torch.nn.Module,
     name: str,

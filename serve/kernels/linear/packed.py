@@ -7,7 +7,7 @@ from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
 
 from serve.kernels.linear.conditions import vllms_choice
-from serve.kernels.linear.loading import LayerKind, LoadedLayer, load_or_leave
+from serve.kernels.linear.loading import LayerKind, LoadedLayer, is_loaded, load_or_leave
 from serve.kernels.linear.stored import packed_weight
 from serve.kernels.products.product import Weight
 
@@ -22,6 +22,8 @@ class PackedLinearKernel(MPLinearKernel):  # type: ignore[misc]
 
     def load(self, layer: torch.nn.Module, kind: LayerKind, dtype: torch.dtype) -> None:
         c = self.config
+        if is_loaded(self.loaded, getattr(layer, self.w_q_name)):
+            return
         names = [self.w_q_name, self.w_s_name]
         names += [self.w_zp_name] if c.zero_points and self.w_zp_name else []
 

@@ -100,6 +100,16 @@ def test_the_weights_are_parameters_and_kept_once(monkeypatch: pytest.MonkeyPatc
     assert ours.loaded.tensors.count(held[0]) == 2
 
 
+def test_a_second_call_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = int8_layer()
+    ours = kernel(monkeypatch, FewInPlain())
+    ours.process_weights_after_loading(layer)
+    before = ours.loaded
+    ours.process_weights_after_loading(layer)
+    assert ours.loaded is before
+    assert ours.vllms.processed == []
+
+
 def test_two_layers_share_a_plan_and_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [int8_layer(seed=seed) for seed in range(2)]
     loaded = []
