@@ -21,6 +21,8 @@ from serve.kernels.products.product import Options
 
 GAIN = 0.03
 """The smallest speed-up that is worth a second input or a second layout."""
+NOISE = 0.02
+"""vLLM's own product stays where ours is not faster by more than this."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def choose(best: Best, candidates: Iterable[Candidate], second_layout: bool) -> 
         if slower(best, same, kept) <= GAIN:
             kept = same
             break
-    return _without_dispensable(best, kept)
+    return _without_dispensable(best, kept, known)
 
 
 def choices(
@@ -75,7 +77,10 @@ def choices(
     names = choose(best, candidates, second_layout)
     fastest: dict[int, tuple[str, Options]] = {}
     for tokens, products in sorted(best.items()):
-        name = min(sorted(names & set(products)), key=lambda name: products[name][0])
+        times = {name: products[name][0] for name in sorted(names & set(products))}
+        name = min(times, key=lambda name: times[name])
+        if own in times and times[own] * (1 - NOISE) <= times[name]:
+            name = own
         fastest[tokens] = (name, products[name][1])
     limited = {candidate.name for candidate in candidates if candidate.has_end}
     if fastest[tokens][0] in limited:
@@ -111,10 +116,14 @@ def _mean(shares: list[float]) -> float:
     return sum(shares) / len(shares)
 
 
-def _without_dispensable(best: Best, kept: set[str]) -> set[str]:
-    """Drops products that gain too little, the least useful first."""
+def _without_dispensable(best: Best, kept: set[str], known: Mapping[str, Candidate]) -> set[str]:
+    """Drops copies of the weights that gain too little, the least useful first."""
+    layouts = {
+        layout: {name for name in kept if known[name].layout == layout}
+        for layout in sorted({known[name].layout for name in kept})
+    }
     needed = set(kept)
-    for name in sorted(kept, key=lambda name: (slower(best, kept - {name}, kept), name)):
-        if len(needed) > 1 and slower(best, needed - {name}, kept) <= GAIN:
-            needed.discard(name)
+    for names in sorted(layouts.values(), key=lambda names: slower(best, kept - names, kept)):
+        if slower(best, needed - names, kept) <= GAIN:
+            needed -= names
     return needed

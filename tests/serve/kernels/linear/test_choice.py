@@ -47,7 +47,7 @@ def test_the_best_options_count() -> None:
     ("plain", "names"),
     [
         (4.9, {"own", "few"}),  # 2 % are not worth a second input
-        (4.5, {"own", "plain"}),
+        (4.5, {"own", "few", "plain"}),
     ],
 )
 def test_a_second_input_needs_a_gain(plain: float, names: set[str]) -> None:
@@ -70,9 +70,24 @@ def test_a_second_layout_needs_a_gain(copy: float, names: set[str]) -> None:
     assert chosen([OWN, COPY], own={1: 5.0, 64: 9.0}, copy={1: 6.0, 64: copy}) == names
 
 
-def test_the_least_useful_product_goes_first() -> None:
-    times = {"own": {1: 5.0, 64: 9.0}, "few": {1: 4.9}, "copy": {1: 4.8, 64: 5.0}}
-    assert chosen([OWN, FEW, COPY], **times) == {"copy"}
+def test_the_least_useful_layout_goes_first() -> None:
+    other = Candidate("other", True, "other")
+    times = {"own": {1: 5.0, 64: 9.0}, "other": {1: 4.9, 64: 9.0}, "copy": {1: 5.0, 64: 5.0}}
+    assert chosen([OWN, other, COPY], **times) == {"copy"}
+
+
+def test_products_of_one_layout_cost_nothing() -> None:
+    assert chosen([OWN, FEW], own={1: 5.0, 64: 9.0}, few={1: 4.9}) == {"own", "few"}
+
+
+def test_vllms_own_stays_where_ours_is_hardly_faster() -> None:
+    times = {"own": {1: 5.0, 16: 5.0, 64: 9.0}, "few": {1: 4.95, 16: 4.8}}
+    best = best_times(measured(**times), ["own", "few"])
+    assert choices(best, [OWN, FEW], "own", True) == {
+        1: ("own", ()),
+        16: ("few", ()),
+        64: ("own", ()),
+    }
 
 
 @pytest.mark.parametrize(("copy", "names"), [(20.0, {"own"}), (6.0, {"copy"})])
