@@ -78,6 +78,13 @@ HOOKS = (
     Hook("model_executor/layers/quantization/input_quant_fp8", "QuantFP8.__init__", (
         "static", "group_shape")),
     Hook("config/__init__", "get_current_vllm_config_or_none"),
+    Hook("config/compilation", "CompilationConfig.compile_ranges_endpoints"),
+    Hook("config/vllm", "VllmConfig.additional_config"),
+    Hook("compilation/passes/inductor_pass", "InductorPass"),
+    Hook("compilation/passes/inductor_pass", "PassContext.__init__", ("compile_range",)),
+    Hook("compilation/passes/inductor_pass", "get_pass_context"),
+    Hook("compilation/passes/pass_manager", "PostGradPassManager.configure", ("config",)),
+    Hook("compilation/passes/pass_manager", "PostGradPassManager.add", ("pass_",)),
     Hook("scalar_type", "scalar_types"),
 )
 # fmt: on

@@ -3,10 +3,11 @@
 A plan's timings have every candidate for every measured number of tokens. The choice is not just
 the fastest each time, because products cost something beside their own time:
 
-- Inputs. A layer's compiled graph is the same for all numbers of tokens, so it passes the same
-  inputs to the op for all of them. Where some products read plain and others rounded activations,
-  the kernel in front (a norm or an activation function) writes both: for few tokens that is
-  hidden, for a long prompt it costs about 1 % of the layer.
+- Rounding. It is fused with the kernel in front (a norm or an activation function), and its time
+  is not in the timings. A product of plain activations saves it.
+- Inputs. A layer is traced once for all numbers of tokens. Where some products read plain and
+  others rounded activations, the kernel in front writes both (about 1 % of a layer for a long
+  prompt), unless `ranges` has a graph for each.
 - Memory. A product with a layout of its own needs a copy of the weights.
 
 So a set of products with one kind of input, and with fewer layouts, is preferred as long as it is
@@ -21,6 +22,9 @@ from serve.kernels.products.product import Options
 
 GAIN = 0.03
 """The smallest speed-up that is worth a second input or a second layout."""
+ROUNDING = 1.0
+"""Microseconds that a fused rounding adds to the kernel in front, for few tokens: two further
+passes over a row that is in the cache. An estimate, not measured."""
 NOISE = 0.02
 """vLLM's own product stays where ours is not faster by more than this."""
 
@@ -41,16 +45,18 @@ Best = Mapping[int, Mapping[str, tuple[float, Options]]]
 """For each number of tokens, each product's shortest time in microseconds, and its options."""
 
 
-def best_times(timings: Iterable[Any], names: Iterable[str]) -> Best:
-    """The shortest time of each product, from the timings of a plan."""
-    known, best = set(names), dict[int, dict[str, tuple[float, Options]]]()
+def best_times(timings: Iterable[Any], candidates: Iterable[Candidate]) -> Best:
+    """The shortest time of each product, with that of rounding, from the timings of a plan."""
+    extra = {one.name: ROUNDING if one.reads_rounded else 0.0 for one in candidates}
+    best = dict[int, dict[str, tuple[float, Options]]]()
     for timing in timings:
-        if timing.product not in known:
+        if timing.product not in extra:
             continue
         products = best.setdefault(timing.tokens, {})
         before = products.get(timing.product)
-        if before is None or timing.microseconds < before[0]:
-            products[timing.product] = (timing.microseconds, timing.options)
+        microseconds = timing.microseconds + extra[timing.product]
+        if before is None or microseconds < before[0]:
+            products[timing.product] = (microseconds, timing.options)
     return best
 
 

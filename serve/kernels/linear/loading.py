@@ -97,8 +97,19 @@ def _load(
         planned_layer.refused, extra,
     )  # fmt: skip
     record.note(kernels, name)
+    _split_ranges(planned)
     reads = {product.reads_rounded for product in planned.products}
     return LoadedLayer(planned_layer.op_key, weight.rows, names, False in reads, True in reads)
+
+
+def _split_ranges(planned: Any) -> None:
+    """A failure costs speed, not the layer: it is loaded by now."""
+    try:
+        from serve.kernels.linear.ranges import split_ranges
+
+        split_ranges(planned)
+    except Exception as error:
+        logger.warning("quantline: one graph for all numbers of tokens: %s", error)
 
 
 def _leave(name: str, kind: LayerKind, weight: Weight | None, reason: str) -> None:

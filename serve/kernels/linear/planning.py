@@ -32,8 +32,8 @@ def plan_layer(
     """Plans a layer; raises Unusable where vLLM's own kernel is to run it."""
 
     def choose(timings: Sequence[Timing]) -> dict[int, tuple[str, Options]]:
-        best = best_times(timings, [product.name for product in products])
         candidates = [candidate_of(product) for product in products]
+        best = best_times(timings, candidates)
         return choices(best, candidates, own, second_layout) if best else {1: (own, ())}
 
     request = LayerRequest(key, weight, products, own, dtype, rounded, choose)

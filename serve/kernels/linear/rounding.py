@@ -3,9 +3,6 @@ or activation function in front."""
 
 import torch
 
-LARGEST = 127.0
-SMALLEST_SCALE = 1e-10  # a row of zeros
-
 
 def round_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[tokens, K] as INT8, and what it was divided by, [tokens, 1]. Without torch.compile, by
@@ -15,7 +12,8 @@ def round_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
         rounded, scales, _ = ops.scaled_int8_quant(x.contiguous())
         return rounded, scales
+    # Literals: a graph with dynamic shapes may take a module's floats as inputs.
     wide = x.float()
-    scales = (wide.abs().amax(dim=-1, keepdim=True) / LARGEST).clamp(min=SMALLEST_SCALE)
-    rounded = (wide * scales.reciprocal()).round().clamp(-LARGEST - 1, LARGEST)
+    scales = (wide.abs().amax(dim=-1, keepdim=True) / 127.0).clamp(min=1e-10)  # rows of zeros
+    rounded = (wide * scales.reciprocal()).round().clamp(-128.0, 127.0)
     return rounded.to(torch.int8), scales

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from serve.kernels.linear.choice import Candidate, best_times, choices, choose
+from serve.kernels.linear.choice import ROUNDING, Candidate, best_times, choices, choose
 from serve.kernels.products.product import Options
 
 OWN = Candidate("own", True, "stored")
@@ -30,7 +30,7 @@ def measured(**times: dict[int, float]) -> list[Timing]:
 
 
 def chosen(candidates: list[Candidate], second: bool = True, **times: dict[int, float]) -> set[str]:
-    best = best_times(measured(**times), [candidate.name for candidate in candidates])
+    best = best_times(measured(**times), candidates)
     return choose(best, candidates, second)
 
 
@@ -40,14 +40,17 @@ def test_the_best_options_count() -> None:
         Timing(1, "own", (("split", 2),), 4.0),
         Timing(1, "stranger", (), 1.0),
     ]
-    assert best_times(timings, ["own"]) == {1: {"own": (4.0, (("split", 2),))}}
+    assert best_times(timings, [OWN]) == {1: {"own": (4.0 + ROUNDING, (("split", 2),))}}
+    plain = Candidate("own", False, "stored")
+    assert best_times(timings, [plain]) == {1: {"own": (4.0, (("split", 2),))}}
 
 
 @pytest.mark.parametrize(
     ("plain", "names"),
     [
-        (4.9, {"own", "few"}),  # 2 % are not worth a second input
-        (4.5, {"own", "few", "plain"}),
+        (4.9 + ROUNDING, {"own", "few"}),  # 2 % are not worth a second input
+        (4.5 + ROUNDING, {"own", "few", "plain"}),
+        (5.2, {"own", "few", "plain"}),  # the rounding is what it saves
     ],
 )
 def test_a_second_input_needs_a_gain(plain: float, names: set[str]) -> None:
@@ -81,8 +84,8 @@ def test_products_of_one_layout_cost_nothing() -> None:
 
 
 def test_vllms_own_stays_where_ours_is_hardly_faster() -> None:
-    times = {"own": {1: 5.0, 16: 5.0, 64: 9.0}, "few": {1: 4.95, 16: 4.8}}
-    best = best_times(measured(**times), ["own", "few"])
+    times = {"own": {1: 5.0, 16: 5.0, 64: 9.0}, "few": {1: 4.95, 16: 4.8}}  # 6 with rounding
+    best = best_times(measured(**times), [OWN, FEW])
     assert choices(best, [OWN, FEW], "own", True) == {
         1: ("own", ()),
         16: ("few", ()),
@@ -102,7 +105,7 @@ def test_the_stored_layout_may_have_several_products() -> None:
 
 
 def test_beyond_the_measured_tokens_runs_a_product_that_takes_them() -> None:
-    best = best_times(measured(own={1: 9.0, 16: 9.0}, few={1: 4.0, 16: 4.0}), ["own", "few"])
+    best = best_times(measured(own={1: 9.0, 16: 9.0}, few={1: 4.0, 16: 4.0}), [OWN, FEW])
     assert choices(best, [OWN, FEW], "own", True) == {
         1: ("few", ()),
         16: ("few", ()),

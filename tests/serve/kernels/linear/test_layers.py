@@ -123,7 +123,7 @@ def test_two_layers_share_a_plan_and_a_key(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_small_gain_is_not_worth_a_second_input(
     monkeypatch: pytest.MonkeyPatch, times: dict[str, float]
 ) -> None:
-    times |= {"few_rounded": 5.1}
+    times |= {"few_rounded": 4.1}  # 5.1 with the rounding
     layer = int8_layer()
     ours = kernel(monkeypatch, FewInPlain(), FewInRounded())
     x = torch.randn(4, COLUMNS).to(torch.bfloat16)
