@@ -91,6 +91,7 @@ def timed(times: dict[str, float]) -> Callable[[Sequence[Any]], float]:
         first = calls[0]
         assert isinstance(first, partial)
         first()
-        return times[first.func.__self__.name]
+        product: Product = getattr(first.func, "__self__")  # noqa: B009
+        return times[product.name]
 
     return clock

@@ -9,7 +9,9 @@ import torch
 pytest.importorskip("serve.kernels.plans.planner")  # comes with the plugin
 pytest.importorskip("vllm")
 
+from serve.kernels.plans.planner import Planner
 from serve.kernels.plans.store import Identity, PlanStore
+from vllm.model_executor.kernels.linear import Int8ScaledMMLinearLayerConfig
 
 from serve.kernels import record
 from serve.kernels.linear import int8, planning
@@ -54,14 +56,14 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: dict[str, flo
     monkeypatch.setattr(int8, "CutlassInt8", OwnInRounded)
     store = PlanStore(Identity("made", "torch", "vllm"))
     monkeypatch.setattr(type(store.identity), "path", property(lambda _: tmp_path / "plans.json"))
-    planner = planning.Planner(lambda: store, timed(times))
+    planner = Planner(lambda: store, timed(times))
     monkeypatch.setattr(planning, "planner", lambda second_layout: planner)
     record.forget()
 
 
 def kernel(monkeypatch: pytest.MonkeyPatch, *products: Any) -> Any:
     monkeypatch.setattr(int8, "products_of", lambda *_: list(products))
-    config = int8.Int8ScaledMMLinearLayerConfig(False, True, True)
+    config = Int8ScaledMMLinearLayerConfig(False, True, True)
     return int8.QuantlineInt8LinearKernel(config, NAMES)
 
 
