@@ -91,6 +91,16 @@ def vllms_choice(kernels: dict[Any, list[type[Any]]], config: Any) -> Any:
     return None
 
 
+def own_refusal(own: type[Any] | None, *names: str) -> str | None:
+    """Why a layer is left to vLLM's own kernel: ours are measured against these, and a user or
+    another GPU may have chosen another one."""
+    if own is None:
+        return "needs a kernel of vLLM to fall back to"
+    if not own.__name__.startswith(names):
+        return f"is compared with {' or '.join(names)}, and vLLM runs this with {own.__name__}"
+    return None
+
+
 def _is_supported(kernel: type[Any]) -> bool:
     """Kernels of scaled products say it themselves, those of mixed ones name a capability."""
     found = capability()

@@ -16,6 +16,7 @@ from serve.kernels.linear.conditions import (
     capability_refusal,
     engine_refusal,
     insert_first,
+    own_refusal,
     vllms_choice,
 )
 from serve.kernels.linear.int8 import with_sparsity
@@ -95,9 +96,7 @@ def _refusal(c: FP8ScaledMMLinearLayerConfig) -> str | None:
         return "takes a scale for each channel or tensor, not for blocks"
     if c.out_dtype != c.input_dtype or c.out_dtype not in (torch.bfloat16, torch.float16):
         return f"takes and gives bfloat16 or float16, not {c.input_dtype} and {c.out_dtype}"
-    if vllms_choice(kernels._POSSIBLE_FP8_KERNELS, c) is None:
-        return "needs a kernel of vLLM to fall back to"
-    return None
+    return own_refusal(vllms_choice(kernels._POSSIBLE_FP8_KERNELS, c), "Cutlass")
 
 
 def register() -> None:

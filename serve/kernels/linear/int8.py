@@ -18,6 +18,7 @@ from serve.kernels.linear.conditions import (
     engine_refusal,
     insert_first,
     model_dtype,
+    own_refusal,
     vllms_choice,
 )
 from serve.kernels.linear.loading import (
@@ -85,9 +86,7 @@ def _refusal(c: Int8ScaledMMLinearLayerConfig) -> str | None:
         return "rounds activations by token, and these have static scales"
     if not c.input_symmetric:
         return "takes symmetric activations only"
-    if vllms_choice(kernels._POSSIBLE_INT8_KERNELS, c) is None:
-        return "needs a kernel of vLLM to fall back to"
-    return None
+    return own_refusal(vllms_choice(kernels._POSSIBLE_INT8_KERNELS, c), "Cutlass")
 
 
 def _widths(layer: Any) -> Sequence[int]:

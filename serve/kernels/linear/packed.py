@@ -6,7 +6,7 @@ import torch
 from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
 
-from serve.kernels.linear.conditions import vllms_choice
+from serve.kernels.linear.conditions import own_refusal, vllms_choice
 from serve.kernels.linear.loading import LayerKind, LoadedLayer, is_loaded, load_or_leave
 from serve.kernels.linear.stored import packed_weight
 from serve.kernels.products.product import Weight
@@ -39,8 +39,9 @@ class PackedLinearKernel(MPLinearKernel):  # type: ignore[misc]
             self.vllms.process_weights_after_loading(layer)
 
 
-def packed_refusal(c: MPLinearLayerConfig) -> str | None:
-    """Why no packed layer of this kind is taken, whatever its number types."""
+def packed_refusal(c: MPLinearLayerConfig, *own: str) -> str | None:
+    """Why no packed layer of this kind is taken, whatever its number types; `own` are vLLM's
+    kernels that ours are compared with."""
     if getattr(c, "has_g_idx", False):  # 0.25 only
         return "takes no reordered weights (g_idx)"
     columns, rows = c.partition_weight_shape
@@ -50,6 +51,4 @@ def packed_refusal(c: MPLinearLayerConfig) -> str | None:
         return f"takes whole groups, and {columns} columns are no multiple of {c.group_size}"
     if c.group_size <= 0 and columns != c.full_weight_shape[0] and c.zero_points:
         return "takes no zero points of channels that several GPUs share"
-    if vllms_choice(kernels._POSSIBLE_KERNELS, c) is None:
-        return "needs a kernel of vLLM to fall back to"
-    return None
+    return own_refusal(vllms_choice(kernels._POSSIBLE_KERNELS, c), *own)

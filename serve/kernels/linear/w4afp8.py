@@ -33,7 +33,8 @@ class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
 
     @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
-        refused = engine_refusal(W4AFP8) or _refusal(c) or packed_refusal(c)
+        refused = engine_refusal(W4AFP8) or _refusal(c)
+        refused = refused or packed_refusal(c, "CutlassW4A8")
         return refused is None, refused
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:

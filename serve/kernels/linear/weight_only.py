@@ -32,7 +32,8 @@ class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
 
     @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
-        refused = engine_refusal(WEIGHT_ONLY) or _refusal(c) or packed_refusal(c)
+        refused = engine_refusal(WEIGHT_ONLY) or _refusal(c)
+        refused = refused or packed_refusal(c, "Machete", "Marlin")
         return refused is None, refused
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:

@@ -19,7 +19,12 @@ from vllm.platforms import current_platform
 from vllm.scalar_type import scalar_types
 
 from serve.kernels.linear import conditions, fp8, int8, packed, w4afp8, weight_only
-from serve.kernels.linear.conditions import capability_refusal, engine_refusal, vllms_choice
+from serve.kernels.linear.conditions import (
+    capability_refusal,
+    engine_refusal,
+    own_refusal,
+    vllms_choice,
+)
 
 CLASSES = [
     int8.QuantlineInt8LinearKernel,
@@ -27,6 +32,15 @@ CLASSES = [
     weight_only.QuantlineWeightOnlyLinearKernel,
     w4afp8.QuantlineW4AFp8LinearKernel,
 ]
+
+
+class Cutlass: ...
+
+
+class CutlassW4A8: ...
+
+
+class Machete: ...
 
 
 @pytest.mark.parametrize("kernel", CLASSES, ids=lambda kernel: kernel.__name__)
@@ -41,8 +55,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(current_platform), "is_cuda", lambda _: True)
     families = ("one_token", "sparse", "weight_only", "w4afp8")
     monkeypatch.setattr(conditions, "asked_families", lambda: families)
-    for module in (int8, fp8, packed):
-        monkeypatch.setattr(module, "vllms_choice", lambda *_: object)
+    for module in (int8, fp8):
+        monkeypatch.setattr(module, "vllms_choice", lambda *_: Cutlass)
+    monkeypatch.setattr(
+        packed, "vllms_choice", lambda _, c: Machete if c.out_type is None else CutlassW4A8
+    )
 
 
 @pytest.mark.usefixtures("cuda")
@@ -173,6 +190,12 @@ def test_which_w4afp8_layers_are_taken(changes: dict[str, Any], reason: str | No
     can, why = w4afp8.QuantlineW4AFp8LinearKernel.can_implement(config)
     assert can is (reason is None)
     assert reason is None or reason in str(why)
+
+
+def test_a_kernel_that_ours_are_not_compared_with_stays() -> None:
+    assert own_refusal(Machete, "Marlin", "Machete") is None
+    assert own_refusal(None, "Machete") == "needs a kernel of vLLM to fall back to"
+    assert "vLLM runs this with Machete" in str(own_refusal(Machete, "Cutlass"))
 
 
 def test_vllms_own_choice_is_the_first_that_can() -> None:

@@ -28,7 +28,7 @@ from tests.serve.kernels.linear.made import (
 NAMES = ("weight", "weight_scale", "input_scale", "input_zero_point", "azp_adj")
 
 
-class VllmsKernel:
+class CutlassStandIn:
     """Stands for vLLM's own kernel."""
 
     def __init__(self, *_: Any) -> None:
@@ -52,7 +52,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: dict[str, flo
     monkeypatch.setattr(int8, "engine_refusal", lambda *_: None)
     monkeypatch.setattr(int8, "capability_refusal", lambda *_: None)
     monkeypatch.setattr(int8, "asked_families", lambda: ("one_token",))
-    monkeypatch.setattr(int8, "vllms_choice", lambda *_: VllmsKernel)
+    monkeypatch.setattr(int8, "vllms_choice", lambda *_: CutlassStandIn)
     monkeypatch.setattr(int8, "CutlassInt8", OwnInRounded)
     store = PlanStore(Identity("made", "torch", "vllm"))
     monkeypatch.setattr(type(store.identity), "path", property(lambda _: tmp_path / "plans.json"))
