@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import yaml
 from compressed_tensors.compressors.format import infer_module_format
+from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from llmcompressor.modifiers import Modifier, ModifierFactory
 from llmcompressor.recipe import Recipe
@@ -21,7 +22,7 @@ from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
 from conf.formats.refusals import Refusal
-from conf.formats.served import kv_refusal, refusal
+from conf.formats.served import kv_refusal, refusal, stated_spelling
 from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
 from conf.schema.steps import Kind
 from quantize.steps.base.file_fields import nested_names
@@ -202,16 +203,31 @@ def _check_rounding(file: YamlFile, rounding_step: FileStep, file_steps: list[Fi
             raise _refusal_error(
                 file, group_place, refused, getattr(scheme, _library_name(refused.part))
             )
-        inferred = infer_module_format(torch.nn.Linear, scheme)
-        if scheme.format is not None and scheme.format != inferred:
-            raise file.error(
-                (*group_place, "format"), f"{scheme.format}: these weights are {inferred.value}"
-            )
+        _settle_format(file, group_place, scheme, stated_spelling(weights, activations))
         _check_weights(file, weights, file_steps)
     if config.kv_cache_scheme is not None:
         refused = kv_refusal(to_quant_args(config.kv_cache_scheme))
         if refused is not None:
             raise _refusal_error(file, place, refused, config.kv_cache_scheme)
+
+
+def _settle_format(
+    file: YamlFile, group_place: Keys, scheme: QuantizationScheme, stated: str | None
+) -> None:
+    """Refuses a format that does not fit the numbers. Where compressed-tensors would infer one that
+    engines do not load, sets `stated`."""
+    if stated is not None:
+        given = CompressionFormat(scheme.format or stated)
+        if given.value != stated:
+            message = f"{given.value}: engines load these weights as {stated}"
+            raise file.error((*group_place, "format"), message)
+        scheme.format = given
+        return
+    inferred = infer_module_format(torch.nn.Linear, scheme)
+    if scheme.format is not None and scheme.format != inferred:
+        raise file.error(
+            (*group_place, "format"), f"{scheme.format}: these weights are {inferred.value}"
+        )
 
 
 def _check_weights(file: YamlFile, weights: QuantArgs, file_steps: list[FileStep]) -> None:

@@ -20,7 +20,8 @@ class Int8(StoredFormat):
     marks = ("weight_scale",)
 
     def covers(self, weights: QuantArgs | None, activations: QuantArgs | None) -> bool:
-        return weights is not None and weights.type == INT and activations is not None
+        are_integers = weights is not None and weights.type == INT
+        return are_integers and activations is not None and activations.type == INT
 
     def fits(self, group: QuantGroup) -> bool:
         return super().fits(group) and group.weights is not None and 1 <= group.weights.bits <= 8

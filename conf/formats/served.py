@@ -37,6 +37,11 @@ def kv_refusal(args: QuantArgs) -> Refusal | None:
     return None
 
 
+def stated_spelling(weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+    """The format that a scheme must name; None where compressed-tensors infers the right one."""
+    return next((stored.stated_spelling for stored in covering(weights, activations)), None)
+
+
 def kernels(weights: QuantArgs | None, activations: QuantArgs | None) -> str:
     """vLLM's kernels for a recipe's number types, on all hardware."""
     return covering(weights, activations)[0].kernels(weights)

@@ -47,6 +47,8 @@ class StoredFormat(ABC):
     name: str
     spellings: tuple[str, ...] = ()
     """`format` in compressed-tensors' config. Formats of different number types may share one."""
+    stated_spelling: str | None = None
+    """The spelling that a scheme must name, where compressed-tensors would infer another one."""
     methods: tuple[str, ...] = ()
     """`quant_method` of other tools that store this format."""
     packed_parts: tuple[str, ...] = ()
@@ -114,7 +116,5 @@ class StoredFormat(ABC):
 
     def multiplies(self, weights: QuantArgs, activations: QuantArgs) -> bool:
         """Whether some engine multiplies these weights with these activations."""
-        if (weights.number, activations.number) == ("int4", "float8"):
-            return True
         is_wide_enough = activations.bits in (4, 8, 16) and activations.bits >= weights.bits
         return weights.type == activations.type and is_wide_enough

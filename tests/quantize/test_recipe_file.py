@@ -72,6 +72,22 @@ def test_a_good_file_is_described(tmp_path: Path) -> None:
     assert [type(modifier).__name__ for modifier in modifiers] == ["GPTQModifier"]
 
 
+def test_int4_with_fp8_activations_is_packed_as_engines_load_it(tmp_path: Path) -> None:
+    text = GOOD.replace("W4A16", "W4AFP8")
+    _, modifiers = from_file(quantize_config(f"recipe.file={write(tmp_path, text)}").recipe)
+    (scheme,) = modifiers[0].resolved_config.config_groups.values()
+    assert scheme.format == "pack-quantized"
+    group = (
+        "{group_0: {targets: [Linear], format: int-quantized,"
+        " weights: {num_bits: 4, strategy: group, group_size: 128},"
+        " input_activations: {num_bits: 8, type: float, strategy: token, dynamic: true}}}"
+    )
+    text = text.replace("scheme: W4AFP8, targets: [Linear]", f"config_groups: {group}")
+    config = quantize_config(f"recipe.file={write(tmp_path, text)}")
+    with pytest.raises(QuantlineError, match="engines load these weights as pack-quantized"):
+        from_file(config.recipe)
+
+
 @pytest.mark.slow
 def test_a_checkpoints_own_recipe_gives_the_same_bytes_again(
     tiny_checkpoint: Path, tmp_path: Path

@@ -29,6 +29,10 @@ INT8 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"type":
 FP8 = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"type": "float"}}
 W8A16 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}
 W4A16 = {"weights": {"num_bits": 4, "type": "int"}, "input_activations": None}
+W4AFP8 = {
+    "weights": {"num_bits": 4, "type": "int", "group_size": 128},
+    "input_activations": {"type": "float"},
+}
 FP4 = {"weights": {"num_bits": 4, "type": "float"}, "input_activations": None}
 MXFP4 = {
     "weights": {"num_bits": 4, "type": "float", "group_size": 32},
@@ -61,6 +65,10 @@ def support_of(
         (W8A16, None, "x86_64", False, "no CPU kernel for w8a16"),
         (W4A16, None, "x86_64", True, "CPUWNA16"),
         (W4A16, None, "aarch64", False, "no CPU kernel for w4a16 on aarch64"),
+        (W4AFP8, 9.0, "x86_64", True, "CutlassW4A8"),
+        (W4AFP8, 8.9, "x86_64", False, "on Hopper only"),
+        (W4AFP8, 10.0, "x86_64", False, "on Hopper only"),
+        (W4AFP8, None, "x86_64", False, "no CPU kernel for int4 weights with FP8 activations"),
         (FP4, 10.0, "x86_64", True, "native FP4"),
         (W4A16, 7.0, "x86_64", False, "since Turing"),
     ],

@@ -3,6 +3,7 @@
 import torch
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 
+from conf.formats.served import stated_spelling
 from conf.schema.recipe import HEAD_FORMATS, NumberFormat, RecipeConfig
 
 HEAD = "re:.*lm_head$"
@@ -19,6 +20,7 @@ def formats(recipe: RecipeConfig) -> Formats:
             targets=recipe.targets,
             weights=quantization_args(recipe.weights),
             input_activations=quantization_args(recipe.activations) if recipe.activations else None,
+            format=stated_format(recipe.weights, recipe.activations),
         )
     }
     ignore = list(recipe.ignore)
@@ -33,6 +35,11 @@ def formats(recipe: RecipeConfig) -> Formats:
             NumberFormat(type="float", bits=8, strategy="tensor")
         )
     return fields
+
+
+def stated_format(weights: NumberFormat, activations: NumberFormat | None) -> str | None:
+    """The `format` of a scheme; None leaves it to compressed-tensors."""
+    return stated_spelling(weights.stored, activations.stored if activations else None)
 
 
 def quantization_args(number: NumberFormat) -> QuantizationArgs:

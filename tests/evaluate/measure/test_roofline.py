@@ -72,6 +72,15 @@ def test_activations_say_what_is_multiplied(kind: str, product: str) -> None:
     assert found.product == product
 
 
+def test_int4_weights_with_fp8_activations_are_read_packed_and_multiplied_in_fp8() -> None:
+    tensors = {"model.layers.0.up.weight_packed": Tensor("I32", (128, 16))}
+    weights = {"num_bits": 4, "type": "int", "group_size": 128}
+    found = weigh(tensors, quantized(weights, {"num_bits": 8, "type": "float"}), 2)
+    assert found.body_weights == 128 * 128
+    assert found.body_bytes == 128 * 64
+    assert found.product == "fp8"
+
+
 def test_a_hub_models_fp8_multiplies_in_fp8() -> None:
     tensors = {"model.layers.0.up.weight": Tensor("F8_E4M3", (128, 64))}
     found = weigh(tensors, CONFIG | {"quantization_config": {"quant_method": "fp8"}}, 2)

@@ -48,7 +48,9 @@ def test_random_weights_need_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("programs_here")
-@pytest.mark.parametrize("recipe", ["w8a8_smooth_ptq", "w4a16_gptq", "fp8_block", "nvfp4a16"])
+@pytest.mark.parametrize(
+    "recipe", ["w8a8_smooth_ptq", "w4a16_gptq", "w4afp8_gptq", "fp8_block", "nvfp4a16"]
+)
 def test_a_described_checkpoint_has_the_real_ones_tensors(recipe: str, tmp_path: Path) -> None:
     options = ["model=tiny", f"recipe={recipe}", f"output_dir={tmp_path}"]
     real = quantize(quantize_config(*options, "calibration.samples=4", "calibration.length=64"))

@@ -18,6 +18,7 @@ RECIPES = {
     "fp8_dynamic": "fp8",
     "nvfp4a16": "nvfp4",
     "w4a16_gptq": "weight_only_int",
+    "w4afp8_awq": "w4afp8",
     "w8a16_gptq": "weight_only_int",
     "w8a8_smooth_gptq": "int8",
 }

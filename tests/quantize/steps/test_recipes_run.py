@@ -22,6 +22,8 @@ FORMATS = {
     "w8a16_gptq": "int8, a scale for each group of 128",
     "w4a16_awq": "int4, a scale for each group of 128",
     "w4a16_autoround": "int4, a scale for each group of 128",
+    "w4afp8_gptq": "int4, a scale for each group of 128",
+    "w4afp8_awq": "int4, a scale for each group of 128",
     "fp8_dynamic": "float8, a scale for each channel",
     "fp8_block": "float8, a scale for each block",
     "nvfp4a16": "float4, a scale for each tensor_group of 16",

@@ -1,0 +1,135 @@
+"""Which of the measured products a layer uses, and which activations its op reads.
+
+A plan's timings have every candidate for every measured number of tokens. The choice is not just
+the fastest each time, because products cost something beside their own time:
+
+- Rounding. It is fused with the kernel in front (a norm or an activation function), and its time
+  is not in the timings. A product of plain activations saves it.
+- Inputs. A layer is traced once for all numbers of tokens. Where some products read plain and
+  others rounded activations, the kernel in front writes both (about 1 % of a layer for a long
+  prompt), unless `ranges` has a graph for each.
+- Memory. A product with a layout of its own needs a copy of the weights.
+
+So a set of products with one kind of input, and with fewer layouts, is preferred as long as it is
+nowhere slower by more than GAIN than the best one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serve.kernels.products.product import Options
+
+GAIN = 0.03
+"""The smallest speed-up that is worth a second input or a second layout."""
+ROUNDING = 1.0
+"""Microseconds that a fused rounding adds to the kernel in front, for few tokens: two further
+passes over a row that is in the cache. An estimate, not measured."""
+NOISE = 0.02
+"""vLLM's own product stays where ours is not faster by more than this."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is known of a product beside its times."""
+
+    name: str
+    reads_rounded: bool
+    layout: str
+    """Products with the same one read the same copy of the weights."""
+    has_end: bool = False
+    """Takes only up to some number of tokens."""
+
+
+Best = Mapping[int, Mapping[str, tuple[float, Options]]]
+"""For each number of tokens, each product's shortest time in microseconds, and its options."""
+
+
+def best_times(timings: Iterable[Any], candidates: Iterable[Candidate]) -> Best:
+    """The shortest time of each product, with that of rounding, from the timings of a plan."""
+    extra = {one.name: ROUNDING if one.reads_rounded else 0.0 for one in candidates}
+    best = dict[int, dict[str, tuple[float, Options]]]()
+    for timing in timings:
+        if timing.product not in extra:
+            continue
+        products = best.setdefault(timing.tokens, {})
+        before = products.get(timing.product)
+        microseconds = timing.microseconds + extra[timing.product]
+        if before is None or microseconds < before[0]:
+            products[timing.product] = (microseconds, timing.options)
+    return best
+
+
+def choose(best: Best, candidates: Iterable[Candidate], second_layout: bool) -> set[str]:
+    """The names of the products to use. Without `second_layout` all of them read one copy of the
+    weights: the one that is the least slower on average."""
+    known = {candidate.name: candidate for candidate in candidates}
+    kept = set(known)
+    if not second_layout:
+        kept = _one_layout(best, known)
+    for reads_rounded in (True, False):
+        same = {name for name in kept if known[name].reads_rounded == reads_rounded}
+        if slower(best, same, kept) <= GAIN:
+            kept = same
+            break
+    return _without_dispensable(best, kept, known)
+
+
+def choices(
+    best: Best, candidates: Sequence[Candidate], own: str, second_layout: bool
+) -> dict[int, tuple[str, Options]]:
+    """The product for each measured number of tokens, with its options. Beyond the largest, vLLM's
+    own where the last one takes no more."""
+    names = choose(best, candidates, second_layout)
+    fastest: dict[int, tuple[str, Options]] = {}
+    for tokens, products in sorted(best.items()):
+        times = {name: products[name][0] for name in sorted(names & set(products))}
+        name = min(times, key=lambda name: times[name])
+        if own in times and times[own] * (1 - NOISE) <= times[name]:
+            name = own
+        fastest[tokens] = (name, products[name][1])
+    limited = {candidate.name for candidate in candidates if candidate.has_end}
+    if fastest[tokens][0] in limited:
+        fastest[tokens + 1] = (own, best[tokens].get(own, (0.0, ()))[1])
+    return fastest
+
+
+def slower(
+    best: Best, names: set[str], others: set[str], over: Callable[..., float] = max
+) -> float:
+    """By how much of their time these products are slower than others, at worst; infinite where
+    none of them takes some number of tokens."""
+    shares = [
+        _shortest(products, names) / _shortest(products, others) - 1 for products in best.values()
+    ]
+    return over(shares) if shares else float("inf")
+
+
+def _shortest(products: Mapping[str, tuple[float, Options]], names: set[str]) -> float:
+    return min((products[name][0] for name in names & set(products)), default=float("inf"))
+
+
+def _one_layout(best: Best, known: Mapping[str, Candidate]) -> set[str]:
+    layouts = {candidate.layout for candidate in known.values()}
+    sets = [
+        {name for name, candidate in known.items() if candidate.layout == layout}
+        for layout in sorted(layouts)
+    ]
+    return min(sets, key=lambda names: slower(best, names, set(known), over=_mean))
+
+
+def _mean(shares: list[float]) -> float:
+    return sum(shares) / len(shares)
+
+
+def _without_dispensable(best: Best, kept: set[str], known: Mapping[str, Candidate]) -> set[str]:
+    """Drops copies of the weights that gain too little, the least useful first."""
+    layouts = {
+        layout: {name for name in kept if known[name].layout == layout}
+        for layout in sorted({known[name].layout for name in kept})
+    }
+    needed = set(kept)
+    for names in sorted(layouts.values(), key=lambda names: slower(best, kept - names, kept)):
+        if slower(best, needed - names, kept) <= GAIN:
+            needed -= names
+    return needed

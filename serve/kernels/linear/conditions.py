@@ -1,0 +1,109 @@
+"""Why a layer is left to vLLM, and which kernel of vLLM's own runs it then."""
+
+import logging
+from typing import Any
+
+import torch
+
+logger = logging.getLogger("vllm.quantline")
+OURS = "serve.kernels.linear"
+WORKS_FROM = 80
+"""The lowest compute capability, times ten, that our products are written for."""
+
+
+def engine_refusal(*families: str) -> str | None:
+    """Why an engine uses none of these families of ours; None where it does."""
+    import vllm.envs as envs
+    from vllm.config import get_current_vllm_config_or_none
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cuda():
+        return "runs on NVIDIA GPUs only"
+    if not set(families) & set(asked_families()):
+        return "was not asked for"
+    if envs.VLLM_BATCH_INVARIANT:
+        return "computes differently for different numbers of tokens (VLLM_BATCH_INVARIANT)"
+    config = get_current_vllm_config_or_none()
+    if getattr(config, "lora_config", None) is not None:
+        return "does not run LoRA adapters"
+    if _offloads(getattr(config, "offload_config", None)):
+        return "keeps weights on the GPU, and these are offloaded to the host"
+    return None
+
+
+def _offloads(config: Any) -> bool:
+    """Whether vLLM moves weights to the host: it knows them by the names of the checkpoint."""
+    amount = getattr(getattr(config, "uva", None), "cpu_offload_gb", 0)
+    groups = getattr(getattr(config, "prefetch", None), "offload_group_size", 0)
+    return bool(amount or groups)
+
+
+def asked_families() -> tuple[str, ...]:
+    """The families of ours that the engine at hand may use."""
+    from serve.kernels.settings import current_settings
+
+    families: tuple[str, ...] = current_settings().families
+    return families
+
+
+def model_dtype() -> torch.dtype:
+    """The type of the engine's activations."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    model = getattr(get_current_vllm_config_or_none(), "model_config", None)
+    dtype = getattr(model, "dtype", torch.bfloat16)
+    return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
+
+
+def insert_first(kernels: dict[Any, list[type[Any]]], kernel: type[Any]) -> None:
+    """Puts a kernel class before vLLM's own for CUDA, once."""
+    from serve.kernels.plugin import insert_first as insert
+
+    insert(kernels, kernel)
+
+
+def capability_refusal(found: int | None, least: int = WORKS_FROM) -> str | None:
+    """Why a GPU is not taken; an unknown capability is."""
+    found = capability() if found is None else found
+    if found is None or found >= least:
+        return None
+    return f"needs compute capability {least / 10:g}, and this is {found / 10:g}"
+
+
+def capability() -> int | None:
+    """The GPU's compute capability, times ten."""
+    from vllm.platforms import current_platform
+
+    found = current_platform.get_device_capability()
+    return None if found is None else found[0] * 10 + found[1]
+
+
+def vllms_choice(kernels: dict[Any, list[type[Any]]], config: Any) -> Any:
+    """The kernel that vLLM would choose without ours; None where it has none."""
+    import vllm.envs as envs
+    from vllm.platforms import current_platform
+
+    for kernel in kernels.get(current_platform._enum, []):
+        if kernel.__module__.startswith(OURS) or kernel.__name__ in envs.VLLM_DISABLED_KERNELS:
+            continue
+        if _is_supported(kernel) and kernel.can_implement(config)[0]:
+            return kernel
+    return None
+
+
+def own_refusal(own: type[Any] | None, *names: str) -> str | None:
+    """Why a layer is left to vLLM's own kernel: ours are measured against these, and a user or
+    another GPU may have chosen another one."""
+    if own is None:
+        return "needs a kernel of vLLM to fall back to"
+    if not own.__name__.startswith(names):
+        return f"is compared with {' or '.join(names)}, and vLLM runs this with {own.__name__}"
+    return None
+
+
+def _is_supported(kernel: type[Any]) -> bool:
+    """Kernels of scaled products say it themselves, those of mixed ones name a capability."""
+    found = capability()
+    if hasattr(kernel, "is_supported"):
+        return bool(kernel.is_supported(found)[0])
+    return found is None or bool(kernel.get_min_capability() <= found)

@@ -1,0 +1,104 @@
+"""FP8 weights (a scale for each channel or tensor) and activations rounded by token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.kernels.linear import (
+    FP8ScaledMMLinearKernel,
+    FP8ScaledMMLinearLayerConfig,
+)
+
+from serve.kernels.linear.catalog import FP8, ONE_TOKEN, SPARSE, products_of
+from serve.kernels.linear.conditions import (
+    asked_families,
+    capability_refusal,
+    engine_refusal,
+    insert_first,
+    own_refusal,
+    vllms_choice,
+)
+from serve.kernels.linear.int8 import with_sparsity
+from serve.kernels.linear.loading import (
+    LayerKind,
+    LoadedLayer,
+    is_loaded,
+    load_or_leave,
+    multiply,
+)
+from serve.kernels.linear.stored import fp8_weight
+from serve.kernels.products.from_vllm.scaled import CutlassFp8
+from serve.kernels.products.product import Weight
+
+ADA = 89
+
+
+class QuantlineFp8LinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
+    """Rounding is vLLM's QuantFP8, which is traced as vLLM's own path is."""
+
+    @classmethod
+    def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+        refused = capability_refusal(compute_capability, ADA)
+        return refused is None, refused
+
+    @classmethod
+    def can_implement(cls, c: FP8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
+        refused = engine_refusal(ONE_TOKEN, SPARSE) or _refusal(c)
+        return refused is None, refused
+
+    def __init__(self, c: FP8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
+        super().__init__(c, layer_param_names)
+        self.vllms = vllms_choice(kernels._POSSIBLE_FP8_KERNELS, c)(c, layer_param_names)
+        self.loaded: LoadedLayer | None = None
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        codes, scales, *_ = self.layer_param_names
+        if is_loaded(self.loaded, getattr(layer, codes)):
+            return
+        kind = LayerKind(
+            "fp8", (CutlassFp8(), *products_of(FP8, asked_families())), CutlassFp8.name,
+            torch.float8_e4m3fn,
+        )  # fmt: skip
+
+        def weight() -> Weight:
+            widths: Sequence[int] = getattr(layer, "logical_widths", None) or ()
+            return with_sparsity(fp8_weight(getattr(layer, codes), getattr(layer, scales), widths))
+
+        self.loaded = load_or_leave(layer, kind, weight, (codes, scales), self.config.out_dtype)
+        if self.loaded is None:
+            self.vllms.process_weights_after_loading(layer)
+
+    def apply_weights(
+        self, layer: torch.nn.Module, x: Any, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.loaded is None:
+            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
+            return product
+        bound = getattr(layer, self.layer_param_names[3], None)
+        product = multiply(layer, self.loaded, x, lambda flat: self.quant_fp8(flat, None, bound))
+        return product if bias is None else product + bias
+
+    def apply_scaled_mm(self, **arguments: Any) -> torch.Tensor:
+        """Part of vLLM's interface; only its own kernels are called this way."""
+        product: torch.Tensor = self.vllms.apply_scaled_mm(**arguments)
+        return product
+
+
+def _refusal(c: FP8ScaledMMLinearLayerConfig) -> str | None:
+    activations, weights = c.activation_quant_key, c.weight_quant_key
+    if activations.scale.static or not activations.scale.group_shape.is_per_token():
+        return "rounds activations by token, and these have other scales"
+    if activations.dtype != torch.float8_e4m3fn or weights.dtype != torch.float8_e4m3fn:
+        return "takes FP8 (e4m3) only"
+    shape = weights.scale.group_shape
+    if not (shape.is_per_tensor() or shape.is_per_channel() or shape.is_per_token()):
+        return "takes a scale for each channel or tensor, not for blocks"
+    if c.out_dtype != c.input_dtype or c.out_dtype not in (torch.bfloat16, torch.float16):
+        return f"takes and gives bfloat16 or float16, not {c.input_dtype} and {c.out_dtype}"
+    return own_refusal(vllms_choice(kernels._POSSIBLE_FP8_KERNELS, c), "Cutlass")
+
+
+def register() -> None:
+    """Puts the class before vLLM's own."""
+    insert_first(kernels._POSSIBLE_FP8_KERNELS, QuantlineFp8LinearKernel)

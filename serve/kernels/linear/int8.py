@@ -1,0 +1,109 @@
+"""INT8 weights and activations (W8A8, symmetric, rounded by token), dense or 2:4."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.kernels.linear import (
+    Int8ScaledMMLinearKernel,
+    Int8ScaledMMLinearLayerConfig,
+)
+
+from serve.kernels.linear.catalog import INT8, ONE_TOKEN, SPARSE, products_of
+from serve.kernels.linear.conditions import (
+    asked_families,
+    capability_refusal,
+    engine_refusal,
+    insert_first,
+    model_dtype,
+    own_refusal,
+    vllms_choice,
+)
+from serve.kernels.linear.loading import (
+    LayerKind,
+    LoadedLayer,
+    is_loaded,
+    load_or_leave,
+    multiply,
+)
+from serve.kernels.linear.rounding import round_int8
+from serve.kernels.linear.stored import int8_weight
+from serve.kernels.products.from_vllm.scaled import CutlassInt8
+from serve.kernels.products.product import Weight
+
+
+class QuantlineInt8LinearKernel(Int8ScaledMMLinearKernel):  # type: ignore[misc]
+    """Our products where they are faster; `vllms` is vLLM's own kernel, for all other layers."""
+
+    @classmethod
+    def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+        refused = capability_refusal(compute_capability)
+        return refused is None, refused
+
+    @classmethod
+    def can_implement(cls, c: Int8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
+        refused = engine_refusal(ONE_TOKEN, SPARSE) or _refusal(c)
+        return refused is None, refused
+
+    def __init__(self, c: Int8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
+        super().__init__(c, layer_param_names)
+        self.vllms = vllms_choice(kernels._POSSIBLE_INT8_KERNELS, c)(c, layer_param_names)
+        self.dtype = model_dtype()
+        self.loaded: LoadedLayer | None = None
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        codes, scales, *_ = self.layer_param_names
+        if is_loaded(self.loaded, getattr(layer, codes)):
+            return
+        kind = LayerKind(
+            "int8", (CutlassInt8(), *products_of(INT8, asked_families())), CutlassInt8.name,
+            torch.int8,
+        )  # fmt: skip
+
+        def weight() -> Weight:
+            return with_sparsity(
+                int8_weight(getattr(layer, codes), getattr(layer, scales), _widths(layer))
+            )
+
+        self.loaded = load_or_leave(layer, kind, weight, (codes, scales), self.dtype)
+        if self.loaded is None:
+            self.vllms.process_weights_after_loading(layer)
+
+    def apply_weights(
+        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.loaded is None:
+            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
+            return product
+        product = multiply(layer, self.loaded, x, round_int8)
+        return product if bias is None else product + bias
+
+
+def _refusal(c: Int8ScaledMMLinearLayerConfig) -> str | None:
+    if c.is_static_input_scheme:
+        return "rounds activations by token, and these have static scales"
+    if not c.input_symmetric:
+        return "takes symmetric activations only"
+    return own_refusal(vllms_choice(kernels._POSSIBLE_INT8_KERNELS, c), "Cutlass")
+
+
+def _widths(layer: Any) -> Sequence[int]:
+    """Rows of each merged part, such as q, k and v."""
+    widths: Sequence[int] = getattr(layer, "logical_widths", None) or ()
+    return widths
+
+
+def with_sparsity(weight: Weight) -> Weight:
+    """Marks a 2:4 weight, where the engine may use that."""
+    if SPARSE not in asked_families():
+        return weight
+    from serve.kernels.products.sparse_lt import is_sparse24
+
+    return replace(weight, sparse=weight.columns % 4 == 0 and is_sparse24(weight.codes))
+
+
+def register() -> None:
+    """Puts the class before vLLM's own."""
+    insert_first(kernels._POSSIBLE_INT8_KERNELS, QuantlineInt8LinearKernel)

@@ -1,0 +1,54 @@
+"""What kernel classes of packed integer weights share."""
+
+from typing import Any
+
+import torch
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
+
+from serve.kernels.linear.conditions import own_refusal, vllms_choice
+from serve.kernels.linear.loading import LayerKind, LoadedLayer, is_loaded, load_or_leave
+from serve.kernels.linear.stored import packed_weight
+from serve.kernels.products.product import Weight
+
+
+class PackedLinearKernel(MPLinearKernel):  # type: ignore[misc]
+    """Our products where they are faster; `vllms` is vLLM's own kernel, for all other layers."""
+
+    def __init__(self, c: MPLinearLayerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(c, *args, **kwargs)
+        self.vllms = vllms_choice(kernels._POSSIBLE_KERNELS, c)(c, *args, **kwargs)
+        self.loaded: LoadedLayer | None = None
+
+    def load(self, layer: torch.nn.Module, kind: LayerKind, dtype: torch.dtype) -> None:
+        c = self.config
+        if is_loaded(self.loaded, getattr(layer, self.w_q_name)):
+            return
+        names = [self.w_q_name, self.w_s_name]
+        names += [self.w_zp_name] if c.zero_points and self.w_zp_name else []
+
+        def weight() -> Weight:
+            codes, scales, *zeros = (getattr(layer, name) for name in names)
+            group = c.group_size if c.group_size > 0 else None
+            return packed_weight(
+                codes, scales, zeros[0] if zeros else None, c.weight_type.size_bits, group
+            )
+
+        self.loaded = load_or_leave(layer, kind, weight, names, dtype)
+        if self.loaded is None:
+            self.vllms.process_weights_after_loading(layer)
+
+
+def packed_refusal(c: MPLinearLayerConfig, *own: str) -> str | None:
+    """Why no packed layer of this kind is taken, whatever its number types; `own` are vLLM's
+    kernels that ours are compared with."""
+    if getattr(c, "has_g_idx", False):  # 0.25 only
+        return "takes no reordered weights (g_idx)"
+    columns, rows = c.partition_weight_shape
+    if rows % 64 or columns % 64:
+        return f"takes rows and columns in multiples of 64, not {rows} x {columns}"
+    if c.group_size > 0 and columns % c.group_size:
+        return f"takes whole groups, and {columns} columns are no multiple of {c.group_size}"
+    if c.group_size <= 0 and columns != c.full_weight_shape[0] and c.zero_points:
+        return "takes no zero points of channels that several GPUs share"
+    return own_refusal(vllms_choice(kernels._POSSIBLE_KERNELS, c), *own)

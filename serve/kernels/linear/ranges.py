@@ -1,0 +1,139 @@
+"""Activations that only some numbers of tokens need are left out of the graphs of the others.
+
+vLLM traces a layer once, with plain and rounded activations as inputs of its op where the plan
+reads both. It then compiles the graph for ranges of tokens, each on its own. Here such a range ends
+where a plan changes its input, and a pass takes the other input out of each range's graph: a step
+of one token then rounds nothing, and a prompt's norms write no plain activations. Without
+torch.compile, or if vLLM has no ranges, both inputs are computed: slower, and just as right.
+"""
+
+import functools
+import logging
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
+
+from serve.kernels import op
+from serve.kernels.op import Planned
+from serve.kernels.settings import ENTRY, OPTION, add_to_graph_key
+
+logger = logging.getLogger("vllm.quantline")
+MOST_RANGES = 4
+"""Each one is compiled on its own, which takes seconds."""
+INSTALLED = "_quantline_has_pass"
+
+
+class InputsPass(InductorPass):  # type: ignore[misc]
+    """Takes inputs out of our ops that no product of the compiled range reads. A key of an op has a
+    hash of its plan, so vLLM's cache of graphs knows what this pass depends on."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        tokens = get_pass_context().compile_range
+        target = torch.ops.quantline.linear.default
+        for node in graph.find_nodes(op="call_function", target=target):
+            _trim(graph, node, tokens.start, tokens.end)
+
+
+def _trim(graph: torch.fx.Graph, node: torch.fx.Node, start: int, end: int) -> None:
+    x, rounded, scales, tensors, key, rows = node.args
+    planned = op.get(str(key))
+    if planned is None or rounded is None:
+        return
+    kinds = reads_in(planned, start, end)
+    if True not in kinds:
+        rounded = scales = None
+    if False not in kinds and isinstance(x, torch.fx.Node):
+        x = _without_columns(graph, node, x)
+    node.args = (x, rounded, scales, tensors, key, rows)
+    _update_traced_inputs(node, x, rounded is None)
+
+
+def _without_columns(graph: torch.fx.Graph, node: torch.fx.Node, x: torch.fx.Node) -> torch.fx.Node:
+    """An empty tensor with the type of x and its number of tokens."""
+    value = x.meta["val"]
+    tokens: Any = value.shape[0]
+    with graph.inserting_before(node):
+        size: Any = tokens
+        if not isinstance(tokens, int):
+            size = graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
+            size.meta["val"] = tokens
+        empty = graph.call_function(
+            torch.ops.aten.empty.memory_format,
+            ([size, 0],),
+            {"dtype": value.dtype, "device": value.device, "pin_memory": False},
+        )
+    empty.meta["val"] = value.new_empty((tokens, 0))
+    return empty
+
+
+def _update_traced_inputs(node: torch.fx.Node, x: Any, is_plain: bool) -> None:
+    """Inductor keeps the strides that an op's inputs had when it was traced."""
+    if "eager_input_vals" not in node.meta:
+        return
+    values, named = node.meta["eager_input_vals"]
+    first = x.meta["val"] if isinstance(x, torch.fx.Node) else values[0]
+    inputs = (None, None) if is_plain else values[1:3]
+    node.meta["eager_input_vals"] = ((first, *inputs, *values[3:]), named)
+
+
+def reads_in(planned: Planned, start: int, end: int) -> set[bool]:
+    """Whether products for these numbers of tokens read rounded activations: both may be true."""
+    return {
+        reads_rounded
+        for first, last, reads_rounded in _reads(planned)
+        if first <= end and (last is None or start <= last)
+    }
+
+
+def boundaries(planned: Planned) -> list[int]:
+    """The numbers of tokens after which other inputs are read."""
+    spans = list(_reads(planned))
+    return [
+        last
+        for (_, last, reads_rounded), (_, _, after) in pairwise(spans)
+        if last is not None and reads_rounded != after
+    ]
+
+
+def _reads(planned: Planned) -> Iterator[tuple[int, int | None, bool]]:
+    first = 1
+    for step in planned.plan.steps:
+        yield first, step.up_to, planned.places[step.product][0].reads_rounded
+        first = (step.up_to or 0) + 1
+
+
+def split_ranges(planned: Planned) -> None:
+    """Has vLLM compile a layer's graph in ranges that end where its plan changes its input."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    compilation = getattr(config, "compilation_config", None)
+    ends = list(getattr(compilation, "compile_ranges_endpoints", None) or [])
+    further = [end for end in boundaries(planned) if ends and end < max(ends) and end not in ends]
+    if not further or len(ends) + len(further) > MOST_RANGES:
+        return
+    _install_pass()
+    assert compilation is not None
+    compilation.compile_ranges_endpoints = sorted([*ends, *further])
+    add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints}")
+
+
+def _install_pass() -> None:
+    """Adds the pass to those of every engine of this process that has our entry, once."""
+    from vllm.compilation.passes.pass_manager import PostGradPassManager
+
+    original = PostGradPassManager.configure
+    if getattr(original, INSTALLED, False):
+        return
+
+    @functools.wraps(original)
+    def configure(self: Any, config: Any) -> None:
+        original(self, config)
+        if ENTRY in (getattr(config, OPTION, None) or {}):
+            self.add(InputsPass())
+
+    setattr(configure, INSTALLED, True)
+    PostGradPassManager.configure = configure

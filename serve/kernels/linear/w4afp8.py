@@ -1,0 +1,69 @@
+"""INT4 weights in groups of 128 with FP8 activations: Marlin with 16-bit activations for few
+tokens, CUTLASS W4A8 for prompts and large batches, as measured."""
+
+from typing import Any
+
+import torch
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.kernels.linear import MPLinearLayerConfig
+from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
+from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
+from vllm.scalar_type import scalar_types
+
+from serve.kernels.linear.catalog import PACKED_FP8, W4AFP8, products_of
+from serve.kernels.linear.conditions import asked_families, engine_refusal, insert_first
+from serve.kernels.linear.loading import LayerKind, multiply
+from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.products.from_vllm.packed import CutlassW4A8, Machete, Marlin
+
+HOPPER = 90
+
+
+class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
+    """CUTLASS W4A8 rounds group scales to FP8. Marlin keeps the checkpoint's, so it is closer to
+    it: decoding and prompts differ by that, and by the rounding of activations."""
+
+    def __init__(self, c: MPLinearLayerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(c, *args, **kwargs)
+        self.quant_fp8 = QuantFP8(static=False, group_shape=GroupShape.PER_TOKEN)
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return HOPPER
+
+    @classmethod
+    def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
+        refused = engine_refusal(W4AFP8) or _refusal(c)
+        refused = refused or packed_refusal(c, "CutlassW4A8")
+        return refused is None, refused
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        products = (CutlassW4A8(), Marlin(), Machete(), *products_of(PACKED_FP8, asked_families()))
+        kind = LayerKind("w4afp8", products, CutlassW4A8.name, torch.float8_e4m3fn)
+        self.load(layer, kind, torch.bfloat16)
+
+    def apply_weights(
+        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.loaded is None:
+            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
+            return product
+        product = multiply(layer, self.loaded, x, self.quant_fp8)
+        return product if bias is None else product + bias
+
+
+def _refusal(c: MPLinearLayerConfig) -> str | None:
+    if c.act_type != torch.float8_e4m3fn:
+        return f"takes FP8 activations, not {c.act_type}"
+    if c.weight_type != scalar_types.int4 or c.zero_points:
+        return f"takes symmetric 4-bit weights, not {c.weight_type}"
+    if c.group_size != 128:
+        return f"takes groups of 128, not {c.group_size}"
+    if c.out_type != torch.bfloat16:
+        return f"gives bfloat16, not {c.out_type}"
+    return None
+
+
+def register() -> None:
+    """Puts the class before vLLM's own."""
+    insert_first(kernels._POSSIBLE_KERNELS, QuantlineW4AFp8LinearKernel)

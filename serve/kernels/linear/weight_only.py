@@ -1,0 +1,74 @@
+"""Integer weights with 16-bit activations (W4A16, W8A16): groups or channels, with zero points or
+without. Marlin for few tokens, Machete beyond, and unpacked weights for prompts, as measured."""
+
+import torch
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.kernels.linear import MPLinearLayerConfig
+from vllm.scalar_type import scalar_types
+
+from serve.kernels.linear.catalog import PACKED, WEIGHT_ONLY, products_of
+from serve.kernels.linear.conditions import (
+    WORKS_FROM,
+    asked_families,
+    engine_refusal,
+    insert_first,
+)
+from serve.kernels.linear.loading import LayerKind, multiply
+from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.products.from_vllm.packed import Machete, Marlin
+
+TYPES = (
+    scalar_types.uint4b8,
+    scalar_types.uint8b128,
+    scalar_types.uint4,
+    scalar_types.uint8,
+)
+
+
+class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return WORKS_FROM
+
+    @classmethod
+    def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
+        refused = engine_refusal(WEIGHT_ONLY) or _refusal(c)
+        refused = refused or packed_refusal(c, "Machete", "Marlin")
+        return refused is None, refused
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        c = self.config
+        is_machete = type(self.vllms).__name__.startswith("Machete")
+        own = Machete() if is_machete else Marlin()
+        other = Marlin() if is_machete else Machete()
+        kind = LayerKind(
+            f"w{c.weight_type.size_bits}a16",
+            (own, other, *products_of(PACKED, asked_families())),
+            own.name,
+            None,
+        )
+        self.load(layer, kind, c.act_type)
+
+    def apply_weights(
+        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.loaded is None:
+            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
+            return product
+        product = multiply(layer, self.loaded, x, None)
+        return product if bias is None else product + bias
+
+
+def _refusal(c: MPLinearLayerConfig) -> str | None:
+    if c.act_type not in (torch.bfloat16, torch.float16):
+        return f"takes 16-bit activations, not {c.act_type}"
+    if c.out_type not in (None, c.act_type):
+        return f"gives the type of its activations, not {c.out_type}"
+    if c.weight_type not in TYPES:
+        return f"takes weights of 4 or 8 bits, not {c.weight_type}"
+    return None
+
+
+def register() -> None:
+    """Puts the class before vLLM's own."""
+    insert_first(kernels._POSSIBLE_KERNELS, QuantlineWeightOnlyLinearKernel)

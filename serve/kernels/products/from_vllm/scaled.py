@@ -1,0 +1,67 @@
+"""vLLM's CUTLASS products of 8-bit weights and activations rounded by token."""
+
+from typing import ClassVar
+
+import torch
+
+from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
+
+STEP = 16  # CUTLASS takes rows and columns in multiples of it; vLLM runs others by Triton
+FP8 = torch.float8_e4m3fn
+
+
+class CutlassScaled(Product):
+    """Reads the weight as the checkpoint stores it, so it costs no memory of its own."""
+
+    reads_rounded = True
+    weight_dtype: ClassVar[torch.dtype]
+
+    def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
+        return [()]
+
+    def prepare(self, weight: Weight) -> list[torch.Tensor]:
+        if weight.codes.dtype != self.weight_dtype:
+            raise Unusable(f"weights are {weight.codes.dtype}, not {self.weight_dtype}")
+        if weight.group_size is not None or weight.zeros is not None:
+            raise Unusable("takes one scale for each row and no zero points")
+        if weight.rows % STEP or weight.columns % STEP:
+            raise Unusable(f"{weight.rows} x {weight.columns} is no multiple of {STEP}")
+        scales = weight.scales.float().reshape(-1, 1).expand(weight.rows, 1).contiguous()
+        return [weight.codes.contiguous(), scales]
+
+    def multiply(
+        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
+    ) -> torch.Tensor:
+        from vllm import _custom_ops as ops
+
+        codes, row_scales = tensors
+        rounded, token_scales = rounded_of(inputs, self.weight_dtype)
+        product: torch.Tensor = ops.cutlass_scaled_mm(
+            rounded, codes.t(), token_scales, row_scales, inputs.plain.dtype
+        )
+        return product
+
+
+class CutlassInt8(CutlassScaled):
+    name = "cutlass_int8"
+    weight_dtype = torch.int8
+
+
+class CutlassFp8(CutlassScaled):
+    name = "cutlass_fp8"
+    weight_dtype = FP8
+
+
+def rounded_of(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rounded activations; by vLLM's kernel where a layer passes only plain ones."""
+    if inputs.rounded is not None:
+        assert inputs.scales is not None
+        return inputs.rounded, inputs.scales
+    from vllm import _custom_ops as ops
+
+    plain = inputs.plain.contiguous()
+    if dtype == torch.int8:
+        rounded, scales, _ = ops.scaled_int8_quant(plain)
+    else:
+        rounded, scales = ops.scaled_fp8_quant(plain, use_per_token_if_dynamic=True)
+    return rounded, scales

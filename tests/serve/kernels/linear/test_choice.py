@@ -1,0 +1,116 @@
+"""The choice among measured products: inputs, layouts, and what lies beyond the measurements."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from serve.kernels.linear.choice import ROUNDING, Candidate, best_times, choices, choose
+from serve.kernels.products.product import Options
+
+OWN = Candidate("own", True, "stored")
+FEW = Candidate("few", True, "stored", has_end=True)
+PLAIN = Candidate("plain", False, "stored", has_end=True)
+COPY = Candidate("copy", True, "copy")
+
+
+@dataclass(frozen=True)
+class Timing:
+    tokens: int
+    product: str
+    options: Options
+    microseconds: float
+
+
+def measured(**times: dict[int, float]) -> list[Timing]:
+    return [
+        Timing(tokens, name, (), time)
+        for name, by_tokens in times.items()
+        for tokens, time in by_tokens.items()
+    ]
+
+
+Times = dict[str, dict[int, float]]
+
+
+def chosen(candidates: list[Candidate], times: Times, second: bool = True) -> set[str]:
+    best = best_times(measured(**times), candidates)
+    return choose(best, candidates, second)
+
+
+def test_the_best_options_count() -> None:
+    timings = [
+        Timing(1, "own", (("split", 1),), 5.0),
+        Timing(1, "own", (("split", 2),), 4.0),
+        Timing(1, "stranger", (), 1.0),
+    ]
+    assert best_times(timings, [OWN]) == {1: {"own": (4.0 + ROUNDING, (("split", 2),))}}
+    plain = Candidate("own", False, "stored")
+    assert best_times(timings, [plain]) == {1: {"own": (4.0, (("split", 2),))}}
+
+
+@pytest.mark.parametrize(
+    ("plain", "names"),
+    [
+        (4.9 + ROUNDING, {"own", "few"}),  # 2 % are not worth a second input
+        (4.5 + ROUNDING, {"own", "few", "plain"}),
+        (5.2, {"own", "few", "plain"}),  # the rounding is what it saves
+    ],
+)
+def test_a_second_input_needs_a_gain(plain: float, names: set[str]) -> None:
+    times = {"own": {1: 8.0, 64: 9.0}, "few": {1: 5.0}, "plain": {1: plain}}
+    assert chosen([OWN, FEW, PLAIN], times) == names
+
+
+def test_one_input_must_take_all_numbers_of_tokens() -> None:
+    times = {"own": {1: 8.0, 64: 9.0}, "plain": {1: 2.0}}
+    assert chosen([OWN, PLAIN], times) == {"own", "plain"}
+
+
+def test_plain_alone_where_no_product_needs_rounded_activations() -> None:
+    wide = Candidate("wide", False, "stored")
+    assert chosen([OWN, wide], {"own": {1: 8.0, 64: 9.0}, "wide": {1: 2.0, 64: 9.1}}) == {"wide"}
+
+
+@pytest.mark.parametrize(("copy", "names"), [(8.8, {"own"}), (8.0, {"own", "copy"})])
+def test_a_second_layout_needs_a_gain(copy: float, names: set[str]) -> None:
+    assert chosen([OWN, COPY], {"own": {1: 5.0, 64: 9.0}, "copy": {1: 6.0, 64: copy}}) == names
+
+
+def test_the_least_useful_layout_goes_first() -> None:
+    other = Candidate("other", True, "other")
+    times = {"own": {1: 5.0, 64: 9.0}, "other": {1: 4.9, 64: 9.0}, "copy": {1: 5.0, 64: 5.0}}
+    assert chosen([OWN, other, COPY], times) == {"copy"}
+
+
+def test_products_of_one_layout_cost_nothing() -> None:
+    assert chosen([OWN, FEW], {"own": {1: 5.0, 64: 9.0}, "few": {1: 4.9}}) == {"own", "few"}
+
+
+def test_vllms_own_stays_where_ours_is_hardly_faster() -> None:
+    times = {"own": {1: 5.0, 16: 5.0, 64: 9.0}, "few": {1: 4.95, 16: 4.8}}  # 6 with rounding
+    best = best_times(measured(**times), [OWN, FEW])
+    assert choices(best, [OWN, FEW], "own", True) == {
+        1: ("own", ()),
+        16: ("few", ()),
+        64: ("own", ()),
+    }
+
+
+@pytest.mark.parametrize(("copy", "names"), [(20.0, {"own"}), (6.0, {"copy"})])
+def test_without_a_second_layout_the_better_one_is_taken(copy: float, names: set[str]) -> None:
+    times = {"own": {1: 5.0, 64: 9.0}, "copy": {1: copy, 64: 3.0}}
+    assert chosen([OWN, COPY], times, second=False) == names
+
+
+def test_the_stored_layout_may_have_several_products() -> None:
+    times = {"own": {1: 9.0, 64: 9.0}, "few": {1: 4.0}, "copy": {1: 8.0, 64: 7.0}}
+    assert chosen([OWN, FEW, COPY], times, second=False) == {"own", "few"}
+
+
+def test_beyond_the_measured_tokens_runs_a_product_that_takes_them() -> None:
+    best = best_times(measured(own={1: 9.0, 16: 9.0}, few={1: 4.0, 16: 4.0}), [OWN, FEW])
+    assert choices(best, [OWN, FEW], "own", True) == {
+        1: ("few", ()),
+        16: ("few", ()),
+        17: ("own", ()),
+    }

@@ -1,0 +1,227 @@
+"""Which layers our kernel classes take, and why not; on a machine without a GPU none."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import vllm.config
+import vllm.envs
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.layers.quantization.utils.quant_utils import (
+    kFp8DynamicTensorSym,
+    kFp8DynamicTokenSym,
+    kFp8Static128BlockSym,
+    kFp8StaticChannelSym,
+    kFp8StaticTensorSym,
+)
+from vllm.platforms import current_platform
+from vllm.scalar_type import scalar_types
+
+from serve.kernels.linear import conditions, fp8, int8, packed, w4afp8, weight_only
+from serve.kernels.linear.conditions import (
+    capability_refusal,
+    engine_refusal,
+    own_refusal,
+    vllms_choice,
+)
+
+CLASSES = [
+    int8.QuantlineInt8LinearKernel,
+    fp8.QuantlineFp8LinearKernel,
+    weight_only.QuantlineWeightOnlyLinearKernel,
+    w4afp8.QuantlineW4AFp8LinearKernel,
+]
+
+
+class Cutlass: ...
+
+
+class CutlassW4A8: ...
+
+
+class Machete: ...
+
+
+@pytest.mark.parametrize("kernel", CLASSES, ids=lambda kernel: kernel.__name__)
+def test_without_a_gpu_no_layer_is_taken(kernel: Any) -> None:
+    assert kernel.can_implement(None) == (False, "runs on NVIDIA GPUs only")
+    assert not getattr(kernel, "__abstractmethods__", None)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretends that there is a GPU, and that the engine asks for all families."""
+    monkeypatch.setattr(type(current_platform), "is_cuda", lambda _: True)
+    families = ("one_token", "sparse", "weight_only", "w4afp8")
+    monkeypatch.setattr(conditions, "asked_families", lambda: families)
+    for module in (int8, fp8):
+        monkeypatch.setattr(module, "vllms_choice", lambda *_: Cutlass)
+    monkeypatch.setattr(
+        packed, "vllms_choice", lambda _, c: Machete if c.out_type is None else CutlassW4A8
+    )
+
+
+@pytest.mark.usefixtures("cuda")
+def test_an_engine_that_cannot_use_them_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_refusal("sparse") is None
+    config = SimpleNamespace(lora_config=object())
+    monkeypatch.setattr(vllm.config, "get_current_vllm_config_or_none", lambda: config)
+    assert engine_refusal("sparse") == "does not run LoRA adapters"
+    config.lora_config = None
+    config.offload_config = SimpleNamespace(uva=SimpleNamespace(cpu_offload_gb=4))
+    assert "offloaded to the host" in str(engine_refusal("sparse"))
+    config.offload_config = None
+    assert engine_refusal("sparse") is None
+    monkeypatch.setattr(conditions, "asked_families", lambda: ("weight_only",))
+    assert engine_refusal("one_token", "sparse") == "was not asked for"
+    monkeypatch.setattr(conditions, "asked_families", lambda: ("sparse",))
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
+    assert "VLLM_BATCH_INVARIANT" in str(engine_refusal("sparse"))
+
+
+def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "capability", lambda: 75)
+    assert capability_refusal(None) == "needs compute capability 8, and this is 7.5"
+    assert capability_refusal(90) is None
+    assert capability_refusal(80, fp8.ADA) == "needs compute capability 8.9, and this is 8"
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("is_static", "is_symmetric", "reason"),
+    [
+        (False, True, None),
+        (True, True, "rounds activations by token, and these have static scales"),
+        (False, False, "takes symmetric activations only"),
+    ],
+)
+def test_which_int8_layers_are_taken(
+    is_static: bool, is_symmetric: bool, reason: str | None
+) -> None:
+    config = kernels.Int8ScaledMMLinearLayerConfig(is_static, True, is_symmetric)
+    assert int8.QuantlineInt8LinearKernel.can_implement(config) == (reason is None, reason)
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"weight_quant_key": kFp8StaticTensorSym}, None),
+        ({"activation_quant_key": kFp8StaticTensorSym}, "these have other scales"),
+        ({"activation_quant_key": kFp8DynamicTensorSym}, "these have other scales"),
+        ({"weight_quant_key": kFp8Static128BlockSym}, "not for blocks"),
+        ({"out_dtype": torch.float32, "input_dtype": torch.float32}, "not torch.float32"),
+    ],
+)
+def test_which_fp8_layers_are_taken(changes: dict[str, Any], reason: str | None) -> None:
+    fields = {
+        "weight_quant_key": kFp8StaticChannelSym,
+        "activation_quant_key": kFp8DynamicTokenSym,
+        "weight_shape": (256, 128),
+        "input_dtype": torch.bfloat16,
+        "out_dtype": torch.bfloat16,
+    }
+    config = kernels.FP8ScaledMMLinearLayerConfig(**fields | changes)
+    can, why = fp8.QuantlineFp8LinearKernel.can_implement(config)
+    assert can is (reason is None)
+    assert reason is None or reason in str(why)
+
+
+def packed_config(**changes: Any) -> Any:
+    fields = {
+        "full_weight_shape": (256, 128),
+        "partition_weight_shape": (256, 128),
+        "weight_type": scalar_types.uint4b8,
+        "act_type": torch.bfloat16,
+        "group_size": 128,
+        "zero_points": False,
+        "out_type": None,
+    }
+    return SimpleNamespace(**fields | changes)
+
+
+FP8_ACTIVATIONS = {
+    "weight_type": scalar_types.int4,
+    "act_type": torch.float8_e4m3fn,
+    "out_type": torch.bfloat16,
+}
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"weight_type": scalar_types.uint4, "zero_points": True}, None),
+        ({"weight_type": scalar_types.uint8b128, "group_size": -1}, None),
+        ({"weight_type": scalar_types.uint3b4}, "takes weights of 4 or 8 bits"),
+        ({"act_type": torch.float8_e4m3fn}, "takes 16-bit activations"),
+        ({"has_g_idx": True}, "takes no reordered weights"),
+        ({"partition_weight_shape": (256, 100)}, "in multiples of 64, not 100 x 256"),
+        ({"partition_weight_shape": (192, 128)}, "no multiple of 128"),
+        (
+            {"partition_weight_shape": (128, 128), "group_size": -1, "zero_points": True},
+            "that several GPUs share",
+        ),
+    ],
+)
+def test_which_weight_only_layers_are_taken(changes: dict[str, Any], reason: str | None) -> None:
+    can, why = weight_only.QuantlineWeightOnlyLinearKernel.can_implement(packed_config(**changes))
+    assert can is (reason is None)
+    assert reason is None or reason in str(why)
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"group_size": 64}, "takes groups of 128, not 64"),
+        ({"zero_points": True}, "takes symmetric 4-bit weights"),
+        ({"act_type": torch.bfloat16}, "takes FP8 activations"),
+        ({"out_type": torch.float16}, "gives bfloat16"),
+        ({"has_g_idx": True}, "takes no reordered weights"),
+    ],
+)
+def test_which_w4afp8_layers_are_taken(changes: dict[str, Any], reason: str | None) -> None:
+    config = packed_config(**FP8_ACTIVATIONS | changes)
+    can, why = w4afp8.QuantlineW4AFp8LinearKernel.can_implement(config)
+    assert can is (reason is None)
+    assert reason is None or reason in str(why)
+
+
+def test_a_kernel_that_ours_are_not_compared_with_stays() -> None:
+    assert own_refusal(Machete, "Marlin", "Machete") is None
+    assert own_refusal(None, "Machete") == "needs a kernel of vLLM to fall back to"
+    assert "vLLM runs this with Machete" in str(own_refusal(Machete, "Cutlass"))
+
+
+def test_vllms_own_choice_is_the_first_that_can() -> None:
+    class Ours:
+        __module__ = "serve.kernels.linear.int8"
+
+    class Unsupported:
+        @staticmethod
+        def is_supported(_: int | None) -> tuple[bool, str]:
+            return False, ""
+
+    class Unable:
+        @staticmethod
+        def get_min_capability() -> int:
+            return 75
+
+        @staticmethod
+        def can_implement(_: Any) -> tuple[bool, str]:
+            return False, ""
+
+    class Able(Unable):
+        @staticmethod
+        def can_implement(_: Any) -> tuple[bool, str]:
+            return True, ""
+
+    platform = current_platform._enum
+    assert vllms_choice({platform: [Ours, Unsupported, Unable, Able]}, None) is Able
+    assert vllms_choice({platform: [Ours, Unsupported]}, None) is None
+    assert vllms_choice({}, None) is None

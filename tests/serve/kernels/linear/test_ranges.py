@@ -1,0 +1,109 @@
+"""Graphs of few tokens round nothing, those of many read no plain activations."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("serve.kernels.op")  # comes with the plugin
+pytest.importorskip("vllm")
+
+import vllm.config
+from serve.kernels.plans.plan import Plan, Step
+from torch.fx.experimental.proxy_tensor import make_fx
+from vllm.compilation.passes.inductor_pass import pass_context
+from vllm.config.utils import Range
+
+from serve.kernels import op
+from serve.kernels.linear import ranges
+from serve.kernels.linear.loading import LoadedLayer, multiply
+from serve.kernels.linear.ranges import InputsPass, boundaries, reads_in, split_ranges
+from serve.kernels.linear.rounding import round_int8
+from tests.serve.kernels.linear.made import COLUMNS, FewInPlain, OwnInRounded, int8_layer
+
+KEY = "int8/96x128/made"
+PLANNED = op.Planned(
+    (FewInPlain(), OwnInRounded()),
+    (2, 2),
+    Plan(
+        (Step(4, "few_plain", (("split", 2),)), Step(16, "few_plain"), Step(None, "cutlass_int8"))
+    ),
+)
+
+
+@pytest.fixture
+def graph() -> torch.fx.GraphModule:
+    """A norm and a layer after it, traced for any number of tokens."""
+    layer: Any = int8_layer()
+    for number, tensor in enumerate((layer.weight, layer.weight_scale) * 2):
+        layer.register_parameter(f"q{number}", tensor)
+    op.put(KEY, PLANNED)
+    loaded = LoadedLayer(KEY, 96, ("q0", "q1", "q2", "q3"), True, True)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return multiply(layer, loaded, torch.tanh(x), round_int8)
+
+    x = torch.randn(8, COLUMNS).to(torch.bfloat16)
+    return make_fx(forward, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)
+
+
+def test_a_plan_changes_its_inputs_at_boundaries() -> None:
+    assert boundaries(PLANNED) == [16]
+    assert reads_in(PLANNED, 1, 16) == {False}
+    assert reads_in(PLANNED, 17, 8192) == {True}
+    assert reads_in(PLANNED, 8, 32) == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rounds", "has_columns"),
+    [(1, 16, False, True), (17, 8192, True, False), (1, 8192, True, True)],
+)
+def test_a_graph_has_only_the_inputs_of_its_range(
+    graph: torch.fx.GraphModule, start: int, end: int, rounds: bool, has_columns: bool
+) -> None:
+    x = torch.randn(end if end <= 16 else 40, COLUMNS).to(torch.bfloat16)
+    expected = graph(x)
+    with pass_context(Range(start, end)):
+        InputsPass()(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    targets = {node.target for node in graph.graph.nodes}
+    assert (torch.ops.aten.round.default in targets) is rounds
+    (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.quantline.linear.default)
+    assert (node.args[1] is not None) is rounds
+    assert bool(node.args[0].meta["val"].shape[1] == COLUMNS) is has_columns
+    assert torch.equal(graph(x), expected)
+
+
+def test_vllm_compiles_a_range_up_to_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilation = SimpleNamespace(compile_ranges_endpoints=[8192])
+    config = SimpleNamespace(compilation_config=compilation, additional_config={"quantline": {}})
+    monkeypatch.setattr(vllm.config, "get_current_vllm_config_or_none", lambda: config)
+    installed: list[bool] = []
+    monkeypatch.setattr(ranges, "_install_pass", lambda: installed.append(True))
+    split_ranges(PLANNED)
+    split_ranges(PLANNED)
+    assert compilation.compile_ranges_endpoints == [16, 8192]
+    assert installed == [True]
+    assert config.additional_config["quantline"]["layers"], "part of the key of compiled graphs"
+    compilation.compile_ranges_endpoints = [1, 2, 3, 8192]
+    split_ranges(PLANNED)
+    assert compilation.compile_ranges_endpoints == [1, 2, 3, 8192], "enough to compile"
+    compilation.compile_ranges_endpoints = None  # vLLM compiles nothing
+    split_ranges(PLANNED)
+    assert compilation.compile_ranges_endpoints is None
+
+
+def test_the_pass_is_added_to_engines_of_ours_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.compilation.passes.pass_manager import PostGradPassManager
+
+    monkeypatch.setattr(PostGradPassManager, "configure", lambda self, config: None)
+    ranges._install_pass()
+    ranges._install_pass()
+    manager = PostGradPassManager()
+    manager.configure(SimpleNamespace(additional_config={}))
+    assert manager.passes == []
+    manager.configure(SimpleNamespace(additional_config={"quantline": {}}))
+    assert [type(one) for one in manager.passes] == [InputsPass]
+    assert manager.passes[0].uuid()
