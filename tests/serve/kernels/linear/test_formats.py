@@ -11,7 +11,6 @@ pytest.importorskip("serve.kernels.plans.planner")  # comes with the plugin
 pytest.importorskip("vllm")
 
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
-from serve.kernels.plans.planner import Planner
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.kernels.linear import FP8ScaledMMLinearLayerConfig
 from vllm.model_executor.layers.quantization.utils.quant_utils import (
@@ -21,6 +20,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 from vllm.scalar_type import scalar_types
 
 from serve.kernels.linear import fp8, packed, planning, w4afp8, weight_only
+from serve.kernels.plans.planner import Planner
 from serve.kernels.products.product import Inputs, Options, Product, Weight
 from tests.serve.kernels.linear.made import FewInPlain, OwnInRounded, timed
 

@@ -9,12 +9,12 @@ import torch
 pytest.importorskip("serve.kernels.plans.planner")  # comes with the plugin
 pytest.importorskip("vllm")
 
-from serve.kernels.plans.planner import Planner
-from serve.kernels.plans.store import Identity, PlanStore
 from vllm.model_executor.kernels.linear import Int8ScaledMMLinearLayerConfig
 
 from serve.kernels import record
 from serve.kernels.linear import int8, planning
+from serve.kernels.plans.planner import Planner
+from serve.kernels.plans.store import Identity, PlanStore
 from tests.serve.kernels.linear.made import (
     COLUMNS,
     FewInPlain,

@@ -10,7 +10,6 @@ pytest.importorskip("serve.kernels.op")  # comes with the plugin
 pytest.importorskip("vllm")
 
 import vllm.config
-from serve.kernels.plans.plan import Plan, Step
 from torch.fx.experimental.proxy_tensor import make_fx
 from vllm.compilation.passes.inductor_pass import pass_context
 from vllm.config.utils import Range
@@ -20,6 +19,7 @@ from serve.kernels.linear import ranges
 from serve.kernels.linear.loading import LoadedLayer, multiply
 from serve.kernels.linear.ranges import InputsPass, boundaries, reads_in, split_ranges
 from serve.kernels.linear.rounding import round_int8
+from serve.kernels.plans.plan import Plan, Step
 from tests.serve.kernels.linear.made import COLUMNS, FewInPlain, OwnInRounded, int8_layer
 
 KEY = "int8/96x128/made"
