@@ -16,6 +16,7 @@ from llmcompressor.modifiers import Modifier
 from conf.errors import bad_input
 from conf.formats.quant_args import QuantArgs
 from conf.formats.registry import covering
+from conf.schema.ranges import MASK_WIDTH
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.schema.steps import Kind
 from conf.terminal import listed
@@ -26,7 +27,6 @@ Linears = dict[str, torch.nn.Linear]
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it counts the rest
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
-MASK_WIDTH = 4  # two zeros in every four weights of a row
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ RANGE, CHOICES, NOT_EMPTY, TEXT = "range", "choices", "not_empty", "text"
 # Characters that no file name and no JSON record can hold.
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 SEED_MOST = 2**32 - 1  # numpy takes no larger seed
+MASK_WIDTH = 4  # neighbours in a row of a 2:4 mask, two of them zero
 TOKENS_MOST = 2**27
 MILLISECONDS_MOST = 1e9
 

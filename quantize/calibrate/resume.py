@@ -79,10 +79,6 @@ class WorkFolder:
         ]
         return by_step[max(steps_done)] if steps_done else None
 
-    def save(self, step: int, layer: int, modules: Modules, notes: LayerNotes) -> None:
-        """Writes a layer's present state."""
-        self.write(step, layer, host_tensors(modules), notes)
-
     def write(self, step: int, layer: int, tensors: Tensors, notes: LayerNotes) -> None:
         """Writes a layer atomically, then removes the files of earlier steps."""
         metadata = {NOTES: notes.model_dump_json()}

@@ -23,7 +23,7 @@ def check_steps(
     quantized = _quantized_modules(model)
     if recipe.rounds and not quantized:
         raise gate_failed(f"recipe={recipe.name}: no module was quantized, not published")
-    targeted = _targeted_linears(model, recipe)
+    targeted = targeted_linears(model, recipe)
     for step in steps_named(recipe.steps):
         scaled_by_step = scaled.get(step.name, [])
         step.check_changes(Changes(recipe, quantized, targeted, scaled_by_step, errors, fallbacks))
@@ -37,6 +37,7 @@ def _quantized_modules(model: Any) -> set[str]:
     return {name for name, scheme in schemes.items() if scheme is not None and scheme.weights}
 
 
-def _targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:
+def targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:
+    """Names of the linear layers that the recipe's patterns match."""
     matched = match_named_modules(model, recipe.targets, recipe.ignore)
     return {name for name, module in matched if isinstance(module, torch.nn.Linear)}

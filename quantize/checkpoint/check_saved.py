@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from compressed_tensors.utils import match_named_modules
 
 from conf.errors import (
     BAD_INPUT,
@@ -18,8 +16,8 @@ from conf.errors import (
     one_line,
 )
 from conf.schema.commands import QuantizeConfig
-from conf.schema.recipe import RecipeConfig
 from quantize.calibrate.compress import Outcome
+from quantize.calibrate.step_check import targeted_linears
 from quantize.checkpoint import save
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors
 from quantize.checkpoint.manifest_parts import ProofClaim, RecipeClaim
@@ -91,7 +89,7 @@ def _compare_with_source(
     """Compares the checkpoint with the source's files; the source model is loaded again."""
     recipe = config.recipe
     empty = empty_model(source, config.model.trust_remote_code)
-    pruned = _targeted_linears(empty, recipe) if recipe.is_sparse else set()
+    pruned = targeted_linears(empty, recipe) if recipe.is_sparse else set()
     derivation = compare_tensors(source, unfinished, empty, outcome.rescaled, pruned)
     if recipe.is_sparse and derivation.pruned < (1 if recipe.file else max(1, len(pruned))):
         derivation.faults.append(
@@ -101,12 +99,6 @@ def _compare_with_source(
     save.on_device(original)
     compare_answers(derivation, probe_logits(original), reloaded_logits, recipe.is_sparse)
     return derivation
-
-
-def _targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:
-    """Names of the linear layers that the recipe's patterns match."""
-    matches = match_named_modules(model, recipe.targets, recipe.ignore)
-    return {name for name, module in matches if isinstance(module, torch.nn.Linear)}
 
 
 def _raise_first(recipe: str, faults: list[str]) -> None:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from conf.schema.ranges import range_of, within
 from quantize.steps.base.rescaling import RescalingStep
+from quantize.steps.base.step import solving_step
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
 
     from conf.schema.recipe import RecipeConfig
     from quantize.steps.base.file_fields import ModifierFields
-
-GPTQ = "gptq"
 
 
 @dataclass
@@ -55,7 +54,7 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
         """GPTQ right behind it. Whether its scales allow that in a recipe file, `can_join` sees."""
         following = recipe.steps[recipe.steps.index(self.name) + 1 :]
         is_dynamic = recipe.activations is None or recipe.activations.dynamic is True
-        return GPTQ if following[:1] == [GPTQ] and is_dynamic else None
+        return solving_step(following[:1]) if is_dynamic else None
 
     def can_join(self, modifier: "Modifier", later: "Modifier") -> bool:
         """What is smoothed has to be a norm, which multiplies each channel alone. Static scales of

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conf.schema.ranges import Range, range_of, within
+from conf.schema.ranges import MASK_WIDTH, Range, range_of, within
 from conf.schema.steps import Kind
-from quantize.steps.base.step import Step
+from quantize.steps.base.step import Step, solving_step
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from quantize.steps.base.file_fields import ModifierFields
 
 MASK = "2:4"
-MASK_WIDTH = 4
 SPARSITY = 0.5
-GPTQ = "gptq"
 
 
 @dataclass
@@ -64,7 +62,7 @@ class SparseGpt(Step[SparseGptOptions]):
         from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 
         options = recipe.options_of(self)
-        if options.joint and GPTQ not in recipe.steps:
+        if options.joint and solving_step(recipe.steps) is None:
             raise ValueError("recipe.sparsegpt.joint=true needs the step gptq")
         return SparseGPTModifier(
             sparsity=SPARSITY,
@@ -85,7 +83,7 @@ class SparseGpt(Step[SparseGptOptions]):
         return sparsegpt_solver()
 
     def joined_step(self, recipe: "RecipeConfig") -> str | None:
-        return GPTQ if recipe.options_of(self).joint else None
+        return solving_step(recipe.steps) if recipe.options_of(self).joint else None
 
     def check_changes(self, changes: "Changes") -> None:
         noted_as = self.joined_step(changes.recipe) or self.shows_error_as

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-MASK_WIDTH = 4  # of 2:4
 TINY = torch.finfo(torch.float32).tiny
 
 

@@ -13,8 +13,9 @@ from types import ModuleType
 
 import torch
 
+from conf.schema.ranges import MASK_WIDTH
 from quantize.calibrate.solver import torch_walk
-from quantize.calibrate.solver.block import MASK_WIDTH, NOTHING_PRUNED, TINY, Block, Pruning
+from quantize.calibrate.solver.block import NOTHING_PRUNED, TINY, Block, Pruning
 from quantize.calibrate.solver.grid import Grid
 from quantize.calibrate.solver.products import output_energy
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from quantize.calibrate.solver.block import MASK_WIDTH, Block, Pruning
+from conf.schema.ranges import MASK_WIDTH
+from quantize.calibrate.solver.block import Block, Pruning
 from quantize.calibrate.solver.grid import Grid
 
 WIDEST_BLOCK = 32  # the fastest of 16, 32, 64 and 128

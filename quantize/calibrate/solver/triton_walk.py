@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from quantize.calibrate.solver.block import MASK_WIDTH, TINY, Block, Pruning
+from conf.schema.ranges import MASK_WIDTH
+from quantize.calibrate.solver.block import TINY, Block, Pruning
 from quantize.calibrate.solver.grid import Codes, Grid
 
 WIDEST_BLOCK = 128

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conf.schema.steps import Options, StepSchema, known_steps
+from conf.schema.steps import Kind, Options, StepSchema, known_steps
 
 if TYPE_CHECKING:
     import torch
@@ -118,6 +118,12 @@ def steps_named(names: Iterable[str]) -> list[Step[Any]]:
         assert isinstance(step, Step), name
         steps.append(step)
     return steps
+
+
+def solving_step(names: Iterable[str]) -> str | None:
+    """The step among these that rounds by solving for the weights, as GPTQ does."""
+    rounding = [step for step in steps_named(names) if step.kind is Kind.ROUNDS and step.solves]
+    return rounding[0].name if rounding else None
 
 
 def step_of_modifier() -> dict[str, Step[Any]]:

@@ -13,7 +13,7 @@ import torch
 from conf.errors import QuantlineError
 from quantize.calibrate.memory.activations import Activations
 from quantize.calibrate.memory.weights import LayerWeights
-from quantize.calibrate.resume import LayerNotes, WorkFolder
+from quantize.calibrate.resume import LayerNotes, WorkFolder, host_tensors
 from quantize.calibrate.sequential import _named_out_of_memory
 from quantize.checkpoint import manifest
 from quantize.pipeline import quantize
@@ -149,7 +149,7 @@ def notes(**errors: float) -> LayerNotes:
 def test_another_run_starts_over(tmp_path: Path) -> None:
     module = torch.nn.Linear(2, 2)
     first = WorkFolder(tmp_path / "work", {"text": "a"})
-    first.save(0, 0, {"m": module}, notes())
+    first.write(0, 0, host_tensors({"m": module}), notes())
     assert WorkFolder(tmp_path / "work", {"text": "a"}).has(0, 0)
     assert not WorkFolder(tmp_path / "work", {"text": "b"}).has(0, 0)
 
@@ -157,9 +157,9 @@ def test_another_run_starts_over(tmp_path: Path) -> None:
 def test_a_layer_is_kept_by_its_last_step(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "work", {})
     module = torch.nn.Linear(2, 2)
-    work.save(0, 3, {"m": module}, notes())
+    work.write(0, 3, host_tensors({"m": module}), notes())
     module.weight.data.fill_(7)
-    work.save(1, 3, {"m": module}, notes(m=0.5))
+    work.write(1, 3, host_tensors({"m": module}), notes(m=0.5))
     module.weight.data.zero_()
     assert work.load(0, 3, {"m": module}) == notes(m=0.5)
     assert module.weight.eq(7).all()
