@@ -6,11 +6,13 @@ computing stream wait. All GPU tensors are allocated on the computing stream, so
 freed after `join` can be used again at once, and no copy needs `record_stream`.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 
-LEAST_LOCKED = 2**20  # bytes; locking a smaller tensor costs more than it saves
+LEAST_STAGED = 2**20  # bytes; the way over a buffer costs more than it saves for a smaller tensor
+STAGED_AT_ONCE = 2**26
 
 
 class CopyStream(Protocol):
@@ -63,26 +65,75 @@ def host_buffer(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device="cpu")
 
 
-class PageLocks:
-    """Page-locks tensors that are in host memory already. Copies of such memory are several times
-    as fast and run beside the computation. The system may refuse, as for a file that is mapped
-    read-only: then copies are only slower."""
+class Staging:
+    """Page-locked memory through which weights in ordinary host memory go to the GPU and back.
 
-    def __init__(self) -> None:
-        self._locked: dict[int, torch.Tensor] = {}
-        """By address. A locked tensor is held, so that its memory is not freed before."""
+    Page-locking the weights themselves takes longer than copying them (0.22 s a layer of
+    Qwen3-8B's width on an H200), and CUDA lets no other thread launch a kernel meanwhile. Two
+    buffers take turns: while the GPU copies one, the host fills or empties the other.
+    """
 
-    def lock(self, tensors: list[torch.Tensor]) -> None:
-        runtime = torch.cuda.cudart()
-        for tensor in tensors:
-            address = tensor.data_ptr()
-            is_large = tensor.nbytes >= LEAST_LOCKED and tensor.is_contiguous()
-            if is_large and address not in self._locked and not tensor.is_pinned():
-                result = runtime.cudaHostRegister(address, tensor.nbytes, 0)
-                if result == runtime.cudaError.success:
-                    self._locked[address] = tensor
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._buffers = [_page_locked(STAGED_AT_ONCE) for _ in range(2)]
+        self._copied = [torch.cuda.Event() for _ in range(2)]
+        self._turn = 0
 
-    def unlock(self, tensors: list[torch.Tensor]) -> None:
-        for tensor in tensors:
-            if self._locked.pop(tensor.data_ptr(), None) is not None:
-                torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
+    def to_device(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copies into the GPU's memory, on the current stream; returns before it is there."""
+        if not is_staged(target, source):
+            target.copy_(source, non_blocking=True)
+            return
+        for there, here in chunks(target, source):
+            buffer, copied = self._next_buffer(len(here))
+            buffer.copy_(here)
+            there.copy_(buffer, non_blocking=True)
+            copied.record(self._stream)
+
+    def to_host(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copies into the host's memory."""
+        if not is_staged(target, source):
+            target.copy_(source)
+            return
+        arriving: tuple[torch.Tensor, torch.Tensor, torch.cuda.Event] | None = None
+        for here, there in chunks(target, source):
+            buffer, copied = self._next_buffer(len(there))
+            buffer.copy_(there, non_blocking=True)
+            copied.record(self._stream)
+            _store(arriving)
+            arriving = here, buffer, copied
+        _store(arriving)
+
+    def _next_buffer(self, size: int) -> tuple[torch.Tensor, torch.cuda.Event]:
+        """The other buffer, as soon as its last copy is done."""
+        self._turn = 1 - self._turn
+        self._copied[self._turn].synchronize()
+        return self._buffers[self._turn][:size], self._copied[self._turn]
+
+
+def _page_locked(size: int) -> torch.Tensor:
+    try:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    except RuntimeError:  # the system refuses: copies are only slower
+        return torch.empty(size, dtype=torch.uint8)
+
+
+def _store(arriving: tuple[torch.Tensor, torch.Tensor, torch.cuda.Event] | None) -> None:
+    if arriving is not None:
+        target, buffer, copied = arriving
+        copied.synchronize()
+        target.copy_(buffer)
+
+
+def is_staged(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a copy is worth the way over a buffer, and can be cut into bytes."""
+    is_plain = target.is_contiguous() and source.is_contiguous() and target.dtype == source.dtype
+    return is_plain and bool(source.nbytes >= LEAST_STAGED)
+
+
+def chunks(
+    target: torch.Tensor, source: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Both tensors as bytes, in parts that fit a buffer."""
+    parts = [tensor.detach().view(-1).view(torch.uint8) for tensor in (target, source)]
+    return zip(*(part.split(STAGED_AT_ONCE) for part in parts), strict=True)

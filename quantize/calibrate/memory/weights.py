@@ -20,7 +20,7 @@ from compressed_tensors.offload.cache import OffloadCache
 from compressed_tensors.offload.cache.cpu import CPUCache
 from compressed_tensors.utils import patch_attr
 
-from quantize.calibrate.memory.copies import PageLocks
+from quantize.calibrate.memory.copies import Staging
 
 Modules = Iterable[torch.nn.Module]
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -60,18 +60,14 @@ class Loader(Protocol):
         """Copies each loaded tensor into the offloaded one, after the marked work, and returns when
         they are there; called in a thread."""
 
-    def release(self, tensors: list[torch.Tensor]) -> None:
-        """Gives up what copies of these offloaded tensors needed; called in a thread."""
-
 
 class CudaLoader:
-    """Copies on a stream of its own, from memory that is page-locked while a layer is worked on, so
-    that what the layer's steps write back is copied fast, too."""
+    """Copies on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        self._locks = PageLocks()
+        self._staging = Staging(self._stream)
         self._allocated = torch.cuda.Event()
 
     def is_remote(self, cache: OffloadCache, tensor: torch.Tensor) -> bool:
@@ -87,10 +83,9 @@ class CudaLoader:
 
     def copy(self, weights: list[LoadedWeight]) -> None:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream), torch.no_grad():
-            self._locks.lock([weight.offloaded for weight in weights])
             self._stream.wait_event(self._allocated)
             for weight in weights:
-                weight.loaded.copy_(weight.offloaded, non_blocking=True)
+                self._staging.to_device(weight.loaded, weight.offloaded)
             self._stream.synchronize()
 
     def issued(self) -> torch.cuda.Event:
@@ -103,12 +98,7 @@ class CudaLoader:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream), torch.no_grad():
             self._stream.wait_event(after)
             for offloaded, loaded in pairs:
-                offloaded.copy_(loaded, non_blocking=True)
-            self._stream.synchronize()
-
-    def release(self, tensors: list[torch.Tensor]) -> None:
-        with torch.cuda.device(self._device):
-            self._locks.unlock(tensors)
+                self._staging.to_host(offloaded, loaded)
 
 
 def empty_weight(tensor: torch.Tensor, device: torch.device) -> LoadedWeight:
@@ -149,7 +139,7 @@ class LayerWeights:
         if self._loader is None:
             yield
             return
-        offloaded = self._install_next()
+        self._install_next()
         if layer + 1 < len(self._layers):
             self._begin(self._loader, self._layers[layer + 1])
         try:
@@ -157,7 +147,6 @@ class LayerWeights:
                 yield
         finally:
             self._begin_copying_back(self._loader)
-            self._thread.submit(self._loader.release, offloaded)
 
     def _update_later(self, loader: Loader) -> Callable[..., None]:
         """compressed-tensors' own update of an offloaded tensor, where the new values are not on
@@ -180,9 +169,9 @@ class LayerWeights:
         self.copied_back.result()  # raises if the layer before could not be copied
         self.copied_back = self._thread.submit(loader.copy_back, pairs, loader.issued())
 
-    def _install_next(self) -> list[torch.Tensor]:
-        """Gives the loaded weights to compressed-tensors; returns their offloaded tensors. A weight
-        that was changed since is left out, and is then loaded when it is used."""
+    def _install_next(self) -> None:
+        """Gives the loaded weights to compressed-tensors. A weight that was changed since is left
+        out, and is then loaded when it is used."""
         assert OffloadCache.offloading_disabled
         if self._copying is not None:
             self._copying.result()
@@ -197,7 +186,6 @@ class LayerWeights:
                 if weight.is_current and weight.offloaded not in changed
             }
         )
-        return [weight.offloaded for weight in weights]
 
     def _begin(self, loader: Loader, modules: Modules) -> None:
         try:
@@ -215,8 +203,6 @@ class LayerWeights:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._loader is not None:
-            self._thread.submit(self._loader.release, [weight.offloaded for weight in self._next])
         self._thread.shutdown(wait=True)
         self._next = []
         if error is None:
