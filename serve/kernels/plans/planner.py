@@ -17,7 +17,7 @@ from serve.kernels import op
 from serve.kernels.op import Planned
 from serve.kernels.plans.plan import Plan, Timing, plan_of
 from serve.kernels.plans.proof import Proof, exact_inputs
-from serve.kernels.plans.search import Prepared, Search
+from serve.kernels.plans.search import TOKENS, Prepared, Search
 from serve.kernels.plans.store import PlanStore, StoredPlan, identity_here
 from serve.kernels.plans.timing import Clock, graph_time
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
@@ -47,6 +47,8 @@ class LayerRequest:
     """Of rounded activations; None where the format rounds none."""
     choose: Choose | None = None
     """Chooses by the timings instead of taking the fastest, where products have other costs."""
+    tokens: Sequence[int] = TOKENS
+    """Numbers of tokens to measure."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ class Planner:
             candidates=candidates,
             own=request.own,
             inputs=inputs,
+            tokens=request.tokens,
             clock=self.clock,
         )
 

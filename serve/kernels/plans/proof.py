@@ -14,9 +14,6 @@ from serve.kernels.products.product import Inputs, Options, Unusable, Weight
 TOKENS = (1, 7, 16, 33)
 ROWS = 64
 """Rows of activations whose products are known in float64."""
-MOST_RELATIVE = 0.01
-"""Norm of the error of a row over the norm of the row; bf16 rounds to 0.004 at most. A product
-that must round more says so in an attribute `tolerance`."""
 SINGLE = 5.0
 """How much larger the error of one number may be, relative to its size plus the row's root mean
 square."""
@@ -112,7 +109,7 @@ class Proof:
         result = candidate.product.multiply(inputs, candidate.tensors, options)
         if result.shape != (tokens, self.weight.rows) or result.dtype != inputs.plain.dtype:
             raise Unusable(f"gives {result.dtype} {list(result.shape)} for {tokens} tokens")
-        allowed = float(getattr(candidate.product, "tolerance", MOST_RELATIVE))
+        allowed = candidate.product.tolerance
         for part in result.split(ROWS):
             relative, single = errors(part, self.right[: part.shape[0]])
             # Written so that NaN, for which every comparison is false, fails.
