@@ -5,6 +5,9 @@ row. So plain and rounded activations hold the same numbers, and a product that 
 gets the same codes. What is left is the rounding of sums and of widened weights.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from serve.kernels.plans.plan import Plan
@@ -86,10 +89,22 @@ class Proof:
 
     def check(self, candidate: Prepared) -> None:
         """Raises Unusable, with the size of the error, where the product's best guess is wrong."""
-        product = candidate.product
-        for tokens in [count for count in TOKENS if candidate.takes(count)] or [product.fewest]:
-            options = product.options(self.weight.rows, self.weight.columns, tokens)
-            self.check_one(candidate, tokens, options[0])
+        for tokens, options in self._best_guesses(candidate):
+            self.check_one(candidate, tokens, options)
+
+    def calls(self, candidate: Prepared) -> list[Callable[[], object]]:
+        """What `check` runs, to be compiled before it; each kernel once."""
+        tokens_of = {options: tokens for tokens, options in self._best_guesses(candidate)}
+        multiply, tensors = candidate.product.multiply, candidate.tensors
+        return [
+            partial(multiply, _with_tokens(self.inputs, tokens), tensors, options)
+            for options, tokens in tokens_of.items()
+        ]
+
+    def _best_guesses(self, candidate: Prepared) -> list[tuple[int, Options]]:
+        product, weight = candidate.product, self.weight
+        counts = [count for count in TOKENS if candidate.takes(count)] or [product.fewest]
+        return [(n, product.options(weight.rows, weight.columns, n)[0]) for n in counts]
 
     def check_plan(self, candidate: Prepared, plan: Plan) -> None:
         """Raises Unusable where the product is wrong with the options of a step of the plan, for

@@ -8,6 +8,7 @@ product stays where ours is not faster by more than noise.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,7 +25,7 @@ NOISE = 0.02
 SECONDS = 10.0
 FIRST_ROUND = 4
 """How much more time the best guesses have."""
-COMPILE_SECONDS = 8.0
+COMPILE_SECONDS = 6.0
 """Five shapes of a model then take 90 seconds at most, once."""
 
 
@@ -44,6 +45,10 @@ class Prepared:
         return self.product.fewest <= tokens and (most is None or tokens <= most)
 
 
+def _untold(key: str, products: Sequence[str]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass
 class Search:
     """The search for one kind of layer and shape."""
@@ -60,6 +65,8 @@ class Search:
     seconds: float = SECONDS
     clock: Clock = graph_time
     compile_all: Callable[[Sequence[Call], float], int] = run_once
+    trying: Callable[[str, Sequence[str]], AbstractContextManager[None]] = _untold
+    """Told the key and the products that run next."""
     now: Callable[[], float] = time.monotonic
     timings: list[Timing] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -87,7 +94,8 @@ class Search:
                 few = inputs.get(tokens) or inputs.setdefault(tokens, self.inputs(tokens))
                 calls[kernel] = partial(product.multiply, few, candidate.tensors, options)
         if calls:
-            count = self.compile_all(list(calls.values()), COMPILE_SECONDS)
+            with self.trying(self.key, sorted({name for name, _ in calls})):
+                count = self.compile_all(list(calls.values()), COMPILE_SECONDS)
             logger.info("quantline: %s: %d of %d kernels compiled", self.key, count, len(calls))
 
     def _measure_all(self, sizes: list[int]) -> bool:
@@ -147,7 +155,8 @@ class Search:
         product, tokens = candidate.product, inputs.plain.shape[0]
         calls = [partial(product.multiply, inputs, tensors, options) for tensors in copies]
         try:
-            microseconds = self.clock(calls)
+            with self.trying(self.key, [product.name]):
+                microseconds = self.clock(calls)
         except Exception as error:  # an algorithm that a library does not have for this shape
             reason = " ".join(str(error).split()) or type(error).__name__
             self.failures[product.name] = f"{tokens} tokens, {dict(options)}: {reason[:200]}"
