@@ -97,7 +97,8 @@ def _load(
         planned_layer.refused, extra,
     )  # fmt: skip
     record.note(kernels, name)
-    _split_ranges(planned)
+    if not is_head(layer):  # which no compiled graph has
+        _split_ranges(planned)
     reads = {product.reads_rounded for product in planned.products}
     names = replace_parameters(layer, planned_layer.tensors, stored_names)
     return LoadedLayer(planned_layer.op_key, weight.rows, names, False in reads, True in reads)

@@ -121,11 +121,11 @@ class Planner:
     def _first(self, request: LayerRequest, kind: Kind) -> PlannedLayer:
         trials = self.make_store().trials
         refused = trials.blamed(request.key)
-        proof = Proof(request.weight, request.rounded, request.dtype)
-        candidates = _prepared(request, proof, refused, trials)
         try:
+            proof = Proof(request.weight, request.rounded, request.dtype)
+            candidates = _prepared(request, proof, refused, trials)
             plan = self._proven_plan(request, candidates, proof, refused)
-        except Exception as error:  # measuring takes long, so that it is not tried for each layer
+        except Exception as error:  # it takes long, so that it is not tried for each layer
             self.failed[kind] = _reason(error)
             raise
         used = [c for c in candidates if c.product.name in plan.products]

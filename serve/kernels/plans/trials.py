@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import torch
@@ -22,6 +23,9 @@ logger = logging.getLogger("vllm.quantline")
 
 class Trials:
     """The trials of a GPU and versions, as files beside their plans."""
+
+    is_gpu_lost: ClassVar[bool] = False
+    """For this process."""
 
     def __init__(self, plans: Path) -> None:
         self.folder = plans.parent
@@ -35,8 +39,10 @@ class Trials:
         try:
             yield
         except Exception:
-            if _is_gpu_alive():
+            if Trials.is_gpu_lost or _is_gpu_alive():  # whatever follows the loss fails, too
                 _remove(path)
+            else:
+                Trials.is_gpu_lost = True
             raise
         except BaseException:  # the user's interrupt is no fault of a product
             _remove(path)
@@ -51,7 +57,9 @@ class Trials:
             try:
                 trial = json.loads(path.read_text())
                 if trial["key"] == key and _is_left_behind(path):
-                    reason = f"an engine ended while it was tried; delete {path} to try it again"
+                    reason = (
+                        f"an engine ended while it was tried; delete {path.name} to try it again"
+                    )
                     reasons |= dict.fromkeys(trial["products"], reason)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 logger.debug("quantline: %s: %s", path, error)

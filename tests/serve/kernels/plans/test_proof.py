@@ -125,7 +125,7 @@ def test_a_product_may_round_more_if_it_says_so() -> None:
         tolerance = 0.2
 
     proof = Proof(int8_weight(), torch.int8, torch.bfloat16)
-    with pytest.raises(Unusable, match="is off by 0.09"):
+    with pytest.raises(Unusable, match=r"is off by 0\.09"):
         proof.check(prepared(Wrong()))
     proof.check(prepared(Coarse()))
 

@@ -1,5 +1,6 @@
 """Products that took a process along."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from serve.kernels.plans import trials as trials_module
 from serve.kernels.plans.planner import LayerRequest, Planner
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.plans.trials import Trials
@@ -34,7 +36,7 @@ def test_a_product_is_blamed_when_its_process_is_gone(tmp_path: Path) -> None:
     end_a_process(tmp_path / "plans.json")
     (file,) = tmp_path.iterdir()
     assert trials.blamed("int8/48x64") == {
-        "few": f"an engine ended while it was tried; delete {file} to try it again"
+        "few": f"an engine ended while it was tried; delete {file.name} to try it again"
     }
     assert trials.blamed("int8/64x64") == {}
 
@@ -46,6 +48,18 @@ def test_an_error_that_the_gpu_survives_blames_nobody(
     with pytest.raises(error), Trials(tmp_path / "plans.json").trying("key", ["few"]):
         raise error("not for this shape")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_product_that_lost_the_gpu_is_blamed_and_none_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials_module, "_is_gpu_alive", lambda: False)
+    monkeypatch.setattr(Trials, "is_gpu_lost", False)
+    for product in ("few", "many"):
+        with pytest.raises(RuntimeError), Trials(tmp_path / "plans.json").trying("key", [product]):
+            raise RuntimeError("an illegal memory access was encountered")
+    (left,) = tmp_path.iterdir()
+    assert json.loads(left.read_text())["products"] == ["few"]
 
 
 def test_a_number_that_another_process_has_by_now(tmp_path: Path) -> None:
