@@ -1,4 +1,8 @@
-"""Memory of further layouts of the weights, which our kernels keep beside vLLM's."""
+"""Memory of further layouts of the weights, which our kernels may keep beside vLLM's.
+
+What a plan keeps is known after its products were measured, when the engine loads. Here is the most
+that it can keep.
+"""
 
 from collections.abc import Mapping
 
@@ -6,11 +10,14 @@ from conf.files.stored_tensor import Tensor
 from conf.formats.quant_args import QuantizationConfig
 from serve.kernels.settings import Settings
 
-PACKED, WORDS = (".weight_packed", ".qweight"), "I32"
-"""The packed integers of weight-only formats, W4AFP8 among them."""
+PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32"
+"""The packed integers of weight-only formats, W4AFP8 among them, and their scales."""
 EXPERTS = ".experts."  # run by other kernels
 EIGHT_BIT = ("I8", "F8_E4M3")
 WEIGHT = ".weight"
+FURTHER_LAYOUTS = {"weight_only": 2, "w4afp8": 3, "sparse": 2}
+"""Beside vLLM's own: Marlin's or Machete's, and the stored words; for W4AFP8 all three of them;
+for 2:4 weights those of few tokens and of cuSPARSELt."""
 SPARSE_SHARE = 10 / 16
 """Bytes of a compressed 2:4 weight over dense ones: half of the numbers, and two bits for each."""
 
@@ -21,26 +28,32 @@ def extra_bytes(
     settings: Settings,
     is_pruned: bool,
 ) -> float:
-    """Bytes of an engine that exceed the checkpoint's. Negative where the compressed weights take
-    the place of dense ones."""
+    """The most bytes by which an engine's weights exceed the checkpoint's."""
+    if not settings.second_layout:
+        return 0.0
     groups = quantization.groups if quantization is not None else []
     rounds = any(group.activations is not None for group in groups)
-    packed_family = "w4afp8" if rounds else "weight_only"
+    packed_copies = _copies("w4afp8" if rounds else "weight_only", settings)
+    sparse_copies = _copies("sparse", settings) * SPARSE_SHARE if is_pruned else 0.0
     extra = 0.0
     for name, tensor in tensors.items():
         if EXPERTS in name:
             continue
-        if name.endswith(PACKED) and tensor.dtype == WORDS:
-            is_copied = packed_family in settings.families and settings.second_layout
-            extra += tensor.bytes if is_copied else 0
-        elif name.endswith(WEIGHT) and tensor.dtype in EIGHT_BIT and is_pruned:
-            extra += sparse_extra(tensor.bytes, settings)
+        if tensor.dtype == WORDS:
+            extra += packed_copies * _packed_bytes(name, tensors)
+        elif name.endswith(WEIGHT) and tensor.dtype in EIGHT_BIT:
+            extra += sparse_copies * tensor.bytes
     return extra
 
 
-def sparse_extra(dense_bytes: int, settings: Settings) -> float:
-    """A 2:4 weight is compressed; the dense one is kept beside it unless memory is to be saved."""
-    if "sparse" not in settings.families:
-        return 0.0
-    kept = dense_bytes if settings.second_layout else 0
-    return dense_bytes * SPARSE_SHARE + kept - dense_bytes
+def _copies(family: str, settings: Settings) -> int:
+    return FURTHER_LAYOUTS[family] if family in settings.families else 0
+
+
+def _packed_bytes(name: str, tensors: Mapping[str, Tensor]) -> float:
+    """Bytes of packed weights and their scales; 0 for other integers."""
+    for ending, scales_ending in PACKED.items():
+        if name.endswith(ending):
+            scales = tensors.get(name.removesuffix(ending) + scales_ending)
+            return tensors[name].bytes + (scales.bytes if scales is not None else 0)
+    return 0

@@ -77,7 +77,7 @@ def products_of(catalog: Catalog, families: tuple[str, ...]) -> list[Product]:
         for place in catalog[family] if family in families else []:
             try:
                 products.append(_product(place))
-            except (ImportError, AttributeError) as error:
+            except Exception as error:  # whatever an import may raise: the engine must start
                 logger.info("quantline: %s is not used: %s", place.name, error)
     return products
 

@@ -1,6 +1,7 @@
 """Why a layer is left to vLLM, and which kernel of vLLM's own runs it then."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,17 @@ logger = logging.getLogger("vllm.quantline")
 OURS = "serve.kernels.linear"
 WORKS_FROM = 80
 """The lowest compute capability, times ten, that our products are written for."""
+
+
+def answer(refusal: Callable[[], str | None]) -> tuple[bool, str | None]:
+    """What vLLM's kernel classes answer, from why a layer is refused. Never raises: vLLM asks for
+    every layer, also of engines that use none of ours."""
+    try:
+        reason = refusal()
+    except Exception as error:
+        logger.warning("quantline: vLLM's own kernels are used: %s", error)
+        reason = f"fails: {error}"
+    return reason is None, reason
 
 
 def engine_refusal(*families: str) -> str | None:
@@ -26,6 +38,8 @@ def engine_refusal(*families: str) -> str | None:
     config = get_current_vllm_config_or_none()
     if getattr(config, "lora_config", None) is not None:
         return "does not run LoRA adapters"
+    if getattr(getattr(config, "model_config", None), "enable_sleep_mode", False):
+        return "measures in memory that sleep mode would never give back"
     if _offloads(getattr(config, "offload_config", None)):
         return "keeps weights on the GPU, and these are offloaded to the host"
     return None

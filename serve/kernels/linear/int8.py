@@ -13,6 +13,7 @@ from vllm.model_executor.kernels.linear import (
 
 from serve.kernels.linear.catalog import INT8, ONE_TOKEN, SPARSE, products_of
 from serve.kernels.linear.conditions import (
+    answer,
     asked_families,
     capability_refusal,
     engine_refusal,
@@ -44,8 +45,7 @@ class QuantlineInt8LinearKernel(Int8ScaledMMLinearKernel):  # type: ignore[misc]
 
     @classmethod
     def can_implement(cls, c: Int8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
-        refused = engine_refusal(ONE_TOKEN, SPARSE) or _refusal(c)
-        return refused is None, refused
+        return answer(lambda: engine_refusal(ONE_TOKEN, SPARSE) or _refusal(c))
 
     def __init__(self, c: Int8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
         super().__init__(c, layer_param_names)

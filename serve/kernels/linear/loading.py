@@ -84,26 +84,28 @@ def _load(
     from serve.kernels.linear.planning import plan_layer
     from serve.kernels.settings import current_settings
 
+    key = base_key(kind.name, weight, dtype, is_head(layer))
     planned_layer = plan_layer(
-        base_key(kind.name, weight, dtype), weight, kind.products, kind.own, dtype, kind.rounded,
-        current_settings().second_layout,
+        key, weight, kind.products, kind.own, dtype, kind.rounded,
+        current_settings().second_layout, is_head(layer),
     )  # fmt: skip
-    before = stored_bytes(list(layer.parameters(recurse=False)))
-    names = replace_parameters(layer, planned_layer.tensors, stored_names)
-    extra = max(0, stored_bytes(list(layer.parameters(recurse=False))) - before)
+    stored = [getattr(layer, stored_name) for stored_name in stored_names]
+    extra = max(0, stored_bytes(planned_layer.tensors) - stored_bytes(stored))
     planned = planned_layer.planned
     kernels = record.LayerKernels(
         kind_name(kind.name, weight), weight.rows, weight.columns, planned.plan.ranges,
         planned_layer.refused, extra,
     )  # fmt: skip
     record.note(kernels, name)
-    _split_ranges(planned)
+    if not is_head(layer):  # which no compiled graph has
+        _split_ranges(planned)
     reads = {product.reads_rounded for product in planned.products}
+    names = replace_parameters(layer, planned_layer.tensors, stored_names)
     return LoadedLayer(planned_layer.op_key, weight.rows, names, False in reads, True in reads)
 
 
 def _split_ranges(planned: Any) -> None:
-    """A failure costs speed, not the layer: it is loaded by now."""
+    """A failure costs speed, not the layer."""
     try:
         from serve.kernels.linear.ranges import split_ranges
 
@@ -129,7 +131,12 @@ def kind_name(name: str, weight: Weight) -> str:
     return f"{name} sparse" if weight.sparse else name
 
 
-def base_key(name: str, weight: Weight, dtype: torch.dtype) -> str:
+def is_head(layer: torch.nn.Module) -> bool:
+    """Whether it is the output head: vLLM's class of it is the one of embeddings."""
+    return hasattr(layer, "org_vocab_size")
+
+
+def base_key(name: str, weight: Weight, dtype: torch.dtype, head: bool = False) -> str:
     """What is measured once for all layers: the format, the shape on this GPU, and details that
     products depend on. The same for all layers of a kind, as vLLM compiles equal layers once."""
     parts = [name, f"{weight.rows}x{weight.columns}"]
@@ -137,6 +144,7 @@ def base_key(name: str, weight: Weight, dtype: torch.dtype) -> str:
     parts += ["zeros"] if weight.zeros is not None else []
     parts += ["sparse"] if weight.sparse else []
     parts += ["float16"] if dtype == torch.float16 else []
+    parts += ["head"] if head else []
     return "/".join(parts)
 
 

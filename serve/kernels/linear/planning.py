@@ -12,12 +12,16 @@ from serve.kernels.linear.catalog import layout_of
 from serve.kernels.linear.choice import Candidate, best_times, choices
 from serve.kernels.plans.plan import Timing
 from serve.kernels.plans.planner import LayerRequest, PlannedLayer, Planner
+from serve.kernels.plans.search import TOKENS
 from serve.kernels.plans.timing import Call, event_time, graph_time
 from serve.kernels.products.product import Options, Product, Weight
 
 CAPTURED = 512
 """The most tokens that vLLM captures in CUDA graphs, unless told otherwise. Beyond it, a product's
 work on the host counts, too."""
+HEAD_TOKENS = tuple(tokens for tokens in TOKENS if tokens <= 1024)
+"""The head multiplies the last token of each request only, and vLLM runs at most 1,024 requests
+unless told otherwise. Its activations at 8,192 tokens would take gigabytes."""
 
 
 def plan_layer(
@@ -28,6 +32,7 @@ def plan_layer(
     dtype: torch.dtype,
     rounded: torch.dtype | None,
     second_layout: bool,
+    head: bool = False,
 ) -> PlannedLayer:
     """Plans a layer; raises Unusable where vLLM's own kernel is to run it."""
 
@@ -36,7 +41,8 @@ def plan_layer(
         best = best_times(timings, candidates)
         return choices(best, candidates, own, second_layout) if best else {1: (own, ())}
 
-    request = LayerRequest(key, weight, products, own, dtype, rounded, choose)
+    tokens = HEAD_TOKENS if head else TOKENS
+    request = LayerRequest(key, weight, products, own, dtype, rounded, choose, tokens)
     return planner(second_layout).plan(request)
 
 

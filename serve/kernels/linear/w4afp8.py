@@ -11,7 +11,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 from vllm.scalar_type import scalar_types
 
 from serve.kernels.linear.catalog import PACKED_FP8, W4AFP8, products_of
-from serve.kernels.linear.conditions import asked_families, engine_refusal, insert_first
+from serve.kernels.linear.conditions import answer, asked_families, engine_refusal, insert_first
 from serve.kernels.linear.loading import LayerKind, multiply
 from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
 from serve.kernels.products.from_vllm.packed import CutlassW4A8, Machete, Marlin
@@ -33,9 +33,9 @@ class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
 
     @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
-        refused = engine_refusal(W4AFP8) or _refusal(c)
-        refused = refused or packed_refusal(c, "CutlassW4A8")
-        return refused is None, refused
+        return answer(
+            lambda: engine_refusal(W4AFP8) or _refusal(c) or packed_refusal(c, "CutlassW4A8")
+        )
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         products = (CutlassW4A8(), Marlin(), Machete(), *products_of(PACKED_FP8, asked_families()))

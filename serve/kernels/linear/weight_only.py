@@ -9,6 +9,7 @@ from vllm.scalar_type import scalar_types
 from serve.kernels.linear.catalog import PACKED, WEIGHT_ONLY, products_of
 from serve.kernels.linear.conditions import (
     WORKS_FROM,
+    answer,
     asked_families,
     engine_refusal,
     insert_first,
@@ -32,9 +33,11 @@ class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
 
     @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
-        refused = engine_refusal(WEIGHT_ONLY) or _refusal(c)
-        refused = refused or packed_refusal(c, "Machete", "Marlin")
-        return refused is None, refused
+        return answer(
+            lambda: (
+                engine_refusal(WEIGHT_ONLY) or _refusal(c) or packed_refusal(c, "Machete", "Marlin")
+            )
+        )
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         c = self.config

@@ -17,9 +17,11 @@ from serve.kernels import op
 from serve.kernels.op import Planned
 from serve.kernels.plans.plan import Plan, Timing, plan_of
 from serve.kernels.plans.proof import Proof, exact_inputs
-from serve.kernels.plans.search import Prepared, Search
+from serve.kernels.plans.search import COMPILE_SECONDS, TOKENS, Prepared, Search
 from serve.kernels.plans.store import PlanStore, StoredPlan, identity_here
 from serve.kernels.plans.timing import Clock, graph_time
+from serve.kernels.plans.trials import Trials
+from serve.kernels.products.compiling import run_once
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.settings import add_to_graph_key
 
@@ -47,6 +49,8 @@ class LayerRequest:
     """Of rounded activations; None where the format rounds none."""
     choose: Choose | None = None
     """Chooses by the timings instead of taking the fastest, where products have other costs."""
+    tokens: Sequence[int] = TOKENS
+    """Numbers of tokens to measure."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,13 @@ class Planner:
         return replace(first, tensors=tensors)
 
     def _first(self, request: LayerRequest, kind: Kind) -> PlannedLayer:
-        refused: dict[str, str] = {}
-        proof = Proof(request.weight, request.rounded, request.dtype)
-        candidates = _prepared(request, proof, refused)
+        trials = self.make_store().trials
+        refused = trials.blamed(request.key)
         try:
+            proof = Proof(request.weight, request.rounded, request.dtype)
+            candidates = _prepared(request, proof, refused, trials)
             plan = self._proven_plan(request, candidates, proof, refused)
-        except Exception as error:  # measuring takes long, so that it is not tried for each layer
+        except Exception as error:  # it takes long, so that it is not tried for each layer
             self.failed[kind] = _reason(error)
             raise
         used = [c for c in candidates if c.product.name in plan.products]
@@ -164,7 +169,7 @@ class Planner:
             if stored is not None:
                 return stored
             logger.info("quantline: %s: measuring %s, once", request.key, ", ".join(names))
-            plan = self._search(request, candidates).plan()
+            plan = self._search(request, candidates, store.trials).plan()
             if request.weight.codes.is_cuda:
                 torch.cuda.empty_cache()  # the copies of the weights
             weight, numbers = request.weight, NUMBERS.get(request.rounded, "fp8")
@@ -175,7 +180,7 @@ class Planner:
                 store.keep(stored_plan)
         return plan
 
-    def _search(self, request: LayerRequest, candidates: list[Prepared]) -> Search:
+    def _search(self, request: LayerRequest, candidates: list[Prepared], trials: Trials) -> Search:
         weight = request.weight
 
         def inputs(tokens: int) -> Inputs:
@@ -190,25 +195,38 @@ class Planner:
             candidates=candidates,
             own=request.own,
             inputs=inputs,
+            tokens=request.tokens,
             clock=self.clock,
+            trying=trials.trying,
         )
 
 
-def _prepared(request: LayerRequest, proof: Proof, refused: dict[str, str]) -> list[Prepared]:
+def _prepared(
+    request: LayerRequest, proof: Proof, refused: dict[str, str], trials: Trials
+) -> list[Prepared]:
     """The candidates that take the layer and are right. vLLM's own is trusted. Raises Unusable
     without it, or where there is no other."""
-    candidates = []
+    refused.pop(request.own, None)
+    prepared, candidates = [], []
     for product in request.products:
+        if product.name not in refused:
+            try:
+                with trials.trying(request.key, [product.name]):
+                    prepared.append(Prepared(product, product.prepare(request.weight)))
+            except Exception as error:
+                refused[product.name] = _reason(error)
+    compiled = [candidate for candidate in prepared if candidate.product.compiles]
+    with trials.trying(request.key, [candidate.product.name for candidate in compiled]):
+        run_once([call for c in compiled for call in proof.calls(c)], COMPILE_SECONDS)
+    for candidate in prepared:
+        name = candidate.product.name
         try:
-            candidate = Prepared(product, product.prepare(request.weight))
-        except Exception as error:
-            refused[product.name] = _reason(error)
-            continue
-        fault = _fault(partial(proof.check, candidate)) if product.name != request.own else ""
-        if fault:
-            refused[product.name] = fault
-        else:
+            with trials.trying(request.key, [name]):
+                if name != request.own:
+                    proof.check(candidate)
             candidates.append(candidate)
+        except Exception as error:
+            refused[name] = _reason(error)
     names = [candidate.product.name for candidate in candidates]
     if request.own not in names or len(names) < 2:
         raise Unusable("; ".join(f"{name}: {why}" for name, why in refused.items()) or NO_PRODUCT)

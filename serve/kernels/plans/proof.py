@@ -5,6 +5,9 @@ row. So plain and rounded activations hold the same numbers, and a product that 
 gets the same codes. What is left is the rounding of sums and of widened weights.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from serve.kernels.plans.plan import Plan
@@ -14,9 +17,6 @@ from serve.kernels.products.product import Inputs, Options, Unusable, Weight
 TOKENS = (1, 7, 16, 33)
 ROWS = 64
 """Rows of activations whose products are known in float64."""
-MOST_RELATIVE = 0.01
-"""Norm of the error of a row over the norm of the row; bf16 rounds to 0.004 at most. A product
-that must round more says so in an attribute `tolerance`."""
 SINGLE = 5.0
 """How much larger the error of one number may be, relative to its size plus the row's root mean
 square."""
@@ -89,10 +89,22 @@ class Proof:
 
     def check(self, candidate: Prepared) -> None:
         """Raises Unusable, with the size of the error, where the product's best guess is wrong."""
-        product = candidate.product
-        for tokens in [count for count in TOKENS if candidate.takes(count)] or [product.fewest]:
-            options = product.options(self.weight.rows, self.weight.columns, tokens)
-            self.check_one(candidate, tokens, options[0])
+        for tokens, options in self._best_guesses(candidate):
+            self.check_one(candidate, tokens, options)
+
+    def calls(self, candidate: Prepared) -> list[Callable[[], object]]:
+        """What `check` runs, to be compiled before it; each kernel once."""
+        tokens_of = {options: tokens for tokens, options in self._best_guesses(candidate)}
+        multiply, tensors = candidate.product.multiply, candidate.tensors
+        return [
+            partial(multiply, _with_tokens(self.inputs, tokens), tensors, options)
+            for options, tokens in tokens_of.items()
+        ]
+
+    def _best_guesses(self, candidate: Prepared) -> list[tuple[int, Options]]:
+        product, weight = candidate.product, self.weight
+        counts = [count for count in TOKENS if candidate.takes(count)] or [product.fewest]
+        return [(n, product.options(weight.rows, weight.columns, n)[0]) for n in counts]
 
     def check_plan(self, candidate: Prepared, plan: Plan) -> None:
         """Raises Unusable where the product is wrong with the options of a step of the plan, for
@@ -112,7 +124,7 @@ class Proof:
         result = candidate.product.multiply(inputs, candidate.tensors, options)
         if result.shape != (tokens, self.weight.rows) or result.dtype != inputs.plain.dtype:
             raise Unusable(f"gives {result.dtype} {list(result.shape)} for {tokens} tokens")
-        allowed = float(getattr(candidate.product, "tolerance", MOST_RELATIVE))
+        allowed = candidate.product.tolerance
         for part in result.split(ROWS):
             relative, single = errors(part, self.right[: part.shape[0]])
             # Written so that NaN, for which every comparison is false, fails.

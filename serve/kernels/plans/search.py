@@ -1,27 +1,32 @@
 """Finds the plan of a kind of layer: measures every candidate, and takes the fastest.
 
-First each product's best guess is measured for every number of tokens, then the other options, as
-far as the time allows. vLLM's own product stays where ours is not faster by more than noise.
+Kernels that must be compiled are compiled first, many at once. Then each product's best guess is
+measured for every number of tokens, then the other options, as far as the time allows. vLLM's own
+product stays where ours is not faster by more than noise.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 
 from serve.kernels.plans.plan import Plan, Timing, plan_of
-from serve.kernels.plans.timing import Clock, cache_bytes, copied, copies_needed, graph_time
+from serve.kernels.plans.timing import Call, Clock, cache_bytes, copied, copies_needed, graph_time
+from serve.kernels.products.compiling import run_once
 from serve.kernels.products.product import Inputs, Options, Product, Unusable
 
 logger = logging.getLogger("vllm.quantline")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 NOISE = 0.02
-SECONDS = 20.0
+SECONDS = 10.0
 FIRST_ROUND = 4
 """How much more time the best guesses have."""
+COMPILE_SECONDS = 6.0
+"""Five shapes of a model then take 90 seconds at most, once."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,10 @@ class Prepared:
         return self.product.fewest <= tokens and (most is None or tokens <= most)
 
 
+def _untold(key: str, products: Sequence[str]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass
 class Search:
     """The search for one kind of layer and shape."""
@@ -55,6 +64,9 @@ class Search:
     tokens: Sequence[int] = TOKENS
     seconds: float = SECONDS
     clock: Clock = graph_time
+    compile_all: Callable[[Sequence[Call], float], int] = run_once
+    trying: Callable[[str, Sequence[str]], AbstractContextManager[None]] = _untold
+    """Told the key and the products that run next."""
     now: Callable[[], float] = time.monotonic
     timings: list[Timing] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -63,6 +75,7 @@ class Search:
     def plan(self) -> Plan:
         """Measures and chooses. Raises Unusable where vLLM's own product cannot be measured."""
         sizes = self._sizes()
+        self._compile(sizes)
         is_complete = self._measure_all(sizes)
         measured = {timing.product for timing in self.timings}
         if self.own not in measured:
@@ -71,9 +84,23 @@ class Search:
         failures = {name: why for name, why in self.failures.items() if name not in measured}
         return replace(plan, failures=failures, is_complete=is_complete)
 
+    def _compile(self, sizes: list[int]) -> None:
+        """Runs each kernel that must be compiled once, the best guesses first."""
+        calls: dict[tuple[str, Options], Call] = {}
+        inputs: dict[int, Inputs] = {}
+        for _, tokens, candidate, options in self._rounds(sizes):
+            product, kernel = candidate.product, (candidate.product.name, options)
+            if product.compiles and kernel not in calls:
+                few = inputs.get(tokens) or inputs.setdefault(tokens, self.inputs(tokens))
+                calls[kernel] = partial(product.multiply, few, candidate.tensors, options)
+        if calls:
+            with self.trying(self.key, sorted({name for name, _ in calls})):
+                count = self.compile_all(list(calls.values()), COMPILE_SECONDS)
+            logger.info("quantline: %s: %d of %d kernels compiled", self.key, count, len(calls))
+
     def _measure_all(self, sizes: list[int]) -> bool:
         """Measures as much as the time allows; returns whether all best guesses were measured. They
-        have more time: kernels that are compiled for the first time take seconds each."""
+        have more time: plans without them are not stored."""
         begin = self.now()
         copies = {c.product.name: self._copies(c) for c in self.candidates}
         inputs: dict[int, Inputs] = {}
@@ -128,7 +155,8 @@ class Search:
         product, tokens = candidate.product, inputs.plain.shape[0]
         calls = [partial(product.multiply, inputs, tensors, options) for tensors in copies]
         try:
-            microseconds = self.clock(calls)
+            with self.trying(self.key, [product.name]):
+                microseconds = self.clock(calls)
         except Exception as error:  # an algorithm that a library does not have for this shape
             reason = " ".join(str(error).split()) or type(error).__name__
             self.failures[product.name] = f"{tokens} tokens, {dict(options)}: {reason[:200]}"

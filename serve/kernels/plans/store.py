@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from conf.cache import LIMITS, cache_root
 from conf.files.write_whole import write_whole
 from serve.kernels.plans.plan import Plan
+from serve.kernels.plans.trials import Trials
 
 logger = logging.getLogger("vllm.quantline")
 VERSION = 1
@@ -114,6 +115,10 @@ class PlanStore:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+
+    @property
+    def trials(self) -> Trials:
+        return Trials(self.identity.path)
 
     def find(self, key: str, candidates: Sequence[str]) -> Plan | None:
         return self._file().find(key, candidates)

@@ -5,6 +5,7 @@ comes. Copies that together exceed the cache several times give the same state. 
 all calls, as in vLLM's decode steps, so that launches cost what they cost there.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,8 +15,13 @@ Call = Callable[[], object]
 Clock = Callable[[Sequence[Call]], float]
 """Returns the microseconds of one call; each call has weights of its own."""
 CACHE_MULTIPLE = 3
-FEWEST_COPIES, MOST_COPIES = 3, 64
+FEWEST_COPIES, MOST_COPIES = 2, 64
+FEWEST_CALLS, FEWEST_LONG_CALLS = 12, 4
+"""Of one measurement: starting and stopping the clock takes a part of a short product's time.
+Products outside of graphs have many tokens, and take long."""
 REPEATS = 5
+BUSY_CYCLES = 100_000
+"""About 50 microseconds: the GPU is still busy when the host has submitted what is timed."""
 
 
 def copies_needed(weight_bytes: int, cache_bytes: int) -> int:
@@ -39,12 +45,18 @@ def copied(tensors: Sequence[torch.Tensor], count: int) -> list[list[torch.Tenso
 
 def graph_time(calls: Sequence[Call]) -> float:
     """Microseconds of a call in a CUDA graph of all calls: the median of several replays."""
-    _warm_up(calls)
+    calls = enough_calls(calls, FEWEST_CALLS)
+    stream = _warm_up(calls)
     graph = torch.cuda.CUDAGraph()
-    # Other threads of vLLM may use the GPU meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for call in calls:
-            call()
+    # Not torch.cuda.graph(), which empties PyTorch's cache of memory for each of hundreds of
+    # graphs. Other threads of vLLM may use the GPU meanwhile.
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            for call in calls:
+                call()
+        finally:
+            graph.capture_end()
     graph.replay()
     times = [_elapsed(graph.replay) for _ in range(REPEATS)]
     return sorted(times)[REPEATS // 2] / len(calls)
@@ -52,6 +64,7 @@ def graph_time(calls: Sequence[Call]) -> float:
 
 def event_time(calls: Sequence[Call]) -> float:
     """Microseconds of a call outside of graphs, with what the host does for each."""
+    calls = enough_calls(calls, FEWEST_LONG_CALLS)
     _warm_up(calls)
 
     def all_calls() -> None:
@@ -62,9 +75,16 @@ def event_time(calls: Sequence[Call]) -> float:
     return sorted(times)[REPEATS // 2] / len(calls)
 
 
-def _warm_up(calls: Sequence[Call]) -> None:
-    """Compiles and allocates outside of the graph. An error of the product is raised here, not
-    while a graph is captured."""
+def enough_calls(calls: Sequence[Call], fewest: int) -> list[Call]:
+    """All calls, one round after another: when a copy's turn comes again, the others have displaced
+    it from the cache."""
+    rounds = math.ceil(fewest / len(calls))
+    return list(itertools.chain.from_iterable([calls] * rounds))
+
+
+def _warm_up(calls: Sequence[Call]) -> torch.cuda.Stream:
+    """Compiles and allocates outside of the graph, in a stream that can be captured. An error of
+    the product is raised here, not while a graph is captured."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -72,11 +92,14 @@ def _warm_up(calls: Sequence[Call]) -> None:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
+    return stream
 
 
 def _elapsed(work: Callable[[], object]) -> float:
-    """Microseconds on the GPU."""
+    """Microseconds on the GPU. It is kept busy until the work is submitted: else the time of the
+    first launch would count."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(BUSY_CYCLES)
     start.record()
     work()
     end.record()

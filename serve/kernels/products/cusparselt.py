@@ -7,7 +7,7 @@ the shape share it. Types and numbers are those of cusparseLt.h, which are the s
 """
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -30,6 +30,7 @@ TYPES = {
     torch.bfloat16: 14,
     torch.float8_e4m3fn: 28,
 }
+LIBRARY_CHOOSES = -1
 MOST_PLANS = 4096
 
 
@@ -180,8 +181,17 @@ def plan_of(lt: CuSparseLt, problem: Problem) -> Plan:
             for old in PLANS.values():
                 lt.call("MatmulPlanDestroy", old.plan)
             PLANS.clear()
-        plan = PLANS[problem] = Plan(lt, problem)
+        plan = PLANS[problem] = _new_plan(lt, problem)
     return plan
+
+
+def _new_plan(lt: CuSparseLt, problem: Problem) -> Plan:
+    """With the library's first algorithm where it does not have the asked one for this number of
+    tokens: it was measured for another one, and an engine must not end for that."""
+    try:
+        return Plan(lt, problem)
+    except RuntimeError:
+        return Plan(lt, replace(problem, algorithm=0, split=1, mode=LIBRARY_CHOOSES))
 
 
 def planned_product(

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from serve.kernels.products.launch import Ahead, candidates, counters, launch_arguments
+from serve.kernels.products.launch import candidates, counters, launch_arguments
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 
 SMALLEST_COLUMNS = 64
@@ -30,6 +30,7 @@ class FewTokens(Product):
     """What the tensor cores' products share."""
 
     most = 16
+    compiles = True
     kind: ClassVar[int]
     weight_dtype: ClassVar[torch.dtype]
 
@@ -57,12 +58,10 @@ class FewTokens(Product):
         size = blocks * block * arguments["TOKENS"] * split if split > 1 else 1
         sums = torch.int32 if self.kind == INTEGERS else torch.float32
         parts = torch.empty(size, dtype=sums, device=x.device)
-        ahead = Ahead.of(inputs.following, scales, blocks * split)
         few_tokens_kernel[(blocks, split)](
             x, scales if token_scales is None else token_scales, weights, scales, out, parts,
-            counter, ahead.weights, x.shape[0], rows, ahead.rows, ahead.stride, ahead.bytes_of_row,
-            columns, self.kind, token_scales is not None, rows % block == 0,
-            AHEAD=ahead.rows_of_program, **arguments,
+            counter, x.shape[0], rows, columns, self.kind, token_scales is not None,
+            rows % block == 0, **arguments,
         )  # fmt: skip
         return out
 

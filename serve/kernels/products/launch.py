@@ -16,10 +16,6 @@ BYTES_IN_FLIGHT = 64 * 1024
 """Loads under way that keep the memory busy, for each multiprocessor of an H200."""
 BYTES_PER_MICROSECOND = 4.3e6
 SMALLEST_BLOCK = 16
-LINE = 128
-"""Bytes of the L2 cache's lines."""
-BYTES_AHEAD = 16 << 20
-"""Of the next weight: the L2 cache has 50 MB, and what is used now needs some of them."""
 USUAL_STAGES = 4
 MOST_TOKENS, HALF_OF_TOKENS = 16, 8
 COLUMNS = (64, 128, 256, 512, 1024)
@@ -154,26 +150,6 @@ def launch_arguments(options: Options, tokens: int) -> dict[str, int | bool]:
         arguments["launch_pdl"] = bool(arguments["PDL"])
     arguments["INTERPRETED"] = INTERPRETED
     return arguments
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """What a kernel fetches of the next product's weights, as its arguments."""
-
-    weights: torch.Tensor
-    rows: int
-    stride: int
-    bytes_of_row: int
-    rows_of_program: int
-
-    @classmethod
-    def of(cls, following: torch.Tensor | None, unused: torch.Tensor, programs: int) -> "Ahead":
-        if following is None or INTERPRETED or following.shape[1] < LINE:
-            return cls(unused, 1, 0, LINE, 0)
-        rows, columns = following.shape
-        lines = max(1, min(columns, BYTES_AHEAD // rows) // LINE)
-        each = 1 << (math.ceil(rows / programs) - 1).bit_length()
-        return cls(following, rows, following.stride(0), lines * LINE, each)
 
 
 def counters(rows: int, device: torch.device) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from serve.kernels.products.few_tokens import FP8, prepared
-from serve.kernels.products.launch import Ahead, launch_arguments, options_of
+from serve.kernels.products.launch import launch_arguments, options_of
 from serve.kernels.products.product import Inputs, Options, Product, Weight
 
 SMALLEST_TILE, LARGEST_TILE = 16, 64
@@ -19,6 +19,7 @@ class OneToken(Product):
     """Each program has some rows of the weight; sums are float32."""
 
     most = 1
+    compiles = True
     weight_dtype: ClassVar[torch.dtype]
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
@@ -53,12 +54,9 @@ class OneToken(Product):
         block = arguments["BLOCK_N"]
         out = torch.empty((1, rows), dtype=x.dtype, device=x.device)
         programs = math.ceil(rows / block)
-        ahead = Ahead.of(inputs.following, scales, programs)
         one_token_kernel[(programs,)](
-            x, weights, scales, out, ahead.weights, rows, ahead.rows, ahead.stride,
-            ahead.bytes_of_row, columns, rows % block == 0, AHEAD=ahead.rows_of_program,
-            **arguments,
-        )  # fmt: skip
+            x, weights, scales, out, rows, columns, rows % block == 0, **arguments
+        )
         return out
 
 

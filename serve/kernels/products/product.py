@@ -49,9 +49,6 @@ class Inputs:
     scales: torch.Tensor | None = None
     """[tokens, 1] in float32: what `rounded` was divided by. None leaves them to the caller, who
     then multiplies the result by them."""
-    following: torch.Tensor | None = None
-    """8-bit weights [rows, bytes] that the model's next product reads: a product may start fetching
-    them into the L2 cache."""
 
 
 class Product(ABC):
@@ -64,6 +61,11 @@ class Product(ABC):
     """Most tokens that it takes; None for any number."""
     reads_rounded: ClassVar[bool] = False
     """Multiplies `Inputs.rounded`; else `Inputs.plain`."""
+    tolerance: ClassVar[float] = 0.01
+    """Norm of the error of a row of results over the norm of the row that a proof allows; bf16
+    rounds to 0.004 at most."""
+    compiles: ClassVar[bool] = False
+    """Each of its options is a kernel that is compiled when it first runs, which takes a second."""
 
     @abstractmethod
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:

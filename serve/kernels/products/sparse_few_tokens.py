@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from serve.kernels.products.few_tokens import FP8
-from serve.kernels.products.launch import Ahead, candidates, counters, launch_arguments
+from serve.kernels.products.launch import candidates, counters, launch_arguments
 from serve.kernels.products.product import Inputs, Options, Product, Weight
 from serve.kernels.products.sparse_layout import PIECES, columns_of_block, pack
 from serve.kernels.products.sparse_lt import check_sparse
@@ -18,6 +18,7 @@ class SparseFewTokens(Product):
     """Weights are expanded in registers: 10/16 of the bytes are read."""
 
     most = 16
+    compiles = True
     reads_rounded = True
     weight_dtype: ClassVar[torch.dtype]
 
@@ -53,12 +54,10 @@ class SparseFewTokens(Product):
         size = blocks * block * arguments["TOKENS"] * split if split > 1 else 1
         sums = torch.float32 if is_float else torch.int32
         parts = torch.empty(size, dtype=sums, device=x.device)
-        ahead = Ahead.of(inputs.following, scales, blocks * split)
         sparse_kernel[(blocks, split)](
             x.view(torch.int32), scales if inputs.scales is None else inputs.scales, packed, scales,
-            out, parts, counter, ahead.weights, x.shape[0], rows, ahead.rows, ahead.stride,
-            ahead.bytes_of_row, groups, packed.shape[1] // (PIECES * groups), is_float,
-            inputs.scales is not None, AHEAD=ahead.rows_of_program, **arguments,
+            out, parts, counter, x.shape[0], rows, groups, packed.shape[1] // (PIECES * groups),
+            is_float, inputs.scales is not None, **arguments,
         )  # fmt: skip
         return out
 

@@ -9,7 +9,11 @@ from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
 from conf.schema.kernels import KernelsConfig
 from serve import fit as fit_module
 from serve.fit import fit
-from serve.kernels.memory import extra_bytes
+from serve.kernels.linear.catalog import FP8 as FP8_PRODUCTS
+from serve.kernels.linear.catalog import INT8 as INT8_PRODUCTS
+from serve.kernels.linear.catalog import PACKED as PACKED_PRODUCTS
+from serve.kernels.linear.catalog import PACKED_FP8, VLLM, Place
+from serve.kernels.memory import FURTHER_LAYOUTS, extra_bytes
 from serve.kernels.settings import Settings, with_kernels
 
 INT4 = QuantArgs("int", 4, "group", group_size=128)
@@ -22,21 +26,22 @@ PACKED = {
     "layers.0.experts.3.up.weight_packed": Tensor("I32", (64, 16)),
     "embed.weight": Tensor("BF16", (100, 64)),
 }
+WORDS_AND_SCALES = 64 * 16 * 4 + 64 * 2
 INT8 = {"layers.0.up.weight": Tensor("I8", (64, 64)), "norm.weight": Tensor("BF16", (64,))}
 
 
 @pytest.mark.parametrize(
     ("quantization", "families", "second_layout", "extra"),
     [
-        (W4A16, ["auto"], True, 64 * 16 * 4),
+        (W4A16, ["auto"], True, 2 * WORDS_AND_SCALES),
         (W4A16, ["auto"], False, 0),
         (W4A16, ["vllm"], True, 0),
         (W4A16, ["w4afp8"], True, 0),
-        (W4AFP8, ["w4afp8"], True, 64 * 16 * 4),
+        (W4AFP8, ["w4afp8"], True, 3 * WORDS_AND_SCALES),
         (W4AFP8, ["weight_only"], True, 0),
     ],
 )
-def test_packed_weights_have_a_second_layout(
+def test_packed_weights_have_further_layouts(
     quantization: QuantizationConfig, families: list[str], second_layout: bool, extra: int
 ) -> None:
     settings = Settings.of(KernelsConfig(families, second_layout))
@@ -46,13 +51,13 @@ def test_packed_weights_have_a_second_layout(
 @pytest.mark.parametrize(
     ("families", "second_layout", "is_pruned", "share"),
     [
-        (["auto"], True, True, 10 / 16),
-        (["sparse"], False, True, -6 / 16),
+        (["auto"], True, True, 2 * 10 / 16),
+        (["sparse"], False, True, 0),
         (["one_token"], True, True, 0),
         (["auto"], True, False, 0),
     ],
 )
-def test_a_sparse_weight_is_compressed(
+def test_a_sparse_weight_has_two_compressed_layouts(
     families: list[str], second_layout: bool, is_pruned: bool, share: float
 ) -> None:
     settings = Settings.of(KernelsConfig(families, second_layout))
@@ -70,5 +75,18 @@ def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = fit(
         tmp_path, with_kernels({}, KernelsConfig(["auto"], second_layout=False))
     ).weights_gib
-    assert (with_copy - without) * 2**30 == pytest.approx(64 * 16 * 4)
+    assert (with_copy - without) * 2**30 == pytest.approx(2 * WORDS_AND_SCALES)
     assert fit(tmp_path, {}).weights_gib == without
+
+
+def test_no_family_has_more_layouts_than_are_counted() -> None:
+    def further(*places: Place) -> int:
+        return len({place.layout for place in places}) - 1
+
+    marlin, machete, w4a8 = (place for place in VLLM if place.module == "from_vllm.packed")
+    (unpack,), (unpack_fp8,) = PACKED_PRODUCTS.values(), PACKED_FP8.values()
+    assert FURTHER_LAYOUTS["weight_only"] == further(marlin, machete, *unpack)
+    assert FURTHER_LAYOUTS["w4afp8"] == further(w4a8, marlin, machete, *unpack_fp8)
+    for products, own in ((INT8_PRODUCTS, VLLM[0]), (FP8_PRODUCTS, VLLM[1])):
+        places = [place for of_family in products.values() for place in of_family]
+        assert FURTHER_LAYOUTS["sparse"] == further(own, *places)

@@ -141,6 +141,7 @@ class CutlassW4A8(Product):
 
     name = "cutlass_w4a8"
     reads_rounded = True
+    tolerance = 0.04  # FP8 rounds the scales of groups by 2.6 % (root mean square)
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         return [(), *_schedule_options(W4A8_SCHEDULES, tokens)]

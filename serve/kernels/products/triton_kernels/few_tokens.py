@@ -39,22 +39,6 @@ def wait_for_inputs(address):
 
 
 @triton.jit
-def fetch_ahead(ahead_ptr, ahead_rows, ahead_stride, ahead_bytes, AHEAD: tl.constexpr):
-    """Starts fetching weights of the next product into the L2 cache; waits for nothing.
-
-    The first bytes of each row: so every program of that product begins with what is there. Each
-    program of this one has AHEAD rows to fetch, none if it is 0.
-    """
-    if AHEAD:
-        program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        row = tl.minimum(program * AHEAD + tl.arange(0, AHEAD), ahead_rows - 1).to(tl.int64)
-        tl.inline_asm_elementwise(
-            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
-            [ahead_ptr + row * ahead_stride, ahead_bytes], dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-
-
-@triton.jit
 def sum_of_parts(total, parts_ptr, counter_ptr, block, part, rows, columns,
                  BLOCK_ROWS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr):  # fmt: skip
     """Adds the parts of a block of rows in order: the last program to come does it.
@@ -100,11 +84,10 @@ def finish(
 
 @triton.jit(do_not_specialize=["tokens"])
 def few_tokens_kernel(
-    x_ptr, x_scale_ptr, w_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, ahead_ptr, tokens, N,
-    ahead_rows, ahead_stride, ahead_bytes,
+    x_ptr, x_scale_ptr, w_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
     K: tl.constexpr, KIND: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr,
     TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
-    PDL: tl.constexpr, AHEAD: tl.constexpr, INTERPRETED: tl.constexpr,
+    PDL: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """out[t, n] = x_scale[t] * w_scale[n] * sum over k of x[t, k] * w[n, k]"""
     block, part = tl.program_id(0), tl.program_id(1)
@@ -139,7 +122,6 @@ def few_tokens_kernel(
             sums = tl.dot(w.to(tl.float32), tl.trans(x).to(tl.float32), sums)
         else:  # by way of float32: the instruction from FP8 to bfloat16 is slow
             sums = tl.dot(widened(w, INTERPRETED).to(x.dtype), tl.trans(x), sums)
-    fetch_ahead(ahead_ptr, ahead_rows, ahead_stride, ahead_bytes, AHEAD)
     finish(
         sums, x_scale_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
         SCALED, TOKENS, BLOCK_N, SPLIT,

@@ -6,15 +6,15 @@ Without tensor cores, without rounding of the activations. A program has some ro
 import triton
 import triton.language as tl
 
-from serve.kernels.products.triton_kernels.few_tokens import LINE, fetch_ahead, wait_for_inputs
+from serve.kernels.products.triton_kernels.few_tokens import LINE, wait_for_inputs
 from serve.kernels.products.triton_kernels.widen import widened
 
 
 @triton.jit
 def one_token_kernel(
-    x_ptr, w_ptr, w_scale_ptr, out_ptr, ahead_ptr, N, ahead_rows, ahead_stride, ahead_bytes,
+    x_ptr, w_ptr, w_scale_ptr, out_ptr, N,
     K: tl.constexpr, EVEN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    PDL: tl.constexpr, AHEAD: tl.constexpr, INTERPRETED: tl.constexpr,
+    PDL: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """out[n] = w_scale[n] * sum over k of x[k] * w[n, k]"""
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -33,6 +33,5 @@ def one_token_kernel(
             w = tl.load(w_at + at, mask=is_row[:, None], other=0.0, eviction_policy="evict_first")
         x = tl.load(x_ptr + at + column).to(tl.float32)
         sums += widened(w, INTERPRETED) * x[None, :]
-    fetch_ahead(ahead_ptr, ahead_rows, ahead_stride, ahead_bytes, AHEAD)
     total = tl.sum(sums, axis=1) * tl.load(w_scale_ptr + row, mask=is_row, other=0.0)
     tl.store(out_ptr + row, total.to(out_ptr.dtype.element_ty), mask=is_row)

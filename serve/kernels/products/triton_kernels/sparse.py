@@ -9,7 +9,7 @@ usual order, four in a word: column j of each group is byte j of a word.
 import triton
 import triton.language as tl
 
-from serve.kernels.products.triton_kernels.few_tokens import fetch_ahead, finish, wait_for_inputs
+from serve.kernels.products.triton_kernels.few_tokens import finish, wait_for_inputs
 
 # Four groups at a time, a byte each: $4 the first values, $5 the second, $6 the masks. Byte i of
 # `is_j` is 0xFF where group i has a value in column j: prmt with 0xBA98 repeats each byte's top
@@ -126,11 +126,10 @@ def add_groups(sums, first, second, masks, words, HIGH: tl.constexpr, FLOATS: tl
 
 @triton.jit(do_not_specialize=["tokens"])
 def sparse_kernel(
-    x_ptr, x_scale_ptr, w_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, ahead_ptr, tokens, N,
-    ahead_rows, ahead_stride, ahead_bytes,
+    x_ptr, x_scale_ptr, w_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
     GROUPS: tl.constexpr, BLOCKS: tl.constexpr, FLOATS: tl.constexpr, SCALED: tl.constexpr,
     TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
-    AHEAD: tl.constexpr, INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """x as words [tokens, K / 4]; w as bytes [N, BLOCKS * 5 * GROUPS]; GROUPS is half a block."""
     block, part = tl.program_id(0), tl.program_id(1)
@@ -161,7 +160,6 @@ def sparse_kernel(
         second = tl.load(here + 3 * GROUPS)
         words = tl.load(words_at + GROUPS, mask=is_token, other=0)
         sums = add_groups(sums, first, second, masks, words, True, FLOATS, INTERPRETED)
-    fetch_ahead(ahead_ptr, ahead_rows, ahead_stride, ahead_bytes, AHEAD)
     finish(
         sums, x_scale_ptr, w_scale_ptr, out_ptr, parts_ptr, counter_ptr, tokens, N,
         SCALED, TOKENS, BLOCK_N, SPLIT,

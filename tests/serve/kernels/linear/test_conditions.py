@@ -20,6 +20,7 @@ from vllm.scalar_type import scalar_types
 
 from serve.kernels.linear import conditions, fp8, int8, packed, w4afp8, weight_only
 from serve.kernels.linear.conditions import (
+    answer,
     capability_refusal,
     engine_refusal,
     own_refusal,
@@ -73,11 +74,23 @@ def test_an_engine_that_cannot_use_them_says_why(monkeypatch: pytest.MonkeyPatch
     assert "offloaded to the host" in str(engine_refusal("sparse"))
     config.offload_config = None
     assert engine_refusal("sparse") is None
+    config.model_config = SimpleNamespace(enable_sleep_mode=True)
+    assert "sleep mode" in str(engine_refusal("sparse"))
+    config.model_config = None
     monkeypatch.setattr(conditions, "asked_families", lambda: ("weight_only",))
     assert engine_refusal("one_token", "sparse") == "was not asked for"
     monkeypatch.setattr(conditions, "asked_families", lambda: ("sparse",))
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
     assert "VLLM_BATCH_INVARIANT" in str(engine_refusal("sparse"))
+
+
+def test_an_error_is_a_refusal() -> None:
+    def fail() -> None:
+        raise AttributeError("there is no such name in this version")
+
+    assert answer(lambda: None) == (True, None)
+    assert answer(lambda: "too old") == (False, "too old")
+    assert answer(fail) == (False, "fails: there is no such name in this version")
 
 
 def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from serve.kernels import record
 from serve.kernels.linear import int8, planning
 from serve.kernels.plans.planner import Planner
 from serve.kernels.plans.store import Identity, PlanStore
+from serve.kernels.products.product import Unusable
 from tests.serve.kernels.linear.made import (
     COLUMNS,
     FewInPlain,
@@ -164,6 +165,34 @@ def test_a_wrong_product_is_refused_and_named(
     assert ours.apply_weights(layer, torch.ones(1, COLUMNS)).item() == 7.0
     (kernels,) = record.read_log(caplog.text)
     assert "wrong" in kernels.refused["all"]
+
+
+def test_a_failure_at_the_end_finds_the_layer_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("the log's disk is full")
+
+    monkeypatch.setattr(record, "note", fail)
+    layer = int8_layer()
+    ours = kernel(monkeypatch, FewInPlain())
+    ours.process_weights_after_loading(layer)
+    assert ours.loaded is None
+    assert ours.vllms.processed == [torch.Size((96, COLUMNS))], "vLLM's own path finds the weight"
+
+
+def test_the_head_is_measured_for_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Any] = []
+
+    def plan(_: Any, request: Any) -> Any:
+        requests.append(request)
+        raise Unusable("not here")
+
+    monkeypatch.setattr(Planner, "plan", plan)
+    head: Any = int8_layer()
+    head.org_vocab_size = 96
+    for layer in (head, int8_layer()):
+        kernel(monkeypatch, FewInPlain()).process_weights_after_loading(layer)
+    assert [max(request.tokens) for request in requests] == [1024, 8192]
+    assert [request.key for request in requests] == ["int8/96x128/head", "int8/96x128"]
 
 
 def test_an_error_of_ours_leaves_the_layer_to_vllm(

@@ -89,7 +89,7 @@ def test_vllms_own_path_is_taken_where_it_is_the_fastest(clock: Clock) -> None:
 
 
 def test_without_a_product_of_ours_the_reasons_are_said(clock: Clock) -> None:
-    with pytest.raises(Unusable, match=r"wrong: is off by .*; refusing: takes no layer"):
+    with pytest.raises(Unusable, match=r"refusing: takes no layer; wrong: is off by "):
         planner(clock).plan(request(Wrong(), Refusing()))
     assert clock.calls == 0
 

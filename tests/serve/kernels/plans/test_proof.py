@@ -118,3 +118,18 @@ def test_packed_weights_are_read_as_their_format_says(
         right = (int(values[row, column]) - zero) * float(scales[row, group])
         assert float(dense(weight, 0, 6)[row, column]) == pytest.approx(right)
     assert torch.equal(dense(weight, 2, 4), dense(weight, 0, 6)[2:4])
+
+
+def test_a_product_may_round_more_if_it_says_so() -> None:
+    class Coarse(Wrong):
+        tolerance = 0.2
+
+    proof = Proof(int8_weight(), torch.int8, torch.bfloat16)
+    with pytest.raises(Unusable, match=r"is off by 0\.09"):
+        proof.check(prepared(Wrong()))
+    proof.check(prepared(Coarse()))
+
+
+def test_what_is_checked_can_be_compiled_before() -> None:
+    calls = Proof(int8_weight(), torch.int8, torch.bfloat16).calls(prepared(Plain()))
+    assert [tuple(call().shape) for call in calls] == [(33, 48)], "one kernel for all of them"

@@ -11,7 +11,7 @@ from serve.kernels import op
 from serve.kernels.plans.planner import LayerRequest, Planner
 from serve.kernels.plans.search import TOKENS
 from serve.kernels.plans.store import Identity, PlanStore
-from serve.kernels.plans.timing import cache_bytes, copied, event_time, graph_time
+from serve.kernels.plans.timing import cache_bytes, copied, enough_calls, event_time, graph_time
 from serve.kernels.products.product import Unusable, Weight
 from tests.serve.kernels.products_for_tests import Few, Plain, Rounded, int8_weight
 
@@ -23,6 +23,15 @@ def test_copies_are_of_their_own() -> None:
     assert all(torch.equal(copy[0], tensors[0]) for copy in copies)
     assert all(copy[0].stride() == tensors[0].stride() for copy in copies)
     assert cache_bytes(torch.device("cpu")) == 0
+
+
+def test_few_copies_take_turns() -> None:
+    turns: list[str] = []
+    calls = [partial(turns.append, name) for name in "abcde"]
+    for call in enough_calls(calls, 12):
+        call()
+    assert "".join(turns) == "abcde" * 3
+    assert len(enough_calls(calls, 4)) == 5
 
 
 @pytest.mark.gpu

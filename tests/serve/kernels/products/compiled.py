@@ -17,9 +17,9 @@ from serve.kernels.products.triton_kernels.sparse import sparse_kernel
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {
     "x_ptr": "*i8", "x_scale_ptr": "*fp32", "w_ptr": "*i8", "w_scale_ptr": "*fp32",
-    "out_ptr": "*bf16", "parts_ptr": "*i32", "counter_ptr": "*i32", "ahead_ptr": "*i8",
+    "out_ptr": "*bf16", "parts_ptr": "*i32", "counter_ptr": "*i32",
 }  # fmt: skip
-SHARED = {"BLOCK_N": 32, "PDL": 2, "AHEAD": 32, "INTERPRETED": False}
+SHARED = {"BLOCK_N": 32, "PDL": 2, "INTERPRETED": False}
 TENSOR_CORES = {**SHARED, "SCALED": True, "TOKENS": 16, "SPLIT": 2}
 MEMORY = re.compile(r"(ld|st|cp\.async|atom)\.[\w.:]*global")
 
@@ -48,7 +48,6 @@ def say(name: str, lines: list[str]) -> None:
         "prefetch": [n for n, line in enumerate(lines) if "prefetch.global.L2 [" in line],
         "wait": [n for n, line in enumerate(lines) if "griddepcontrol.wait" in line],
         "memory": [n for n, line in enumerate(lines) if MEMORY.search(line)],
-        "ahead": [n for n, line in enumerate(lines) if "cp.async.bulk.prefetch.L2" in line],
     }
     print(json.dumps({"name": name, **places}), flush=True)
 

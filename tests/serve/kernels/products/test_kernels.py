@@ -83,4 +83,3 @@ def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_end
     for kernel in kernels:
         assert len(kernel["wait"]) == 1
         assert max(kernel["prefetch"]) < kernel["wait"][0] < min(kernel["memory"])
-        assert min(kernel["memory"]) < min(kernel["ahead"])

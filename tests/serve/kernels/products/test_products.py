@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from serve.kernels.products.few_tokens import FP8, FewTokensFp8Plain, FewTokensInt8
-from serve.kernels.products.launch import SHARED_MEMORY, Ahead
+from serve.kernels.products.launch import SHARED_MEMORY
 from serve.kernels.products.one_token import OneTokenFp8
 from serve.kernels.products.product import Product, Unusable, Weight
 from serve.kernels.products.sparse_few_tokens import SparseFewTokensInt8
@@ -68,23 +68,6 @@ def test_candidates_of_one_token(rows: int, columns: int) -> None:
     assert 1 <= len(candidates) <= 26
     assert len(set(candidates)) == len(candidates)
     assert all(columns % dict(options)["BLOCK_K"] == 0 for options in candidates)
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns"), [(24576, 4096), (4096, 2560), (151936, 4096), (48, 256)]
-)
-@pytest.mark.parametrize("programs", [128, 384])
-def test_fetching_ahead_reaches_every_row(rows: int, columns: int, programs: int) -> None:
-    following = torch.empty((rows, columns), dtype=torch.int8, device="meta")
-    ahead = Ahead.of(following, torch.empty(1), programs)
-    assert ahead.rows_of_program * programs >= rows
-    assert ahead.rows_of_program.bit_count() == 1
-    assert 0 < ahead.bytes_of_row <= columns
-    assert ahead.bytes_of_row % 16 == 0
-
-
-def test_nothing_is_fetched_ahead_without_a_following_weight() -> None:
-    assert Ahead.of(None, torch.empty(1), 128).rows_of_program == 0
 
 
 def test_refusals() -> None:
