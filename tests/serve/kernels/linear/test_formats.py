@@ -1,6 +1,7 @@
 """The kernel classes of FP8, weight-only and W4AFP8 layers load and multiply, on a CPU."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from vllm.scalar_type import scalar_types
 
 from serve.kernels.linear import fp8, packed, planning, w4afp8, weight_only
 from serve.kernels.plans.planner import Planner
+from serve.kernels.plans.trials import Trials
 from serve.kernels.products.product import Inputs, Options, Product, Weight
 from tests.serve.kernels.linear.made import FewInPlain, OwnInRounded, timed
 
@@ -81,7 +83,7 @@ class CutlassStandIn:
 
 
 @pytest.fixture(autouse=True)
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for module in (fp8, weight_only, w4afp8):
         monkeypatch.setattr(module, "engine_refusal", lambda *_: None)
         monkeypatch.setattr(module, "asked_families", lambda: ("one_token",))
@@ -89,7 +91,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (fp8, packed):
         monkeypatch.setattr(module, "vllms_choice", lambda *_: CutlassStandIn)
     times = {"cutlass_fp8": 9.0, "few_plain": 5.0, "machete": 9.0, "few": 5.0, "cutlass_w4a8": 9.0}
-    store = SimpleNamespace(find=lambda *_: None, keep=lambda *_: None, measuring=lambda: Nothing())
+    store = SimpleNamespace(
+        find=lambda *_: None,
+        keep=lambda *_: None,
+        measuring=lambda: Nothing(),
+        trials=Trials(tmp_path / "plans.json"),
+    )
     planner = Planner(lambda: store, timed(times))  # type: ignore[arg-type,return-value]
     monkeypatch.setattr(planning, "planner", lambda second_layout: planner)
     with set_current_vllm_config(VllmConfig()):
