@@ -39,6 +39,13 @@ def copied(tensors: Sequence[torch.Tensor], count: int) -> list[list[torch.Tenso
 
 def graph_time(calls: Sequence[Call]) -> float:
     """Microseconds of a call in a CUDA graph of all calls: the median of several replays."""
+    replay = captured(calls)
+    times = [replay() for _ in range(REPEATS)]
+    return sorted(times)[REPEATS // 2]
+
+
+def captured(calls: Sequence[Call]) -> Callable[[], float]:
+    """Replays a CUDA graph of all calls, and returns the microseconds of one of them."""
     _warm_up(calls)
     graph = torch.cuda.CUDAGraph()
     # Other threads of vLLM may use the GPU meanwhile.
@@ -46,8 +53,7 @@ def graph_time(calls: Sequence[Call]) -> float:
         for call in calls:
             call()
     graph.replay()
-    times = [_elapsed(graph.replay) for _ in range(REPEATS)]
-    return sorted(times)[REPEATS // 2] / len(calls)
+    return lambda: _elapsed(graph.replay) / len(calls)
 
 
 def event_time(calls: Sequence[Call]) -> float:

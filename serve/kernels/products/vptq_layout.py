@@ -106,9 +106,11 @@ def _short(values: torch.Tensor) -> torch.Tensor:
 
 
 def padded_book(book: torch.Tensor) -> torch.Tensor:
-    """Entries of 16 bytes; the result has the shape of the book and a wider stride."""
-    wide = torch.nn.functional.pad(book, (0, ROOM - book.shape[1])).contiguous()
-    return wide[:, : book.shape[1]]
+    """Entries of 16 bytes: [entries, 1, 8], or [entries, 2, 4] with zeros after each vector. The
+    last dimension tells the length of the vectors."""
+    vector = int(book.shape[1])
+    wide = torch.nn.functional.pad(book, (0, ROOM - vector))
+    return wide.view(-1, ROOM // vector, vector).contiguous()
 
 
 def doubled(main: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Part:
     """The prepared tensors of a weight, or of its outlier columns."""
 
     main: torch.Tensor
-    """[entries, vector], each entry in 16 bytes; maybe two copies."""
+    """[entries, 8 / vector, vector]: see `padded_book`; maybe two copies of each entry."""
     residual: torch.Tensor
     low: torch.Tensor
     """First 16 bits of the indices [rows of vectors, blocks, 32, 8]."""
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def vector(self) -> int:
-        return int(self.main.shape[1])
+        return int(self.main.shape[2])
 
     @property
     def main_bits(self) -> int:
@@ -58,9 +58,9 @@ class Part:
         """Some rows of vectors as weights [rows, columns]."""
         tail = self.tail[first:last] if self.tail_bytes else self.tail
         both = in_columns(unpacked(self.low[first:last], tail), columns)
-        weights = self.main[both & ((1 << self.main_bits) - 1)].to(dtype)
+        weights = self.main[:, 0][both & ((1 << self.main_bits) - 1)].to(dtype)
         if self.residual.numel():
-            weights = weights + self.residual[both >> self.main_bits].to(dtype)
+            weights = weights + self.residual[:, 0][both >> self.main_bits].to(dtype)
         weights = weights.transpose(1, 2).reshape(-1, columns)
         if self.scales.numel():
             weights = weights * self.scales.to(dtype) + self.biases.to(dtype)

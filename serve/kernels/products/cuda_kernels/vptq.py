@@ -7,7 +7,8 @@ residual vector are not added: each has its own product, summed in float32.
 
 Bound: random rows of 16 bytes meet in the same banks. Eight of them take about 2.6 turns instead
 of 1. The residual codebook is there COPIES times, one for each place in a group of eight lanes, so
-that its rows never meet. Where two copies of the main codebook fit, the packing chooses between them.
+that its rows never meet. Where two copies of the main codebook fit, the packing chooses between
+them.
 
 `@NAME@` are filled in by `source`. `vptq_layout` describes the order of the indices.
 """

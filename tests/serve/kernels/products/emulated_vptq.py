@@ -48,10 +48,9 @@ def activations(x: torch.Tensor, first: int) -> torch.Tensor:
 def product(x: torch.Tensor, part: Part) -> torch.Tensor:
     """[tokens, N] in float32."""
     rows, blocks = part.low.shape[:2]
-    mask, wide = (1 << part.main_bits) - 1, 8 - part.vector
+    mask = (1 << part.main_bits) - 1
     books = [
-        torch.nn.functional.pad(book.float(), (0, wide)) if book.numel() else None
-        for book in (part.main, part.residual)
+        book.flatten(1).float() if book.numel() else None for book in (part.main, part.residual)
     ]
     result = torch.zeros(16, rows, 8)
     for row in range(rows):

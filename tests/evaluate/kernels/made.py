@@ -1,0 +1,47 @@
+"""Made-up rows of the grid of kernels."""
+
+from conf.schema.kernel_grid import KernelGridConfig
+from conf.schema.load import GpuConfig
+from evaluate.kernels.benchmark import environment, key_of
+from evaluate.kernels.cases import KernelCase, cases
+from evaluate.results.kernel_values import KernelValues, Times
+from evaluate.results.rows import KernelRow
+
+
+def grid(**options: object) -> KernelGridConfig:
+    return KernelGridConfig(gpu=GpuConfig(), **options)  # type: ignore[arg-type]
+
+
+def times(median: float) -> Times:
+    return Times(median_us=median, low_us=median * 0.99, high_us=median * 1.01, repeats=7)
+
+
+def row_of(case: KernelCase, ratio: float = 0.5, invalid: tuple[str, ...] = ()) -> KernelRow:
+    here = environment()
+    values = KernelValues(
+        cold=times(10 * ratio),
+        warm=times(8 * ratio),
+        torch_cold=times(10),
+        torch_warm=times(8),
+        error=0.002,
+        weight_bytes=10**6,
+        limit_us=2.0,
+        limit_share=0.4,
+        options="warps 16",
+    )
+    return KernelRow(
+        model=case.grid,
+        checkpoint="vptq_few_tokens",
+        measure=case.name,
+        repeat=0,
+        key=key_of(case, here),
+        values=values,
+        settings=case.settings(),
+        environment=here,
+        invalid=[*invalid],
+        time="2026-01-31T12:00:00+00:00",
+    )
+
+
+def all_rows(ratio: float = 0.5, **options: object) -> list[KernelRow]:
+    return [row_of(case, ratio) for case in cases(grid(**options))]
