@@ -68,7 +68,7 @@ def lines(rows: Iterable[KernelRow]) -> list[Line]:
         settings = row.settings
         shape = (settings.tokens, settings.in_features, settings.out_features)
         books = (settings.main_centroids, settings.residual_centroids)
-        matching = [
+        matching: list[KernelFigure | None] = [
             figure
             for figure in figures
             if (figure.tokens, figure.in_features, figure.out_features) == shape
