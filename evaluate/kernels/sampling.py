@@ -9,7 +9,7 @@ from evaluate.results.summary import summarize
 FEWEST, MOST = 5, 100
 NARROW = 0.01
 """Width of the 95 % interval of the mean, as a share of the mean, that is narrow enough."""
-SECONDS = 0.4
+SECONDS = 0.2
 """For one measurement."""
 
 
