@@ -117,7 +117,7 @@ def _new_rows(
         for found in found_here:
             key = key_of(case, here)
             yield KernelRow(
-                model=case.grid,
+                model=case.model or case.grid,
                 checkpoint=found.product,
                 measure=case.name,
                 repeat=0,
@@ -129,7 +129,10 @@ def _new_rows(
                 generation=known.get(key, -1) + 1 if config.force else known.get(key, 0),
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            say(f"{number} of {len(missing)}: {case.name}: {_result(found.values.ratio)}")
+            say(
+                f"{number} of {len(missing)}: {case.name}: {found.product}: "
+                f"{_result(found.values.ratio)}"
+            )
         torch.cuda.empty_cache()
 
 

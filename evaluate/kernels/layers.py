@@ -5,9 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from conf.schema.kernel_grid import LINEAR
+from conf.terminal import say
 from evaluate.kernels.cases import KernelCase
+from evaluate.kernels.linear_weights import linear_products, linear_weight
+from serve.kernels.plans.proof import exact_inputs, product_of
 from serve.kernels.plans.search import Prepared
-from serve.kernels.products.product import Inputs
+from serve.kernels.products.product import Inputs, Unusable
 from serve.kernels.products.vptq import VptqFewTokens
 from serve.kernels.products.vptq_layout import VectorWeight
 
@@ -70,6 +74,25 @@ def activations(case: KernelCase, device: torch.device) -> torch.Tensor:
 
 
 def made_layer(case: KernelCase, device: torch.device) -> Layer:
+    if case.grid == LINEAR:
+        return linear_layer(case, device)
     weight, x = vector_weight(case, device), activations(case, device)
     product = VptqFewTokens()
     return Layer([Prepared(product, product.prepare(weight))], Inputs(x), right_result(x, weight))
+
+
+def linear_layer(case: KernelCase, device: torch.device) -> Layer:
+    """Products that refuse the weight, or that cannot be imported here, are left out."""
+    weight = linear_weight(case, device)
+    rounded = None if weight.codes.dtype == torch.int32 else weight.codes.dtype
+    inputs = exact_inputs(case.tokens, case.in_features, rounded, weight.codes, torch.bfloat16)
+    candidates = []
+    for product in linear_products(case.format):
+        try:
+            candidate = Prepared(product, product.prepare(weight))
+        except (Unusable, ImportError, AttributeError) as reason:
+            say(f"{case.name}: {product.name} is left out: {reason}")
+            continue
+        if candidate.takes(case.tokens):
+            candidates.append(candidate)
+    return Layer(candidates, inputs, product_of(inputs, weight))

@@ -12,11 +12,13 @@ from evaluate.results.rows import KernelRow
 BESIDE_UNSTATED = (8192, 256)
 """Our codebooks beside a published table that does not state its own."""
 MILLI = 1e-3
+UNUSED = ("", "0")
+"""Cells of columns that Markdown leaves out where they have nothing else."""
 COLUMNS = (
-    *("published as", "tokens", "in_features", "out_features", "main_centroids"),
-    *("residual_centroids", "vptq (ms)", "torch (ms)", "ratio", "ratio low", "ratio high"),
-    *("warm vptq (ms)", "warm torch (ms)", "warm ratio", "of the limit", "error"),
-    *("published vptq (ms)", "published torch (ms)", "published ratio", "kernel"),
+    *("published as", "format", "layer", "tokens", "in_features", "out_features", "main_centroids"),
+    *("residual_centroids", "kernel (ms)", "torch (ms)", "ratio", "ratio low", "ratio high"),
+    *("warm (ms)", "warm torch (ms)", "warm ratio", "of the limit", "error"),
+    *("published (ms)", "published torch (ms)", "published ratio", "kernel"),
 )
 
 
@@ -38,7 +40,7 @@ class Line:
         assert warm_beside is not None
         figure = self.published
         return [
-            figure.source if figure else "",
+            *(figure.source if figure else "", settings.format, settings.layer),
             *map(str, (settings.tokens, settings.in_features, settings.out_features)),
             *map(str, (settings.main_centroids, settings.residual_centroids)),
             *(
@@ -125,8 +127,12 @@ def _markdown(shown: Sequence[Line]) -> list[str]:
     for name in dict.fromkeys(line.published.source for line in shown if line.published):
         source = known[name]
         text += [f"- {name}: {source.title}; hardware {source.hardware}.", ""]
-    rows = [list(COLUMNS), *(line.cells() for line in shown)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = zip(COLUMNS, *(line.cells() for line in shown), strict=True)
+    used = [column for column in columns if any(cell not in UNUSED for cell in column[1:])]
+    rows = [list(row) for row in zip(*used, strict=True)]
+    if not rows:
+        return text
+    widths = [max(map(len, column)) for column in used]
     rows.insert(1, ["-" * width for width in widths])
     return [*text, *("| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows)]
 

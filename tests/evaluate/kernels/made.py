@@ -1,5 +1,7 @@
 """Made-up rows of the grid of kernels."""
 
+from conf.architecture import Architecture
+from conf.schema.commands import ModelConfig
 from conf.schema.kernel_grid import KernelGridConfig
 from conf.schema.load import GpuConfig
 from evaluate.kernels.benchmark import environment, key_of
@@ -7,9 +9,24 @@ from evaluate.kernels.cases import KernelCase, cases
 from evaluate.results.kernel_values import KernelValues, Times
 from evaluate.results.rows import KernelRow
 
+QWEN = ModelConfig(
+    name="qwen3-8b",
+    architecture=Architecture(
+        model_type="qwen3",
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=40960,
+    ),
+)
+
 
 def grid(**options: object) -> KernelGridConfig:
-    return KernelGridConfig(gpu=GpuConfig(), **options)  # type: ignore[arg-type]
+    return KernelGridConfig(model=QWEN, gpu=GpuConfig(), **options)  # type: ignore[arg-type]
 
 
 def times(median: float) -> Times:
@@ -30,7 +47,7 @@ def row_of(case: KernelCase, ratio: float = 0.5, invalid: tuple[str, ...] = ()) 
         options="warps 16",
     )
     return KernelRow(
-        model=case.grid,
+        model=case.model or case.grid,
         checkpoint="vptq_few_tokens",
         measure=case.name,
         repeat=0,

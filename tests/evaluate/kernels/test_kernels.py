@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from conf.errors import QuantlineError
+from conf.schema.kernel_grid import FORMATS
 from evaluate.kernels.benchmark import key_of, measure_grid
-from evaluate.kernels.cases import cases
-from evaluate.kernels.layers import activations, right_result, vector_weight
+from evaluate.kernels.cases import KernelCase, cases
+from evaluate.kernels.layers import activations, linear_layer, right_result, vector_weight
+from evaluate.kernels.linear_weights import linear_products, linear_weight
 from evaluate.kernels.measuring import Pair, values_of
 from evaluate.kernels.sampling import FEWEST, MOST, sampled
 from evaluate.kernels.tables import lines, summary, write_tables
@@ -18,6 +20,7 @@ from evaluate.report.published.figures import kernel_figures, sources
 from evaluate.results.cells import cells
 from evaluate.results.results_file import append, read, row_of
 from evaluate.results.rows import KernelRow, line_content
+from serve.kernels.plans.proof import dense
 from serve.kernels.products.product import Inputs
 from serve.kernels.products.vptq_unpack import VptqUnpack
 from tests.conftest import Run
@@ -106,7 +109,7 @@ def test_the_tables_have_every_published_line_beside_ours(tmp_path: Path) -> Non
     assert len(early) == 30
     assert {line["main_centroids"] for line in early} == {"8192"}
     first = next(line for line in read_back if line["published as"] == "vptq_codebooks")
-    assert (first["vptq (ms)"], first["ratio"], first["published ratio"]) == (
+    assert (first["kernel (ms)"], first["ratio"], first["published ratio"]) == (
         *("0.0050", "0.50", "1.02"),
     )
     assert "150 of 150 lines" in (tmp_path / "kernels.md").read_text()
@@ -147,6 +150,49 @@ def test_without_a_gpu_the_command_says_so(command_here: Run, tmp_path: Path) ->
     result = command_here("evaluate.kernels", f"results={tmp_path}/r.jsonl", f"out={tmp_path}/o")
     assert result.returncode == 3
     assert "no NVIDIA GPU here" in result.stderr
+
+
+def test_the_linear_grid_has_the_merged_layers_of_a_model() -> None:
+    found = cases(made.grid(grid="linear", formats=["int8"], tokens=[1]))
+    assert {(case.layer, case.out_features, case.in_features) for case in found} == {
+        *(("qkv_proj", 6144, 4096), ("o_proj", 4096, 4096)),
+        *(("gate_up_proj", 24576, 4096), ("down_proj", 4096, 12288)),
+    }
+    assert len(cases(made.grid(grid="linear"))) == 5 * 4 * 4
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_linear_weights_have_products_and_the_right_result(kind: str) -> None:
+    case = KernelCase("linear", kind, 2, 256, 64)
+    device = torch.device("cpu")
+    weight = linear_weight(case, device)
+    assert (weight.rows, weight.columns) == (64, 256)
+    if kind.startswith("sparse"):
+        kept = weight.codes.float().view(64, -1, 4) != 0
+        assert kept.sum(-1).max() == 2
+    assert linear_products(kind)
+    layer = linear_layer(case, device)
+    assert layer.right.shape == (2, 64)
+    assert layer.right.isfinite().all()
+    wide = layer.inputs.plain.double() @ dense(weight, 0, 64).t()
+    assert torch.allclose(layer.right, wide)
+
+
+def test_options_that_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="at most 16"):
+        made.grid(tokens=[17])
+    with pytest.raises(ValueError, match="works only with grid=linear"):
+        made.grid(formats=["int8"])
+    with pytest.raises(ValueError, match="leave it out"):
+        made.grid(tokens=[])
+
+
+def test_a_table_of_linear_products_leaves_out_empty_columns(tmp_path: Path) -> None:
+    write_tables(made.all_rows(grid="linear", formats=["fp8"]), tmp_path)
+    text = (tmp_path / "kernels.md").read_text()
+    assert "gate_up_proj" in text
+    assert "centroids" not in text
+    assert "published" not in text
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ class GridRecord(Record):
     gpu: str
     kernel: str
     format: str
-    """With its codebooks and the number of tokens: a panel of the heat map."""
+    """With its codebooks or kernel, and the number of tokens: a panel of the heat map."""
     in_features: int
     out_features: int
     cold_us: float
@@ -46,7 +46,8 @@ def grid_records(rows: Sequence[Row]) -> list[GridRecord]:
         if values.cold is None or values.torch_cold is None or values.ratio is None:
             continue
         books = (settings.main_centroids, settings.residual_centroids)
-        named = f"{settings.format} {books[0]}/{books[1]}" if any(books) else settings.format
+        detail = f"{books[0]}/{books[1]}" if any(books) else f"by {row.checkpoint}"
+        named = f"{settings.format} {detail}"
         shape = (settings.tokens, settings.in_features, settings.out_features)
         records.append(
             GridRecord(
