@@ -26,7 +26,7 @@ class KernelGridConfig:
     grid: str = field(default=VPTQ, metadata=choices(*GRIDS))
     """vptq: vector-quantized weights in the shapes and codebooks of two published tables. linear:
     our products and vLLM's in the shapes of the model's layers."""
-    formats: list[str] | None = field(default=None, metadata=choices(*FORMATS))
+    schemes: list[str] | None = field(default=None, metadata=choices(*FORMATS))
     """For grid=linear: int8 and fp8 (weights and activations), int4 (weights alone), sparse_int8
     and sparse_fp8 (2:4); null is all."""
     tokens: list[int] | None = field(default=None, metadata=within(1, TOKENS_MOST))
@@ -45,12 +45,12 @@ class KernelGridConfig:
     """Measure everything again; older rows stay in the file but no longer count."""
 
     def __post_init__(self) -> None:
-        for name in ("formats", "tokens", "in_features", "out_features"):
+        for name in ("schemes", "tokens", "in_features", "out_features"):
             if getattr(self, name) == []:
                 raise ValueError(f"{name}=[]: leave it out for all")
         if self.grid == VPTQ and max(self.tokens or [1]) > VPTQ_TOKENS:
             raise ValueError(f"tokens={self.tokens}: grid=vptq takes at most {VPTQ_TOKENS}")
-        if self.grid == VPTQ and self.formats is not None:
-            raise ValueError("formats=[...] works only with grid=linear")
+        if self.grid == VPTQ and self.schemes is not None:
+            raise ValueError("schemes=[...] works only with grid=linear")
         if self.grid == LINEAR and self.model.architecture is None:
             raise ValueError("grid=linear needs a model whose architecture is listed: model=NAME")

@@ -86,7 +86,7 @@ def _linear(config: KernelGridConfig) -> list[KernelCase]:
         KernelCase(
             *(LINEAR, kind, tokens, columns, rows), model=str(config.model.name), layer=layer
         )
-        for kind in config.formats or FORMATS
+        for kind in config.schemes or FORMATS
         for layer, rows, columns in merged_layers(config.model.architecture)
         for tokens in config.tokens or TOKENS
     ]

@@ -9,7 +9,7 @@ COMMAND = Command(
     (
         "python -m evaluate.kernels grid=vptq",
         "python -m evaluate.kernels grid=vptq tokens=[1,8,16] in_features=[4096] seconds=120",
-        "python -m evaluate.kernels grid=linear model=qwen3-8b formats=[int8,fp8] tokens=[1,64]",
+        "python -m evaluate.kernels grid=linear model=qwen3-8b schemes=[int8,fp8] tokens=[1,64]",
     ),
     module="evaluate.kernels",
 )

@@ -1,5 +1,6 @@
 """Products of few tokens with vector-quantized weights (VPTQ): look-ups and tensor cores."""
 
+import math
 from functools import cache
 
 import torch
@@ -10,6 +11,12 @@ from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.vptq_prepared import RESIDUAL_COPIES, Part, parts_of, prepared
 
+PROCESSORS = 132
+"""Of an H100 or H200; for guesses only."""
+LONGEST_VECTOR = 8
+MOST_DIRECT = 1 << 26
+BARRIER, SHARES = 4, 3
+"""A barrier and the sum after it, in blocks of columns of a warp; candidates for each size."""
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
@@ -55,6 +62,18 @@ def share_of(warps: int, blocks: int, at_most: int) -> int:
     return share
 
 
+def best_shares(vectors: int, blocks: int, warps: int) -> list[int]:
+    """How many warps may take a row of vectors together, the least work of the slowest
+    multiprocessor first. A few of them: a barrier's cost is known only roughly."""
+
+    def work(share: int) -> int:
+        rounds = math.ceil(vectors / (PROCESSORS * (warps // share)))
+        return rounds * (math.ceil(blocks / share) * warps + BARRIER)
+
+    shares = [1 << power for power in range(6) if 1 << power <= min(warps, blocks)]
+    return sorted(shares, key=work)[:SHARES]
+
+
 class VptqFewTokens(Product):
     """1 to 16 tokens: codebooks in shared memory, tensor cores."""
 
@@ -62,18 +81,17 @@ class VptqFewTokens(Product):
     most = 16
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
-        blocks = -(-columns // STEP)
-        found: dict[Options, None] = {}
-        # Codebooks in L2 pay only where a layer has few look-ups for each multiprocessor.
-        kinds = (0, 1) if rows * columns <= 1 << 26 else (0,)
-        for direct in kinds:
-            for warps in (16, 32, 8):
-                if direct and warps == 32:
-                    continue  # its staging would not fit beside a residual codebook
-                for at_most in (32, 4, 1):
-                    share = share_of(warps, blocks, at_most)
-                    found[options_of(DIRECT=direct, SHARE=share, WARPS=warps)] = None
-        return list(found)
+        vectors, blocks = -(-rows // LONGEST_VECTOR), -(-columns // STEP)
+        # Codebooks in L2 pay only where a layer has few look-ups for each multiprocessor. The
+        # staging of 32 warps would not fit beside a residual codebook.
+        places = [(0, warps) for warps in (16, 32, 8)]
+        if rows * columns <= MOST_DIRECT:
+            places += [(1, warps) for warps in (16, 8)]
+        return [
+            options_of(DIRECT=direct, SHARE=share, WARPS=warps)
+            for direct, warps in places
+            for share in best_shares(vectors, blocks, warps)
+        ]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         device = weight.codes.device
@@ -112,8 +130,7 @@ def few_tokens(x: torch.Tensor, part: Part, options: Options) -> torch.Tensor:
     share = share_of(warps, blocks, chosen["SHARE"])
     mains, residuals = int(part.main.shape[0]), int(part.residual.shape[0])
     shared_bytes = variant.shared_bytes(mains, residuals)
-    resident = min(most_bytes // max(shared_bytes, 1), 32 // warps) or 1
-    grid = min(-(-rows * share // warps), processors * resident)
+    grid = min(-(-rows * share // warps), processors * variant.resident)
     out = torch.empty((tokens, rows * part.vector), dtype=x.dtype, device=x.device)
     kernel_of(variant, device).launch(
         grid, warps * 32, shared_bytes,

@@ -1,5 +1,7 @@
 """Made-up rows of the grid of kernels."""
 
+from functools import cache
+
 from conf.architecture import Architecture
 from conf.schema.commands import ModelConfig
 from conf.schema.kernel_grid import KernelGridConfig
@@ -33,8 +35,11 @@ def times(median: float) -> Times:
     return Times(median_us=median, low_us=median * 0.99, high_us=median * 1.01, repeats=7)
 
 
+machine = cache(environment)
+
+
 def row_of(case: KernelCase, ratio: float = 0.5, invalid: tuple[str, ...] = ()) -> KernelRow:
-    here = environment()
+    here = machine()
     values = KernelValues(
         cold=times(10 * ratio),
         warm=times(8 * ratio),

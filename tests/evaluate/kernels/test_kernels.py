@@ -9,9 +9,10 @@ import torch
 
 from conf.errors import QuantlineError
 from conf.schema.kernel_grid import FORMATS
+from evaluate.kernels import layers
 from evaluate.kernels.benchmark import key_of, measure_grid
 from evaluate.kernels.cases import KernelCase, cases
-from evaluate.kernels.layers import activations, linear_layer, right_result, vector_weight
+from evaluate.kernels.layers import activations, right_result, vector_weight
 from evaluate.kernels.linear_weights import linear_products, linear_weight
 from evaluate.kernels.measuring import Pair, values_of
 from evaluate.kernels.sampling import FEWEST, MOST, sampled
@@ -153,7 +154,7 @@ def test_without_a_gpu_the_command_says_so(command_here: Run, tmp_path: Path) ->
 
 
 def test_the_linear_grid_has_the_merged_layers_of_a_model() -> None:
-    found = cases(made.grid(grid="linear", formats=["int8"], tokens=[1]))
+    found = cases(made.grid(grid="linear", schemes=["int8"], tokens=[1]))
     assert {(case.layer, case.out_features, case.in_features) for case in found} == {
         *(("qkv_proj", 6144, 4096), ("o_proj", 4096, 4096)),
         *(("gate_up_proj", 24576, 4096), ("down_proj", 4096, 12288)),
@@ -162,7 +163,9 @@ def test_the_linear_grid_has_the_merged_layers_of_a_model() -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_linear_weights_have_products_and_the_right_result(kind: str) -> None:
+def test_linear_weights_have_products_and_the_right_result(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = KernelCase("linear", kind, 2, 256, 64)
     device = torch.device("cpu")
     weight = linear_weight(case, device)
@@ -171,7 +174,8 @@ def test_linear_weights_have_products_and_the_right_result(kind: str) -> None:
         kept = weight.codes.float().view(64, -1, 4) != 0
         assert kept.sum(-1).max() == 2
     assert linear_products(kind)
-    layer = linear_layer(case, device)
+    monkeypatch.setattr(layers, "linear_products", lambda _: [])  # importing vLLM takes long
+    layer = layers.linear_layer(case, device)
     assert layer.right.shape == (2, 64)
     assert layer.right.isfinite().all()
     wide = layer.inputs.plain.double() @ dense(weight, 0, 64).t()
@@ -182,13 +186,13 @@ def test_options_that_contradict_each_other() -> None:
     with pytest.raises(ValueError, match="at most 16"):
         made.grid(tokens=[17])
     with pytest.raises(ValueError, match="works only with grid=linear"):
-        made.grid(formats=["int8"])
+        made.grid(schemes=["int8"])
     with pytest.raises(ValueError, match="leave it out"):
         made.grid(tokens=[])
 
 
 def test_a_table_of_linear_products_leaves_out_empty_columns(tmp_path: Path) -> None:
-    write_tables(made.all_rows(grid="linear", formats=["fp8"]), tmp_path)
+    write_tables(made.all_rows(grid="linear", schemes=["fp8"]), tmp_path)
     text = (tmp_path / "kernels.md").read_text()
     assert "gate_up_proj" in text
     assert "centroids" not in text

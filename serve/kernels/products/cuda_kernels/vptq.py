@@ -265,13 +265,17 @@ class Variant:
     dtype: str
     """bf16 or f16."""
 
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor runs at once: codebooks leave room for one."""
+        return 2 if SHARED not in (self.main, self.residual) and self.warps <= 16 else 1
+
     def source(self) -> str:
-        blocks = 1 if SHARED in (self.main, self.residual) else 2
         values = {
             "WARPS": self.warps, "TOKENS": self.tokens, "TAIL": self.tail, "VECTOR": self.vector,
             "MAIN": self.main, "RESIDUAL": self.residual, "COPIES": self.copies,
             "NORM": "true" if self.norm else "false", "TYPE": self.dtype,
-            "WIDE": WIDENED[self.dtype], "BLOCKS": blocks if self.warps <= 16 else 1,
+            "WIDE": WIDENED[self.dtype], "BLOCKS": self.resident,
         }  # fmt: skip
         text = SOURCE
         for name, value in values.items():

@@ -10,7 +10,7 @@ import torch
 
 from serve.kernels.products.cuda_kernels.vptq import DIRECT, NAME, NONE, SHARED, Variant
 from serve.kernels.products.product import Inputs, Unusable, Weight
-from serve.kernels.products.vptq import VptqFewTokens, share_of, variant_of
+from serve.kernels.products.vptq import VptqFewTokens, best_shares, share_of, variant_of
 from serve.kernels.products.vptq_layout import (
     VectorWeight,
     doubled,
@@ -193,6 +193,11 @@ def test_candidates_are_launchable() -> None:
             assert chosen["WARPS"] % chosen["SHARE"] == 0
             assert chosen["SHARE"] <= blocks
             assert share_of(chosen["WARPS"], blocks, chosen["SHARE"]) == chosen["SHARE"]
+
+
+def test_few_rows_are_shared_by_many_warps_and_many_rows_by_few() -> None:
+    assert best_shares(128, 64, 16)[0] == 16
+    assert best_shares(6656, 4, 16)[0] <= 2
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
