@@ -19,6 +19,8 @@ ROOM = 8
 GROUPS = 8
 """Of four banks each in shared memory: an entry of 16 bytes is in one of them."""
 MOST_ENTRIES = 65536
+ROUNDS = 4
+"""Of choosing between two copies of an entry; more gain little."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +132,21 @@ def second_copy(index: torch.Tensor, entries: int) -> torch.Tensor:
 
 def spread(lanes: torch.Tensor, entries: int) -> torch.Tensor:
     """Indices into the doubled codebook. Eight neighbouring lanes read together: each takes the
-    copy whose group of banks fewer of the lanes before it have taken. A second round lets the first
-    lanes choose again, when all others are known."""
+    copy whose group of banks fewer others have taken. In further rounds all choose again; every
+    second round prefers the second copy, so that lanes can make way for each other."""
     # Rows of eight lanes: [..., 4 groups of lanes, 8 lanes, steps] -> eight lanes last.
     together = lanes.unflatten(2, (LANES // GROUPS, GROUPS)).transpose(3, 4)
     choices = torch.stack([together, second_copy(together, entries)], dim=-1)
     taken = torch.zeros((*together.shape[:-1], GROUPS), dtype=torch.int8, device=lanes.device)
     found = together.clone()
     one = torch.ones((*together.shape[:-1], 1), dtype=torch.int8, device=lanes.device)
-    for turn in range(2):
+    for turn in range(ROUNDS):
         for lane in range(GROUPS):
             if turn:
                 taken.scatter_add_(-1, (found[..., lane] % GROUPS).long().unsqueeze(-1), -one)
             groups = (choices[..., lane, :] % GROUPS).long()
             load = taken.gather(-1, groups)
-            second = load[..., 1] < load[..., 0]
+            second = load[..., 1] < load[..., 0] + turn % 2
             found[..., lane] = torch.where(second, choices[..., lane, 1], choices[..., lane, 0])
             taken.scatter_add_(-1, (found[..., lane] % GROUPS).long().unsqueeze(-1), one)
     return found.transpose(3, 4).flatten(2, 3)

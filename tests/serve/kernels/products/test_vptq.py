@@ -95,7 +95,7 @@ def test_two_copies_hold_the_same_entries_and_meet_less() -> None:
     every = torch.arange(entries)
     assert (second_copy(every, entries) % 8 != every % 8).all()
     assert emulated_vptq.turns(lanes) > 2.4
-    assert emulated_vptq.turns(chosen) < 1.9
+    assert emulated_vptq.turns(chosen) < 1.85
 
 
 @pytest.mark.parametrize(
