@@ -261,7 +261,8 @@ def test_conf_names_no_heavy_package_but_datasets() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["quantize", "evaluate", "evaluate.compare", "evaluate.report", "serve"]
+    "command",
+    ["quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.kernels", "serve"],
 )
 def test_nothing_heavy_is_imported_before_a_config_is_accepted(command: str) -> None:
     script = (

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from conf.files.json_files import JsonObject
+from evaluate.results.kernel_values import KernelSettings, KernelValues
 from evaluate.results.row_types import (
     Environment,
     FullName,
@@ -125,6 +126,14 @@ class ProfileRow(Row):
     values: ProfileValues
 
 
+class KernelRow(Row):
+    """One kernel, timed alone. Its checkpoint is the product's name."""
+
+    kind: Literal["kernel"] = "kernel"
+    values: KernelValues = Field(default_factory=KernelValues)
+    settings: KernelSettings
+
+
 class SkippedRow(Row):
     kind: Literal["skipped"] = "skipped"
 
@@ -138,6 +147,7 @@ KINDS: dict[str, type[Row]] = {
     "accuracy": AccuracyRow,
     "sensitivity": SensitivityRow,
     "profile": ProfileRow,
+    "kernel": KernelRow,
     "skipped": SkippedRow,
     "failed": FailedRow,
 }

@@ -11,6 +11,7 @@ from conf.errors import environment_failure, gate_failed
 from conf.help import help_text, options
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
+from evaluate.kernels.command import COMMAND as KERNEL_GRID
 from evaluate.report.command import COMMAND as REPORT
 from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
@@ -22,6 +23,7 @@ COMMANDS = {
     "evaluate": EVALUATE,
     "evaluate.compare": COMPARE,
     "evaluate.report": REPORT,
+    "evaluate.kernels": KERNEL_GRID,
     "serve": SERVE,
     "serve.kernels": KERNELS,
 }
@@ -37,6 +39,9 @@ COMMANDS = {
         (("evaluate", "+modle=x"), "Did you mean model?"),
         (("evaluate", "modle=x"), "Did you mean model?"),
         (("serve", "pot=1"), "Did you mean port?"),
+        (("evaluate.kernels", "gird=vptq"), "Did you mean grid?"),
+        (("evaluate.kernels", "grid=vtpq"), "choose one of vptq, linear"),
+        (("evaluate.kernels", "tokens=[17]"), "at most 16"),
         (("quantize", "recipe.steps=[gtpq]"), "choose one of smoothquant, awq, sparsegpt"),
         (("quantize", "recipe.steps=[smoothquant]"), "the last step has to round"),
         (("quantize", "calibration.samples=many"), "calibration.samples: many is no whole number"),

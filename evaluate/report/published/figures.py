@@ -106,6 +106,26 @@ class ThroughputFigure:
     """Input and output tokens together."""
 
 
+@dataclass(frozen=True)
+class KernelFigure:
+    """One vector-quantized product against torch's."""
+
+    source: str
+    tokens: int
+    in_features: int
+    out_features: int
+    main_centroids: int
+    """0 where the source does not state it, as the residual ones."""
+    residual_centroids: int
+    vptq_ms: float
+    torch_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """Below 1 is faster than torch."""
+        return self.vptq_ms / self.torch_ms
+
+
 def sources() -> dict[str, Source]:
     """All sources, by name."""
     content = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
@@ -130,6 +150,10 @@ def context_figures() -> list[ContextFigure]:
 
 def throughput_figures() -> list[ThroughputFigure]:
     return _read("throughput.csv", ThroughputFigure)
+
+
+def kernel_figures() -> list[KernelFigure]:
+    return _read("kernels.csv", KernelFigure)
 
 
 def sweep_speedups() -> dict[tuple[str, str], Ratio]:

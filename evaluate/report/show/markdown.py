@@ -13,6 +13,7 @@ from evaluate.report.decide.decision import Answer
 from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.plots import drawn_records, plot_name
 from evaluate.report.show.choice_table import choice_table
+from evaluate.report.show.kernels.columns import GRID
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord
 from evaluate.report.show.row_records import accuracy_records
@@ -66,6 +67,7 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     lines += _accuracy(report)
     lines += _further(report, plots)
     lines += _published(report, plots)
+    lines += _kernels(report, plots)
     lines += _bullets("Failed, skipped, or in no average", report.left_out + report.faults)
     lines += _environment(report)
     return lines
@@ -163,6 +165,14 @@ def _published(report: Report, plots: dict[str, str]) -> list[str]:
         lines += [f"### {table.title}", "", f"{source.title}; {source.hardware}.", ""]
         lines += [*_used_columns_table(table.columns, table.records), ""]
     return lines
+
+
+def _kernels(report: Report, plots: dict[str, str]) -> list[str]:
+    """Kernels that were timed alone, beside torch's product in bf16."""
+    records = report.sets.kernel_grid
+    if not records:
+        return []
+    return [*_charts(report, plots, ("kernel_grid",)), *_used_columns_table(GRID, records), ""]
 
 
 def _environment(report: Report) -> list[str]:

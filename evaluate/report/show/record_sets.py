@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.curves import BATCH, CONTEXT
 from evaluate.report.decide.quality import Qualities
+from evaluate.report.show.kernels.records import GridRecord, grid_records
 from evaluate.report.show.published_records import (
     EngineRecord,
     SweepRecord,
@@ -51,6 +52,7 @@ class RecordSets:
     profiles: list[ProfileRecord]
     operators: list[OperatorRecord]
     sensitivity: list[SensitivityRecord]
+    kernel_grid: list[GridRecord]
 
     def by_name(self) -> dict[str, Sequence[Record]]:
         return vars(self)
@@ -71,4 +73,5 @@ def make_sets(
         profiles=profile_records(rows),
         operators=operator_records(rows),
         sensitivity=sensitivity_records(rows),
+        kernel_grid=grid_records(rows),
     )

@@ -45,7 +45,13 @@ def copied(tensors: Sequence[torch.Tensor], count: int) -> list[list[torch.Tenso
 
 def graph_time(calls: Sequence[Call]) -> float:
     """Microseconds of a call in a CUDA graph of all calls: the median of several replays."""
-    calls = enough_calls(calls, FEWEST_CALLS)
+    replay = captured(enough_calls(calls, FEWEST_CALLS))
+    times = [replay() for _ in range(REPEATS)]
+    return sorted(times)[REPEATS // 2]
+
+
+def captured(calls: Sequence[Call]) -> Callable[[], float]:
+    """Replays a CUDA graph of all calls, and returns the microseconds of one of them."""
     stream = _warm_up(calls)
     graph = torch.cuda.CUDAGraph()
     # Not torch.cuda.graph(), which empties PyTorch's cache of memory for each of hundreds of
@@ -58,8 +64,7 @@ def graph_time(calls: Sequence[Call]) -> float:
         finally:
             graph.capture_end()
     graph.replay()
-    times = [_elapsed(graph.replay) for _ in range(REPEATS)]
-    return sorted(times)[REPEATS // 2] / len(calls)
+    return lambda: _elapsed(graph.replay) / len(calls)
 
 
 def event_time(calls: Sequence[Call]) -> float:

@@ -210,6 +210,8 @@ def test_sources_name_their_hardware_or_say_that_it_is_not_stated() -> None:
     found = published.sources()
     assert {name: source.hardware for name, source in found.items()} == {
         "recipe_sweep": NOT_STATED,
+        "vptq_early": NOT_STATED,
+        "vptq_codebooks": NOT_STATED,
         "engine_comparison": "A100-SXM4-80GB",
         "operator_profile": "T4 (Colab)",
         "qwen2_context": "NVIDIA A100 80GB",

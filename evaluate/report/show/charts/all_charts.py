@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from evaluate.report.show.charts import side_charts, speed_charts
 from evaluate.report.show.charts.drawing import Chart, Names
+from evaluate.report.show.kernels.heat_map import heat_map
 from evaluate.report.show.record_sets import RecordSets
 from evaluate.report.show.records import Record
 
@@ -24,5 +25,6 @@ def charts(sets: RecordSets, names: Names) -> list[Chart]:
         (sets.profiles, side_charts.profiles),
         (sets.sensitivity, side_charts.sensitivity),
         (sets.sweep, side_charts.published),
+        (sets.kernel_grid, heat_map),
     ]
     return [make(names.of(records)) for records, make in makers if records]

@@ -1,0 +1,1 @@
+"""A benchmark of single kernels, beside torch's product in bf16 and the limit of the memory."""

@@ -1,0 +1,1 @@
+"""Kernels that were timed alone: records, table and heat map."""

@@ -1,0 +1,1 @@
+"""Kernels in CUDA C++, compiled by NVRTC when they are first used."""

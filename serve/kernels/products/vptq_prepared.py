@@ -1,0 +1,106 @@
+"""Vector-quantized weights as the products of this package read them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from serve.kernels.products.product import Unusable, Weight
+from serve.kernels.products.vptq_layout import (
+    VectorWeight,
+    check,
+    doubled,
+    in_columns,
+    in_lanes,
+    index_bits,
+    packed,
+    padded_book,
+    spread,
+    unpacked,
+)
+
+RESIDUAL_COPIES = (8, 4, 2, 1)
+"""Copies of the residual codebook in shared memory, as many as fit."""
+LEAST_TO_SPREAD = 1 << 24
+"""Weights of a layer from which two copies of the main codebook pay: copying them takes time."""
+ROOM_FOR_SUMS = 36 << 10
+"""Shared memory that stays free of codebooks."""
+TENSORS = 6
+"""Of one part of a weight; outlier columns have as many again."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The prepared tensors of a weight, or of its outlier columns."""
+
+    main: torch.Tensor
+    """[entries, 8 / vector, vector]: see `padded_book`; maybe two copies of each entry."""
+    residual: torch.Tensor
+    low: torch.Tensor
+    """First 16 bits of the indices [rows of vectors, blocks, 32, 8]."""
+    tail: torch.Tensor
+    scales: torch.Tensor
+    """[K], or empty where columns have neither scales nor biases."""
+    biases: torch.Tensor
+
+    @property
+    def vector(self) -> int:
+        return int(self.main.shape[2])
+
+    @property
+    def main_bits(self) -> int:
+        return index_bits(int(self.main.shape[0]))
+
+    @property
+    def tail_bytes(self) -> int:
+        return self.tail.element_size() if self.tail.numel() else 0
+
+    def dense(self, first: int, last: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """Some rows of vectors as weights [rows, columns]."""
+        tail = self.tail[first:last] if self.tail_bytes else self.tail
+        both = in_columns(unpacked(self.low[first:last], tail), columns)
+        weights = self.main[:, 0][both & ((1 << self.main_bits) - 1)].to(dtype)
+        if self.residual.numel():
+            weights = weights + self.residual[:, 0][both >> self.main_bits].to(dtype)
+        weights = weights.transpose(1, 2).reshape(-1, columns)
+        if self.scales.numel():
+            weights = weights * self.scales.to(dtype) + self.biases.to(dtype)
+        return weights
+
+
+def parts_of(tensors: list[torch.Tensor]) -> list[Part]:
+    """The weight, and its outlier columns where it has some."""
+    return [Part(*tensors[at : at + TENSORS]) for at in range(0, len(tensors), TENSORS)]
+
+
+def prepared(
+    weight: Weight, shared_bytes: int = 0, always_scales: bool = False
+) -> list[torch.Tensor]:
+    """The tensors of a weight. Two copies of the main codebook are made where so many bytes of
+    shared memory hold them beside the residual codebook, and the layer is large. Outlier columns
+    always have scales, which tell how many they are."""
+    if not isinstance(weight, VectorWeight):
+        raise Unusable("takes vector-quantized weights only")
+    check(weight)
+    main, codes = weight.book, in_lanes(weight.codes.long())
+    entries = int(main.shape[0])
+    residuals = 0 if weight.residual is None else int(weight.residual.shape[0])
+    bits = index_bits(entries) + (index_bits(residuals) if residuals else 0)
+    books = (2 * entries + residuals * RESIDUAL_COPIES[0]) * 16
+    room = entries % 8 == 0 and bits % 8 != 0 and books + ROOM_FOR_SUMS <= shared_bytes
+    if room and weight.rows * weight.columns >= LEAST_TO_SPREAD:
+        main, codes = doubled(main), spread(codes, entries)
+        bits += 1
+    if weight.residual_codes is not None:
+        codes = codes | in_lanes(weight.residual_codes.long()) << index_bits(int(main.shape[0]))
+    low, tail = packed(codes, bits)
+    nothing = torch.empty(0, dtype=main.dtype, device=main.device)
+    scales = biases = nothing
+    if always_scales or weight.has_scales or weight.biases is not None:
+        given = weight.scales if weight.has_scales else torch.ones_like(weight.scales)
+        scales = given.reshape(-1).to(main.dtype).contiguous()
+        shifts = torch.zeros_like(scales) if weight.biases is None else weight.biases
+        biases = shifts.reshape(-1).to(main.dtype).contiguous()
+    residual = nothing if weight.residual is None else padded_book(weight.residual)
+    tensors = [padded_book(main), residual, low, tail, scales, biases]
+    further = weight.outliers
+    return tensors + ([] if further is None else prepared(further, always_scales=True))
