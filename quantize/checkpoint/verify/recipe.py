@@ -6,7 +6,16 @@ from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs, QuantGrou
 from conf.schema.recipe import HEAD_FORMATS
 from quantize.checkpoint.manifest_parts import NumberClaim, RecipeClaim
 
-FIELDS = ("type", "bits", "strategy", "group_size", "block_structure", "symmetric", "dynamic")
+FIELDS = (
+    "type",
+    "bits",
+    "strategy",
+    "group_size",
+    "block_structure",
+    "symmetric",
+    "dynamic",
+    "codebooks",
+)
 
 
 @dataclass(frozen=True)
