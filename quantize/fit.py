@@ -106,6 +106,7 @@ def check_fit(
             rounded[module_name] = scope.option
             modules[module_name] = module
         _check_widths(scope, reached)
+        _check_codebooks(scope, reached)
         modules |= reached
     _check_head_groups(model, recipe)
     return modules
@@ -264,6 +265,22 @@ def _check_divisible(modules: Linears, size: int, divisor: str, hint: str = "") 
     ]
     if misfits:
         raise bad_input(f"{divisor} does not divide {listed(misfits, LISTED)}{hint}")
+
+
+def _check_codebooks(scope: StepScope, modules: Linears) -> None:
+    """Raises if a codebook has more entries than a module has vectors."""
+    for stored_format in dict.fromkeys(scope.formats.values()):
+        books = stored_format.weights.codebooks
+        for name, module in modules.items() if books is not None else ():
+            assert books is not None
+            vectors = module.in_features * (module.out_features // books.vector_length)
+            entries = max(books.entries, books.residual_entries)
+            if entries > vectors:
+                raise bad_input(
+                    f"{scope.option}.weights.codebooks: {name} has {vectors:,} vectors, less than "
+                    f"the {entries:,} entries of a codebook; use at most "
+                    f"{1 << (max(vectors, 2).bit_length() - 1):,} entries"
+                )
 
 
 def _check_head_groups(model: Any, recipe: RecipeConfig) -> None:

@@ -54,7 +54,7 @@ IMPORTS: dict[str, set[str]] = {
     },
     # Starting an engine and what may be loaded into one are serve's to say.
     "evaluate.measure": {
-        *("conf", MANIFEST, PROGRAMS, "serve", "serve.engine", "serve.kernels"),
+        *("conf", MANIFEST, PROGRAMS, VPTQ, "serve", "serve.engine", "serve.kernels"),
         "evaluate.results",
         *("evaluate.measure.text_view", "evaluate.measure.profiles"),
     },

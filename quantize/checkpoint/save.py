@@ -17,13 +17,14 @@ from quantize.models.source import TORCH_DTYPES
 from quantize.models.source_config import stated_dtype
 from quantize.recipe_file import make_readable
 from quantize.vptq.attached import to_stored
+from quantize.vptq.linear import stored_config
 
 SHARD_SIZE = "4GB"
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
     """Writes the compressed checkpoint; tensors that are not quantized get the original's dtype."""
-    quantization = to_stored(model, dtype)
+    to_stored(model, dtype)
     for module in model.modules():
         if getattr(module, "quantization_scheme", None) is not None:
             continue
@@ -32,7 +33,7 @@ def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtyp
                 parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
-    if quantization:
+    if quantization := stored_config(model):
         _add_quantization(folder / CONFIG, quantization)
     tokenizer.save_pretrained(folder)
     make_readable(folder)

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conf.errors import gate_failed
-from conf.formats.quant_args import VECTOR
 from conf.schema.ranges import within
 from conf.schema.steps import Kind
 from quantize.steps.base.step import BYTES_32_BIT, Step
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from quantize.steps.base.changes import Changes
     from quantize.steps.base.file_fields import ModifierFields
 
+MODULES = 7  # linear layers of a decoder layer
 DISTANCES = 1 << 27  # numbers that the search for the nearest entries holds on a GPU
 
 
@@ -43,7 +43,7 @@ class Vptq(Step[VptqOptions]):
     options = VptqOptions
     passes = 2
     solves = True
-    number_types = (VECTOR,)
+    number_types = ("vector",)
     gates = ("max_fallback",)
     modifier_name = ""
     reads_inputs = True
@@ -64,6 +64,16 @@ class Vptq(Step[VptqOptions]):
             targets=recipe.targets,
             ignore=recipe.ignore,
         )
+
+    def distances(self, recipe: "RecipeConfig", layer_weights: float) -> float:
+        """Every vector is compared once when it is stored, and in each round of a k-means that
+        looks at it. Of small layers k-means looks at all vectors."""
+        assert recipe.weights is not None
+        assert recipe.weights.codebooks is not None
+        options, books = recipe.options_of(self), recipe.weights.codebooks
+        vectors = layer_weights / books.vector_length
+        seen = min(vectors, MODULES * options.samples * books.entries)
+        return (vectors + options.rounds * seen) * (books.entries + books.residual_entries)
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         return super().gpu_bytes(layer_weights, widest) + DISTANCES * BYTES_32_BIT

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import torch
 from compressed_tensors.offload import get_offloaded_device, update_offload_parameter
 
-from conf.files.json_files import JsonObject
 from conf.formats.quant_args import QuantGroup
 from conf.formats.tensors import StoredTensor
-from conf.formats.vptq import FORMAT, METHOD, layer_entry
+from conf.formats.vptq import FORMAT
 from quantize.vptq.layer import VectorShape
 from quantize.vptq.linear import TYPES, VectorLinear
 
@@ -42,11 +41,9 @@ def fill(linear: torch.nn.Linear, tensors: Mapping[str, torch.Tensor]) -> torch.
     return weight
 
 
-def to_stored(model: torch.nn.Module, dtype: torch.dtype) -> JsonObject:
-    """Replaces every such layer by the layer as it is stored; returns the entry for config.json,
-    empty without such layers."""
+def to_stored(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Replaces every such layer by the layer as it is stored."""
     layers = {name: module for name, module in model.named_modules() if is_attached(module)}
-    entries: JsonObject = {}
     for name, linear in layers.items():
         assert isinstance(linear, torch.nn.Linear)
         shape, bias = _shape(linear), linear.bias
@@ -60,8 +57,6 @@ def to_stored(model: torch.nn.Module, dtype: torch.dtype) -> JsonObject:
             tensors["bias"] = bias.data.to(dtype)
         stored.load_state_dict(tensors, assign=True)
         model.set_submodule(name, stored)
-        entries[name] = layer_entry(shape.codebooks, shape.rows, shape.columns, bias is not None)
-    return {"quant_method": METHOD, "config_for_layers": entries} if entries else {}
 
 
 def _shape(linear: torch.nn.Linear) -> VectorShape:

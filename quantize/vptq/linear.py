@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
+from conf.files.json_files import JsonObject
 from conf.formats.quant_args import Codebooks, QuantGroup
-from conf.formats.vptq import FORMAT
+from conf.formats.vptq import FORMAT, METHOD, layer_entry
 from quantize.vptq.layer import VectorLayer
 
 TYPES = {"I32": torch.int32, "I16": torch.int16}
@@ -45,6 +46,18 @@ class VectorLinear(torch.nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         weights = self.layer().dequantize().to(inputs.dtype)
         return torch.nn.functional.linear(inputs, weights, self.bias)
+
+
+def stored_config(model: torch.nn.Module) -> JsonObject:
+    """`quantization_config` of a model with such layers; empty without one."""
+    entries: JsonObject = {
+        name: layer_entry(
+            layer.codebooks, layer.out_features, layer.in_features, layer.bias is not None
+        )
+        for name, layer in model.named_modules()
+        if isinstance(layer, VectorLinear)
+    }
+    return {"quant_method": METHOD, "config_for_layers": entries} if entries else {}
 
 
 def replace_linears(

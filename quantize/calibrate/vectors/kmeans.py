@@ -6,7 +6,7 @@ have a fixed seed, so that a run gives the same codebook again.
 
 import torch
 
-ELEMENTS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 27}  # distances that are held at the same time
+ELEMENTS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}  # distances that are held at the same time
 SEED = 0
 
 

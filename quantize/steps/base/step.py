@@ -72,6 +72,10 @@ class Step(StepSchema[Options], ABC):
         passes over the calibration text."""
         return self.passes
 
+    def distances(self, recipe: "RecipeConfig", layer_weights: float) -> float:
+        """Distances between vectors and codebook entries that it compares for one layer."""
+        return 0.0
+
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """GPU memory that solving for one layer takes beside its weights: the widest X'X with its
         factor and copies of both, and working copies of weights. `widest`: columns of the widest
