@@ -66,7 +66,7 @@ class StoredFormat(ABC):
 
     @abstractmethod
     def kernels(self, weights: QuantArgs | None) -> str:
-        """vLLM's kernels for it on all hardware."""
+        """vLLM's kernels for it on all hardware; empty where it has none."""
 
     @abstractmethod
     def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:

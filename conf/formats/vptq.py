@@ -216,7 +216,7 @@ class Vptq(StoredFormat):
         return tensors
 
     def kernels(self, weights: QuantArgs | None) -> str:
-        return "none in vLLM"
+        return ""
 
     def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
         reason = "vLLM has no kernel for weights in codebooks (VPTQ)"
