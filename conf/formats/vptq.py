@@ -173,8 +173,8 @@ class Vptq(StoredFormat):
             return refuse_activations("type", reason)
         if weights.codebooks is None:
             return refuse_weights("codebooks", "weights in codebooks need the codebooks' sizes")
-        reason = codebook_fault(weights.codebooks)
-        return refuse_weights("codebooks", reason) if reason else None
+        fault = codebook_fault(weights.codebooks)
+        return refuse_weights("codebooks", fault) if fault else None
 
     def bits(self, weights: QuantArgs) -> float:
         assert weights.codebooks is not None

@@ -12,7 +12,7 @@ from quantize.vptq.layer import VectorLayer
 TYPES = {"I32": torch.int32, "I16": torch.int16}
 
 
-class VectorLinear(torch.nn.Module):
+class VectorLinear(torch.nn.Module):  # type: ignore[misc]
     """Unpacks its weights at every call. Its tensors have the names of a checkpoint."""
 
     def __init__(

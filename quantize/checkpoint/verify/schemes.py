@@ -43,6 +43,7 @@ def read_schemes(config: JsonObject, model: torch.nn.Module, where: str) -> Sche
         return Schemes()
     stated = read_quantization(content, f"{where}: {KEY}")
     if stated is not None and stated.method == vptq.METHOD:
+        assert isinstance(content, dict)
         linear = linear_groups(stated, model)
         return Schemes(linear, faults=config_faults(content, linear, model))
     quantization = _checked_config(content, f"{where}: {KEY}")
