@@ -26,6 +26,7 @@ Linears = dict[str, torch.nn.Linear]
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it counts the rest
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
+VECTORS_PER_ENTRY = 2  # at least, of a codebook
 MASK_WIDTH = 4  # two zeros in every four weights of a row
 
 
@@ -268,18 +269,19 @@ def _check_divisible(modules: Linears, size: int, divisor: str, hint: str = "") 
 
 
 def _check_codebooks(scope: StepScope, modules: Linears) -> None:
-    """Raises if a codebook has more entries than a module has vectors."""
+    """Raises if a codebook has about as many entries as a module has vectors: it would hold the
+    weights themselves."""
     for stored_format in dict.fromkeys(scope.formats.values()):
         books = stored_format.weights.codebooks
         for name, module in modules.items() if books is not None else ():
             assert books is not None
             vectors = module.in_features * (module.out_features // books.vector_length)
             entries = max(books.entries, books.residual_entries)
-            if entries > vectors:
+            most = max(2, 1 << max(0, (vectors // VECTORS_PER_ENTRY).bit_length() - 1))
+            if entries > most:
                 raise bad_input(
-                    f"{scope.option}.weights.codebooks: {name} has {vectors:,} vectors, less than "
-                    f"the {entries:,} entries of a codebook; use at most "
-                    f"{1 << (max(vectors, 2).bit_length() - 1):,} entries"
+                    f"{scope.option}.weights.codebooks: {name} has {vectors:,} vectors, too few "
+                    f"for {entries:,} entries; use at most {most:,} entries"
                 )
 
 

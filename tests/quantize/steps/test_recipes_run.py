@@ -31,7 +31,7 @@ FORMATS = {
     "vptq_2bit": "vectors of 8 in codebooks of 256 and 256 entries (2 bits)",
     "vptq_3bit": "vectors of 8 in codebooks of 512 and 64 entries (1.875 bits)",
 }
-# A codebook has no more entries than a layer of `tiny` has vectors.
+# Layers of `tiny` have too few vectors for larger codebooks.
 SMALLER = {
     "vptq_3bit": [
         "recipe.weights.codebooks.entries=512",
