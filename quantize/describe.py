@@ -23,18 +23,21 @@ from conf.compose import compose
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject
 from conf.files.write_whole import write_whole
+from conf.formats.quant_args import QuantGroup
 from conf.formats.quantization_config import KEY
+from conf.formats.vptq import METHOD
 from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes_folder
 from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
 from quantize.command import COMMAND
-from quantize.fit import check_fit
+from quantize.fit import check_fit, matching_linears
 from quantize.models.load import empty_model
 from quantize.models.make import architecture_config
 from quantize.programs import DESCRIBE, Described, DescribeRequest
 from quantize.steps.base.formats import formats
+from quantize.vptq.linear import replace_linears, stored_config
 
 TYPES = {
     torch.bfloat16: "BF16",
@@ -121,6 +124,11 @@ def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     """Converts the empty model to the recipe's format; returns the entry for config.json."""
     if recipe.weights is None:
         return {}  # pruned weights keep their format
+    if recipe.weights.codebooks is not None:
+        group = QuantGroup(METHOD, recipe.weights.stored)
+        linears = matching_linears(model, recipe.targets, recipe.ignore)
+        replace_linears(model, {name: group for name, _ in linears}, torch.bfloat16)
+        return {KEY: stored_config(model)}
     apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)

@@ -25,6 +25,8 @@ class Rates:
     """Operations a second of X'X, one triangle of it."""
     solving: float
     """Weights times columns that GPTQ and SparseGPT solve for in a second."""
+    distances: float
+    """Distances between vectors of weights and codebook entries that VPTQ compares in a second."""
     step_seconds: float
     """What a step costs besides its layers: tracing, loading, the embedding."""
 
@@ -33,11 +35,12 @@ class Rates:
 # `python -m quantize.benchmark`: w4a16_gptq takes 1.33 s, w8a8_smooth_gptq 1.37 s,
 # w4a16_awq 1.93 s. All X'X take 0.16 s, solving all seven modules 0.1 s. A run without layers
 # takes 1 s.
-H200 = Rates(passes=3.9e14, products=6.6e14, solving=1.4e13, step_seconds=1.5)
+# Distances are not measured: each is written and read once, in float32.
+H200 = Rates(passes=3.9e14, products=6.6e14, solving=1.4e13, distances=3e11, step_seconds=1.5)
 H200_TFLOPS = 989
 # SmolLM2 135M on two Neoverse-N1 cores, 16 x 256 tokens, float32: SmoothQuant takes 8 s for 30
-# layers, GPTQ 87 s, of which 65 s are solving.
-CPU = Rates(passes=1.1e11, products=1.1e11, solving=1.3e9, step_seconds=0.5)
+# layers, GPTQ 87 s, of which 65 s are solving. A core compares 3e8 distances a second.
+CPU = Rates(passes=1.1e11, products=1.1e11, solving=1.3e9, distances=5e8, step_seconds=0.5)
 
 # Copies of a batch that a pass holds at its peak: of the residual stream (norms are in float32)
 # and of the widest input.
@@ -118,6 +121,7 @@ def rates(bf16_tflops: float | None, on_gpu: bool) -> Rates:
         passes=H200.passes * speed,
         products=H200.products * speed,
         solving=H200.solving * speed,
+        distances=H200.distances * speed,
     )
 
 
@@ -135,6 +139,7 @@ def calibration_seconds(
             continue
         passes = step.passes_for(recipe, text.samples)
         layer = passes * a_pass + (solving if step.solves else 0)
+        layer += step.distances(recipe, shape.weights) / rate.distances
         seconds += shape.layers * layer + (rate.step_seconds if passes else 0)
     return seconds
 

@@ -27,6 +27,7 @@ Linears = dict[str, torch.nn.Linear]
 GROUP_SIZES = (128, 64, 32)
 LISTED = 5  # modules that a message names before it counts the rest
 PATTERN_SECONDS = 5  # for one pattern on all names of a model; a sound one takes milliseconds
+VECTORS_PER_ENTRY = 2  # at least, of a codebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,7 @@ def check_fit(
             rounded[module_name] = scope.option
             modules[module_name] = module
         _check_widths(scope, reached)
+        _check_codebooks(scope, reached)
         modules |= reached
     _check_head_groups(model, recipe)
     return modules
@@ -264,6 +266,23 @@ def _check_divisible(modules: Linears, size: int, divisor: str, hint: str = "") 
     ]
     if misfits:
         raise bad_input(f"{divisor} does not divide {listed(misfits, LISTED)}{hint}")
+
+
+def _check_codebooks(scope: StepScope, modules: Linears) -> None:
+    """Raises if a codebook has about as many entries as a module has vectors: it would hold the
+    weights themselves."""
+    for stored_format in dict.fromkeys(scope.formats.values()):
+        books = stored_format.weights.codebooks
+        for name, module in modules.items() if books is not None else ():
+            assert books is not None
+            vectors = module.in_features * (module.out_features // books.vector_length)
+            entries = max(books.entries, books.residual_entries)
+            most = max(2, 1 << max(0, (vectors // VECTORS_PER_ENTRY).bit_length() - 1))
+            if entries > most:
+                raise bad_input(
+                    f"{scope.option}.weights.codebooks: {name} has {vectors:,} vectors, too few "
+                    f"for {entries:,} entries; use at most {most:,} entries"
+                )
 
 
 def _check_head_groups(model: Any, recipe: RecipeConfig) -> None:

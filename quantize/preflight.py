@@ -60,7 +60,7 @@ class Preflight:
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
             f"about {max(self.minutes, 0.1):.1f} min",
-            *([] if self.recipe.file else [f"vLLM will run it with {_kernel_names(self.recipe)}"]),
+            *([] if self.recipe.file else [_kernel_text(self.recipe)]),
         ]
 
     def _peak_text(self) -> str:
@@ -68,10 +68,11 @@ class Preflight:
         return f" ({self.gpu_peak_gib:.1f} with activations)" if has_activations else ""
 
 
-def _kernel_names(recipe: RecipeConfig) -> str:
+def _kernel_text(recipe: RecipeConfig) -> str:
     weights = recipe.weights.stored if recipe.weights else None
     activations = recipe.activations.stored if recipe.activations else None
-    return kernels(weights, activations)
+    names = kernels(weights, activations)
+    return f"vLLM will run it with {names}" if names else "vLLM has no kernel for it"
 
 
 def preflight(

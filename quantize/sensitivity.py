@@ -42,6 +42,8 @@ def sensitivity(
     """Every block's divergence from the original, and the extra bytes if it stays unquantized."""
     if recipe.weights is None:
         raise bad_input(f"recipe={recipe.name}: it does not change the format of weights")
+    if recipe.weights.codebooks is not None:
+        raise bad_input(f"recipe={recipe.name}: blocks in codebooks cannot be measured one by one")
     source = fetch(model_config)
     check_source(source, model_config)
     model, tokenizer = load(source, model_config)

@@ -14,7 +14,7 @@ from conf.cache import cache_root
 from conf.errors import bad_input, gate_failed
 from conf.files.json_files import read_object, shown_path, validated
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
-from conf.formats.registry import marks
+from conf.formats.registry import marks, verified_methods
 from conf.formats.served import support
 from conf.formats.stored_format import KernelSupport, Machine
 from conf.hardware import compute_capability
@@ -49,7 +49,9 @@ def check(folder: Path, original: Path, engine: EngineConfig) -> None:
 def is_verifiable(config: Mapping[str, object]) -> bool:
     """Whether quantize can verify a checkpoint of this config."""
     quantization = quantization_of(config)
-    return quantization is not None and quantization.method == COMPRESSED_TENSORS
+    return quantization is not None and (
+        quantization.method == COMPRESSED_TENSORS or quantization.method in verified_methods()
+    )
 
 
 def _check_quantization(

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("conf", "quantize", "serve", "evaluate")
 MANIFEST, PROGRAMS = "quantize.checkpoint.manifest", "quantize.programs"
+VPTQ = "quantize.vptq"
 # The parts of the house, and for each the parts that its modules may import. A module belongs to
 # the part with the longest name that begins its own.
 IMPORTS: dict[str, set[str]] = {
@@ -22,13 +23,15 @@ IMPORTS: dict[str, set[str]] = {
     "quantize.checkpoint.manifest_parts": {"conf"},
     MANIFEST: {"conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"},
     PROGRAMS: {"conf"},
-    "quantize.models": {"conf", PROGRAMS},
+    # VPTQ in plain torch, for checks and for engines without a kernel for it.
+    VPTQ: {"conf"},
+    "quantize.models": {"conf", PROGRAMS, VPTQ},
     "quantize": {
         *("conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"),
-        *(MANIFEST, PROGRAMS, "quantize.models"),
+        *(MANIFEST, PROGRAMS, "quantize.models", VPTQ),
     },
     # vLLM loads it in processes that know nothing else of ours.
-    "serve.kernels": {"conf"},
+    "serve.kernels": {"conf", VPTQ},
     "serve.engine": {"conf", MANIFEST, PROGRAMS, "serve.kernels"},
     "serve": {
         *("conf", MANIFEST, PROGRAMS, "serve.engine", "serve.kernels", "evaluate.report.programs"),
@@ -51,7 +54,7 @@ IMPORTS: dict[str, set[str]] = {
     },
     # Starting an engine and what may be loaded into one are serve's to say.
     "evaluate.measure": {
-        *("conf", MANIFEST, PROGRAMS, "serve", "serve.engine", "serve.kernels"),
+        *("conf", MANIFEST, PROGRAMS, VPTQ, "serve", "serve.engine", "serve.kernels"),
         "evaluate.results",
         *("evaluate.measure.text_view", "evaluate.measure.profiles"),
     },

@@ -1,10 +1,51 @@
 """How weights, activations and the KV cache are quantized, in config.json and in recipes."""
 
+import math
 from dataclasses import dataclass, field
 
-INT, FLOAT = "int", "float"
+INT, FLOAT, VECTOR = "int", "float", "vector"
 STATIC, DYNAMIC, LOCAL = "static", "dynamic", "local"
 GROUPED = ("group", "tensor_group")
+
+
+@dataclass(frozen=True)
+class Codebooks:
+    """How vectors of weights are stored: as numbers of entries in codebooks. A vector lies in one
+    column; its weights belong to neighbouring rows."""
+
+    vector_length: int
+    entries: int
+    """Entries of the main codebook, a power of two."""
+    residual_entries: int = 0
+    """Entries of the codebook of what the main one leaves; 0 without one."""
+    groups: int = 1
+    """Runs of columns, each with its own codebooks."""
+    outlier_columns: int = 0
+    """Columns with a codebook of their own."""
+    outlier_vector_length: int = 0
+    outlier_entries: int = 0
+    has_scales: bool = True
+    """Whether each column has a scale and an offset."""
+    has_order: bool = False
+    """Whether the columns are stored in another order than the layer's."""
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of the two numbers of a vector, which are stored side by side."""
+        return (self.entries - 1).bit_length() + self.residual_bits
+
+    @property
+    def residual_bits(self) -> int:
+        return (self.residual_entries - 1).bit_length() if self.residual_entries else 0
+
+    @property
+    def bits(self) -> float:
+        """Bits of a weight, without its share of the codebooks."""
+        return self.index_bits / self.vector_length
+
+    def group_columns(self, columns: int) -> int:
+        """Columns of one group."""
+        return (columns - self.outlier_columns) // self.groups
 
 
 @dataclass(frozen=True)
@@ -12,7 +53,7 @@ class QuantArgs:
     """How one kind of tensor is quantized."""
 
     type: str
-    """int or float; empty where another tool's config does not say it."""
+    """int, float or vector; empty where another tool's config does not say it."""
     bits: int
     """Bits of a value; 0 where another tool's config does not say it."""
     strategy: str
@@ -24,6 +65,8 @@ class QuantArgs:
     """static: stored; dynamic: computed from each token; local: both (NVFP4)."""
     scale_type: str | None = None
     """fp8, or another type's name; null for the model's own."""
+    codebooks: Codebooks | None = None
+    """Of vectors; null for int and float."""
 
     @property
     def dynamic(self) -> bool | str:
@@ -34,6 +77,11 @@ class QuantArgs:
     def number(self) -> str:
         """The number type and its width, as int8."""
         return f"{self.type}{self.bits}"
+
+
+def vector_args(codebooks: Codebooks) -> QuantArgs:
+    """The arguments of weights in codebooks."""
+    return QuantArgs(VECTOR, math.ceil(codebooks.bits), "tensor", codebooks=codebooks)
 
 
 @dataclass(frozen=True)

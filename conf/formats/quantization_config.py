@@ -1,7 +1,7 @@
 """The only reader of `quantization_config`, the part of config.json about quantization.
 
-compressed-tensors writes groups of modules. Other tools (GPTQ, AWQ, vLLM's FP8) write their own
-fields, which the stored format of their `quant_method` reads as one group.
+compressed-tensors writes groups of modules. Other tools (GPTQ, AWQ, vLLM's FP8, VPTQ) write their
+own fields, which the stored format of their `quant_method` reads.
 """
 
 from collections.abc import Mapping
@@ -116,12 +116,12 @@ def _groups(fields: QuantizationFields) -> list[QuantGroup]:
 
 
 def _groups_of_other_tool(fields: QuantizationFields) -> list[QuantGroup]:
-    """Another tool's config as one group. For an unknown tool, only the bits and the group size
-    are read."""
+    """The groups of another tool's config. For an unknown tool, only the bits and the group size
+    are read, as one group."""
     method = fields.quant_method
     stored = format_of_method(method)
     if method is not None and stored is not None:
-        return [stored.read_other(method, fields.model_dump())]
+        return stored.read_groups(method, fields.model_dump())
     bits = fields.bits or fields.w_bit or 0
     size = fields.group_size or fields.q_group_size or 0
     if not bits and size <= 0:

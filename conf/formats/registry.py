@@ -50,6 +50,11 @@ def format_of_method(method: str | None) -> StoredFormat | None:
     return next((stored for stored in formats() if method in stored.methods), None)
 
 
+def verified_methods() -> set[str]:
+    """Every quant_method of other tools whose checkpoints quantize can verify."""
+    return {method for stored in formats() for method in stored.verified_methods}
+
+
 def spellings() -> list[str]:
     """Every `format` that a compressed-tensors config may have."""
     return sorted({spelling for stored in formats() for spelling in stored.spellings})

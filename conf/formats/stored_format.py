@@ -51,6 +51,8 @@ class StoredFormat(ABC):
     """The spelling that a scheme must name, where compressed-tensors would infer another one."""
     methods: tuple[str, ...] = ()
     """`quant_method` of other tools that store this format."""
+    verified_methods: tuple[str, ...] = ()
+    """Those of them whose checkpoints quantize can verify."""
     packed_parts: tuple[str, ...] = ()
     """Tensors that hold several weights in an element."""
     other_parts: tuple[str, ...] = ("_scale", "_zero_point")
@@ -64,7 +66,7 @@ class StoredFormat(ABC):
 
     @abstractmethod
     def kernels(self, weights: QuantArgs | None) -> str:
-        """vLLM's kernels for it on all hardware."""
+        """vLLM's kernels for it on all hardware; empty where it has none."""
 
     @abstractmethod
     def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
@@ -85,6 +87,10 @@ class StoredFormat(ABC):
     def read_other(self, method: str, content: Mapping[str, object]) -> QuantGroup:
         """What another tool's config describes; `method` is one of `methods`."""
         raise NotImplementedError(f"{self.name}: no reader for configs of {method}")
+
+    def read_groups(self, method: str, content: Mapping[str, object]) -> list[QuantGroup]:
+        """The same, where another tool's config describes several groups."""
+        return [self.read_other(method, content)]
 
     def fits(self, group: QuantGroup) -> bool:
         """Whether a group's number types can be stored in this format."""

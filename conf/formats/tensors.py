@@ -17,6 +17,7 @@ NUMBERS = "numbers"
 PACKED_INTEGERS = "packed integers"
 FP4_PAIRS = "pairs of FP4 numbers"
 EXPONENTS = "exponents of two"
+VECTOR_INDICES = "numbers of codebook entries"
 
 
 class Role(Enum):
@@ -33,6 +34,9 @@ class Role(Enum):
     ZERO_POINT = auto()
     WEIGHT_SHAPE = auto()
     ACTIVATION_SCALE = auto()
+    CODEBOOK = auto()
+    COLUMN_SCALE = auto()
+    COLUMN_ORDER = auto()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from conf.formats.quant_args import DYNAMIC, STATIC, QuantArgs
+from conf.formats.quant_args import DYNAMIC, STATIC, VECTOR, Codebooks, QuantArgs, vector_args
 from conf.formats.served import refusal
 from conf.schema.checks import check_plain_name
 from conf.schema.ranges import Range, choices, documented, not_empty, within
@@ -28,7 +28,7 @@ STEPS_TEXT = (
     f"The steps in their order: {', '.join(BEFORE_ROUNDING)}; then {', '.join(ROUNDERS[:-1])} or "
     f"{ROUNDERS[-1]}."
 )
-NUMBER_TYPES = ("int", "float")
+NUMBER_TYPES = ("int", "float", "vector")
 STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block", "token")
 GROUPED = ("group", "tensor_group")
 HEADS = ("int8", "int4", "fp8")
@@ -39,13 +39,30 @@ PATTERN_MOST = 1000  # characters; module names have about fifty
 
 
 @dataclass
+class CodebookFormat:
+    """How vectors of weights are stored: as numbers of codebook entries."""
+
+    vector_length: int = field(default=8, metadata=within(2, 64))
+    """Weights of a vector: neighbouring rows of one column."""
+    entries: int = field(default=4096, metadata=within(2, 65536))
+    """Entries of the main codebook, a power of two."""
+    residual_entries: int = field(default=4096, metadata=within(0, 65536))
+    """Entries of the codebook for what the main one leaves, a power of two; 0 without one."""
+
+    @property
+    def stored(self) -> Codebooks:
+        """The same, for the checks of what engines run."""
+        return Codebooks(self.vector_length, self.entries, self.residual_entries)
+
+
+@dataclass
 class NumberFormat:
     """How one kind of tensor is stored: weights or activations."""
 
     type: str = field(default="int", metadata=choices(*NUMBER_TYPES))
-    """int or float."""
+    """int, float or vector (weights in codebooks)."""
     bits: int = field(default=8, metadata=within(2, 8))
-    """Bits for a value."""
+    """Bits for a value; those of a vector follow from its codebooks."""
     strategy: str = field(default="channel", metadata=choices(*STRATEGIES))
     """What shares a scale: tensor, channel, group, tensor_group, block or token."""
     group_size: int | None = field(default=None, metadata=within(1, 65536))
@@ -58,9 +75,20 @@ class NumberFormat:
     """Scales computed for each token (activations)."""
     scale_type: str | None = field(default=None, metadata=choices(*SCALE_TYPES))
     """Number type of the scales: fp8, or null for the model's own."""
+    codebooks: CodebookFormat | None = None
+    """The codebooks of vectors."""
 
     def check(self, option: str) -> None:
         """Raises where the fields contradict each other."""
+        if (self.type == VECTOR) != (self.codebooks is not None):
+            raise ValueError(
+                f"{option}.type={self.type}: type {VECTOR} needs codebooks, and no other has them"
+            )
+        if self.type == VECTOR and self.strategy != "tensor":
+            raise ValueError(
+                f"{option}.strategy={self.strategy}: vectors of a tensor share their codebooks; "
+                "use strategy: tensor"
+            )
         if (self.strategy in GROUPED) != (self.group_size is not None):
             raise ValueError(
                 f"{option}.strategy={self.strategy} with group_size={self.group_size}: "
@@ -80,6 +108,8 @@ class NumberFormat:
     @property
     def stored(self) -> QuantArgs:
         """The same as QuantArgs, for the checks of what engines run."""
+        if self.codebooks is not None:
+            return vector_args(self.codebooks.stored)
         return QuantArgs(
             self.type,
             self.bits,
@@ -167,10 +197,23 @@ class RecipeConfig:
         if refused is not None:
             value = getattr(getattr(self, refused.part), refused.field)
             shown = str(value).lower() if isinstance(value, bool) else value
-            raise ValueError(f"recipe.{refused.part}.{refused.field}={shown}: {refused.reason}")
+            setting = f"recipe.{refused.part}.{refused.field}"
+            if isinstance(value, CodebookFormat):
+                raise ValueError(f"{setting}: {refused.reason}")
+            raise ValueError(f"{setting}={shown}: {refused.reason}")
         for name in self.steps:
             step = known_steps()[name]
+            if self.weights.type not in step.number_types:
+                types = " or ".join(step.number_types)
+                raise ValueError(
+                    f"recipe.weights.type={self.weights.type}: {name} works with {types} weights"
+                )
             step.check_weights("recipe", self.weights.stored, self.options_of(step))
+        if self.weights.type == VECTOR and (self.lm_head or self.kv_cache):
+            option = "lm_head" if self.lm_head else "kv_cache"
+            raise ValueError(
+                f"recipe.{option}: a checkpoint with weights in codebooks has no other format"
+            )
 
     def options_of(self, step: StepSchema[Options]) -> Options:
         """The options that this recipe gives to a step."""

@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
-from conf.formats.quant_args import QuantArgs
+from conf.formats.quant_args import FLOAT, INT, QuantArgs
 
 FOLDER = "quantize.steps"
 INSTANCE = "STEP"  # the name that each file of the folder gives its algorithm
@@ -52,6 +52,8 @@ class StepSchema(Generic[Options]):
     does not count that."""
     needs_text: bool = True
     """Whether it needs calibration text."""
+    number_types: tuple[str, ...] = (INT, FLOAT)
+    """The types of weights that it works with."""
     needs_rounding: bool = False
     """Whether it only makes sense in a recipe that rounds at the end."""
     signs_scales: bool = False

@@ -208,7 +208,7 @@ def _round(modifier: Any, modules: Modules, matrix: torch.Tensor, zeros: Zeros) 
         modifier._rtn_fallback_module_names += [
             modifier._module_names[module] for module in modules
         ]
-    _log("GPTQ", modules, rounded, matrix)
+    log_errors("GPTQ", modules, _weights(modules), rounded, matrix)
     has_global_scale = global_scales[0] is not None
     update_batch_qparams(
         modules, rounded, scales, zero_points, global_scales if has_global_scale else None, args
@@ -229,7 +229,7 @@ def _prune(modifier: Any, modules: Modules, matrix: torch.Tensor) -> None:
         block_size=modifier.block_size,
     )
     pruned = _by_module(modules, solution.weights)
-    _log("SGPT", modules, pruned, matrix)
+    log_errors("SGPT", modules, _weights(modules), pruned, matrix)
     for module, changed in zip(modules, pruned, strict=True):
         update_offload_parameter(module, "weight", changed.to(module.weight.dtype))
 
@@ -238,8 +238,19 @@ def _by_module(modules: Modules, stacked: torch.Tensor) -> list[torch.Tensor]:
     return list(stacked.split([len(module.weight) for module in modules]))
 
 
-def _log(name: str, modules: Modules, changed: list[torch.Tensor], matrix: torch.Tensor) -> None:
-    errors = output_errors([module.weight.data for module in modules], changed, matrix)
+def _weights(modules: Modules) -> list[torch.Tensor]:
+    return [module.weight.data for module in modules]
+
+
+def log_errors(
+    name: str,
+    modules: Modules,
+    originals: list[torch.Tensor],
+    changed: list[torch.Tensor],
+    matrix: torch.Tensor,
+) -> None:
+    """Logs the error of each module's output, which `noted_errors` notes."""
+    errors = output_errors(originals, changed, matrix)
     for module, error in zip(modules, errors, strict=True):
         with CompressionLogger(module) as logger:
             logger.set_results(name=name, loss=error)

@@ -9,6 +9,7 @@ from conf.errors import gate_failed
 from conf.schema.recipe import RecipeConfig
 from quantize.steps.base.changes import Changes, Errors
 from quantize.steps.base.step import steps_named
+from quantize.vptq.attached import is_attached
 
 
 def check_steps(
@@ -34,7 +35,8 @@ def _quantized_modules(model: Any) -> set[str]:
     schemes = {
         name: getattr(module, "quantization_scheme", None) for name, module in model.named_modules()
     }
-    return {name for name, scheme in schemes.items() if scheme is not None and scheme.weights}
+    rounded = {name for name, scheme in schemes.items() if scheme is not None and scheme.weights}
+    return rounded | {name for name, module in model.named_modules() if is_attached(module)}
 
 
 def targeted_linears(model: Any, recipe: RecipeConfig) -> set[str]:

@@ -1,6 +1,7 @@
 """The model card that a checkpoint carries: what it is, how it was made, how to serve it."""
 
 from quantize.checkpoint.manifest import Manifest
+from quantize.checkpoint.manifest_parts import RecipeClaim
 
 
 def model_card(manifest: Manifest) -> str:
@@ -9,8 +10,7 @@ def model_card(manifest: Manifest) -> str:
     header = [
         "---",
         f"base_model: {base}",
-        "library_name: vllm",
-        "tags: [compressed-tensors]",
+        *_library(recipe),
         "---",
     ]
     formats = [
@@ -44,13 +44,26 @@ def model_card(manifest: Manifest) -> str:
         "",
         "## How to serve it",
         "",
-        "```sh",
-        "python -m serve checkpoint=.",
-        "vllm serve .",
-        "```",
+        *_serving(recipe),
         "",
     ]
     return "\n".join(lines)
+
+
+def _library(recipe: RecipeClaim) -> list[str]:
+    if _is_in_codebooks(recipe):
+        return ["library_name: transformers", "tags: [vptq]"]
+    return ["library_name: vllm", "tags: [compressed-tensors]"]
+
+
+def _serving(recipe: RecipeClaim) -> list[str]:
+    if _is_in_codebooks(recipe):
+        return ["vLLM has no kernel for it. transformers loads it with the package `vptq`."]
+    return ["```sh", "python -m serve checkpoint=.", "vllm serve .", "```"]
+
+
+def _is_in_codebooks(recipe: RecipeClaim) -> bool:
+    return recipe.weights is not None and recipe.weights.codebooks is not None
 
 
 def _calibration_line(manifest: Manifest) -> str:

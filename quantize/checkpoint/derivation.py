@@ -6,6 +6,7 @@ models' next tokens. Everything is read from the files again.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from compressed_tensors.quantization import QuantizationConfig, QuantizationSche
 from compressed_tensors.utils import match_named_modules
 
 from conf.files.json_files import read_object
-from conf.formats.quantization_config import KEY
+from conf.formats import vptq
+from conf.formats.quantization_config import KEY, read_quantization
 from conf.models import CONFIG
 from quantize.checkpoint.reload import mean_divergence
 from quantize.models.headers import StoredTensors
+from quantize.vptq.config import vector_shapes
+from quantize.vptq.layer import VectorShape
 
 # Measured on `tiny`: 0.85 with 2:4 pruning, 0.986 with 4 bit, above 0.999 with 8 bit. Unrelated
 # weights are below 0.4, with fitted scales and 64 rows and columns.
@@ -71,7 +75,11 @@ def compare_tensors(
             module = name.rpartition(".")[0]
             source_name = _source_name(name, original, model)
             if name.endswith(".weight") and module in schemes:
-                weight = _dequantized(module, schemes[module], stored, device)
+                scheme = schemes[module]
+                if isinstance(scheme, VectorShape):
+                    weight = scheme.layer(_tensors_of(module, stored, device)).dequantize()
+                else:
+                    weight = _dequantized(module, scheme, stored, device)
             elif name in stored:
                 weight = stored[name].to(device)
             else:
@@ -97,11 +105,14 @@ def _source_name(name: str, original: StoredTensors, model: Any) -> str | None:
     return None
 
 
-def _schemes(checkpoint: Path, model: Any) -> dict[str, QuantizationScheme]:
+def _schemes(checkpoint: Path, model: Any) -> Mapping[str, QuantizationScheme | VectorShape]:
     """The scheme of each quantized module, from config.json."""
     content = read_object(checkpoint / CONFIG).get(KEY)
     if not content:
         return {}
+    quantization = read_quantization(content, KEY)
+    if quantization is not None and quantization.method == vptq.METHOD:
+        return vector_shapes(quantization, model)
     config = QuantizationConfig.model_validate(content)
     schemes: dict[str, QuantizationScheme] = {}
     for scheme in config.config_groups.values():
@@ -116,14 +127,20 @@ def _dequantized(
     module: str, scheme: QuantizationScheme, stored: StoredTensors, device: str
 ) -> torch.Tensor:
     """The weight, dequantized from the checkpoint's codes and scales."""
-    prefix = f"{module}."
-    tensors = {name.removeprefix(prefix): stored[name].to(device) for name in stored.under(prefix)}
-    tensors.pop("bias", None)
+    tensors = _tensors_of(module, stored, device)
     compressor = BaseCompressor.get_value_from_registry(
         getattr(scheme.format, "value", scheme.format)
     )
     weight: torch.Tensor = compressor.decompress(tensors, scheme)["weight"]
     return weight
+
+
+def _tensors_of(module: str, stored: StoredTensors, device: str) -> dict[str, torch.Tensor]:
+    """The tensors that a module's weight is stored in, by the last parts of their names."""
+    prefix = f"{module}."
+    tensors = {name.removeprefix(prefix): stored[name].to(device) for name in stored.under(prefix)}
+    tensors.pop("bias", None)
+    return tensors
 
 
 def _compare_tensor(

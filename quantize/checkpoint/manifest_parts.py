@@ -20,6 +20,14 @@ class _Claim(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
+class CodebookClaim(_Claim):
+    """The codebooks of the recipe."""
+
+    vector_length: PositiveCount
+    entries: PositiveCount
+    residual_entries: Count
+
+
 class NumberClaim(_Claim):
     """A number format of the recipe."""
 
@@ -31,6 +39,7 @@ class NumberClaim(_Claim):
     dynamic: bool | str
     block_structure: list[int] | None = None
     scale_type: str | None = None
+    codebooks: CodebookClaim | None = None
 
 
 class RecipeClaim(_Claim):

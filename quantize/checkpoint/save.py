@@ -1,5 +1,6 @@
 """Writes a model as a compressed checkpoint."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,27 +9,41 @@ import torch
 from compressed_tensors.offload import dispatch_model
 from transformers import PreTrainedModel
 
-from conf.models import read_config
+from conf.files.json_files import JsonObject, read_object
+from conf.formats.quantization_config import KEY
+from conf.models import CONFIG, read_config
 from quantize.models.headers import read_headers
 from quantize.models.source import TORCH_DTYPES
 from quantize.models.source_config import stated_dtype
 from quantize.recipe_file import make_readable
+from quantize.vptq.attached import to_stored
+from quantize.vptq.linear import stored_config
 
 SHARD_SIZE = "4GB"
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
     """Writes the compressed checkpoint; tensors that are not quantized get the original's dtype."""
+    to_stored(model, dtype)
     for module in model.modules():
         if getattr(module, "quantization_scheme", None) is not None:
             continue
         for parameter in module.parameters(recurse=False):
-            parameter.data = parameter.data.to(dtype)
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
+    if quantization := stored_config(model):
+        _add_quantization(folder / CONFIG, quantization)
     tokenizer.save_pretrained(folder)
     make_readable(folder)
     _make_readable_by_all(folder)
+
+
+def _add_quantization(path: Path, quantization: JsonObject) -> None:
+    """Adds a config that compressed-tensors did not write, and therefore leaves out."""
+    content = read_object(path) | {KEY: quantization}
+    path.write_text(json.dumps(content, indent=2, sort_keys=True))
 
 
 def _make_readable_by_all(folder: Path) -> None:

@@ -17,6 +17,7 @@ from conf.hardware import cpu_has_bf16
 from conf.models import CONFIG
 from conf.schema.commands import ModelConfig
 from conf.terminal import listed
+from quantize.vptq.loading import exact_loading
 
 logging.disable_progress_bar()
 # Buffers that old files store beside the weights, and that transformers computes again.
@@ -27,7 +28,7 @@ MOST_NAMED = 4  # tensors that a message names before it counts the rest
 def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     """The model and its tokenizer. Without a GPU or bf16 units it computes in float32."""
     in_float32 = not torch.cuda.is_available() and not cpu_has_bf16()
-    with reading(folder):
+    with reading(folder), exact_loading():
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32 if in_float32 else "auto",
@@ -116,8 +117,9 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
 def _convert_to_float32(model: PreTrainedModel) -> None:
     """Converts all weights to float32. NVFP4 always unpacks to bf16, so it is unpacked first."""
     quantizer = getattr(model, "hf_quantizer", None)
-    if quantizer is not None and _has_nvfp4(quantizer.compressor.quantization_config):
-        quantizer.compressor.decompress_model(model)
+    compressor = getattr(quantizer, "compressor", None)
+    if compressor is not None and _has_nvfp4(compressor.quantization_config):
+        compressor.decompress_model(model)
     for parameter in model.parameters():
         if parameter.dtype in (torch.bfloat16, torch.float16):
             parameter.data = parameter.data.float()

@@ -16,6 +16,7 @@ from quantize import preflight as module
 from quantize.modifiers import modifiers, runnable
 from quantize.preflight import Preflight, preflight
 from quantize.recipe_file import from_file
+from quantize.steps.base.step import steps_named
 from tests.conftest import quantize_config
 from tests.quantize.recipe_mutations import mutations
 
@@ -173,7 +174,19 @@ def test_what_is_odd_but_right_is_taken(text: str, config: QuantizeConfig, tiny:
     assert check(text, config, tiny).modules == 14
 
 
-@pytest.mark.parametrize("name", sources.choices("recipe", [sources.RECIPES]))
+def has_modifiers_of_llm_compressor(name: str) -> bool:
+    steps = steps_named(quantize_config(f"recipe={name}").recipe.steps)
+    return all(step.modifier_name for step in steps)
+
+
+OF_LLM_COMPRESSOR = [
+    name
+    for name in sources.choices("recipe", [sources.RECIPES])
+    if has_modifiers_of_llm_compressor(name)
+]
+
+
+@pytest.mark.parametrize("name", OF_LLM_COMPRESSOR)
 def test_every_recipe_of_ours_is_taken_as_a_file(
     name: str, config: QuantizeConfig, tiny: Tiny
 ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from conf.formats import vptq
 from conf.formats.quant_args import QuantizationConfig
 
 SEED = 1
@@ -61,6 +62,9 @@ class WeightSpreads:
 def fill(tensors: dict[str, torch.Tensor], spread: WeightSpread) -> None:
     """Fills the tensors of one layer, by their names and types. Integers that are not weights
     (indices, shapes) and the cache's scales are left unchanged."""
+    if vptq.INDICES in tensors:
+        _fill_vectors(tensors, spread)
+        return
     for name, tensor in tensors.items():
         scale = _scale_of(name, tensors)
         if (value := getattr(tensor, "dummy_weight_value", None)) is not None:
@@ -79,6 +83,21 @@ def fill(tensors: dict[str, torch.Tensor], spread: WeightSpread) -> None:
             tensor.fill_(1.0)
         elif tensor.is_floating_point() and not name.endswith(("_shape", *SCALES)):
             _fill_plain(tensor, spread)
+
+
+def _fill_vectors(tensors: dict[str, torch.Tensor], spread: WeightSpread) -> None:
+    """Fills a layer in codebooks: every number names an entry, and entries are plain weights."""
+    for name, tensor in tensors.items():
+        if name == vptq.INDICES:
+            tensor.random_(-(1 << (WORD - 1)), 1 << (WORD - 1), generator=spread.random)
+        elif name == vptq.ORDER:
+            tensor.copy_(torch.arange(len(tensor), device=tensor.device))
+        elif name == vptq.SCALE:
+            tensor.fill_(1.0)
+        elif tensor.is_floating_point() and tensor.dim() > 1:
+            _fill_plain(tensor, spread)
+        else:
+            tensor.zero_()
 
 
 def _scale_of(name: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:

@@ -16,6 +16,7 @@ from transformers import (
     LogitsProcessor,
 )
 
+from conf.formats import vptq
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.hardware import cpu_has_bf16
 from conf.models import MADE_UP, MadeUpWeights, made_up_weights
@@ -24,6 +25,9 @@ from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
 from evaluate.results.row_types import Startup
+from quantize.vptq.config import linear_groups
+from quantize.vptq.linear import replace_linears
+from quantize.vptq.loading import exact_loading
 
 ANY_SCALE = 0.01  # placeholder until the random weights are filled in
 
@@ -48,12 +52,13 @@ class TransformersEngine(Engine):
         begin = time.perf_counter()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         make_model = _random_model if load.dummy else AutoModelForCausalLM.from_pretrained
-        self.model = make_model(
-            load.folder,
-            dtype=_dtype(load.engine.dtype),
-            device_map=self.device,
-            **load.engine.options,
-        ).eval()
+        with exact_loading():
+            self.model = make_model(
+                load.folder,
+                dtype=_dtype(load.engine.dtype),
+                device_map=self.device,
+                **load.engine.options,
+            ).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(load.folder)
         self.traces = load.traces
         self.loaded = Loaded(Startup(start_s=time.perf_counter() - begin))
@@ -171,6 +176,10 @@ def _compress(model: Any, quantization: Mapping[str, object]) -> None:
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import apply_quantization_config
 
+    stated = read_quantization(quantization, KEY)
+    if stated is not None and stated.method == vptq.METHOD:
+        replace_linears(model, linear_groups(stated, model), model.dtype)
+        return
     compressor = ModelCompressor.from_compression_config(CompressedTensorsConfig(**quantization))
     apply_quantization_config(model, compressor.quantization_config, run_compressed=False)
     for name, parameter in model.named_parameters():

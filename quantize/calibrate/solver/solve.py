@@ -47,8 +47,8 @@ def solve(
     """Rounds or prunes weights [rows, columns] whose inputs have these products [columns, columns].
 
     Without a grid, weights are only pruned."""
-    order = _order(products, pruning.choose) if act_order else None
-    unit, diagonal, dead, fell_back = _factor(products, order, dampening)
+    order = column_order(products, pruning.choose) if act_order else None
+    unit, diagonal, dead, fell_back = factor(products, order, dampening)
     values = weights.to(torch.float32, copy=True)
     values = values if order is None else values[:, order]
     values.masked_fill_(dead, 0.0)
@@ -82,7 +82,7 @@ def solve(
     return Solution(values, fell_back)
 
 
-def _order(products: torch.Tensor, by_four: bool) -> torch.Tensor:
+def column_order(products: torch.Tensor, by_four: bool) -> torch.Tensor:
     """Columns with the largest inputs first; whole groups of four where zeros are to be chosen."""
     diagonal = products.diagonal()
     if not by_four:
@@ -92,7 +92,7 @@ def _order(products: torch.Tensor, by_four: bool) -> torch.Tensor:
     return (groups[:, None] * MASK_WIDTH + places).flatten()
 
 
-def _factor(
+def factor(
     products: torch.Tensor, order: torch.Tensor | None, dampening: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
     """R with its columns divided by the diagonal, the diagonal, columns whose input is always zero,

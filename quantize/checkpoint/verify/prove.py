@@ -21,7 +21,9 @@ from quantize.checkpoint.manifest_parts import ProofClaim
 from quantize.checkpoint.tensors import CheckpointTensors
 from quantize.checkpoint.verify import values
 from quantize.checkpoint.verify.architecture import build, differs_from_source, field_faults
+from quantize.checkpoint.verify.codebooks import check_codebooks, is_in_codebooks
 from quantize.checkpoint.verify.codes import (
+    LayerReport,
     check_layer,
     has_signed_scales,
     is_readable,
@@ -49,9 +51,10 @@ def verify(
     recipe: RequestedRecipe | None = None,
     trust_remote_code: bool = False,
 ) -> Proof:
-    """Verifies a compressed-tensors checkpoint. `sparse`: whether 2:4 is claimed; by default the
-    recipe decides. `source`: the original; if given, the architecture and the embeddings must equal
-    its own. `recipe`: the requested recipe; by default the manifest's, if there is one."""
+    """Verifies a checkpoint of compressed-tensors or VPTQ. `sparse`: whether 2:4 is claimed; by
+    default the recipe decides. `source`: the original; if given, the architecture and the
+    embeddings must equal its own. `recipe`: the requested recipe; by default the manifest's, if
+    there is one."""
     config = read_config(folder)
     checkpoint_manifest = manifest.find(folder)
     if recipe is None and checkpoint_manifest:
@@ -160,6 +163,9 @@ class _Verifier:
 
     def _check_layers(self, pruned: set[str], recipe: RequestedRecipe | None) -> None:
         usable = [layer for layer in self.expectation.linear if self._is_usable(layer)]
+        for layer in filter(is_in_codebooks, usable):
+            self._add_report(layer, check_codebooks(self.tensors, layer))
+        usable = [layer for layer in usable if not is_in_codebooks(layer)]
         self.faults += [
             f"{layer.stored}: there is no check for the values of format {layer.format.name}"
             for layer in usable
@@ -173,14 +179,17 @@ class _Verifier:
         for layer in usable:
             may_be_negative = signed and layer.is_integer
             report = check_layer(self.tensors, layer, layer.name in pruned, may_be_negative)
-            self.faults += report.faults
-            self.sizes[layer.stored] = report.typical_size
+            self._add_report(layer, report)
+
+    def _add_report(self, layer: Linear, report: LayerReport) -> None:
+        self.faults += report.faults
+        self.sizes[layer.stored] = report.typical_size
 
     def _is_usable(self, layer: Linear) -> bool:
-        """Whether a layer is quantized and all of its tensors have the right shapes and types."""
-        names = [
-            name for name in self.expectation.tensors if name.startswith(f"{layer.name}.weight")
-        ]
+        """Whether a layer is quantized and all tensors of its weights have the right shapes and
+        types."""
+        suffixes = [suffix for suffix in layer.tensors if not suffix.startswith("input_")]
+        names = [f"{layer.name}.{suffix}" for suffix in suffixes]
         present = {name for name in names if name in self.tensors}
         return layer.is_quantized and not self.unusable & (present | self._required_names(names))
 

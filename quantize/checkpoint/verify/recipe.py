@@ -2,11 +2,28 @@
 
 from dataclasses import dataclass
 
-from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs, QuantGroup
+from conf.formats.quant_args import (
+    DYNAMIC,
+    LOCAL,
+    STATIC,
+    Codebooks,
+    QuantArgs,
+    QuantGroup,
+    vector_args,
+)
 from conf.schema.recipe import HEAD_FORMATS
 from quantize.checkpoint.manifest_parts import NumberClaim, RecipeClaim
 
-FIELDS = ("type", "bits", "strategy", "group_size", "block_structure", "symmetric", "dynamic")
+FIELDS = (
+    "type",
+    "bits",
+    "strategy",
+    "group_size",
+    "block_structure",
+    "symmetric",
+    "dynamic",
+    "codebooks",
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,9 @@ def requested_recipe(recipe: RecipeClaim) -> RequestedRecipe:
 def _quant_args(number: NumberClaim | None) -> QuantArgs | None:
     if number is None:
         return None
+    if number.codebooks is not None:
+        books = number.codebooks
+        return vector_args(Codebooks(books.vector_length, books.entries, books.residual_entries))
     return QuantArgs(
         number.type,
         number.bits,

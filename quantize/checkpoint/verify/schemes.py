@@ -13,10 +13,12 @@ from pydantic import ValidationError
 
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject, mismatch, shown
+from conf.formats import vptq
 from conf.formats.quant_args import DYNAMIC, FLOAT, QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import COMPRESSED_TENSORS, DENSE, KEY, read_quantization
 from conf.formats.registry import format_of, spellings
 from conf.models import CONFIG
+from quantize.vptq.config import config_faults, linear_groups
 
 MIXED = "mixed-precision"
 FINISHED = ("compressed", "frozen")
@@ -39,6 +41,11 @@ def read_schemes(config: JsonObject, model: torch.nn.Module, where: str) -> Sche
     content = config.get(KEY)
     if content is None:
         return Schemes()
+    stated = read_quantization(content, f"{where}: {KEY}")
+    if stated is not None and stated.method == vptq.METHOD:
+        assert isinstance(content, dict)
+        linear = linear_groups(stated, model)
+        return Schemes(linear, faults=config_faults(content, linear, model))
     quantization = _checked_config(content, f"{where}: {KEY}")
     schemes = Schemes()
     if quantization.status not in FINISHED:
@@ -64,8 +71,8 @@ def _checked_config(content: Any, where: str) -> QuantizationConfig:
     if stated is None or stated.method != COMPRESSED_TENSORS:
         method = stated.method if stated is not None else None
         raise bad_input(
-            f"{where}: quant_method is {shown(method)}; only {COMPRESSED_TENSORS} checkpoints can "
-            "be verified"
+            f"{where}: quant_method is {shown(method)}; only {COMPRESSED_TENSORS} and "
+            f"{vptq.METHOD} checkpoints can be verified"
         )
     if stated.sparsity not in (None, DENSE):
         raise bad_input(

@@ -19,7 +19,7 @@ SMALLEST_ACTIVATION, LARGEST_ACTIVATION = 1e-12, 1e5
 DISTINCT = 16
 SAMPLE = 1 << 12
 MATRICES = (Role.WEIGHT, Role.EMBEDDING)
-COMPARED = (Role.WEIGHT, Role.CODES, Role.SCALE, Role.NORM, Role.BIAS)
+COMPARED = (Role.WEIGHT, Role.CODES, Role.SCALE, Role.NORM, Role.BIAS, Role.CODEBOOK)
 
 
 def tensor_faults(name: str, tensor: torch.Tensor, role: Role) -> list[str]:

@@ -32,7 +32,8 @@ class Step(StepSchema[Options], ABC):
     below where it differs."""
 
     modifier_name: str
-    """The class of llm-compressor that runs it, as recipe files name it."""
+    """The class of llm-compressor that runs it, as recipe files name it; empty for a class of our
+    own, which recipe files cannot name."""
     in_one_pass: bool = False
     """Whether the next layer reads this layer's output from before the step, so that one pass
     through a layer is enough. Such a step is resumed only if all its layers are finished:
@@ -70,6 +71,10 @@ class Step(StepSchema[Options], ABC):
         """Its cost for a recipe and a number of calibration sequences, as a number of forward
         passes over the calibration text."""
         return self.passes
+
+    def distances(self, recipe: "RecipeConfig", layer_weights: float) -> float:
+        """Distances between vectors and codebook entries that it compares for one layer."""
+        return 0.0
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """GPU memory that solving for one layer takes beside its weights: the widest X'X with its
@@ -127,5 +132,6 @@ def solving_step(names: Iterable[str]) -> str | None:
 
 
 def step_of_modifier() -> dict[str, Step[Any]]:
-    """Every step by the name of its modifier."""
-    return {step.modifier_name: step for step in steps_named(known_steps())}
+    """Every step that a recipe file can name, by the name of its modifier."""
+    steps = steps_named(known_steps())
+    return {step.modifier_name: step for step in steps if step.modifier_name}

@@ -288,6 +288,23 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
     assert codes.std() * layer.weight_scale.float().mean() == pytest.approx(SIGMA, rel=0.2)
 
 
+@pytest.mark.slow
+def test_layers_in_codebooks_have_weights_of_a_usual_size(tmp_path: Path) -> None:
+    config = evaluate_config(
+        "model=tiny", "weights=random", "recipes=[vptq_2bit]", "engine=transformers",
+        "original=false",
+    )  # fmt: skip
+    (target,) = targets(config)
+    engine = create(
+        LoadRequest(Path(str(target.folder)), config.engine, 64, True, tmp_path / "log")
+    )
+    layer = engine.model.model.layers[0].mlp.down_proj.layer()  # type: ignore[attr-defined]
+    weights = layer.dequantize()
+    assert float(weights.std()) == pytest.approx(SIGMA * math.sqrt(2), rel=0.2)
+    main, residual = layer.numbers()
+    assert len(main.unique()) == len(residual.unique()) == 256
+
+
 def test_a_mix_of_widths_leaves_bytes_as_wide_as_the_widest() -> None:
     groups = {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}}
     quantization = read_quantization({"config_groups": groups}, "config.json")

@@ -50,7 +50,9 @@ def test_help_shows_its_options_and_its_place(facts: dict[str, Any]) -> None:
         "recipe.wanda.sparsity=0.5 Share of the weights that become zero. (0.25 to"
         in (facts["help"])
     )
-    order = "The steps in their order: smoothquant, awq, wanda, sparsegpt; then rounding, gptq or"
+    order = (
+        "The steps in their order: smoothquant, awq, wanda, sparsegpt; then rounding, gptq, vptq"
+    )
     assert order in facts["help"]
 
 
@@ -99,6 +101,7 @@ def test_our_algorithms_are_found_in_the_order_of_help() -> None:
         ("sparsegpt", Kind.PRUNES),
         ("rounding", Kind.ROUNDS),
         ("gptq", Kind.ROUNDS),
+        ("vptq", Kind.ROUNDS),
         ("autoround", Kind.ROUNDS),
     ]
 

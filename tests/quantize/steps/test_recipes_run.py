@@ -28,6 +28,15 @@ FORMATS = {
     "fp8_block": "float8, a scale for each block",
     "nvfp4a16": "float4, a scale for each tensor_group of 16",
     "sparse24": "bfloat16",
+    "vptq_2bit": "vectors of 8 in codebooks of 256 and 256 entries (2 bits)",
+    "vptq_3bit": "vectors of 8 in codebooks of 512 and 64 entries (1.875 bits)",
+}
+# Layers of `tiny` have too few vectors for larger codebooks.
+SMALLER = {
+    "vptq_3bit": [
+        "recipe.weights.codebooks.entries=512",
+        "recipe.weights.codebooks.residual_entries=64",
+    ]
 }
 
 
@@ -38,7 +47,7 @@ def test_the_table_names_every_recipe() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", FORMATS)
 def test_a_recipe_gives_what_it_says(recipe: str, tmp_path: Path) -> None:
-    options = [*SMALL, f"recipe={recipe}", f"output_dir={tmp_path}"]
+    options = [*SMALL, f"recipe={recipe}", f"output_dir={tmp_path}", *SMALLER.get(recipe, [])]
     folder = quantize(quantize_config(*options, "recipe.autoround.iterations=5"))
     assert folder is not None
     proof = verify(folder)
