@@ -19,6 +19,7 @@ from conf.files.json_files import read_object
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG
 from quantize.checkpoint.reload import mean_divergence
+from quantize.checkpoint.tensors import checking_device
 from quantize.models.headers import StoredTensors
 
 # Measured on `tiny`: 0.85 with 2:4 pruning, 0.986 with 4 bit, above 0.999 with 8 bit. Unrelated
@@ -65,22 +66,21 @@ def compare_tensors(
     weights; `rescaled`, `pruned`: modules that the recipe's steps may scale or prune."""
     derivation = Derivation()
     schemes = _schemes(checkpoint, model)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     with StoredTensors(source) as original, StoredTensors(checkpoint) as stored:
         for name, _ in model.named_parameters(remove_duplicate=False):
             module = name.rpartition(".")[0]
             source_name = _source_name(name, original, model)
             if name.endswith(".weight") and module in schemes:
-                weight = _dequantized(module, schemes[module], stored, device)
+                weight = _dequantized(module, schemes[module], stored)
             elif name in stored:
-                weight = stored[name].to(device)
+                weight = stored[name].to(checking_device())
             else:
                 continue  # tied to another; `verify` reports missing tensors
             if source_name is None:
                 derivation.not_compared += 1
                 continue
             must_be_equal = module not in schemes and module not in rescaled | pruned
-            source_weight = original[source_name].to(device)
+            source_weight = original[source_name].to(checking_device())
             _compare_tensor(
                 derivation, name, weight, source_weight, must_be_equal, module in rescaled
             )
@@ -112,12 +112,13 @@ def _schemes(checkpoint: Path, model: Any) -> dict[str, QuantizationScheme]:
     return schemes
 
 
-def _dequantized(
-    module: str, scheme: QuantizationScheme, stored: StoredTensors, device: str
-) -> torch.Tensor:
+def _dequantized(module: str, scheme: QuantizationScheme, stored: StoredTensors) -> torch.Tensor:
     """The weight, dequantized from the checkpoint's codes and scales."""
     prefix = f"{module}."
-    tensors = {name.removeprefix(prefix): stored[name].to(device) for name in stored.under(prefix)}
+    tensors = {
+        name.removeprefix(prefix): stored[name].to(checking_device())
+        for name in stored.under(prefix)
+    }
     tensors.pop("bias", None)
     compressor = BaseCompressor.get_value_from_registry(
         getattr(scheme.format, "value", scheme.format)
