@@ -9,7 +9,8 @@ DEFAULT = VLLM
 """Ours are not yet proven on a GPU, so they run only where they are asked for."""
 KERNELS_OPTION = "kernels"
 """Its name among the engine options of a row."""
-FAMILIES = ("one_token", "sparse", "weight_only", "w4afp8")
+ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8 = "one_token", "sparse", "weight_only", "w4afp8"
+FAMILIES = (ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8)
 """Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8."""
 
 

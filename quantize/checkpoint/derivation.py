@@ -21,6 +21,7 @@ from conf.formats import vptq
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.models import CONFIG
 from quantize.checkpoint.reload import mean_divergence
+from quantize.checkpoint.tensors import checking_device
 from quantize.models.headers import StoredTensors
 from quantize.vptq.config import vector_shapes
 from quantize.vptq.layer import VectorShape
@@ -69,7 +70,6 @@ def compare_tensors(
     weights; `rescaled`, `pruned`: modules that the recipe's steps may scale or prune."""
     derivation = Derivation()
     schemes = _schemes(checkpoint, model)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     with StoredTensors(source) as original, StoredTensors(checkpoint) as stored:
         for name, _ in model.named_parameters(remove_duplicate=False):
             module = name.rpartition(".")[0]
@@ -77,18 +77,18 @@ def compare_tensors(
             if name.endswith(".weight") and module in schemes:
                 scheme = schemes[module]
                 if isinstance(scheme, VectorShape):
-                    weight = scheme.layer(_tensors_of(module, stored, device)).dequantize()
+                    weight = scheme.layer(_tensors_of(module, stored)).dequantize()
                 else:
-                    weight = _dequantized(module, scheme, stored, device)
+                    weight = _dequantized(module, scheme, stored)
             elif name in stored:
-                weight = stored[name].to(device)
+                weight = stored[name].to(checking_device())
             else:
                 continue  # tied to another; `verify` reports missing tensors
             if source_name is None:
                 derivation.not_compared += 1
                 continue
             must_be_equal = module not in schemes and module not in rescaled | pruned
-            source_weight = original[source_name].to(device)
+            source_weight = original[source_name].to(checking_device())
             _compare_tensor(
                 derivation, name, weight, source_weight, must_be_equal, module in rescaled
             )
@@ -123,11 +123,9 @@ def _schemes(checkpoint: Path, model: Any) -> Mapping[str, QuantizationScheme | 
     return schemes
 
 
-def _dequantized(
-    module: str, scheme: QuantizationScheme, stored: StoredTensors, device: str
-) -> torch.Tensor:
+def _dequantized(module: str, scheme: QuantizationScheme, stored: StoredTensors) -> torch.Tensor:
     """The weight, dequantized from the checkpoint's codes and scales."""
-    tensors = _tensors_of(module, stored, device)
+    tensors = _tensors_of(module, stored)
     compressor = BaseCompressor.get_value_from_registry(
         getattr(scheme.format, "value", scheme.format)
     )
@@ -135,10 +133,13 @@ def _dequantized(
     return weight
 
 
-def _tensors_of(module: str, stored: StoredTensors, device: str) -> dict[str, torch.Tensor]:
+def _tensors_of(module: str, stored: StoredTensors) -> dict[str, torch.Tensor]:
     """The tensors that a module's weight is stored in, by the last parts of their names."""
     prefix = f"{module}."
-    tensors = {name.removeprefix(prefix): stored[name].to(device) for name in stored.under(prefix)}
+    tensors = {
+        name.removeprefix(prefix): stored[name].to(checking_device())
+        for name in stored.under(prefix)
+    }
     tensors.pop("bias", None)
     return tensors
 

@@ -12,9 +12,21 @@ from conf.errors import bad_input
 from conf.files.stored_tensor import Tensor
 from conf.files.tensor_files import INDEX, tensor_files
 
-__all__ = ["INDEX", "CheckpointTensors", "breaks_2_of_4", "unpack_fp4", "unpack_integers"]
+__all__ = [
+    "INDEX",
+    "CheckpointTensors",
+    "breaks_2_of_4",
+    "checking_device",
+    "unpack_fp4",
+    "unpack_integers",
+]
 
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def checking_device() -> str:
+    """Where values are compared and checked: the GPU, if there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class CheckpointTensors:

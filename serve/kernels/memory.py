@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from conf.files.stored_tensor import Tensor
 from conf.formats.quant_args import QuantizationConfig
+from conf.schema.kernels import SPARSE, W4AFP8, WEIGHT_ONLY
 from serve.kernels.settings import Settings
 
 PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32"
@@ -15,7 +16,7 @@ PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32
 EXPERTS = ".experts."  # run by other kernels
 EIGHT_BIT = ("I8", "F8_E4M3")
 WEIGHT = ".weight"
-FURTHER_LAYOUTS = {"weight_only": 2, "w4afp8": 3, "sparse": 2}
+FURTHER_LAYOUTS = {WEIGHT_ONLY: 2, W4AFP8: 3, SPARSE: 2}
 """Beside vLLM's own: Marlin's or Machete's, and the stored words; for W4AFP8 all three of them;
 for 2:4 weights those of few tokens and of cuSPARSELt."""
 SPARSE_SHARE = 10 / 16
@@ -33,8 +34,8 @@ def extra_bytes(
         return 0.0
     groups = quantization.groups if quantization is not None else []
     rounds = any(group.activations is not None for group in groups)
-    packed_copies = _copies("w4afp8" if rounds else "weight_only", settings)
-    sparse_copies = _copies("sparse", settings) * SPARSE_SHARE if is_pruned else 0.0
+    packed_copies = _copies(W4AFP8 if rounds else WEIGHT_ONLY, settings)
+    sparse_copies = _copies(SPARSE, settings) * SPARSE_SHARE if is_pruned else 0.0
     extra = 0.0
     for name, tensor in tensors.items():
         if EXPERTS in name:

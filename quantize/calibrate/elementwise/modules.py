@@ -16,11 +16,12 @@ from compressed_tensors.utils import patch_attr
 from llmcompressor.modifiers.utils.hooks import HooksMixin
 from loguru import logger
 
+from quantize.calibrate.solver.products import FLOAT_16
+
 ROTARY = "apply_rotary_pos_emb"
 GATED, ACTIVATION = ("gate_proj", "up_proj", "down_proj"), "act_fn"
 PROBE_TOKENS = 4
 TOLERANCE = 2**-7  # one bit of bfloat16
-FLOAT_16 = (torch.bfloat16, torch.float16)
 Forward = Callable[..., Any]
 
 
@@ -63,22 +64,24 @@ def replaced(model: torch.nn.Module, device: torch.device, kernels: Kernels) -> 
         rotaries = list(_fused_rotaries(model, device, kernels))
     with contextlib.ExitStack() as stack:
         for module, forward in forwards:
-            stack.enter_context(patch_attr(module, _forward_name(module), forward))
+            if _is_offloaded(module):  # compressed-tensors wraps its own forward
+                stack.enter_context(patch_attr(module, "_original_forward_func", forward))
+            else:
+                stack.enter_context(patch_attr(module, "forward", forward.__get__(module)))
         for code, rotary in rotaries:
             stack.enter_context(patch_attr(code, ROTARY, rotary))
         yield
 
 
-def _forward_name(module: torch.nn.Module) -> str:
-    """Where a module's own forward is kept: compressed-tensors wraps that of an offloaded one."""
-    is_offloaded = isinstance(module._parameters, OffloadCache)
-    return "_original_forward_func" if is_offloaded else "forward"
+def _is_offloaded(module: torch.nn.Module) -> bool:
+    return isinstance(module._parameters, OffloadCache)
 
 
 def _fused_forwards(
     model: torch.nn.Module, device: torch.device, kernels: Kernels
 ) -> Iterator[tuple[torch.nn.Module, Forward]]:
-    """Each module to replace, with its new forward. The first of a class is tried for all."""
+    """Each module to replace, with its new forward as a function of the module and its input. The
+    first of a class is tried for all."""
     fits: dict[type, bool] = {}
     for module in model.modules():
         forward, width = _fused_forward(module, kernels)
@@ -88,8 +91,7 @@ def _fused_forwards(
         if kind not in fits:
             fits[kind] = _gives_the_same(module, forward, width, device)
         if fits[kind]:
-            is_offloaded = isinstance(module._parameters, OffloadCache)
-            yield module, forward if is_offloaded else forward.__get__(module)
+            yield module, forward
 
 
 def _fused_forward(module: torch.nn.Module, kernels: Kernels) -> tuple[Forward | None, int]:

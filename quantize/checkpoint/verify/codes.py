@@ -16,6 +16,7 @@ from conf.formats.tensors import EXPONENTS, FP4_PAIRS, NUMBERS, PACKED_INTEGERS
 from quantize.checkpoint.tensors import (
     CheckpointTensors,
     breaks_2_of_4,
+    checking_device,
     unpack_fp4,
     unpack_integers,
 )
@@ -133,11 +134,10 @@ def is_readable(layer: Linear) -> bool:
 def chunks(tensors: CheckpointTensors, layer: Linear) -> Iterator[torch.Tensor]:
     """The codes as numbers, some rows at a time; on the GPU, if there is one."""
     stored = tensors[layer.stored]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     height = _block(layer)[0]
     rows = max(1, ELEMENTS_AT_ONCE // max(1, layer.columns * height)) * height
     for start in range(0, layer.rows, rows):
-        codes = stored[start : start + rows].to(device)
+        codes = stored[start : start + rows].to(checking_device())
         yield READERS[layer.tensors[layer.codes_suffix].encoding](codes, layer)
 
 

@@ -4,10 +4,10 @@ import importlib
 import logging
 from dataclasses import dataclass
 
+from conf.schema.kernels import ONE_TOKEN, SPARSE, W4AFP8, WEIGHT_ONLY
 from serve.kernels.products.product import Product
 
 logger = logging.getLogger("vllm.quantline")
-ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8 = "one_token", "sparse", "weight_only", "w4afp8"
 PRODUCTS = "serve.kernels.products"
 STORED = "stored"
 """The layout of the checkpoint: products that read it need no memory of their own."""

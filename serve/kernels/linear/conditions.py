@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from serve.kernels.settings import current_settings
+
 logger = logging.getLogger("vllm.quantline")
 OURS = "serve.kernels.linear"
 WORKS_FROM = 80
@@ -54,10 +56,7 @@ def _offloads(config: Any) -> bool:
 
 def asked_families() -> tuple[str, ...]:
     """The families of ours that the engine at hand may use."""
-    from serve.kernels.settings import current_settings
-
-    families: tuple[str, ...] = current_settings().families
-    return families
+    return current_settings().families
 
 
 def model_dtype() -> torch.dtype:
@@ -67,13 +66,6 @@ def model_dtype() -> torch.dtype:
     model = getattr(get_current_vllm_config_or_none(), "model_config", None)
     dtype = getattr(model, "dtype", torch.bfloat16)
     return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
-
-
-def insert_first(kernels: dict[Any, list[type[Any]]], kernel: type[Any]) -> None:
-    """Puts a kernel class before vLLM's own for CUDA, once."""
-    from serve.kernels.plugin import insert_first as insert
-
-    insert(kernels, kernel)
 
 
 def capability_refusal(found: int | None, least: int = WORKS_FROM) -> str | None:

@@ -10,32 +10,28 @@ from vllm.model_executor.kernels.linear import (
     FP8ScaledMMLinearLayerConfig,
 )
 
-from serve.kernels.linear.catalog import FP8, ONE_TOKEN, SPARSE, products_of
+from conf.schema.kernels import ONE_TOKEN, SPARSE
+from serve.kernels.linear.base import QuantlineLinear
+from serve.kernels.linear.catalog import FP8, products_of
 from serve.kernels.linear.conditions import (
     answer,
     asked_families,
     capability_refusal,
     engine_refusal,
-    insert_first,
     own_refusal,
     vllms_choice,
 )
 from serve.kernels.linear.int8 import with_sparsity
-from serve.kernels.linear.loading import (
-    LayerKind,
-    LoadedLayer,
-    is_loaded,
-    load_or_leave,
-    multiply,
-)
-from serve.kernels.linear.stored import fp8_weight
+from serve.kernels.linear.loading import LayerKind, Rounding
+from serve.kernels.linear.stored import fp8_weight, merged_widths
+from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.scaled import CutlassFp8
 from serve.kernels.products.product import Weight
 
 ADA = 89
 
 
-class QuantlineFp8LinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
+class QuantlineFp8LinearKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # type: ignore[misc]
     """Rounding is vLLM's QuantFP8, which is traced as vLLM's own path is."""
 
     @classmethod
@@ -50,34 +46,24 @@ class QuantlineFp8LinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
     def __init__(self, c: FP8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
         super().__init__(c, layer_param_names)
         self.vllms = vllms_choice(kernels._POSSIBLE_FP8_KERNELS, c)(c, layer_param_names)
-        self.loaded: LoadedLayer | None = None
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         codes, scales, *_ = self.layer_param_names
-        if is_loaded(self.loaded, getattr(layer, codes)):
-            return
         kind = LayerKind(
             "fp8", (CutlassFp8(), *products_of(FP8, asked_families())), CutlassFp8.name,
             torch.float8_e4m3fn,
         )  # fmt: skip
 
         def weight() -> Weight:
-            widths: Sequence[int] = getattr(layer, "logical_widths", None) or ()
-            return with_sparsity(fp8_weight(getattr(layer, codes), getattr(layer, scales), widths))
+            return with_sparsity(
+                fp8_weight(getattr(layer, codes), getattr(layer, scales), merged_widths(layer))
+            )
 
-        self.loaded = load_or_leave(layer, kind, weight, (codes, scales), self.config.out_dtype)
-        if self.loaded is None:
-            self.vllms.process_weights_after_loading(layer)
+        self.load(layer, kind, weight, (codes, scales), self.config.out_dtype)
 
-    def apply_weights(
-        self, layer: torch.nn.Module, x: Any, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        if self.loaded is None:
-            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
-            return product
+    def rounding(self, layer: torch.nn.Module) -> Rounding:
         bound = getattr(layer, self.layer_param_names[3], None)
-        product = multiply(layer, self.loaded, x, lambda flat: self.quant_fp8(flat, None, bound))
-        return product if bias is None else product + bias
+        return lambda flat: self.quant_fp8(flat, None, bound)
 
     def apply_scaled_mm(self, **arguments: Any) -> torch.Tensor:
         """Part of vLLM's interface; only its own kernels are called this way."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from vllm.model_executor.kernels import linear as kernels
@@ -11,32 +10,28 @@ from vllm.model_executor.kernels.linear import (
     Int8ScaledMMLinearLayerConfig,
 )
 
-from serve.kernels.linear.catalog import INT8, ONE_TOKEN, SPARSE, products_of
+from conf.schema.kernels import ONE_TOKEN, SPARSE
+from serve.kernels.linear.base import QuantlineLinear
+from serve.kernels.linear.catalog import INT8, products_of
 from serve.kernels.linear.conditions import (
     answer,
     asked_families,
     capability_refusal,
     engine_refusal,
-    insert_first,
     model_dtype,
     own_refusal,
     vllms_choice,
 )
-from serve.kernels.linear.loading import (
-    LayerKind,
-    LoadedLayer,
-    is_loaded,
-    load_or_leave,
-    multiply,
-)
+from serve.kernels.linear.loading import LayerKind, Rounding
 from serve.kernels.linear.rounding import round_int8
-from serve.kernels.linear.stored import int8_weight
+from serve.kernels.linear.stored import int8_weight, merged_widths
+from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.scaled import CutlassInt8
 from serve.kernels.products.product import Weight
 
 
-class QuantlineInt8LinearKernel(Int8ScaledMMLinearKernel):  # type: ignore[misc]
-    """Our products where they are faster; `vllms` is vLLM's own kernel, for all other layers."""
+class QuantlineInt8LinearKernel(QuantlineLinear, Int8ScaledMMLinearKernel):  # type: ignore[misc]
+    """Activations are rounded in traced PyTorch, which Inductor fuses with what comes before."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -51,12 +46,9 @@ class QuantlineInt8LinearKernel(Int8ScaledMMLinearKernel):  # type: ignore[misc]
         super().__init__(c, layer_param_names)
         self.vllms = vllms_choice(kernels._POSSIBLE_INT8_KERNELS, c)(c, layer_param_names)
         self.dtype = model_dtype()
-        self.loaded: LoadedLayer | None = None
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         codes, scales, *_ = self.layer_param_names
-        if is_loaded(self.loaded, getattr(layer, codes)):
-            return
         kind = LayerKind(
             "int8", (CutlassInt8(), *products_of(INT8, asked_families())), CutlassInt8.name,
             torch.int8,
@@ -64,21 +56,13 @@ class QuantlineInt8LinearKernel(Int8ScaledMMLinearKernel):  # type: ignore[misc]
 
         def weight() -> Weight:
             return with_sparsity(
-                int8_weight(getattr(layer, codes), getattr(layer, scales), _widths(layer))
+                int8_weight(getattr(layer, codes), getattr(layer, scales), merged_widths(layer))
             )
 
-        self.loaded = load_or_leave(layer, kind, weight, (codes, scales), self.dtype)
-        if self.loaded is None:
-            self.vllms.process_weights_after_loading(layer)
+        self.load(layer, kind, weight, (codes, scales), self.dtype)
 
-    def apply_weights(
-        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        if self.loaded is None:
-            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
-            return product
-        product = multiply(layer, self.loaded, x, round_int8)
-        return product if bias is None else product + bias
+    def rounding(self, layer: torch.nn.Module) -> Rounding:
+        return round_int8
 
 
 def _refusal(c: Int8ScaledMMLinearLayerConfig) -> str | None:
@@ -87,12 +71,6 @@ def _refusal(c: Int8ScaledMMLinearLayerConfig) -> str | None:
     if not c.input_symmetric:
         return "takes symmetric activations only"
     return own_refusal(vllms_choice(kernels._POSSIBLE_INT8_KERNELS, c), "Cutlass")
-
-
-def _widths(layer: Any) -> Sequence[int]:
-    """Rows of each merged part, such as q, k and v."""
-    widths: Sequence[int] = getattr(layer, "logical_widths", None) or ()
-    return widths
 
 
 def with_sparsity(weight: Weight) -> Weight:

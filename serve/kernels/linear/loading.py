@@ -8,14 +8,19 @@ as vLLM loaded it, and vLLM's own kernel runs it.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from serve.kernels import op, record
+from serve.kernels.linear.planning import plan_layer
+from serve.kernels.op import Planned
 from serve.kernels.products.product import Product, Unusable, Weight
+from serve.kernels.settings import current_settings
 
 logger = logging.getLogger("vllm.quantline")
 PREFIX = "quantline_"
+Rounding = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Rounds activations [tokens, K]; gives them with their scales [tokens, 1]."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,6 @@ def _load(
     stored_names: Sequence[str],
     dtype: torch.dtype,
 ) -> LoadedLayer:
-    from serve.kernels import record
-    from serve.kernels.linear.planning import plan_layer
-    from serve.kernels.settings import current_settings
-
     key = base_key(kind.name, weight, dtype, is_head(layer))
     planned_layer = plan_layer(
         key, weight, kind.products, kind.own, dtype, kind.rounded,
@@ -104,8 +105,8 @@ def _load(
     return LoadedLayer(planned_layer.op_key, weight.rows, names, False in reads, True in reads)
 
 
-def _split_ranges(planned: Any) -> None:
-    """A failure costs speed, not the layer."""
+def _split_ranges(planned: Planned) -> None:
+    """A failure costs speed, not the layer: also that of the import, which needs vLLM's passes."""
     try:
         from serve.kernels.linear.ranges import split_ranges
 
@@ -115,8 +116,6 @@ def _split_ranges(planned: Any) -> None:
 
 
 def _leave(name: str, kind: LayerKind, weight: Weight | None, reason: str) -> None:
-    from serve.kernels import record
-
     try:
         rows, columns = (weight.rows, weight.columns) if weight is not None else (0, 0)
         sort = kind_name(kind.name, weight) if weight is not None else kind.name
@@ -179,17 +178,17 @@ def stored_bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def multiply(
-    layer: torch.nn.Module, loaded: LoadedLayer, x: torch.Tensor, rounding: Any
+    layer: torch.nn.Module, loaded: LoadedLayer, x: torch.Tensor, rounding: Rounding | None
 ) -> torch.Tensor:
     """A forward, as vLLM traces it. The choice by the number of tokens is inside of the op.
 
     Where only rounded activations are read, the op gets an empty tensor for the plain ones, which
     has their type and number of tokens: the kernel in front need not write them."""
     flat = x.reshape(-1, x.shape[-1])
-    rounded, scales = rounding(flat) if loaded.passes_rounded else (None, None)
+    rounded = scales = None
+    if loaded.passes_rounded and rounding is not None:
+        rounded, scales = rounding(flat)
     plain = flat.contiguous() if loaded.passes_plain else flat.new_empty((flat.shape[0], 0))
     tensors = [getattr(layer, name) for name in loaded.tensors]
-    out: torch.Tensor = torch.ops.quantline.linear(
-        plain, rounded, scales, tensors, loaded.key, loaded.rows
-    )
+    out = op.linear(plain, rounded, scales, tensors, loaded.key, loaded.rows)
     return out.reshape(*x.shape[:-1], loaded.rows)

@@ -6,24 +6,22 @@ import torch
 from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
 
+from serve.kernels.linear.base import QuantlineLinear
 from serve.kernels.linear.conditions import own_refusal, vllms_choice
-from serve.kernels.linear.loading import LayerKind, LoadedLayer, is_loaded, load_or_leave
+from serve.kernels.linear.loading import LayerKind
 from serve.kernels.linear.stored import packed_weight
 from serve.kernels.products.product import Weight
 
 
-class PackedLinearKernel(MPLinearKernel):  # type: ignore[misc]
-    """Our products where they are faster; `vllms` is vLLM's own kernel, for all other layers."""
+class PackedLinearKernel(QuantlineLinear, MPLinearKernel):  # type: ignore[misc]
+    """A weight of packed words."""
 
     def __init__(self, c: MPLinearLayerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(c, *args, **kwargs)
         self.vllms = vllms_choice(kernels._POSSIBLE_KERNELS, c)(c, *args, **kwargs)
-        self.loaded: LoadedLayer | None = None
 
-    def load(self, layer: torch.nn.Module, kind: LayerKind, dtype: torch.dtype) -> None:
+    def load_packed(self, layer: torch.nn.Module, kind: LayerKind, dtype: torch.dtype) -> None:
         c = self.config
-        if is_loaded(self.loaded, getattr(layer, self.w_q_name)):
-            return
         names = [self.w_q_name, self.w_s_name]
         names += [self.w_zp_name] if c.zero_points and self.w_zp_name else []
 
@@ -34,9 +32,7 @@ class PackedLinearKernel(MPLinearKernel):  # type: ignore[misc]
                 codes, scales, zeros[0] if zeros else None, c.weight_type.size_bits, group
             )
 
-        self.loaded = load_or_leave(layer, kind, weight, names, dtype)
-        if self.loaded is None:
-            self.vllms.process_weights_after_loading(layer)
+        self.load(layer, kind, weight, names, dtype)
 
 
 def packed_refusal(c: MPLinearLayerConfig, *own: str) -> str | None:

@@ -1,7 +1,4 @@
-"""Plans of linear layers: what serve.kernels.plans measures, chosen among by `choice`.
-
-It is apart from `loading` because it needs the plans' modules at its top.
-"""
+"""Plans of linear layers: what serve.kernels.plans measures, chosen among by `choice`."""
 
 from collections.abc import Sequence
 from functools import cache, partial

@@ -22,6 +22,12 @@ def fp8_weight(turned: torch.Tensor, scales: torch.Tensor, widths: Sequence[int]
     return Weight(codes, row_scales(scales, codes.shape[0], widths), 8, codes.shape[1])
 
 
+def merged_widths(layer: torch.nn.Module) -> Sequence[int]:
+    """Rows of each merged part, such as q, k and v."""
+    widths: Sequence[int] = getattr(layer, "logical_widths", None) or ()
+    return widths
+
+
 def row_scales(scales: torch.Tensor, rows: int, widths: Sequence[int]) -> torch.Tensor:
     """[N, 1] in float32, from one scale for each row, for each merged part, or for all."""
     flat = plain_tensor(scales).float().reshape(-1)

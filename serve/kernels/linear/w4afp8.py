@@ -10,10 +10,12 @@ from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 from vllm.scalar_type import scalar_types
 
-from serve.kernels.linear.catalog import PACKED_FP8, W4AFP8, products_of
-from serve.kernels.linear.conditions import answer, asked_families, engine_refusal, insert_first
-from serve.kernels.linear.loading import LayerKind, multiply
+from conf.schema.kernels import W4AFP8
+from serve.kernels.linear.catalog import PACKED_FP8, products_of
+from serve.kernels.linear.conditions import answer, asked_families, engine_refusal
+from serve.kernels.linear.loading import LayerKind, Rounding
 from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.packed import CutlassW4A8, Machete, Marlin
 
 HOPPER = 90
@@ -40,16 +42,11 @@ class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         products = (CutlassW4A8(), Marlin(), Machete(), *products_of(PACKED_FP8, asked_families()))
         kind = LayerKind("w4afp8", products, CutlassW4A8.name, torch.float8_e4m3fn)
-        self.load(layer, kind, torch.bfloat16)
+        self.load_packed(layer, kind, torch.bfloat16)
 
-    def apply_weights(
-        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        if self.loaded is None:
-            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
-            return product
-        product = multiply(layer, self.loaded, x, self.quant_fp8)
-        return product if bias is None else product + bias
+    def rounding(self, layer: torch.nn.Module) -> Rounding:
+        rounding: Rounding = self.quant_fp8
+        return rounding
 
 
 def _refusal(c: MPLinearLayerConfig) -> str | None:

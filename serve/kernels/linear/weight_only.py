@@ -6,16 +6,17 @@ from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear import MPLinearLayerConfig
 from vllm.scalar_type import scalar_types
 
-from serve.kernels.linear.catalog import PACKED, WEIGHT_ONLY, products_of
+from conf.schema.kernels import WEIGHT_ONLY
+from serve.kernels.linear.catalog import PACKED, products_of
 from serve.kernels.linear.conditions import (
     WORKS_FROM,
     answer,
     asked_families,
     engine_refusal,
-    insert_first,
 )
-from serve.kernels.linear.loading import LayerKind, multiply
+from serve.kernels.linear.loading import LayerKind
 from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.packed import Machete, Marlin
 
 TYPES = (
@@ -50,16 +51,7 @@ class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
             own.name,
             None,
         )
-        self.load(layer, kind, c.act_type)
-
-    def apply_weights(
-        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        if self.loaded is None:
-            product: torch.Tensor = self.vllms.apply_weights(layer, x, bias)
-            return product
-        product = multiply(layer, self.loaded, x, None)
-        return product if bias is None else product + bias
+        self.load_packed(layer, kind, c.act_type)
 
 
 def _refusal(c: MPLinearLayerConfig) -> str | None:

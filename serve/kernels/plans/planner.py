@@ -63,11 +63,6 @@ class PlannedLayer:
     refused: dict[str, str] = field(default_factory=dict)
     """Candidates that are not used, and why."""
 
-    def multiply(
-        self, plain: torch.Tensor, rounded: torch.Tensor | None, scales: torch.Tensor | None, n: int
-    ) -> torch.Tensor:
-        return op.linear(plain, rounded, scales, self.tensors, self.op_key, n)
-
 
 Kind = tuple[str, tuple[str, ...]]
 """A layer's key, and the names of its candidates."""

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from conf.app import report
 from conf.errors import QuantlineError, environment_reason, reading, writing
 from conf.terminal import library_output_to, progress
-from quantize.calibrate.resume import LayerNotes, WorkFolder
+from quantize.calibrate.resume import LayerNotes, WorkFolder, host_tensors
 from quantize.calibrate.sequential import Run, _Passes
 from quantize.checkpoint.publish import locked, published_atomically
 from quantize.steps.base.step import steps_named
@@ -77,10 +77,11 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 from conf.app import report
 from pathlib import Path
 import torch
-from quantize.calibrate.resume import LayerNotes, WorkFolder
+from quantize.calibrate.resume import LayerNotes, WorkFolder, host_tensors
 try:
     work = WorkFolder(Path(sys.argv[1]), {})
-    work.save(0, 0, {"m": torch.nn.Linear(200, 200)}, LayerNotes(errors={}, fallbacks=[]))
+    tensors = host_tensors({"m": torch.nn.Linear(200, 200)})
+    work.write(0, 0, tensors, LayerNotes(errors={}, fallbacks=[]))
 except Exception as error:
     sys.exit(report(error))
 """
@@ -119,7 +120,7 @@ def test_a_folder_that_cannot_be_made_is_named(
 def kept(tmp_path: Path) -> tuple[WorkFolder, dict[str, torch.nn.Module], Path]:
     work = WorkFolder(tmp_path / "work", {})
     modules: dict[str, torch.nn.Module] = {"m": torch.nn.Linear(4, 4)}
-    work.save(0, 0, modules, NOTES)
+    work.write(0, 0, host_tensors(modules), NOTES)
     return work, modules, next(work.folder.glob("step*"))
 
 
@@ -182,7 +183,7 @@ def test_a_kept_layer_that_cannot_be_read_counts_as_not_done(
     assert not again.fits(0, 0, modules)
     again.start_over()
     assert not again.has(0, 0)
-    again.save(0, 0, modules, NOTES)
+    again.write(0, 0, host_tensors(modules), NOTES)
     assert again.fits(0, 0, modules)
 
 
@@ -208,7 +209,7 @@ def test_a_damaged_layer_and_those_behind_it_are_done_again(
 ) -> None:
     """Where later steps were kept too, everything is."""
     work, modules, _ = kept(tmp_path)
-    work.save(0, 1, modules, NOTES)
+    work.write(0, 1, host_tensors(modules), NOTES)
     cut(work._file(0, 1))
     passes = object.__new__(_Passes)
     passes.state = Run(steps_named(steps), progress(), torch.float32, work)

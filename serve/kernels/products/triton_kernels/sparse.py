@@ -11,6 +11,14 @@ import triton.language as tl
 
 from serve.kernels.products.triton_kernels.few_tokens import finish, wait_for_inputs
 
+PLACED = """
+    and.b32 $0, $4, is_0;
+    lop3.b32 chosen, is_0, $5, $4, 0xCA;
+    and.b32 $1, chosen, is_1;
+    lop3.b32 chosen, is_3, $4, $5, 0xCA;
+    and.b32 $2, chosen, is_2;
+    and.b32 $3, $5, is_3;
+    }"""
 # Four groups at a time, a byte each: $4 the first values, $5 the second, $6 the masks. Byte i of
 # `is_j` is 0xFF where group i has a value in column j: prmt with 0xBA98 repeats each byte's top
 # bit. The first value is in column 1 unless column 0 has it; the second in column 2 unless column
@@ -26,13 +34,8 @@ EXPANDED_LOW = tl.constexpr(
     prmt.b32 is_1, is_1, is_1, 0xBA98;
     prmt.b32 is_2, is_2, is_2, 0xBA98;
     prmt.b32 is_3, is_3, is_3, 0xBA98;
-    and.b32 $0, $4, is_0;
-    lop3.b32 chosen, is_0, $5, $4, 0xCA;
-    and.b32 $1, chosen, is_1;
-    lop3.b32 chosen, is_3, $4, $5, 0xCA;
-    and.b32 $2, chosen, is_2;
-    and.b32 $3, $5, is_3;
-    }"""
+    """
+    + PLACED
 )
 EXPANDED_HIGH = tl.constexpr(
     """{
@@ -44,13 +47,8 @@ EXPANDED_HIGH = tl.constexpr(
     prmt.b32 is_1, is_1, is_1, 0xBA98;
     prmt.b32 is_2, is_2, is_2, 0xBA98;
     prmt.b32 is_3, $6, $6, 0xBA98;
-    and.b32 $0, $4, is_0;
-    lop3.b32 chosen, is_0, $5, $4, 0xCA;
-    and.b32 $1, chosen, is_1;
-    lop3.b32 chosen, is_3, $4, $5, 0xCA;
-    and.b32 $2, chosen, is_2;
-    and.b32 $3, $5, is_3;
-    }"""
+    """
+    + PLACED
 )
 # Four words of four bytes, turned: $0 gets the first byte of each word, $1 the second.
 TURNED = tl.constexpr(

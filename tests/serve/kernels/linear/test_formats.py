@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("serve.kernels.plans.planner")  # comes with the plugin
 pytest.importorskip("vllm")
 
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32

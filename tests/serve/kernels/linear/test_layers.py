@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("serve.kernels.plans.planner")  # comes with the plugin
 pytest.importorskip("vllm")
 
 from vllm.model_executor.kernels.linear import Int8ScaledMMLinearLayerConfig

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("serve.kernels.op")  # comes with the plugin
 pytest.importorskip("vllm")
 
 import vllm.config

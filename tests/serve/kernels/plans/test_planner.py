@@ -63,7 +63,7 @@ def test_the_op_runs_what_was_planned(clock: Clock) -> None:
     assert layer.refused["refusing"] == "takes no layer"
     x, weight = torch.ones(20, 64), int8_weight()
     right = x @ (weight.codes.float() * weight.scales).t()
-    torch.testing.assert_close(layer.multiply(x, None, None, 48), right)
+    torch.testing.assert_close(op.linear(x, None, None, layer.tensors, layer.op_key, 48), right)
 
 
 def test_a_kind_of_layer_is_measured_once(clock: Clock) -> None:
