@@ -2,18 +2,9 @@
 
 import torch
 
+from conf.schema.kernels import ONE_TOKEN, SPARSE, WEIGHT_ONLY
 from evaluate.kernels.cases import KernelCase
-from serve.kernels.linear.catalog import (
-    FP8,
-    INT8,
-    ONE_TOKEN,
-    PACKED,
-    SPARSE,
-    WEIGHT_ONLY,
-    Catalog,
-    Place,
-    products_of,
-)
+from serve.kernels.linear.catalog import FP8, INT8, PACKED, Catalog, Place, products_of
 from serve.kernels.products.product import Product, Weight
 
 VLLM = "vllm"

@@ -10,7 +10,7 @@ from evaluate.kernels.cases import KernelCase
 from evaluate.kernels.layers import Layer, activations
 from evaluate.kernels.sampling import sampled
 from evaluate.results.kernel_values import KernelValues, Times
-from serve.kernels.plans.proof import MOST_RELATIVE, errors
+from serve.kernels.plans.proof import errors
 from serve.kernels.plans.search import Prepared
 from serve.kernels.plans.timing import CACHE_MULTIPLE, Call, cache_bytes, captured, copied
 from serve.kernels.plans.timing import graph_time as quick_time
@@ -98,7 +98,8 @@ def measured(
         values = values_of(case, times, beside, candidate.weight_bytes, bandwidth)
         named = ", ".join(f"{name.lower()} {value}" for name, value in options)
         # Written so that NaN, for which every comparison is false, is wrong.
-        wrong = [] if error <= MOST_RELATIVE else [f"off by {error:.3g} against float64"]
+        allowed = candidate.product.tolerance
+        wrong = [] if error <= allowed else [f"off by {error:.3g} against float64"]
         stored = min(error, 1e15) if error == error else 1e15
         values = values.with_fields(error=stored, options=named)
         found.append(Measured(candidate.product.name, values, wrong))
