@@ -11,7 +11,7 @@ from serve.kernels.products.product import Inputs, Options, Product, Weight
 
 SMALLEST_TILE, LARGEST_TILE = 16, 64
 """Weights of a tile that one thread has: one load of 16 bytes to four."""
-TILES = 14
+TILES = 13
 """To measure."""
 MOST_STEPS = 80
 """Of a program, which are all written out."""
