@@ -94,9 +94,7 @@ def test_a_graph_has_only_the_inputs_of_its_range(
     assert (torch.ops.aten.round.default in targets) is rounds
     (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.quantline.linear.default)
     assert (node.args[1] is not None) is rounds
-    assert (node.args[6:] == (True,)) is (after and rounds), (
-        "a graph of plain activations has no scales"
-    )
+    assert (node.args[6:] == (True,)) is (after and rounds), "no scales of plain activations"
     assert bool(node.args[0].meta["val"].shape[1] == COLUMNS) is has_columns
     torch.testing.assert_close(graph(x), expected, rtol=0.02 if after else 0, atol=0)
 
