@@ -109,8 +109,9 @@ def _one_input(best: Best, known: Mapping[str, Candidate]) -> Best:
         if slower(best, names, set(known)) <= GAIN:
             return _only(best, names)
     kept = dict(best)
-    for is_inside in (lambda tokens: tokens <= FEW, lambda tokens: tokens > MANY):
-        part = {tokens: products for tokens, products in best.items() if is_inside(tokens)}
+    few = {tokens: products for tokens, products in best.items() if tokens <= FEW}
+    many = {tokens: products for tokens, products in best.items() if tokens > MANY}
+    for part in (few, many):
         better = min(kinds, key=lambda names: slower(part, names, set(known), over=_mean))
         if part and slower(part, better, set(known)) < float("inf"):
             kept |= _only(part, better)
