@@ -5,7 +5,7 @@ a captured CUDA graph, so the choice costs nothing there. Its key is the same fo
 kind and shape: vLLM compiles equal layers once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -16,8 +16,8 @@ from serve.kernels.products.product import Inputs, Product
 LIBRARY = "quantline"
 NAME = "linear"
 SCHEMA = (
-    f"{NAME}(Tensor x, Tensor? rounded, Tensor? scales, Tensor[] tensors, str key, int rows)"
-    " -> Tensor"
+    f"{NAME}(Tensor x, Tensor? rounded, Tensor? scales, Tensor[] tensors, str key, int rows,"
+    " bool scales_after=False) -> Tensor"
 )
 DISPATCH_KEYS = ("CUDA", "CPU")
 
@@ -52,10 +52,24 @@ class Planned:
         """Whether the op needs rounded activations for some number of tokens."""
         return any(self.places[name][0].reads_rounded for name in self.plan.products)
 
-    def multiply(self, inputs: Inputs, tensors: list[torch.Tensor]) -> torch.Tensor:
+    @property
+    def scales_after(self) -> bool:
+        """Whether a product is faster if the caller applies the scales of rounded activations."""
+        return any(self.places[name][0].scales_after for name in self.plan.products)
+
+    def multiply(
+        self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
+    ) -> torch.Tensor:
+        """`scales_after`: the caller multiplies the result by the scales."""
         step = self.plan.step(inputs.plain.shape[0])
         product, first, last = self.places[step.product]
-        return product.multiply(inputs, tensors[first:last], step.options)
+        is_rounded = product.reads_rounded and inputs.rounded is not None
+        given = replace(inputs, scales=None) if scales_after and is_rounded else inputs
+        result = product.multiply(given, tensors[first:last], step.options)
+        if not scales_after or is_rounded or inputs.scales is None:
+            return result
+        # Rare: a graph for numbers of tokens of which only some read rounded activations.
+        return (result.float() / inputs.scales).to(result.dtype)
 
 
 _TABLE: dict[str, Planned] = {}
@@ -81,9 +95,13 @@ def linear(
     tensors: list[torch.Tensor],
     key: str,
     rows: int,
+    scales_after: bool = False,
 ) -> torch.Tensor:
-    """The product of activations [tokens, K] with a layer's weights: [tokens, rows]."""
-    result: torch.Tensor = torch.ops.quantline.linear(x, rounded, scales, tensors, key, rows)
+    """The product of activations [tokens, K] with a layer's weights: [tokens, rows].
+    `scales_after`: the caller multiplies it by the scales of the rounded activations."""
+    result: torch.Tensor = torch.ops.quantline.linear(
+        x, rounded, scales, tensors, key, rows, scales_after
+    )
     return result
 
 
@@ -94,10 +112,11 @@ def _linear(
     tensors: list[torch.Tensor],
     key: str,
     rows: int,
+    scales_after: bool = False,
 ) -> torch.Tensor:
     if x.shape[0] == 0:
         return x.new_empty((0, rows))
-    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors)
+    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors, scales_after)
 
 
 def _linear_fake(
@@ -107,6 +126,7 @@ def _linear_fake(
     tensors: list[torch.Tensor],
     key: str,
     rows: int,
+    scales_after: bool = False,
 ) -> torch.Tensor:
     return x.new_empty((x.shape[0], rows))
 

@@ -4,7 +4,7 @@ import importlib
 import logging
 from dataclasses import dataclass
 
-from conf.schema.kernels import ONE_TOKEN, SPARSE, W4AFP8, WEIGHT_ONLY
+from conf.schema.kernels import CUBLAS, ONE_TOKEN, SPARSE, W4AFP8, WEIGHT_ONLY
 from serve.kernels.products.product import Product
 
 logger = logging.getLogger("vllm.quantline")
@@ -54,6 +54,7 @@ FP8: Catalog = {
         Place("sparse_few_tokens", "SparseFewTokensFp8", "sparse_few_tokens"),
         Place("sparse_lt", "SparseLtFp8", "sparse_lt"),
     ],
+    CUBLAS: [Place("cublas", "CublasFp8")],
 }
 PACKED: Catalog = {WEIGHT_ONLY: [Place("unpack", "Unpack")]}
 PACKED_FP8: Catalog = {W4AFP8: [Place("unpack", "UnpackFp8")]}

@@ -5,9 +5,10 @@ the fastest each time, because products cost something beside their own time:
 
 - Rounding. It is fused with the kernel in front (a norm or an activation function), and its time
   is not in the timings. A product of plain activations saves it.
-- Inputs. A layer is traced once for all numbers of tokens. Where some products read plain and
-  others rounded activations, the kernel in front writes both (about 1 % of a layer for a long
-  prompt), unless `ranges` has a graph for each.
+- Inputs. Where some products read plain and others rounded activations, the kernel in front writes
+  both (about 1 % of a layer for a long prompt), unless `ranges` has a graph for each. There are few
+  such graphs, as each is compiled on its own. So a layer reads one kind of input for up to FEW
+  tokens, one kind for more than MANY, and any between.
 - Memory. A product with a layout of its own needs a copy of the weights.
 
 So a set of products with one kind of input, and with fewer layouts, is preferred as long as it is
@@ -22,9 +23,11 @@ from serve.kernels.products.product import Options
 
 GAIN = 0.03
 """The smallest speed-up that is worth a second input or a second layout."""
-ROUNDING = 1.0
-"""Microseconds that a fused rounding adds to the kernel in front, for few tokens: two further
-passes over a row that is in the cache. An estimate, not measured."""
+ROUNDING = 2.5
+"""Microseconds that a fused rounding adds to the kernel in front, for few tokens: a row's largest
+number must be known before it is rounded, so one block has the whole row. Measured on an H200 for 8
+tokens: 2.8 on average of a layer's inputs."""
+FEW, MANY = 16, 128
 NOISE = 0.02
 """vLLM's own product stays where ours is not faster by more than this."""
 
@@ -60,19 +63,14 @@ def best_times(timings: Iterable[Any], candidates: Iterable[Candidate]) -> Best:
     return best
 
 
-def choose(best: Best, candidates: Iterable[Candidate], second_layout: bool) -> set[str]:
-    """The names of the products to use. Without `second_layout` all of them read one copy of the
-    weights: the one that is the least slower on average."""
+def usable(best: Best, candidates: Iterable[Candidate], second_layout: bool) -> Best:
+    """The times of the products that may be used. Without `second_layout` all of them read one copy
+    of the weights: the one that is the least slower on average."""
     known = {candidate.name: candidate for candidate in candidates}
-    kept = set(known)
     if not second_layout:
-        kept = _one_layout(best, known)
-    for reads_rounded in (True, False):
-        same = {name for name in kept if known[name].reads_rounded == reads_rounded}
-        if slower(best, same, kept) <= GAIN:
-            kept = same
-            break
-    return _without_dispensable(best, kept, known)
+        best = _only(best, _one_layout(best, known))
+    best = _one_input(best, known)
+    return _only(best, _without_dispensable(best, known))
 
 
 def choices(
@@ -80,10 +78,9 @@ def choices(
 ) -> dict[int, tuple[str, Options]]:
     """The product for each measured number of tokens, with its options. Beyond the largest, vLLM's
     own where the last one takes no more."""
-    names = choose(best, candidates, second_layout)
     fastest: dict[int, tuple[str, Options]] = {}
-    for tokens, products in sorted(best.items()):
-        times = {name: products[name][0] for name in sorted(names & set(products))}
+    for tokens, products in sorted(usable(best, candidates, second_layout).items()):
+        times = {name: products[name][0] for name in sorted(products)}
         name = min(times, key=lambda name: times[name])
         if own in times and times[own] * (1 - NOISE) <= times[name]:
             name = own
@@ -92,6 +89,33 @@ def choices(
     if fastest[tokens][0] in limited:
         fastest[tokens + 1] = (own, best[tokens].get(own, (0.0, ()))[1])
     return fastest
+
+
+def _only(best: Best, names: set[str]) -> Best:
+    return {
+        tokens: {name: products[name] for name in products if name in names}
+        for tokens, products in best.items()
+    }
+
+
+def _one_input(best: Best, known: Mapping[str, Candidate]) -> Best:
+    """Only products of one kind of input, for all numbers of tokens if that costs little; else up
+    to FEW, and above MANY."""
+    kinds = [
+        {name for name in known if known[name].reads_rounded == reads_rounded}
+        for reads_rounded in (True, False)
+    ]
+    for names in kinds:
+        if slower(best, names, set(known)) <= GAIN:
+            return _only(best, names)
+    kept = dict(best)
+    few = {tokens: products for tokens, products in best.items() if tokens <= FEW}
+    many = {tokens: products for tokens, products in best.items() if tokens > MANY}
+    for part in (few, many):
+        better = min(kinds, key=lambda names: slower(part, names, set(known), over=_mean))
+        if part and slower(part, better, set(known)) < float("inf"):
+            kept |= _only(part, better)
+    return kept
 
 
 def slower(
@@ -122,8 +146,9 @@ def _mean(shares: list[float]) -> float:
     return sum(shares) / len(shares)
 
 
-def _without_dispensable(best: Best, kept: set[str], known: Mapping[str, Candidate]) -> set[str]:
+def _without_dispensable(best: Best, known: Mapping[str, Candidate]) -> set[str]:
     """Drops copies of the weights that gain too little, the least useful first."""
+    kept = {name for products in best.values() for name in products}
     layouts = {
         layout: {name for name in kept if known[name].layout == layout}
         for layout in sorted({known[name].layout for name in kept})

@@ -10,7 +10,7 @@ from vllm.model_executor.kernels.linear import (
     FP8ScaledMMLinearLayerConfig,
 )
 
-from conf.schema.kernels import ONE_TOKEN, SPARSE
+from conf.schema.kernels import CUBLAS, ONE_TOKEN, SPARSE
 from serve.kernels.linear.base import QuantlineLinear
 from serve.kernels.linear.catalog import FP8, products_of
 from serve.kernels.linear.conditions import (
@@ -41,7 +41,7 @@ class QuantlineFp8LinearKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # typ
 
     @classmethod
     def can_implement(cls, c: FP8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
-        return answer(lambda: engine_refusal(ONE_TOKEN, SPARSE) or _refusal(c))
+        return answer(lambda: engine_refusal(ONE_TOKEN, SPARSE, CUBLAS) or _refusal(c))
 
     def __init__(self, c: FP8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
         super().__init__(c, layer_param_names)

@@ -46,6 +46,9 @@ class LoadedLayer:
     """Names of the layer's parameters, in the order of the op's tensors."""
     passes_plain: bool
     passes_rounded: bool
+    scales_after: bool = False
+    """The scales of rounded activations are applied in traced PyTorch, which Inductor fuses with
+    what comes next."""
 
 
 def load_or_leave(
@@ -102,7 +105,11 @@ def _load(
         _split_ranges(planned)
     reads = {product.reads_rounded for product in planned.products}
     names = replace_parameters(layer, planned_layer.tensors, stored_names)
-    return LoadedLayer(planned_layer.op_key, weight.rows, names, False in reads, True in reads)
+    # Without their scales, sums of rounded activations may exceed float16.
+    scales_after = planned.scales_after and dtype == torch.bfloat16
+    return LoadedLayer(
+        planned_layer.op_key, weight.rows, names, False in reads, True in reads, scales_after
+    )
 
 
 def _split_ranges(planned: Planned) -> None:
@@ -190,5 +197,8 @@ def multiply(
         rounded, scales = rounding(flat)
     plain = flat.contiguous() if loaded.passes_plain else flat.new_empty((flat.shape[0], 0))
     tensors = [getattr(layer, name) for name in loaded.tensors]
-    out = op.linear(plain, rounded, scales, tensors, loaded.key, loaded.rows)
+    after = loaded.scales_after and scales is not None and torch.compiler.is_compiling()
+    out = op.linear(plain, rounded, scales, tensors, loaded.key, loaded.rows, after)
+    if after and scales is not None:
+        out = (out.float() * scales).to(out.dtype)
     return out.reshape(*x.shape[:-1], loaded.rows)

@@ -17,13 +17,22 @@ import torch
 from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 
 from serve.kernels import op
+from serve.kernels.linear.choice import FEW, MANY
 from serve.kernels.op import Planned
 from serve.kernels.settings import ENTRY, OPTION, add_to_graph_key
 
 logger = logging.getLogger("vllm.quantline")
+MOST_TOKENS = 1 << 30
 MOST_RANGES = 4
 """Each one is compiled on its own, which takes seconds."""
 INSTALLED = "_quantline_has_pass"
+SAME_NUMBERS = (
+    torch.ops.aten.view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten._to_copy.default,
+    torch.ops.prims.convert_element_type.default,
+)
+"""What may stand between the op and the product with the scales."""
 
 
 class InputsPass(InductorPass):  # type: ignore[misc]
@@ -38,17 +47,35 @@ class InputsPass(InductorPass):  # type: ignore[misc]
 
 
 def _trim(graph: torch.fx.Graph, node: torch.fx.Node, start: int, end: int) -> None:
-    x, rounded, scales, tensors, key, rows = node.args
+    x, rounded, scales, tensors, key, rows, *after = node.args
     planned = op.get(str(key))
     if planned is None or rounded is None:
         return
     kinds = reads_in(planned, start, end)
     if True not in kinds:
+        if after and after[0]:
+            if not _without_scaling(node, scales):
+                return
+            after = [False]
         rounded = scales = None
     if False not in kinds and isinstance(x, torch.fx.Node):
         x = _without_columns(graph, node, x)
-    node.args = (x, rounded, scales, tensors, key, rows)
+    node.args = (x, rounded, scales, tensors, key, rows, *after)
     _update_traced_inputs(node, x, rounded is None)
+
+
+def _without_scaling(node: torch.fx.Node, scales: Any) -> bool:
+    """Takes out the product of the op's result with the scales; False where it is not found."""
+    waiting = list(node.users)
+    while waiting:
+        user = waiting.pop()
+        if user.target == torch.ops.aten.mul.Tensor and scales in user.args:
+            (result,) = (argument for argument in user.args if argument is not scales)
+            user.replace_all_uses_with(result)
+            return True
+        if user.target in SAME_NUMBERS:
+            waiting += user.users
+    return False
 
 
 def _without_columns(graph: torch.fx.Graph, node: torch.fx.Node, x: torch.fx.Node) -> torch.fx.Node:
@@ -89,12 +116,14 @@ def reads_in(planned: Planned, start: int, end: int) -> set[bool]:
 
 
 def boundaries(planned: Planned) -> list[int]:
-    """The numbers of tokens after which other inputs are read."""
-    spans = list(_reads(planned))
+    """The numbers of tokens after which other inputs are read: some of those where `choice` lets
+    them change. A range of one number of tokens is never made: vLLM tunes its kernels for a minute,
+    and they are slower."""
+    parts = [(1, FEW), (FEW + 1, MANY), (MANY + 1, MOST_TOKENS)]
     return [
-        last
-        for (_, last, reads_rounded), (_, _, after) in pairwise(spans)
-        if last is not None and reads_rounded != after
+        before[1]
+        for before, after in pairwise(parts)
+        if reads_in(planned, *before) != reads_in(planned, *after)
     ]
 
 

@@ -6,6 +6,7 @@ gets the same codes. What is left is the rounding of sums and of widened weights
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -121,7 +122,10 @@ class Proof:
         """Raises Unusable where the result for that many tokens is wrong. Rows are repeated beyond
         those that are known in float64."""
         inputs = _with_tokens(self.inputs, tokens)
-        result = candidate.product.multiply(inputs, candidate.tensors, options)
+        given = replace(inputs, scales=None) if candidate.product.scales_after else inputs
+        result = candidate.product.multiply(given, candidate.tensors, options)
+        if given.scales is not inputs.scales:
+            result = (result.float() * inputs.scales).to(result.dtype)
         if result.shape != (tokens, self.weight.rows) or result.dtype != inputs.plain.dtype:
             raise Unusable(f"gives {result.dtype} {list(result.shape)} for {tokens} tokens")
         allowed = candidate.product.tolerance

@@ -153,6 +153,8 @@ class Search:
         options: Options,
     ) -> None:
         product, tokens = candidate.product, inputs.plain.shape[0]
+        if product.scales_after:
+            inputs = replace(inputs, scales=None)
         calls = [partial(product.multiply, inputs, tensors, options) for tensors in copies]
         try:
             with self.trying(self.key, [product.name]):

@@ -1,4 +1,5 @@
-"""Products of 1 to 16 tokens with 8-bit weights through the tensor cores."""
+"""Products of few tokens with 8-bit weights through the tensor cores: up to 64 that are rounded, up
+to 16 in 16 bit."""
 
 import math
 from typing import ClassVar
@@ -70,6 +71,7 @@ class FewTokensInt8(FewTokens):
     """INT8 weights and activations: exact sums."""
 
     name = "few_tokens_int8"
+    most = 64
     reads_rounded = True
     kind = INTEGERS
     weight_dtype = torch.int8
@@ -79,6 +81,7 @@ class FewTokensFp8(FewTokens):
     """FP8 weights and activations."""
 
     name = "few_tokens_fp8"
+    most = 64
     reads_rounded = True
     kind = FLOATS
     weight_dtype = FP8

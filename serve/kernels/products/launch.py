@@ -16,10 +16,26 @@ BYTES_IN_FLIGHT = 64 * 1024
 """Loads under way that keep the memory busy, for each multiprocessor of an H200."""
 BYTES_PER_MICROSECOND = 4.3e6
 SMALLEST_BLOCK = 16
+WIDE_ROWS = 64
+"""Rows of a tile from which on the tensor cores read both operands from shared memory."""
 USUAL_STAGES = 4
-MOST_TOKENS, HALF_OF_TOKENS = 16, 8
+PADDED = (8, 16, 32, 64)
+"""Numbers of tokens that a tile of activations may have."""
+FEW_TOKENS = 16
 COLUMNS = (64, 128, 256, 512, 1024)
 """Of a tile."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A product whose tiles are chosen."""
+
+    rows: int
+    columns: int
+    padded: int
+    """Tokens, filled up to a size of a tile."""
+    weight_bytes: float
+    token_bytes: int
 
 
 @dataclass(frozen=True)
@@ -44,16 +60,15 @@ class Tiles:
             num_stages=self.stages,
         )
 
-    def shared_bytes(self, weight_bytes: float, token_bytes: int) -> float:
-        return self.stages * self.columns * (self.rows * weight_bytes + 16 * token_bytes)
+    def shared_bytes(self, work: Work) -> float:
+        each = self.rows * work.weight_bytes + work.padded * work.token_bytes
+        return self.stages * self.columns * each
 
-    def microseconds(self, rows: int, columns: int, weight_bytes: float, token_bytes: int) -> float:
+    def microseconds(self, work: Work) -> float:
         """A coarse estimate: good enough to order candidates, no more."""
+        rows, columns, weight_bytes = work.rows, work.columns, work.weight_bytes
         programs = math.ceil(rows / self.rows) * self.split
-        resident = min(
-            int(SHARED_MEMORY // (self.shared_bytes(weight_bytes, token_bytes) + 1024)),
-            48 // self.warps,
-        )
+        resident = min(int(SHARED_MEMORY // (self.shared_bytes(work) + 1024)), 48 // self.warps)
         on_each = min(programs / MULTIPROCESSORS, resident)
         steps = columns // self.columns / self.split
         in_flight = on_each * min(self.stages - 1, steps) * self.rows * self.columns * weight_bytes
@@ -61,13 +76,13 @@ class Tiles:
         waves = programs / (MULTIPROCESSORS * max(1, min(resident, math.ceil(on_each))))
         even = waves / math.ceil(waves)
         transfer = rows * columns * weight_bytes / BYTES_PER_MICROSECOND
-        activations = 0.25 * 16 * token_bytes / (self.rows * weight_bytes)
+        activations = 0.25 * work.padded * work.token_bytes / (self.rows * weight_bytes)
         short = 16 / self.columns  # steps cost time, and so do short runs of bytes in the memory
         alone = 0.05 * (self.warps == 1)  # nothing hides the latency of a single warp's steps
         slowed = (1 + activations + short + alone) / (busy * (0.5 + 0.5 * even))
         if self.split == 1:
             return transfer * slowed
-        parts = rows * self.split * 16 * 4 * 2  # written and read as 32-bit numbers
+        parts = rows * self.split * work.padded * 4 * 2  # written and read as 32-bit numbers
         return transfer * slowed + 0.7 + parts / BYTES_PER_MICROSECOND
 
 
@@ -75,14 +90,21 @@ def options_of(**values: int) -> Options:
     return tuple(sorted(values.items()))
 
 
-def all_tiles(rows: int, columns: int, blocks: tuple[int, ...]) -> Iterator[Tiles]:
+def padded_tokens(tokens: int) -> int:
+    """The size of a tile for that many tokens; 16 for fewer, which is as fast as 8 mostly."""
+    return next(size for size in PADDED if size >= max(tokens, FEW_TOKENS))
+
+
+def all_tiles(work: Work, blocks: tuple[int, ...]) -> Iterator[Tiles]:
     """Every sensible way to cut a weight; the kernel wants whole blocks of columns."""
     warps_of = {16: (1, 2), 32: (2, 4), 64: (4,), 128: (4, 8)}
     for block_rows, warps in warps_of.items():
+        is_narrow = work.padded > FEW_TOKENS and block_rows < WIDE_ROWS
         for block_columns in blocks:
-            if columns % block_columns or block_rows > max(rows, SMALLEST_BLOCK):
+            fits = work.columns % block_columns == 0 and not is_narrow
+            if not fits or block_rows > max(work.rows, SMALLEST_BLOCK):
                 continue
-            steps = columns // block_columns
+            steps = work.columns // block_columns
             for split in (1, 2, 3, 4, 6, 8):
                 if split > 1 and (
                     split * 2 > steps or math.ceil(steps / split) * (split - 1) >= steps
@@ -103,28 +125,26 @@ def candidates(
     blocks: tuple[int, ...] = COLUMNS,
 ) -> list[Options]:
     """Launch options to measure, the best guess first."""
+    work = Work(rows, columns, padded_tokens(tokens), weight_bytes, token_bytes)
     fitting = [
         tiles
-        for tiles in all_tiles(rows, columns, blocks)
-        if tiles.shared_bytes(weight_bytes, token_bytes) <= SHARED_MEMORY // 2
+        for tiles in all_tiles(work, blocks)
+        if tiles.shared_bytes(work) <= SHARED_MEMORY // 2
         and 4096 <= tiles.rows * tiles.columns * weight_bytes <= 48 * 1024
     ] or [Tiles(16, math.gcd(columns, blocks[0]), 1, 1, 3)]
     ordered = sorted(
         fitting,
-        key=lambda tiles: (
-            tiles.microseconds(rows, columns, weight_bytes, token_bytes),
-            abs(tiles.stages - USUAL_STAGES),
-        ),
+        key=lambda tiles: (tiles.microseconds(work), abs(tiles.stages - USUAL_STAGES)),
     )
     spread = spread_out(ordered, most // 2)
     # A search that runs out of time has seen the first ones, so each kind is among them.
-    found = [spread[0].options(MOST_TOKENS), spread[0].options(MOST_TOKENS, 2)]
+    found = [spread[0].options(work.padded), spread[0].options(work.padded, 2)]
     for place, tiles in enumerate(spread[1:], start=1):
-        found.append(tiles.options(MOST_TOKENS))
-        if place <= most // 4 and tokens <= HALF_OF_TOKENS:
-            found.append(spread[place - 1].options(HALF_OF_TOKENS))
+        found.append(tiles.options(work.padded))
+        if place <= most // 4 and tokens <= PADDED[0]:
+            found.append(spread[place - 1].options(PADDED[0]))
         if place <= most // 6:
-            found.append(tiles.options(MOST_TOKENS, 2))
+            found.append(tiles.options(work.padded, 2))
     return found[:most]
 
 
@@ -143,7 +163,7 @@ def launch_arguments(options: Options, tokens: int) -> dict[str, int | bool]:
     """Options as keyword arguments of a Triton kernel."""
     arguments: dict[str, int | bool] = dict(options)
     if tokens > arguments.get("TOKENS", tokens):  # a plan for fewer tokens must not lose any
-        arguments["TOKENS"] = MOST_TOKENS
+        arguments["TOKENS"] = padded_tokens(tokens)
     if INTERPRETED:
         arguments["PDL"] = 0  # the interpreter has no launches
     else:

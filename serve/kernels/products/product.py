@@ -61,6 +61,8 @@ class Product(ABC):
     """Most tokens that it takes; None for any number."""
     reads_rounded: ClassVar[bool] = False
     """Multiplies `Inputs.rounded`; else `Inputs.plain`."""
+    scales_after: ClassVar[bool] = False
+    """Takes a pass of its own to apply the scales of rounded activations, so the caller should."""
     tolerance: ClassVar[float] = 0.01
     """Norm of the error of a row of results over the norm of the row that a proof allows; bf16
     rounds to 0.004 at most."""

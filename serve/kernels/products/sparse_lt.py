@@ -94,6 +94,7 @@ class SparseLt(Product):
     """Activations are rounded. `Inputs.scales` may be None: then the caller multiplies by them."""
 
     reads_rounded = True
+    scales_after = True
     weight_dtype: ClassVar[torch.dtype]
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:

@@ -54,10 +54,10 @@ class Rounded(Plain):
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
         assert inputs.rounded is not None
-        assert inputs.scales is not None
         codes, scales = tensors
         sums = inputs.rounded.float() @ codes.float().t()
-        return (sums * inputs.scales * scales.float().t()).to(inputs.plain.dtype)
+        of_tokens = 1.0 if inputs.scales is None else inputs.scales
+        return (sums * of_tokens * scales.float().t()).to(inputs.plain.dtype)
 
 
 class Wrong(Plain):

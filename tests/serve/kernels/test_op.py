@@ -43,6 +43,15 @@ def test_the_number_of_tokens_chooses_the_product(
     torch.testing.assert_close(result, expected(plain, factor), rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize(("tokens", "factor"), [(4, 1.0), (70, 2.0)])
+def test_the_caller_may_apply_the_scales(
+    tensors: list[torch.Tensor], tokens: int, factor: float
+) -> None:
+    plain, rounded, scales = activations(tokens)
+    result = linear(plain, rounded, scales, tensors, "int8/48x64", 48, scales_after=True)
+    torch.testing.assert_close(result * scales, expected(plain, factor), rtol=1e-3, atol=1e-2)
+
+
 def test_no_tokens(tensors: list[torch.Tensor]) -> None:
     assert linear(torch.empty(0, 64), None, None, tensors, "int8/48x64", 48).shape == (0, 48)
 

@@ -27,15 +27,17 @@ class CutlassScaled(Product):
         if weight.rows % STEP or weight.columns % STEP:
             raise Unusable(f"{weight.rows} x {weight.columns} is no multiple of {STEP}")
         scales = weight.scales.float().reshape(-1, 1).expand(weight.rows, 1).contiguous()
-        return [weight.codes.contiguous(), scales]
+        return [weight.codes.contiguous(), scales, torch.ones_like(scales[:1, 0])]
 
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
         from vllm import _custom_ops as ops
 
-        codes, row_scales = tensors
+        codes, row_scales, one = tensors
         rounded, token_scales = rounded_of(inputs, self.weight_dtype)
+        if token_scales is None:
+            token_scales = one
         product: torch.Tensor = ops.cutlass_scaled_mm(
             rounded, codes.t(), token_scales, row_scales, inputs.plain.dtype
         )
@@ -52,10 +54,10 @@ class CutlassFp8(CutlassScaled):
     weight_dtype = FP8
 
 
-def rounded_of(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rounded activations; by vLLM's kernel where a layer passes only plain ones."""
+def rounded_of(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The rounded activations and their scales, which may be left to the caller; by vLLM's kernel
+    where a layer passes only plain ones."""
     if inputs.rounded is not None:
-        assert inputs.scales is not None
         return inputs.rounded, inputs.scales
     from vllm import _custom_ops as ops
 

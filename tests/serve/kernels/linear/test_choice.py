@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from serve.kernels.linear.choice import ROUNDING, Candidate, best_times, choices, choose
+from serve.kernels.linear.choice import ROUNDING, Candidate, best_times, choices, usable
 from serve.kernels.products.product import Options
 
 OWN = Candidate("own", True, "stored")
@@ -34,7 +34,8 @@ Times = dict[str, dict[int, float]]
 
 def chosen(candidates: list[Candidate], times: Times, second: bool = True) -> set[str]:
     best = best_times(measured(**times), candidates)
-    return choose(best, candidates, second)
+    left = usable(best, candidates, second)
+    return {name for products in left.values() for name in products}
 
 
 def test_the_best_options_count() -> None:
@@ -52,13 +53,40 @@ def test_the_best_options_count() -> None:
     ("plain", "names"),
     [
         (4.9 + ROUNDING, {"own", "few"}),  # 2 % are not worth a second input
-        (4.5 + ROUNDING, {"own", "few", "plain"}),
-        (5.2, {"own", "few", "plain"}),  # the rounding is what it saves
+        (4.5 + ROUNDING, {"own", "plain"}),
+        (5.2, {"own", "plain"}),  # the rounding is what it saves
     ],
 )
 def test_a_second_input_needs_a_gain(plain: float, names: set[str]) -> None:
     times = {"own": {1: 8.0, 64: 9.0}, "few": {1: 5.0}, "plain": {1: plain}}
     assert chosen([OWN, FEW, PLAIN], times) == names
+
+
+@pytest.mark.parametrize(
+    ("plain", "few"),
+    [({1: 3.0, 16: 7.0}, "plain"), ({1: 7.0, 16: 12.0}, "few")],  # 7.5 with rounding
+)
+def test_few_tokens_read_one_kind_of_input(plain: dict[int, float], few: str) -> None:
+    times = {
+        "own": {1: 8.0, 16: 8.0, 64: 9.0},
+        "few": {1: 5.0, 16: 5.0},
+        "plain": plain,
+    }
+    best = best_times(measured(**times), [OWN, FEW, PLAIN])
+    found = choices(best, [OWN, FEW, PLAIN], "own", True)
+    assert [found[1][0], found[16][0], found[64][0]] == [few, few, "own"]
+
+
+def test_between_few_and_many_tokens_either_input_is_read() -> None:
+    wide = Candidate("wide", False, "stored")
+    times = {
+        "own": {1: 8.0, 32: 8.0, 64: 8.0, 256: 8.0, 512: 20.0},
+        "wide": {1: 4.0, 32: 4.0, 64: 30.0, 256: 12.0, 512: 9.0},
+    }
+    best = best_times(measured(**times), [OWN, wide])
+    found = choices(best, [OWN, wide], "own", True)
+    assert [found[n][0] for n in (1, 32, 64)] == ["wide", "wide", "own"]
+    assert found[256][0] == found[512][0] == "wide", "the better one on average"
 
 
 def test_one_input_must_take_all_numbers_of_tokens() -> None:

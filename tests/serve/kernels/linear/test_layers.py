@@ -12,6 +12,7 @@ from vllm.model_executor.kernels.linear import Int8ScaledMMLinearLayerConfig
 
 from serve.kernels import record
 from serve.kernels.linear import int8, planning
+from serve.kernels.linear.choice import ROUNDING
 from serve.kernels.plans.planner import Planner
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Unusable
@@ -125,7 +126,7 @@ def test_two_layers_share_a_plan_and_a_key(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_small_gain_is_not_worth_a_second_input(
     monkeypatch: pytest.MonkeyPatch, times: dict[str, float]
 ) -> None:
-    times |= {"few_rounded": 4.1}  # 5.1 with the rounding
+    times |= {"few_rounded": 5.1 - ROUNDING}
     layer = int8_layer()
     ours = kernel(monkeypatch, FewInPlain(), FewInRounded())
     x = torch.randn(4, COLUMNS).to(torch.bfloat16)

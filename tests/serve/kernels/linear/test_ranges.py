@@ -1,5 +1,6 @@
 """Graphs of few tokens round nothing, those of many read no plain activations."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from serve.kernels.linear.loading import LoadedLayer, multiply
 from serve.kernels.linear.ranges import InputsPass, boundaries, reads_in, split_ranges
 from serve.kernels.linear.rounding import round_int8
 from serve.kernels.plans.plan import Plan, Step
+from serve.kernels.products.product import Inputs, Options
 from tests.serve.kernels.linear.made import COLUMNS, FewInPlain, OwnInRounded, int8_layer
 
 KEY = "int8/96x128/made"
@@ -31,14 +33,30 @@ PLANNED = op.Planned(
 )
 
 
-@pytest.fixture
-def graph() -> torch.fx.GraphModule:
+class SumsInRounded(OwnInRounded):
+    """Leaves the scales of the activations to the caller."""
+
+    scales_after = True
+
+    def multiply(
+        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
+    ) -> torch.Tensor:
+        scales = inputs.plain.new_ones(()) if inputs.scales is None else inputs.scales
+        return super().multiply(replace(inputs, scales=scales), tensors, options)
+
+
+@pytest.fixture(params=[False, True], ids=["", "scales after"])
+def graph(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.fx.GraphModule:
     """A norm and a layer after it, traced for any number of tokens."""
+    after: bool = request.param
+    if after:
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     layer: Any = int8_layer()
     for number, tensor in enumerate((layer.weight, layer.weight_scale) * 2):
         layer.register_parameter(f"q{number}", tensor)
-    op.put(KEY, PLANNED)
-    loaded = LoadedLayer(KEY, 96, ("q0", "q1", "q2", "q3"), True, True)
+    own = SumsInRounded() if after else OwnInRounded()
+    op.put(KEY, replace(PLANNED, products=(FewInPlain(), own)))
+    loaded = LoadedLayer(KEY, 96, ("q0", "q1", "q2", "q3"), True, True, after)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         return multiply(layer, loaded, torch.tanh(x), round_int8)
@@ -49,6 +67,10 @@ def graph() -> torch.fx.GraphModule:
 
 def test_a_plan_changes_its_inputs_at_boundaries() -> None:
     assert boundaries(PLANNED) == [16]
+    few = Plan((Step(1, "few_plain"), Step(None, "cutlass_int8")))
+    assert boundaries(replace(PLANNED, plan=few)) == [16], "no range of one number of tokens"
+    middle = Plan((Step(32, "few_plain"), Step(64, "cutlass_int8"), Step(None, "few_plain")))
+    assert boundaries(replace(PLANNED, plan=middle)) == [16, 128]
     assert reads_in(PLANNED, 1, 16) == {False}
     assert reads_in(PLANNED, 17, 8192) == {True}
     assert reads_in(PLANNED, 8, 32) == {True, False}
@@ -61,6 +83,7 @@ def test_a_plan_changes_its_inputs_at_boundaries() -> None:
 def test_a_graph_has_only_the_inputs_of_its_range(
     graph: torch.fx.GraphModule, start: int, end: int, rounds: bool, has_columns: bool
 ) -> None:
+    after = torch.compiler.is_compiling()
     x = torch.randn(end if end <= 16 else 40, COLUMNS).to(torch.bfloat16)
     expected = graph(x)
     with pass_context(Range(start, end)):
@@ -71,8 +94,9 @@ def test_a_graph_has_only_the_inputs_of_its_range(
     assert (torch.ops.aten.round.default in targets) is rounds
     (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.quantline.linear.default)
     assert (node.args[1] is not None) is rounds
+    assert (node.args[6:] == (True,)) is (after and rounds), "no scales of plain activations"
     assert bool(node.args[0].meta["val"].shape[1] == COLUMNS) is has_columns
-    assert torch.equal(graph(x), expected)
+    torch.testing.assert_close(graph(x), expected, rtol=0.02 if after else 0, atol=0)
 
 
 def test_vllm_compiles_a_range_up_to_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ from tests.serve.kernels.products.made_up import (
 SPLIT = options_of(BLOCK_N=32, BLOCK_K=128, SPLIT=3, TOKENS=16, PDL=2, num_warps=2, num_stages=3)
 # A plan for eight tokens is given eleven: the kernel takes sixteen then.
 FEWER = options_of(BLOCK_N=32, BLOCK_K=256, SPLIT=1, TOKENS=8, PDL=0, num_warps=2, num_stages=3)
+WIDE = options_of(BLOCK_N=64, BLOCK_K=128, SPLIT=2, TOKENS=64, PDL=0, num_warps=4, num_stages=3)
 WHOLE = options_of(BLOCK_N=16, BLOCK_K=256, SPLIT=1, TOKENS=8, PDL=0, num_warps=1, num_stages=3)
 ONE = options_of(BLOCK_N=16, BLOCK_K=256, PDL=1, num_warps=2)
 SPARSE_SPLIT = options_of(BLOCK_N=32, SPLIT=2, TOKENS=16, PDL=2, num_warps=2, num_stages=3)
@@ -66,6 +67,9 @@ def few_tokens() -> None:
         say(f"{product.name} split", error_twice(product, weight, 11, SPLIT))
         say(f"{product.name} whole", error_twice(product, weight, 1, WHOLE))
         say(f"{product.name} fewer", error_twice(product, weight, 11, FEWER))
+        if product.reads_rounded:
+            say(f"{product.name} wide", error_twice(product, weight, 40, WIDE))
+            say(f"{product.name} fewer of wide", error_twice(product, weight, 20, SPLIT))
     for one in (OneTokenFp8(), OneTokenInt8()):
         say(one.name, error_twice(one, weight_of(one.weight_dtype, 72, 768), 1, ONE))
 

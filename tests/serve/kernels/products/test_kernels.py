@@ -39,6 +39,12 @@ def test_few_tokens(errors: dict[str, float], name: str) -> None:
 
 def test_a_plan_for_fewer_tokens_loses_none(errors: dict[str, float]) -> None:
     assert errors["few_tokens_int8 fewer"] < ROUNDING
+    assert errors["few_tokens_int8 fewer of wide"] < ROUNDING
+
+
+@pytest.mark.parametrize("name", ["few_tokens_int8", "few_tokens_fp8"])
+def test_rounded_tokens_up_to_64(errors: dict[str, float], name: str) -> None:
+    assert errors[f"{name} wide"] < ROUNDING
 
 
 @pytest.mark.parametrize("name", ["one_token_fp8", "one_token_int8", "scaled", "scaled by rows"])

@@ -53,7 +53,7 @@ def test_what_a_product_cannot_run_is_said(product: Product, weight: Weight, rea
 
 
 def test_eight_bit_weights_are_read_as_they_are_stored() -> None:
-    codes, scales = CutlassInt8().prepare(replace(INT8, scales=torch.tensor(0.5)))
+    codes, scales, _ = CutlassInt8().prepare(replace(INT8, scales=torch.tensor(0.5)))
     assert codes.data_ptr() == INT8.codes.data_ptr()
     assert scales.shape == (32, 1)
     assert scales.unique().tolist() == [0.5]
