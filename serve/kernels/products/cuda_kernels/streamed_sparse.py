@@ -1,0 +1,349 @@
+"""The product of 1 to 16 tokens with 2:4 sparse 8-bit weights, in CUDA C++.
+
+Weights go from the memory straight into registers, are widened there to the type of the activations
+(which is exact), and are the sparse operand of `mma.sp`: 16 rows of outputs, 32 columns, 8 tokens.
+`streamed_sparse_layout` describes the order of the bytes. A unit is 256 columns of 16 rows: five
+loads of 16 bytes for each lane, the last of which is the metadata of eight products.
+
+Activations are in shared memory as they come, so that `ldmatrix` gives the dense operand. Warps of
+a block take different units of the same 16 rows and add their sums at the end. A block keeps its
+activations and goes on to further rows; the next units are on their way meanwhile. Where the
+activations do not fit, the blocks of a cluster share the columns.
+
+`@NAME@` are filled in by `source`.
+"""
+
+from dataclasses import dataclass
+
+from serve.kernels.products.streamed_sparse_layout import COLUMNS, ROWS, UNIT_BYTES
+
+NAME = "streamed_sparse"
+PADDED_ROWS = 20
+"""Room of a token's 16 sums, so that lanes do not meet in a bank."""
+
+SOURCE = r"""
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+constexpr int WARPS = @WARPS@, TOKENS = @TOKENS@, DEPTH = @DEPTH@, SPLIT = @SPLIT@;
+constexpr bool RING = @RING@;
+constexpr int THREADS = WARPS * 32, ROWS = 16, PADDED = 20, COLUMNS = 256, UNIT = 160;
+constexpr u32 PART_BYTES = COLUMNS * 2;  // of a token's activations, for one unit
+
+struct Unit {
+    uint4 values[4];
+    uint4 metadata;
+};
+
+__device__ __forceinline__ uint4 stream16(const uint4* from) {
+    uint4 d;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "l"(from));
+    return d;
+}
+// Writes zeros where `bytes` is 0.
+__device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LATER>
+__device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
+}
+__device__ __forceinline__ void activations(u32 at, u32 (&b)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(at) : "memory");
+}
+// The pair of lanes that holds the metadata: 0 for the first two of four, 1 for the others.
+template <int PAIR>
+__device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[4],
+                                         u32 metadata) {
+    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.@TYPE@.@TYPE@.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+          "r"(metadata), "n"(PAIR));
+}
+__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.@TYPE@x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+__device__ __forceinline__ u16 narrow(float value) {
+    u16 d;
+    asm("cvt.rn.@TYPE@.f32 %0, %1;" : "=h"(d) : "f"(value));
+    return d;
+}
+// (value & mask) | bits in one instruction; the compiler makes two where both are constants.
+__device__ __forceinline__ u32 masked(u32 value, u32 mask, u32 bits) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(value), "r"(mask), "r"(bits));
+    return d;
+}
+// Bytes 0 and 2 of a word become `even`, bytes 1 and 3 become `odd`.
+__device__ __forceinline__ void widen(u32 word, u32& even, u32& odd) {
+    @WIDEN@
+}
+// Two products of each eight tokens, with the metadata of one word.
+struct Pair {
+    u32 b[2][TOKENS / 8][4];
+};
+__device__ __forceinline__ void load(Pair& pair, const u32 (&at)[TOKENS / 8], int number) {
+    #pragma unroll
+    for (int n = 0; n < TOKENS / 8; ++n) {
+        activations(at[n] + number * 128, pair.b[0][n]);
+        activations(at[n] + number * 128 + 64, pair.b[1][n]);
+    }
+}
+__device__ __forceinline__ void add(float (&sums)[2][TOKENS / 8][4], uint4 values, u32 metadata,
+                                    const Pair& pair) {
+    u32 a[2][4];
+    widen(values.x, a[0][0], a[0][1]);
+    widen(values.y, a[0][2], a[0][3]);
+    widen(values.z, a[1][0], a[1][1]);
+    widen(values.w, a[1][2], a[1][3]);
+    #pragma unroll
+    for (int n = 0; n < TOKENS / 8; ++n) {
+        multiply<0>(sums[0][n], a[0], pair.b[0][n], metadata);
+        multiply<1>(sums[1][n], a[1], pair.b[1][n], metadata);
+    }
+}
+// The activations of the next pair are on their way while a pair is multiplied.
+__device__ __forceinline__ void add(float (&sums)[2][TOKENS / 8][4], const Unit& unit,
+                                    const u32 (&at)[TOKENS / 8]) {
+    Pair even, odd;
+    load(even, at, 0);
+    load(odd, at, 1);
+    add(sums, unit.values[0], unit.metadata.x, even);
+    load(even, at, 2);
+    add(sums, unit.values[1], unit.metadata.y, odd);
+    load(odd, at, 3);
+    add(sums, unit.values[2], unit.metadata.z, even);
+    add(sums, unit.values[3], unit.metadata.w, odd);
+}
+#if @SPLIT@ > 1
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ float from_block(u32 at, u32 rank) {
+    u32 there;
+    float d;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(d) : "r"(there) : "memory");
+    return d;
+}
+#endif
+
+extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @BLOCKS@)
+streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
+                const float* __restrict__ scales, u16* __restrict__ y, int tokens, int columns,
+                int rows, int units) {
+    extern __shared__ uint4 memory[];
+    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+    const int part = blockIdx.x % SPLIT, stride = gridDim.x / SPLIT, tiles = rows / ROWS;
+    const int first_unit = part * units / SPLIT;
+    const int count = (part + 1) * units / SPLIT - first_unit;  // units of this block
+    const int own = (count - warp + WARPS - 1) / WARPS;         // of this warp, at least one
+
+    int fetch_tile = blockIdx.x / SPLIT, fetch_left = own;
+    const size_t tile_step = (size_t)stride * units * UNIT;
+    const uint4* fetch_row =
+        weights + ((size_t)fetch_tile * units + first_unit + warp) * UNIT + lane;
+    const uint4* fetch_at = fetch_row;
+    const u32 ring_at = (u32)__cvta_generic_to_shared(memory);
+    uint4* const ring = memory + warp * DEPTH * UNIT + lane;
+    Unit ready[RING ? 1 : DEPTH];
+    // The lane's part of its next unit, which only this lane reads: no barrier is needed.
+    auto fetch = [&](int slot) {
+        if (fetch_tile < tiles) {
+            if (RING) {
+                const u32 to = ring_at + ((warp * DEPTH + slot) * UNIT + lane) * 16;
+                #pragma unroll
+                for (int i = 0; i < 5; ++i) copy16(to + i * 512, fetch_at + i * 32, 16);
+            } else {
+                #pragma unroll
+                for (int i = 0; i < 4; ++i) ready[slot].values[i] = stream16(fetch_at + i * 32);
+                ready[slot].metadata = stream16(fetch_at + 128);
+            }
+            fetch_at += WARPS * UNIT;
+            if (--fetch_left == 0) {
+                fetch_left = own;
+                fetch_tile += stride;
+                fetch_row += tile_step;
+                fetch_at = fetch_row;
+            }
+        }
+        if (RING) end_group();  // also of nothing: the number of groups tells what has arrived
+    };
+    // Weights are on their way while activations are copied.
+    #pragma unroll
+    for (int i = 0; i < (RING ? 1 : DEPTH); ++i) fetch(i);
+
+    const u32 x_at = ring_at + (RING ? WARPS * DEPTH * UNIT * 16 : 0);
+    const u32 token_bytes = count * PART_BYTES + 16;  // 16 more: lanes do not meet in a bank
+    for (int token = 0; token < tokens; ++token) {
+        for (int i = thread; i < count * 32; i += THREADS) {
+            const int column = first_unit * COLUMNS + i * 8;
+            const bool inside = column < columns;
+            copy16(x_at + token * token_bytes + i * 16,
+                   x + (inside ? (size_t)token * columns + column : 0), inside ? 16 : 0);
+        }
+    }
+    float* partial = reinterpret_cast<float*>(
+        reinterpret_cast<char*>(memory) + (x_at - ring_at) + tokens * token_bytes);
+    float* joined = partial + 2 * WARPS * TOKENS * PADDED;  // of this block, for the cluster
+    end_group();
+    for (int i = 1; i < (RING ? DEPTH : 0); ++i) fetch(i);
+    wait_for_all_but<RING ? DEPTH - 1 : 0>();  // the activations and the first unit
+    __syncthreads();
+
+    // Rows of a matrix for tokens that are not there repeat the last token; nobody reads the sums.
+    u32 lane_at[TOKENS / 8], at[TOKENS / 8];
+    #pragma unroll
+    for (int n = 0; n < TOKENS / 8; ++n) {
+        const int token = min(n * 8 + (lane & 7), tokens - 1);
+        lane_at[n] = x_at + token * token_bytes + warp * PART_BYTES + (lane >> 3) * 16;
+        at[n] = lane_at[n];
+    }
+    float sums[2][TOKENS / 8][4] = {};
+    int tile = blockIdx.x / SPLIT, left = own, turn = 0;
+    float scale = __ldg(scales + tile * ROWS + (thread & 15));
+
+    auto finish = [&]() {
+        const int group = lane >> 2, quad = lane & 3;
+        // Two sets of sums in turns, so that one barrier for each tile is enough.
+        float* mine = partial + (turn * WARPS + warp) * TOKENS * PADDED;
+        #pragma unroll
+        for (int n = 0; n < TOKENS / 8; ++n) {
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int token = n * 8 + quad * 2 + (i & 1), row = group + (i >> 1) * 8;
+                mine[token * PADDED + row] = sums[0][n][i] + sums[1][n][i];
+                sums[0][n][i] = sums[1][n][i] = 0.0f;
+            }
+        }
+        __syncthreads();
+        for (int i = thread; i < tokens * ROWS; i += THREADS) {
+            const float* from = partial + turn * WARPS * TOKENS * PADDED + (i >> 4) * PADDED +
+                                (i & 15);
+            float total = 0.0f;
+            #pragma unroll
+            for (int other = 0; other < WARPS; ++other) total += from[other * TOKENS * PADDED];
+            if (SPLIT == 1)
+                y[(size_t)(i >> 4) * rows + tile * ROWS + (i & 15)] = narrow(total * scale);
+            else
+                joined[turn * TOKENS * ROWS + i] = total;
+        }
+#if @SPLIT@ > 1
+        cluster_barrier();
+        const u32 joined_at = (u32)__cvta_generic_to_shared(joined + turn * TOKENS * ROWS);
+        for (int i = thread; i < tokens * ROWS; i += THREADS) {
+            if ((i >> 4) % SPLIT != part) continue;
+            float total = 0.0f;
+            #pragma unroll
+            for (int rank = 0; rank < SPLIT; ++rank) total += from_block(joined_at + i * 4, rank);
+            y[(size_t)(i >> 4) * rows + tile * ROWS + (i & 15)] = narrow(total * scale);
+        }
+#endif
+        turn ^= 1;
+        left = own;
+        tile += stride;
+        if (tile < tiles) scale = __ldg(scales + tile * ROWS + (thread & 15));
+    };
+
+    while (tile < tiles) {
+        #pragma unroll(RING ? 1 : DEPTH)
+        for (int i = 0; i < DEPTH; ++i) {
+            if (tile < tiles) {
+                if (RING) {
+                    wait_for_all_but<DEPTH - 1>();
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) ready[0].values[j] = ring[i * UNIT + j * 32];
+                    ready[0].metadata = ring[i * UNIT + 128];
+                }
+                add(sums, ready[RING ? 0 : i], at);
+                fetch(i);
+                const bool last = --left == 0;
+                #pragma unroll
+                for (int n = 0; n < TOKENS / 8; ++n)
+                    at[n] = last ? lane_at[n] : at[n] + WARPS * PART_BYTES;
+                if (last) finish();
+            }
+        }
+    }
+#if @SPLIT@ > 1
+    cluster_barrier();  // nobody leaves while others read its sums
+#endif
+}
+"""
+INTEGERS = {
+    # 128 + (low seven bits) - (128, or 256 where the sign bit is set).
+    "bf16": """
+    const u32 next = word >> 8, low = 0x007f007fu, sign = 0x00800080u, one = 0x3f803f80u;
+    even = fma2(masked(word, low, 0x43004300u), one, masked(word, sign, 0xc300c300u));
+    odd = fma2(masked(next, low, 0x43004300u), one, masked(next, sign, 0xc300c300u));
+""",
+    # 1024 + (value + 128) - 1152; the sign bit is flipped first, which adds 128.
+    "f16": """
+    const u32 flipped = word ^ 0x80808080u, byte = 0x00ff00ffu, one = 0x3c003c00u;
+    even = fma2(masked(flipped, byte, 0x64006400u), one, 0xe480e480u);
+    odd = fma2(masked(flipped >> 8, byte, 0x64006400u), one, 0xe480e480u);
+""",
+}
+FLOATS = {
+    # Exponent and fraction at their places; times two to the difference of the exponents' biases.
+    "bf16": """
+    const u32 size = 0x07f007f0u, sign = 0x80008000u, power = 0x7b807b80u;
+    even = fma2(masked(word << 4, size, (word << 8) & sign), power, sign);
+    odd = fma2(masked(word >> 4, size, word & sign), power, sign);
+""",
+    "f16": """
+    const u32 size = 0x3f803f80u, sign = 0x80008000u, power = 0x5c005c00u;
+    even = fma2(masked(word << 7, size, (word << 8) & sign), power, sign);
+    odd = fma2(masked(word >> 1, size, word & sign), power, sign);
+""",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a kernel is compiled for."""
+
+    warps: int
+    tokens: int
+    """Room for tokens: 8 or 16."""
+    depth: int
+    """Units of each warp that are on their way."""
+    is_ring: bool
+    """They wait in shared memory, else in registers."""
+    split: int
+    """Blocks of a cluster, which share the columns."""
+    blocks: int
+    """That a multiprocessor runs at once."""
+    is_float: bool
+    """Weights are FP8 (e4m3), else INT8."""
+    dtype: str
+    """bf16 or f16."""
+
+    def source(self) -> str:
+        values = {
+            "WARPS": self.warps, "TOKENS": self.tokens, "DEPTH": self.depth, "SPLIT": self.split,
+            "RING": str(self.is_ring).lower(), "BLOCKS": self.blocks, "TYPE": self.dtype,
+            "CLUSTER": f"__cluster_dims__({self.split}, 1, 1)" if self.split > 1 else "",
+            "WIDEN": (FLOATS if self.is_float else INTEGERS)[self.dtype].strip(),
+        }  # fmt: skip
+        text = SOURCE
+        for name, value in values.items():
+            text = text.replace(f"@{name}@", str(value))
+        return text
+
+    def shared_bytes(self, tokens: int, units: int) -> int:
+        """Dynamic shared memory of a block: units, activations, and two sets of sums."""
+        activations = tokens * (-(-units // self.split) * COLUMNS * 2 + 16)
+        sums = 2 * self.tokens * (self.warps * PADDED_ROWS + (ROWS if self.split > 1 else 0)) * 4
+        ring = self.warps * self.depth * UNIT_BYTES if self.is_ring else 0
+        return ring + activations + sums
