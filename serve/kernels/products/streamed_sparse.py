@@ -82,7 +82,12 @@ def resident_blocks(variant: Variant, tokens: int, units: int) -> int:
 
 def clusters_of(variant: Variant, tokens: int, units: int, rows: int, processors: int) -> int:
     """As many as run at once, at most one for each 16 rows."""
-    at_once = processors * resident_blocks(variant, tokens, units) // variant.split
+    resident = resident_blocks(variant, tokens, units)
+    at_once = processors * resident // variant.split
+    if 2 * resident % variant.split:
+        # A cluster stays within 16 or 18 multiprocessors, which it may not fill. One that waits for
+        # the end of another would double the time.
+        at_once -= at_once // 16
     return max(1, min(rows // ROWS, at_once))
 
 

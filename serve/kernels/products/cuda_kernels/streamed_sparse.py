@@ -15,6 +15,8 @@ activations do not fit, the blocks of a cluster share the columns.
 
 from dataclasses import dataclass
 
+from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
+from serve.kernels.products.cuda_kernels.widening import FLOATS, INTEGERS
 from serve.kernels.products.streamed_sparse_layout import COLUMNS, ROWS, UNIT_BYTES
 
 NAME = "streamed_sparse"
@@ -22,9 +24,6 @@ PADDED_ROWS = 20
 """Room of a token's 16 sums, so that lanes do not meet in a bank."""
 
 SOURCE = r"""
-typedef unsigned int u32;
-typedef unsigned short u16;
-
 constexpr int WARPS = @WARPS@, TOKENS = @TOKENS@, DEPTH = @DEPTH@, SPLIT = @SPLIT@;
 constexpr bool RING = @RING@;
 constexpr int THREADS = WARPS * 32, ROWS = 16, PADDED = 20, COLUMNS = 256, UNIT = 160;
@@ -35,54 +34,6 @@ struct Unit {
     uint4 metadata;
 };
 
-__device__ __forceinline__ uint4 stream16(const uint4* from) {
-    uint4 d;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "l"(from));
-    return d;
-}
-// Writes zeros where `bytes` is 0.
-__device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void end_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LATER>
-__device__ __forceinline__ void wait_for_all_but() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
-}
-__device__ __forceinline__ void activations(u32 at, u32 (&b)[4]) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(at) : "memory");
-}
-// The pair of lanes that holds the metadata: 0 for the first two of four, 1 for the others.
-template <int PAIR>
-__device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[4],
-                                         u32 metadata) {
-    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.@TYPE@.@TYPE@.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
-          "r"(metadata), "n"(PAIR));
-}
-__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
-    u32 d;
-    asm("fma.rn.@TYPE@x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-__device__ __forceinline__ u16 narrow(float value) {
-    u16 d;
-    asm("cvt.rn.@TYPE@.f32 %0, %1;" : "=h"(d) : "f"(value));
-    return d;
-}
-// (value & mask) | bits in one instruction; the compiler makes two where both are constants.
-__device__ __forceinline__ u32 masked(u32 value, u32 mask, u32 bits) {
-    u32 d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(value), "r"(mask), "r"(bits));
-    return d;
-}
 // Bytes 0 and 2 of a word become `even`, bytes 1 and 3 become `odd`.
 __device__ __forceinline__ void widen(u32 word, u32& even, u32& odd) {
     @WIDEN@
@@ -124,20 +75,6 @@ __device__ __forceinline__ void add(float (&sums)[2][TOKENS / 8][4], const Unit&
     add(sums, unit.values[2], unit.metadata.z, even);
     add(sums, unit.values[3], unit.metadata.w, odd);
 }
-#if @SPLIT@ > 1
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ float from_block(u32 at, u32 rank) {
-    u32 there;
-    float d;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(d) : "r"(there) : "memory");
-    return d;
-}
-#endif
-
 extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @BLOCKS@)
 streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
                 const float* __restrict__ scales, u16* __restrict__ y, int tokens, int columns,
@@ -238,17 +175,18 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
             else
                 joined[turn * TOKENS * ROWS + i] = total;
         }
-#if @SPLIT@ > 1
-        cluster_barrier();
-        const u32 joined_at = (u32)__cvta_generic_to_shared(joined + turn * TOKENS * ROWS);
-        for (int i = thread; i < tokens * ROWS; i += THREADS) {
-            if ((i >> 4) % SPLIT != part) continue;
-            float total = 0.0f;
-            #pragma unroll
-            for (int rank = 0; rank < SPLIT; ++rank) total += from_block(joined_at + i * 4, rank);
-            y[(size_t)(i >> 4) * rows + tile * ROWS + (i & 15)] = narrow(total * scale);
+        if (SPLIT > 1) {
+            cluster_barrier();
+            const u32 joined_at = (u32)__cvta_generic_to_shared(joined + turn * TOKENS * ROWS);
+            for (int i = thread; i < tokens * ROWS; i += THREADS) {
+                if ((i >> 4) % SPLIT != part) continue;
+                float total = 0.0f;
+                #pragma unroll
+                for (int rank = 0; rank < SPLIT; ++rank)
+                    total += from_block(joined_at + i * 4, rank);
+                y[(size_t)(i >> 4) * rows + tile * ROWS + (i & 15)] = narrow(total * scale);
+            }
         }
-#endif
         turn ^= 1;
         left = own;
         tile += stride;
@@ -275,38 +213,9 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
             }
         }
     }
-#if @SPLIT@ > 1
-    cluster_barrier();  // nobody leaves while others read its sums
-#endif
+    if (SPLIT > 1) cluster_barrier();  // nobody leaves while others read its sums
 }
 """
-INTEGERS = {
-    # 128 + (low seven bits) - (128, or 256 where the sign bit is set).
-    "bf16": """
-    const u32 next = word >> 8, low = 0x007f007fu, sign = 0x00800080u, one = 0x3f803f80u;
-    even = fma2(masked(word, low, 0x43004300u), one, masked(word, sign, 0xc300c300u));
-    odd = fma2(masked(next, low, 0x43004300u), one, masked(next, sign, 0xc300c300u));
-""",
-    # 1024 + (value + 128) - 1152; the sign bit is flipped first, which adds 128.
-    "f16": """
-    const u32 flipped = word ^ 0x80808080u, byte = 0x00ff00ffu, one = 0x3c003c00u;
-    even = fma2(masked(flipped, byte, 0x64006400u), one, 0xe480e480u);
-    odd = fma2(masked(flipped >> 8, byte, 0x64006400u), one, 0xe480e480u);
-""",
-}
-FLOATS = {
-    # Exponent and fraction at their places; times two to the difference of the exponents' biases.
-    "bf16": """
-    const u32 size = 0x07f007f0u, sign = 0x80008000u, power = 0x7b807b80u;
-    even = fma2(masked(word << 4, size, (word << 8) & sign), power, sign);
-    odd = fma2(masked(word >> 4, size, word & sign), power, sign);
-""",
-    "f16": """
-    const u32 size = 0x3f803f80u, sign = 0x80008000u, power = 0x5c005c00u;
-    even = fma2(masked(word << 7, size, (word << 8) & sign), power, sign);
-    odd = fma2(masked(word >> 1, size, word & sign), power, sign);
-""",
-}
 
 
 @dataclass(frozen=True)
@@ -336,7 +245,7 @@ class Variant:
             "CLUSTER": f"__cluster_dims__({self.split}, 1, 1)" if self.split > 1 else "",
             "WIDEN": (FLOATS if self.is_float else INTEGERS)[self.dtype].strip(),
         }  # fmt: skip
-        text = SOURCE
+        text = INSTRUCTIONS + SOURCE
         for name, value in values.items():
             text = text.replace(f"@{name}@", str(value))
         return text

@@ -6,7 +6,8 @@ import re
 
 import torch
 
-from serve.kernels.products.cuda_kernels.streamed_sparse import FLOATS, INTEGERS, Variant
+from serve.kernels.products.cuda_kernels.streamed_sparse import Variant
+from serve.kernels.products.cuda_kernels.widening import FLOATS, INTEGERS
 
 LANES = 32
 LANE = torch.arange(LANES)
