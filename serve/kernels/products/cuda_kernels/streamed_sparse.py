@@ -120,7 +120,10 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
     #pragma unroll
     for (int i = 0; i < (RING ? 1 : DEPTH); ++i) fetch(i);
 
-    const u32 x_at = ring_at + (RING ? WARPS * DEPTH * UNIT * 16 : 0);
+    // At the same place in all blocks of a cluster: sums come before activations, whose size differs.
+    float* partial = reinterpret_cast<float*>(memory + (RING ? WARPS * DEPTH * UNIT : 0));
+    float* joined = partial + 2 * WARPS * TOKENS * PADDED;  // of this block, for the cluster
+    const u32 x_at = (u32)__cvta_generic_to_shared(joined + (SPLIT > 1 ? 2 * TOKENS * ROWS : 0));
     const u32 token_bytes = count * PART_BYTES + 16;  // 16 more: lanes do not meet in a bank
     for (int token = 0; token < tokens; ++token) {
         for (int i = thread; i < count * 32; i += THREADS) {
@@ -130,9 +133,6 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
                    x + (inside ? (size_t)token * columns + column : 0), inside ? 16 : 0);
         }
     }
-    float* partial = reinterpret_cast<float*>(
-        reinterpret_cast<char*>(memory) + (x_at - ring_at) + tokens * token_bytes);
-    float* joined = partial + 2 * WARPS * TOKENS * PADDED;  // of this block, for the cluster
     end_group();
     for (int i = 1; i < (RING ? DEPTH : 0); ++i) fetch(i);
     wait_for_all_but<RING ? DEPTH - 1 : 0>();  // the activations and the first unit
