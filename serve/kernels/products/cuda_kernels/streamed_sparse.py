@@ -120,7 +120,8 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
     #pragma unroll
     for (int i = 0; i < (RING ? 1 : DEPTH); ++i) fetch(i);
 
-    // At the same place in all blocks of a cluster: sums come before activations, whose size differs.
+    // Sums come before activations, whose size differs: all blocks of a cluster have them at the
+    // same place.
     float* partial = reinterpret_cast<float*>(memory + (RING ? WARPS * DEPTH * UNIT : 0));
     float* joined = partial + 2 * WARPS * TOKENS * PADDED;  // of this block, for the cluster
     const u32 x_at = (u32)__cvta_generic_to_shared(joined + (SPLIT > 1 ? 2 * TOKENS * ROWS : 0));
