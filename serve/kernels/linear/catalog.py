@@ -40,6 +40,7 @@ INT8: Catalog = {
         Place("one_token", "OneTokenInt8"),
     ],
     SPARSE: [
+        Place("streamed_sparse", "StreamedSparseInt8", "streamed_sparse"),
         Place("sparse_few_tokens", "SparseFewTokensInt8", "sparse_few_tokens"),
         Place("sparse_lt", "SparseLtInt8", "sparse_lt"),
     ],
@@ -51,6 +52,7 @@ FP8: Catalog = {
         Place("one_token", "OneTokenFp8"),
     ],
     SPARSE: [
+        Place("streamed_sparse", "StreamedSparseFp8", "streamed_sparse"),
         Place("sparse_few_tokens", "SparseFewTokensFp8", "sparse_few_tokens"),
         Place("sparse_lt", "SparseLtFp8", "sparse_lt"),
     ],

@@ -25,16 +25,21 @@ def columns_of_block(columns: int) -> int:
     raise Unusable(f"{columns} columns are no multiple of {BLOCKS[-1]}")
 
 
+def kept_values(fours: torch.Tensor, is_float: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two values of each four [..., 4], and their places in it, which ascend. They hold every value
+    that is not zero; where there are fewer, zeros fill the places. -0.0 is zero."""
+    used = (fours & 0x7F if is_float else fours) != 0
+    # Sorted by "is zero", columns stay in order: the first two hold every value.
+    places = (~used).to(torch.int8).sort(dim=-1, stable=True).indices[..., :2].sort(dim=-1).values
+    return fours.gather(-1, places), places
+
+
 def pack(codes: torch.Tensor) -> torch.Tensor:
     """Bytes [N, K * 5 / 8] of 8-bit codes [N, K] with at most two of four that are not zero."""
     rows, columns = codes.shape
     groups = columns_of_block(columns) // 8
     values = codes.contiguous().view(torch.int8).view(rows, -1, 2, groups, 4)
-    used = (values & 0x7F if codes.is_floating_point() else values) != 0
-    # Sorted by "is zero", columns stay in order: the first two hold every value. Where there are
-    # fewer, zeros fill the places.
-    places = (~used).to(torch.int8).sort(dim=-1, stable=True).indices[..., :2].sort(dim=-1).values
-    kept = values.gather(-1, places)
+    kept, places = kept_values(values, codes.is_floating_point())
     masks = (1 << places).sum(-1)
     both = (masks[:, :, 0] | (masks[:, :, 1] << 4)).to(torch.uint8).view(torch.int8)
     pieces = [kept[:, :, half, :, which] for half in (0, 1) for which in (0, 1)]

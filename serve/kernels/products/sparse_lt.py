@@ -90,26 +90,30 @@ def product_of(
     return planned_product(lt, problem, compressed, x, row_scales)
 
 
+def options_for(algorithm: int, parts: int, mode: int, scales_rows: bool) -> Options:
+    return options_of(
+        ALGORITHM=algorithm, SPLIT=parts, MODE=mode, ROW_SCALES=int(scales_rows), PLANNED=1
+    )
+
+
 class SparseLt(Product):
     """Activations are rounded. `Inputs.scales` may be None: then the caller multiplies by them."""
 
     reads_rounded = True
     scales_after = True
     weight_dtype: ClassVar[torch.dtype]
+    scales_rows: ClassVar[bool]
+    """cuSPARSELt can multiply by the scales of the rows; else a kernel after it does."""
+    parts: ClassVar[tuple[int, ...]]
+    """Into how many the columns can be split."""
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
-        plain = [(number, 1, HEURISTIC) for number in range(ALGORITHMS)]
-        few = [
-            *((number, 1, STREAM_K) for number in range(ALGORITHMS // 2)),
-            *((number, parts, ONE_KERNEL) for parts in (2, 4) for number in range(3)),
-        ]
-        chosen = plain + (few if tokens <= MOST_SPLIT_TOKENS else [])
-        inside = [
-            options_of(ALGORITHM=number, SPLIT=parts, MODE=mode, ROW_SCALES=1, PLANNED=1)
-            for number, parts, mode in chosen
-        ]
-        outside = options_of(ALGORITHM=0, SPLIT=1, MODE=HEURISTIC, ROW_SCALES=0, PLANNED=1)
-        return [*inside, outside]
+        ways = [(number, 1, HEURISTIC) for number in range(ALGORITHMS)]
+        if tokens <= MOST_SPLIT_TOKENS:
+            ways += [(number, 1, STREAM_K) for number in range(ALGORITHMS // 2)]
+            ways += [(number, parts, ONE_KERNEL) for parts in self.parts for number in range(3)]
+        found = [options_for(*way, self.scales_rows) for way in ways]
+        return [*found, options_for(0, 1, HEURISTIC, False)] if self.scales_rows else found
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         check_sparse(weight, self.weight_dtype)
@@ -143,8 +147,15 @@ class SparseLt(Product):
 class SparseLtInt8(SparseLt):
     name = "sparse_lt_int8"
     weight_dtype = torch.int8
+    scales_rows = True
+    parts = (2, 4)
 
 
 class SparseLtFp8(SparseLt):
+    """cuSPARSELt 0.8 says: "Alpha/beta vector scaling is only supported in INT8 input, INT32
+    compute kernels" (status 10), and "On SM90 the splitK value must be either 1 or -1"."""
+
     name = "sparse_lt_fp8"
     weight_dtype = FP8
+    scales_rows = False
+    parts = ()

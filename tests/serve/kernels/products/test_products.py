@@ -9,7 +9,7 @@ from serve.kernels.products.one_token import OneTokenFp8
 from serve.kernels.products.product import Product, Unusable, Weight
 from serve.kernels.products.sparse_few_tokens import SparseFewTokensInt8
 from serve.kernels.products.sparse_layout import pack, unpack
-from serve.kernels.products.sparse_lt import SparseLtInt8, is_sparse24, padded
+from serve.kernels.products.sparse_lt import SparseLtFp8, SparseLtInt8, is_sparse24, padded
 from serve.kernels.products.unpack import Unpack, UnpackFp8
 from tests.serve.kernels.products.made_up import codes_of, packed_weight, pruned, weight_of
 
@@ -68,6 +68,16 @@ def test_candidates_of_one_token(rows: int, columns: int) -> None:
     assert 1 <= len(candidates) <= 26
     assert len(set(candidates)) == len(candidates)
     assert all(columns % dict(options)["BLOCK_K"] == 0 for options in candidates)
+
+
+@pytest.mark.parametrize("tokens", [1, 4096])
+def test_cusparselt_scales_rows_of_integers_only(tokens: int) -> None:
+    floats = [dict(options) for options in SparseLtFp8().options(4096, 4096, tokens)]
+    assert all(options["ROW_SCALES"] == 0 and options["SPLIT"] == 1 for options in floats)
+    integers = [dict(options) for options in SparseLtInt8().options(4096, 4096, tokens)]
+    assert {options["ROW_SCALES"] for options in integers} == {0, 1}
+    algorithms = {options["ALGORITHM"] for options in integers}
+    assert {options["ALGORITHM"] for options in floats} == algorithms, "all are searched"
 
 
 def test_refusals() -> None:
