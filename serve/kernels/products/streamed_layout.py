@@ -131,7 +131,7 @@ def joined(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _pairs(groups: torch.Tensor, weight: Weight) -> torch.Tensor:
-    """16-bit values [N, groups] as words [tiles, steps, 8, groups of a step]. One value for each row
+    """16-bit values [N, groups] as words [tiles, steps, 8, groups of a step]. A value for each row
     becomes one for each step."""
     steps = steps_of(weight.columns)
     if weight.group_size is None:

@@ -16,7 +16,8 @@ PROCESSORS = 132
 """Of an H100 or H200; for guesses only."""
 SHARED_BYTES_OF_PROCESSOR = 228 << 10
 RESERVED_BYTES = 1024  # of each block
-MOST_CANDIDATES = 14
+MOST_SHAPES, MOST_OVERLAPPING = 12, 4
+"""Candidates, and how many of them are also launched so that they overlap the kernel before."""
 NARROW = 8
 """Tokens of one product of a tensor core."""
 HOPPER = (9, 0)
@@ -33,6 +34,8 @@ SPLITS = (1, 2, 4, 8)
 WEIGHT_BYTES_PER_CYCLE, TOKEN_BYTES_PER_CYCLE = 17.0, 40.0
 BARRIER, CLUSTER = 150, 400
 BYTES_IN_FLIGHT = 48 << 10
+FEW_WARPS = 0.8
+"""How much one warp alone would be slower: nothing hides its latencies."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def launchable(rows: int, columns: int, tokens: int) -> Iterator[tuple[float, Va
             under_way = on_each * min(prefetch * warps, share) * step_bytes
             slots = launch.rounds * variant.slots(steps) * warps
             weights = on_each * slots * step_bytes / WEIGHT_BYTES_PER_CYCLE
-            weights *= max(1.0, BYTES_IN_FLIGHT / under_way)
+            weights *= max(1.0, BYTES_IN_FLIGHT / under_way) * (1 + FEW_WARPS / (on_each * warps))
             activations = on_each * tokens * share * STEP * 2 / TOKEN_BYTES_PER_CYCLE
             joining = launch.rounds * BARRIER + (CLUSTER if split > 1 else 0)
             yield weights + activations + joining, variant
@@ -133,9 +136,10 @@ class StreamedPacked(Product):
         return [
             options_of(
                 WARPS=variant.warps, ROWS=variant.tiles * TILE, PREFETCH=variant.prefetch,
-                RESIDENT=variant.resident, SPLIT=variant.split, TOKENS=room,
+                RESIDENT=variant.resident, SPLIT=variant.split, TOKENS=room, PDL=overlaps,
             )
-            for variant in best_guesses(rows, columns, tokens)[:MOST_CANDIDATES]
+            for place, variant in enumerate(best_guesses(rows, columns, tokens)[:MOST_SHAPES])
+            for overlaps in ((0, 1) if place < MOST_OVERLAPPING else (0,))
         ]  # fmt: skip
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
@@ -165,5 +169,6 @@ class StreamedPacked(Product):
             launch.blocks, variant.warps * 32, launch.shared_bytes,
             (x, weight.codes, weight.groups, weight.row_scales, out),
             (tokens, x.stride(0), columns, rows, weight.codes.shape[0], steps_of(columns)),
+            overlaps=bool(dict(options)["PDL"]),
         )  # fmt: skip
         return out

@@ -69,13 +69,17 @@ __device__ __forceinline__ u16 narrow(float value) {
     asm("cvt.rn.@TYPE@.f32 %0, %1;" : "=h"(d) : "f"(value));
     return d;
 }
-// All threads of the blocks that share columns.
+// All threads of the blocks that share columns. Only one warp's arrival is a release, which also
+// covers what the others of its block wrote before __syncthreads: a release is slow while loads are
+// under way.
 __device__ __forceinline__ void barrier() {
-    if (SPLIT == 1) {
-        __syncthreads();
-    } else {
-        asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                     "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    __syncthreads();
+    if (SPLIT > 1) {
+        if (threadIdx.x < 32)
+            asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        else
+            asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     }
 }
 __device__ __forceinline__ float sum_of(u32 at, u32 rank) {

@@ -99,9 +99,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const int begin = rank * share, end = min(begin + share, steps);
     const int parts = (tiles + TILES - 1) / TILES;  // each has ROWS rows
     const int slots = (share + WARPS * PREFETCH - 1) / (WARPS * PREFETCH) * PREFETCH;
-#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 
     auto load = [&](Piece& piece, int part, int slot) {
         const int step = begin + warp + slot * WARPS;
@@ -125,9 +123,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     for (int p = 0; p < PREFETCH; ++p) load(pieces[p], blockIdx.x / SPLIT, p);
 
     // Weights are on their way. They never depend on the kernel before, but activations do.
-#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
     const u32 x_at = (u32)__cvta_generic_to_shared(memory);
     const u32 x_bytes = slots * WARPS * STEP * 2 + 64;
     const u32 sums_at = x_at + tokens * x_bytes;
