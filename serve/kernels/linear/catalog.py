@@ -58,8 +58,9 @@ FP8: Catalog = {
     ],
     CUBLAS: [Place("cublas", "CublasFp8")],
 }
-PACKED: Catalog = {WEIGHT_ONLY: [Place("unpack", "Unpack")]}
-PACKED_FP8: Catalog = {W4AFP8: [Place("unpack", "UnpackFp8")]}
+STREAMED_PACKED = Place("streamed_packed", "StreamedPacked", "streamed_packed")
+PACKED: Catalog = {WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")]}
+PACKED_FP8: Catalog = {W4AFP8: [STREAMED_PACKED, Place("unpack", "UnpackFp8")]}
 ALL = [
     *VLLM,
     *(

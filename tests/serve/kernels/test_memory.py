@@ -33,11 +33,11 @@ INT8 = {"layers.0.up.weight": Tensor("I8", (64, 64)), "norm.weight": Tensor("BF1
 @pytest.mark.parametrize(
     ("quantization", "families", "second_layout", "extra"),
     [
-        (W4A16, ["auto"], True, 2 * WORDS_AND_SCALES),
+        (W4A16, ["auto"], True, 3 * WORDS_AND_SCALES),
         (W4A16, ["auto"], False, 0),
         (W4A16, ["vllm"], True, 0),
         (W4A16, ["w4afp8"], True, 0),
-        (W4AFP8, ["w4afp8"], True, 3 * WORDS_AND_SCALES),
+        (W4AFP8, ["w4afp8"], True, 4 * WORDS_AND_SCALES),
         (W4AFP8, ["weight_only"], True, 0),
     ],
 )
@@ -75,7 +75,7 @@ def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = fit(
         tmp_path, with_kernels({}, KernelsConfig(["auto"], second_layout=False))
     ).weights_gib
-    assert (with_copy - without) * 2**30 == pytest.approx(2 * WORDS_AND_SCALES)
+    assert (with_copy - without) * 2**30 == pytest.approx(3 * WORDS_AND_SCALES)
     assert fit(tmp_path, {}).weights_gib == without
 
 

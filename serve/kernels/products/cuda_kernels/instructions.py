@@ -1,66 +1,96 @@
-"""Single instructions that CUDA C++ has no words for. `@TYPE@` is bf16 or f16."""
+"""Instructions of the GPU as functions, for kernels that stream weights into registers.
+
+The source that they are put into defines `u32`, `u16` and `SPLIT`, the number of blocks that share
+columns, and fills in `@TYPE@`, the type of activations: bf16 or f16.
+"""
 
 INSTRUCTIONS = r"""
-typedef unsigned int u32;
-typedef unsigned short u16;
-
-__device__ __forceinline__ uint4 stream16(const uint4* from) {
+// Not ld.global.nc: the compiler moves such loads behind the wait for the kernel before.
+__device__ __forceinline__ void stream16(uint4& d, const void* from, bool valid) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0;\n"
+                 "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(d.x), "+r"(d.y), "+r"(d.z), "+r"(d.w) : "l"(from), "r"((int)valid)
+                 : "memory");
+}
+__device__ __forceinline__ void load16(u32* d, const void* from, bool valid) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0;\n"
+                 "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "l"(from), "r"((int)valid)
+                 : "memory");
+}
+__device__ __forceinline__ void load8(u32* d, const void* from, bool valid) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0;\n"
+                 "@p ld.global.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(d[0]), "+r"(d[1]) : "l"(from), "r"((int)valid)
+                 : "memory");
+}
+__device__ __forceinline__ void load4(u32* d, const void* from, bool valid) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0;\n"
+                 "@p ld.global.u32 %0, [%1]; }"
+                 : "+r"(d[0]) : "l"(from), "r"((int)valid)
+                 : "memory");
+}
+__device__ __forceinline__ void copy16(u32 to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void clear16(u32 to) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(to), "r"(0) : "memory");
+}
+__device__ __forceinline__ uint4 shared16(u32 at) {
     uint4 d;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "l"(from));
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(at) : "memory");
     return d;
 }
-// Writes zeros where `bytes` is 0.
-__device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(to), "l"(from), "r"(bytes) : "memory");
+// (word & mask) | bits and (~word & mask) | bits as one instruction: the compiler makes two of it.
+__device__ __forceinline__ u32 masked(u32 word, u32 mask, u32 bits) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(word), "r"(mask), "r"(bits));
+    return d;
 }
-__device__ __forceinline__ void end_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LATER>
-__device__ __forceinline__ void wait_for_all_but() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
-}
-__device__ __forceinline__ void activations(u32 at, u32 (&b)[4]) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(at) : "memory");
-}
-// The pair of lanes that holds the metadata: 0 for the first two of four, 1 for the others.
-template <int PAIR>
-__device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[4],
-                                         u32 metadata) {
-    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.@TYPE@.@TYPE@.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
-          "r"(metadata), "n"(PAIR));
+__device__ __forceinline__ u32 masked_not(u32 word, u32 mask, u32 bits) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(d) : "r"(word), "r"(mask), "r"(bits));
+    return d;
 }
 __device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
     u32 d;
     asm("fma.rn.@TYPE@x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
+__device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.@TYPE@.@TYPE@.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 __device__ __forceinline__ u16 narrow(float value) {
     u16 d;
     asm("cvt.rn.@TYPE@.f32 %0, %1;" : "=h"(d) : "f"(value));
     return d;
 }
-// (value & mask) | bits in one instruction; the compiler makes two where both are constants.
-__device__ __forceinline__ u32 masked(u32 value, u32 mask, u32 bits) {
-    u32 d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(value), "r"(mask), "r"(bits));
-    return d;
+// All threads of the blocks that share columns. Only one warp's arrival is a release, which also
+// covers what the others of its block wrote before __syncthreads: a release is slow while loads are
+// under way.
+__device__ __forceinline__ void barrier() {
+    __syncthreads();
+    if (SPLIT > 1) {
+        if (threadIdx.x < 32)
+            asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        else
+            asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    }
 }
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ float from_block(u32 at, u32 rank) {
-    u32 there;
+__device__ __forceinline__ float sum_of(u32 at, u32 rank) {
     float d;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(d) : "r"(there) : "memory");
+    if (SPLIT == 1) {
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(d) : "r"(at) : "memory");
+    } else {
+        asm volatile("{ .reg .u32 there; mapa.shared::cluster.u32 there, %1, %2;\n"
+                     "ld.shared::cluster.f32 %0, [there]; }"
+                     : "=f"(d) : "r"(at), "r"(rank) : "memory");
+    }
     return d;
 }
 """

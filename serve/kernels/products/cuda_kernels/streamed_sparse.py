@@ -15,7 +15,7 @@ activations do not fit, the blocks of a cluster share the columns.
 
 from dataclasses import dataclass
 
-from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
+from serve.kernels.products.cuda_kernels.sparse_instructions import INSTRUCTIONS
 from serve.kernels.products.cuda_kernels.widening import FLOATS, INTEGERS
 from serve.kernels.products.streamed_sparse_layout import COLUMNS, ROWS, UNIT_BYTES
 

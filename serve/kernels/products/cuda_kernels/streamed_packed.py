@@ -1,0 +1,289 @@
+"""The product of 1 to 16 tokens with packed INT4 or INT8 weights, in CUDA C++.
+
+Weights go from memory straight into registers, in the order of `streamed_layout`: a lane's 16 bytes
+are its part of several A fragments of `mma.m16n8k16` (16 rows of outputs). Tokens are B. Words are
+widened to 16-bit floats by bit operations, which is exact: an INT4 code is OR-ed into the mantissa
+of 128 (bfloat16) or 1024 (float16), and one packed fma subtracts that and the zero point. Sums of a
+group are float32, and so is their product with the group's scale.
+
+A block has the activations of its columns in shared memory, and takes one tile of rows after the
+other: WARPS warps share the columns. Each warp has PREFETCH steps of its loads under way, across
+the border between tiles, too. With SPLIT > 1, a cluster of so many blocks shares the columns, and
+joins its sums through distributed shared memory.
+
+Bound: the memory. Widening takes 7 integer instructions and 4 fmas for 8 INT4 weights, half of what
+a multiprocessor can do while the memory delivers them.
+
+`@NAME@` are filled in by `source`.
+"""
+
+from dataclasses import dataclass
+
+from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
+
+NAME = "streamed_packed"
+STEP = 128
+"""Columns that a warp takes at a time."""
+TILE = 16
+"""Rows of a fragment."""
+PADDING = 64
+"""Bytes behind a token's activations: the rows of neighbours then are in different banks."""
+SPARE_ROWS = 4
+"""Behind a token's sums, for the same reason."""
+MOST_SHARED_BYTES = 227 << 10
+
+SOURCE = r"""
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+constexpr int WARPS = @WARPS@, TILES = @TILES@, PREFETCH = @PREFETCH@, SPLIT = @SPLIT@;
+constexpr int BITS = @BITS@, GROUPS = @GROUPS@, NARROWS = @NARROWS@;
+constexpr bool ZEROS = @ZEROS@, BFLOAT = @BFLOAT@, BFLOAT_SCALES = @BFLOAT_SCALES@;
+// A step has 128 columns: 8 products, for which a lane has LOADS times 16 bytes.
+constexpr int STEP = 128, LOADS = BITS / 2, THREADS = WARPS * 32, ROWS = TILES * 16;
+constexpr int WORDS = GROUPS * (ZEROS ? 2 : 1);  // scales and zero points of a lane, for a step
+constexpr int SUMS_ROW = ROWS + 4;
+constexpr u32 ONE = BFLOAT ? 0x3f803f80u : 0x3c003c00u, MINUS_ONE = ONE | 0x80008000u;
+constexpr u32 MAGIC = BFLOAT ? 0x43004300u : 0x64006400u, MINUS_MAGIC = MAGIC | 0x80008000u;
+
+struct Piece {
+    uint4 codes[TILES][LOADS];
+    u32 groups[TILES][WORDS ? WORDS : 1];
+};
+
+@INSTRUCTIONS@
+__device__ __forceinline__ float scale_of(u32 pair, int half) {
+    if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
+    float d;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
+    return d;
+}
+// Codes less 128 from the bytes 0 and 2 of a word, in bfloat16: 128 + the low 7 bits, less 128 if
+// the highest bit is set and less 256 if it is not.
+__device__ __forceinline__ u32 centered(u32 word) {
+    return fma2(masked(word, 0x007f007fu, 0x43004300u), ONE,
+                masked_not(word, 0x00800080u, 0xc300c300u));
+}
+// What is added to widened codes for the zero point of a row, which both halves of `zero` hold.
+__device__ __forceinline__ u32 shift_of(u32 zero) {
+    if (BITS == 8 && BFLOAT) return fma2(centered(zero), MINUS_ONE, 0u);
+    return zero | MINUS_MAGIC;
+}
+// The fragment A of product m of a step. Registers 0 and 2 have row lane / 4, 1 and 3 the row 8
+// below; `shifts` are those of the two rows.
+__device__ __forceinline__ void widened(const uint4* codes, int m, const u32 (&shifts)[2],
+                                        u32 (&a)[4]) {
+    const u32* words = reinterpret_cast<const u32*>(codes);
+    #pragma unroll
+    for (int t = 0; t < 4; ++t) {
+        if (BITS == 4) {
+            a[t] = fma2(masked(words[m] >> (4 * t), 0x000f000fu, MAGIC), ONE, shifts[t & 1]);
+        } else {
+            const u32 word = words[2 * m + (t >> 1)] >> (8 * (t & 1));
+            if (!BFLOAT) a[t] = fma2(masked(word, 0x00ff00ffu, MAGIC), ONE, shifts[t & 1]);
+            if (BFLOAT && !ZEROS) a[t] = centered(word);
+            if (BFLOAT && ZEROS) a[t] = fma2(centered(word), ONE, shifts[t & 1]);
+        }
+    }
+}
+extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @RESIDENT@)
+streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
+                const u32* __restrict__ groups, const float* __restrict__ row_scales,
+                u16* __restrict__ y, int tokens, int stride, int columns, int rows, int tiles,
+                int steps) {
+    extern __shared__ uint4 memory[];
+    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+    const int group = lane >> 2, quad = lane & 3;  // row and pair of columns in a fragment
+    const int rank = blockIdx.x % SPLIT, turns = gridDim.x / SPLIT;
+    const int share = (steps + SPLIT - 1) / SPLIT;  // steps of this block
+    const int begin = rank * share, end = min(begin + share, steps);
+    const int parts = (tiles + TILES - 1) / TILES;  // each has ROWS rows
+    const int slots = (share + WARPS * PREFETCH - 1) / (WARPS * PREFETCH) * PREFETCH;
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+
+    auto load = [&](Piece& piece, int part, int slot) {
+        const int step = begin + warp + slot * WARPS;
+        const bool valid = part < parts && step < end;
+        #pragma unroll
+        for (int r = 0; r < TILES; ++r) {
+            const size_t at = (size_t)min(part * TILES + r, tiles - 1) * steps + step;
+            #pragma unroll
+            for (int i = 0; i < LOADS; ++i)
+                stream16(piece.codes[r][i], codes + (at * LOADS + i) * 32 + lane, valid);
+            const u32* from = groups + (at * 8 + group) * WORDS;
+            if (WORDS == 1) load4(piece.groups[r], from, valid);
+            if (WORDS == 2) load8(piece.groups[r], from, valid);
+            if (WORDS >= 4) load16(piece.groups[r], from, valid);
+            if (WORDS == 8) load16(piece.groups[r] + (WORDS == 8 ? 4 : 0), from + 4, valid);
+        }
+    };
+
+    Piece pieces[PREFETCH] = {};
+    #pragma unroll
+    for (int p = 0; p < PREFETCH; ++p) load(pieces[p], blockIdx.x / SPLIT, p);
+
+    // Weights are on their way. They never depend on the kernel before, but activations do.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    const u32 x_at = (u32)__cvta_generic_to_shared(memory);
+    const u32 x_bytes = slots * WARPS * STEP * 2 + 64;
+    const u32 sums_at = x_at + tokens * x_bytes;
+    // Behind the last column of this block are zeros: steps without weights of their own multiply
+    // them with what a step before has left.
+    const int sixteens = slots * WARPS * (STEP / 8), begin_column = begin * STEP;
+    const int end_column = min(end * STEP, columns);
+    for (int token = 0; token < tokens; ++token) {
+        for (int place = thread; place < sixteens; place += THREADS) {
+            const int column = begin_column + place * 8;
+            const u32 to = x_at + token * x_bytes + place * 16;
+            if (column < end_column)
+                copy16(to, x + (size_t)token * stride + column);
+            else
+                clear16(to);
+        }
+    }
+    asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+
+    // Lanes without a token read another's activations, and their sums are not stored.
+    u32 mine[NARROWS];
+    #pragma unroll
+    for (int n = 0; n < NARROWS; ++n)
+        mine[n] = x_at + min(group + 8 * n, tokens - 1) * x_bytes + quad * 16 +
+                  warp * (STEP * 2);
+
+    int buffer = 0;
+    for (int part = blockIdx.x / SPLIT; part < parts; part += turns, buffer ^= 1) {
+        float total[TILES][NARROWS][4] = {};
+        for (int first = 0; first < slots; first += PREFETCH) {
+            #pragma unroll
+            for (int p = 0; p < PREFETCH; ++p) {
+                const int slot = first + p;
+                Piece& piece = pieces[p];
+                float sums[TILES][NARROWS][4] = {};
+                #pragma unroll
+                for (int c = 0; c < 4; ++c) {  // 32 columns: two products
+                    uint4 b[NARROWS];
+                    #pragma unroll
+                    for (int n = 0; n < NARROWS; ++n)
+                        b[n] = shared16(mine[n] + slot * (WARPS * STEP * 2) + c * 64);
+                    const int of = GROUPS ? c * GROUPS / 4 : 0;
+                    #pragma unroll
+                    for (int r = 0; r < TILES; ++r) {
+                        const u32 zero = ZEROS ? piece.groups[r][(GROUPS + of) % 8]
+                                               : (1u << (BITS - 1)) * 0x10001u;
+                        const u32 shifts[2] = {shift_of(__byte_perm(zero, 0, 0x1010)),
+                                               shift_of(__byte_perm(zero, 0, 0x3232))};
+                        #pragma unroll
+                        for (int j = 0; j < 2; ++j) {
+                            u32 a[4];
+                            widened(piece.codes[r], 2 * c + j, shifts, a);
+                            #pragma unroll
+                            for (int n = 0; n < NARROWS; ++n)
+                                multiply(GROUPS ? sums[r][n] : total[r][n], a,
+                                         j ? b[n].z : b[n].x, j ? b[n].w : b[n].y);
+                        }
+                        if (GROUPS && (c + 1) * GROUPS % 4 == 0) {
+                            const float above = scale_of(piece.groups[r][of], 0);
+                            const float below = scale_of(piece.groups[r][of], 1);
+                            #pragma unroll
+                            for (int n = 0; n < NARROWS; ++n) {
+                                #pragma unroll
+                                for (int i = 0; i < 4; ++i) {
+                                    total[r][n][i] = fmaf(sums[r][n][i], i < 2 ? above : below,
+                                                          total[r][n][i]);
+                                    sums[r][n][i] = 0.0f;
+                                }
+                            }
+                        }
+                    }
+                }
+                const bool over = slot + PREFETCH >= slots;
+                load(piece, over ? part + turns : part, over ? p : slot + PREFETCH);
+                __syncwarp();  // else the compiler gathers all loads behind the last products
+            }
+        }
+        // Two sets of sums in turns, so that one barrier for each tile is enough.
+        const u32 set = sums_at + buffer * (WARPS * tokens * SUMS_ROW * 4);
+        #pragma unroll
+        for (int n = 0; n < NARROWS; ++n) {
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int token = 8 * n + 2 * quad + (i & 1);
+                if (token < tokens) {
+                    #pragma unroll
+                    for (int r = 0; r < TILES; ++r) {
+                        const int row = r * 16 + group + 8 * (i >> 1);
+                        const u32 to = set + ((warp * tokens + token) * SUMS_ROW + row) * 4;
+                        asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(total[r][n][i])
+                                     : "memory");
+                    }
+                }
+            }
+        }
+        barrier();
+        for (int i = rank * THREADS + thread; i < tokens * ROWS; i += SPLIT * THREADS) {
+            const int token = i / ROWS, row = i % ROWS, output = part * ROWS + row;
+            float result = 0.0f;
+            #pragma unroll
+            for (int other = 0; other < SPLIT; ++other) {
+                #pragma unroll
+                for (int w = 0; w < WARPS; ++w)
+                    result += sum_of(set + ((w * tokens + token) * SUMS_ROW + row) * 4, other);
+            }
+            if (output < rows) {
+                if (!GROUPS) result *= row_scales[output];
+                y[(size_t)token * rows + output] = narrow(result);
+            }
+        }
+    }
+    if (SPLIT > 1) barrier();  // others may still read the sums of this block
+}
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a kernel is compiled for."""
+
+    warps: int
+    tiles: int
+    """Tiles of 16 rows that a block has at a time."""
+    prefetch: int
+    resident: int
+    """Blocks that a multiprocessor runs at once."""
+    split: int
+    """Blocks that share columns: 1, 2, 4 or 8."""
+    bits: int
+    groups: int
+    """Of a step: 1, 2 or 4; 0 for a scale for each row."""
+    zeros: bool
+    narrows: int
+    """Products for 8 tokens each: 1 or 2."""
+    dtype: str
+    """Of activations: bf16 or f16."""
+    scale_dtype: str
+
+    def source(self) -> str:
+        values = {
+            "WARPS": self.warps, "TILES": self.tiles, "PREFETCH": self.prefetch,
+            "SPLIT": self.split, "BITS": self.bits, "GROUPS": self.groups,
+            "NARROWS": self.narrows, "ZEROS": str(self.zeros).lower(), "TYPE": self.dtype,
+            "BFLOAT": str(self.dtype == "bf16").lower(),
+            "BFLOAT_SCALES": str(self.scale_dtype == "bf16").lower(), "RESIDENT": self.resident,
+            "CLUSTER": f"__cluster_dims__({self.split}, 1, 1)" if self.split > 1 else "",
+        }  # fmt: skip
+        text = SOURCE.replace("@INSTRUCTIONS@", INSTRUCTIONS)
+        for name, value in values.items():
+            text = text.replace(f"@{name}@", str(value))
+        return text
+
+    def slots(self, steps: int) -> int:
+        """Steps of a warp, with empty ones up to whole rounds of its loads."""
+        return -(-steps // (self.split * self.warps * self.prefetch)) * self.prefetch
+
+    def shared_bytes(self, tokens: int, steps: int, rounds: int = 2) -> int:
+        """Dynamic shared memory of a block: activations, and a set of sums for each of two tiles of
+        rows in turns."""
+        activations = tokens * (self.slots(steps) * self.warps * STEP * 2 + PADDING)
+        sums = self.warps * tokens * (self.tiles * TILE + SPARE_ROWS) * 4
+        return activations + min(rounds, 2) * sums
