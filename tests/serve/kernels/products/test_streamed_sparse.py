@@ -1,6 +1,8 @@
 """2:4 weights that are streamed into sparse tensor cores: packing, the kernel's arithmetic."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,8 +23,8 @@ from serve.kernels.products.streamed_sparse import (
     options_from,
 )
 from serve.kernels.products.streamed_sparse_layout import pack, units_of, unpack
+from tests.serve.kernels.products import cuda_on_cpu, nvrtc
 from tests.serve.kernels.products import emulated_streamed_sparse as emulated
-from tests.serve.kernels.products import nvrtc
 from tests.serve.kernels.products.made_up import (
     codes_of,
     dense_of,
@@ -78,6 +80,29 @@ def test_the_kernels_arithmetic(
     variant = Variant(warps, 8 if tokens <= 8 else 16, 2, True, split, 1, is_float, "bf16")
     found = emulated.product(x, pack(weight.codes), weight.scales[:, 0], variant, clusters)
     assert error_of(found, dense_of(weight, Inputs(x), reads_rounded=False)) < 1e-9
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("rows", "columns", "tokens", "clusters", "variant"),
+    [
+        (96, 576, 1, 2, Variant(2, 8, 2, True, 1, 1, False, "bf16")),
+        (64, 1024, 5, 1, Variant(1, 8, 3, False, 1, 1, True, "f16")),
+        (96, 1088, 9, 2, Variant(2, 16, 2, True, 2, 1, True, "bf16")),
+    ],
+    ids=["shared memory", "registers", "cluster"],
+)
+def test_the_source_on_a_cpu(
+    rows: int, columns: int, tokens: int, clusters: int, variant: Variant, tmp_path: Path
+) -> None:
+    weight = weight_of(FP8 if variant.is_float else torch.int8, rows, columns, sparse=True)
+    x = torch.randn(tokens, columns).to(emulated.DTYPES[variant.dtype])
+    right = dense_of(weight, Inputs(x), reads_rounded=False)
+    library = cuda_on_cpu.compiled(variant, tmp_path)
+    packed, scales = pack(weight.codes), weight.scales.reshape(-1).contiguous()
+    for at_once in (False, True):
+        found = cuda_on_cpu.product(library, variant, x, packed, scales, clusters, at_once)
+        assert error_of(found, right) < 0.004
 
 
 @pytest.mark.parametrize(("rows", "columns"), LAYERS)
