@@ -5,6 +5,13 @@ columns, and fills in `@TYPE@`, the type of activations: bf16 or f16.
 """
 
 INSTRUCTIONS = r"""
+// Both do nothing unless a kernel is launched so that it overlaps the one before.
+__device__ __forceinline__ void let_next_kernel_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_kernel_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 // Not ld.global.nc: the compiler moves such loads behind the wait for the kernel before.
 __device__ __forceinline__ void stream16(uint4& d, const void* from, bool valid) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0;\n"
@@ -33,8 +40,14 @@ __device__ __forceinline__ void load4(u32* d, const void* from, bool valid) {
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
 }
+__device__ __forceinline__ void copies_done() {
+    asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
+}
 __device__ __forceinline__ void clear16(u32 to) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(to), "r"(0) : "memory");
+}
+__device__ __forceinline__ void store(u32 to, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(value) : "memory");
 }
 __device__ __forceinline__ uint4 shared16(u32 at) {
     uint4 d;

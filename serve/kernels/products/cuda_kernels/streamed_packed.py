@@ -99,7 +99,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const int begin = rank * share, end = min(begin + share, steps);
     const int parts = (tiles + TILES - 1) / TILES;  // each has ROWS rows
     const int slots = (share + WARPS * PREFETCH - 1) / (WARPS * PREFETCH) * PREFETCH;
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    let_next_kernel_begin();
 
     auto load = [&](Piece& piece, int part, int slot) {
         const int step = begin + warp + slot * WARPS;
@@ -123,7 +123,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     for (int p = 0; p < PREFETCH; ++p) load(pieces[p], blockIdx.x / SPLIT, p);
 
     // Weights are on their way. They never depend on the kernel before, but activations do.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    wait_for_kernel_before();
     const u32 x_at = (u32)__cvta_generic_to_shared(memory);
     const u32 x_bytes = slots * WARPS * STEP * 2 + 64;
     const u32 sums_at = x_at + tokens * x_bytes;
@@ -141,7 +141,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 clear16(to);
         }
     }
-    asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
+    copies_done();
     __syncthreads();
 
     // Lanes without a token read another's activations, and their sums are not stored.
@@ -214,8 +214,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                     for (int r = 0; r < TILES; ++r) {
                         const int row = r * 16 + group + 8 * (i >> 1);
                         const u32 to = set + ((warp * tokens + token) * SUMS_ROW + row) * 4;
-                        asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(total[r][n][i])
-                                     : "memory");
+                        store(to, total[r][n][i]);
                     }
                 }
             }
