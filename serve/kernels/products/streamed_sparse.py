@@ -38,7 +38,8 @@ shared memory; the best guess first. A unit is 2.5 KiB: 25 or more on a multipro
 memory busy. Registers hold a unit with less work, but a warp waits for all of its loads at once:
 the compiler has few counters of loads."""
 SPLITS = (1, 2, 4)
-MOST_OPTIONS = 14
+MOST_OPTIONS, ALONE = 12, 4
+"""Candidates, and how many of them are measured without overlapping the kernel in front, too."""
 FALLBACK = Variant(4, MOST_TOKENS, 2, False, 1, 4, False, "bf16")
 """Needs little: where it does not fit, nothing does."""
 
@@ -100,9 +101,11 @@ def candidates(rows: int, units: int, tokens: int) -> list[Variant]:
     return found[:MOST_OPTIONS]
 
 
-def options_from(variant: Variant) -> Options:
-    """Without what a layer and its inputs decide."""
+def options_from(variant: Variant, overlaps: bool = False) -> Options:
+    """Without what a layer and its inputs decide. `overlaps`: the kernel may begin before the one
+    in front of it has ended."""
     return options_of(
+        PDL=int(overlaps),
         WARPS=variant.warps,
         BLOCKS=variant.blocks,
         DEPTH=variant.depth,
@@ -122,7 +125,9 @@ class StreamedSparse(Product):
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         units = units_of(columns)
         found = candidates(rows, units, tokens) or [fitting(FALLBACK, tokens, units)]
-        return [options_from(variant) for variant in found]
+        return [options_from(variant, overlaps=True) for variant in found] + [
+            options_from(variant) for variant in found[:ALONE]
+        ]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         """The packed bytes, and float32 scales of the rows."""
@@ -151,6 +156,7 @@ class StreamedSparse(Product):
         kernel_of(variant, device).launch(
             clusters * variant.split, variant.warps * 32, variant.shared_bytes(tokens, units),
             (x, packed, scales, out), (tokens, columns, rows, units),
+            overlaps=bool(dict(options)["PDL"]),
         )  # fmt: skip
         return out
 

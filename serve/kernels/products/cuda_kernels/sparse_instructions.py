@@ -4,10 +4,22 @@ INSTRUCTIONS = r"""
 typedef unsigned int u32;
 typedef unsigned short u16;
 
+// The kernel after this one may begin; it waits for the end of this one itself.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Not ld.global.nc: the compiler moves such loads behind the wait for the kernel before.
 __device__ __forceinline__ uint4 stream16(const uint4* from) {
     uint4 d;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "l"(from));
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "l"(from) : "memory");
     return d;
 }
 // Writes zeros where `bytes` is 0.

@@ -86,6 +86,7 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
     const int count = (part + 1) * units / SPLIT - first_unit;  // units of this block
     const int own = (count - warp + WARPS - 1) / WARPS;         // of this warp, at least one
 
+    let_next_kernel_begin();
     int fetch_tile = blockIdx.x / SPLIT, fetch_left = own;
     const size_t tile_step = (size_t)stride * units * UNIT;
     const uint4* fetch_row =
@@ -116,9 +117,11 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
         }
         if (RING) end_group();  // also of nothing: the number of groups tells what has arrived
     };
-    // Weights are on their way while activations are copied.
+    // Weights are on their way while activations are copied. They never depend on the kernel
+    // before, but activations do.
     #pragma unroll
     for (int i = 0; i < (RING ? 1 : DEPTH); ++i) fetch(i);
+    wait_for_kernel_before();
 
     // Sums come before activations, whose size differs: all blocks of a cluster have them at the
     // same place.
