@@ -16,9 +16,24 @@ from evaluate.report.contents import Report
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
 from evaluate.report.published.figures import sources
-from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, Chart
+from evaluate.report.show.charts.drawing import (
+    CELLS,
+    CONTEXTS,
+    ENGINES,
+    GAINS,
+    LAYERS,
+    OPERATORS,
+    Chart,
+)
 from evaluate.report.show.charts.plots import drawn_records, plot_inside
 from evaluate.report.show.choice_table import choice_table
+from evaluate.report.show.our_kernels.columns import (
+    BY_TOKENS,
+    GAIN,
+    LAYER,
+    NO_VLLMS_OWN,
+    OVER_VLLMS_OWN,
+)
 from evaluate.report.show.page_data import SHOWN_LINES, page_data, setups_of, short
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord, Record
@@ -142,8 +157,9 @@ def write_page(report: Report, out: Path) -> None:
 
 
 def breakable(name: str) -> Markup:
-    """Lets a line break after each underscore of a name."""
-    return Markup("_<wbr>").join(Markup.escape(piece) for piece in name.split("_"))
+    """Lets a line break after each underscore of a name, and before the value of an option."""
+    escaped = Markup("_<wbr>").join(Markup.escape(piece) for piece in name.split("_"))
+    return escaped.replace("=", Markup("=<wbr>"))
 
 
 @dataclass
@@ -223,6 +239,10 @@ def _tables(report: Report) -> list[Table]:
     columns += [*(GOODPUT if served else ()), *SECOND]
     sets = report.sets
     tables = [_table(CELLS, "Every measurement", columns, cells, report)]
+    gains = _table(GAINS, "Our kernels against vLLM's own", GAIN, sets.gains, report)
+    layers = _table(LAYERS, "Our kernels, layer by layer", LAYER, sets.layers, report)
+    gains.note, layers.note = OVER_VLLMS_OWN, BY_TOKENS if sets.gains else NO_VLLMS_OWN
+    tables += [gains, layers]
     accuracy = accuracy_records(report.rows)
     tables.append(_full_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
     tables.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))
