@@ -184,6 +184,8 @@ def _facts(row: Row) -> dict[str, str]:
     facts = row.environment.facts(*COMPARED)
     if row.environment.engine in VLLM_ENGINES:
         facts[KERNELS_OPTION] = kernels_of(row)  # rows without the option ran on vLLM's own
+    if row.environment.kernels_version is not None:
+        facts["the version of our kernels"] = str(row.environment.kernels_version)
     if machine := machine_of(row):
         facts["machine"] = machine
     if row.environment.has_random_weights:
