@@ -119,11 +119,14 @@ def _kernels_notes(group: ComparisonGroup) -> list[str]:
     """Which names stand for our kernels, and what cannot be compared with vLLM's own."""
     entries = [entry for workload in group.workloads for entry in workload.entries]
     sentences = []
-    if len({runs_ours(entry) for entry in entries}) > 1:
+    offered = {runs_ours(entry) for entry in entries}
+    if len(offered) > 1:
         sentences.append(
             f"{group.title}: checkpoints named with {KERNELS_OPTION}= ran on our kernels where "
             "these are faster; the others ran on vLLM's own"
         )
+    elif offered == {True}:
+        sentences.append(f"{group.title}: all ran on our kernels where these are faster")
     if apart := on_two_machines(group):
         sentences.append(
             f"{group.title}: on our kernels and on vLLM's own, but not on one machine, so the two "

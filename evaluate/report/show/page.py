@@ -16,24 +16,10 @@ from evaluate.report.contents import Report
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
 from evaluate.report.published.figures import sources
-from evaluate.report.show.charts.drawing import (
-    CELLS,
-    CONTEXTS,
-    ENGINES,
-    GAINS,
-    LAYERS,
-    OPERATORS,
-    Chart,
-)
+from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, Chart
 from evaluate.report.show.charts.plots import drawn_records, plot_inside
 from evaluate.report.show.choice_table import choice_table
-from evaluate.report.show.our_kernels.columns import (
-    BY_TOKENS,
-    GAIN,
-    LAYER,
-    NO_VLLMS_OWN,
-    OVER_VLLMS_OWN,
-)
+from evaluate.report.show.our_kernels.columns import kernel_tables
 from evaluate.report.show.page_data import SHOWN_LINES, page_data, setups_of, short
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord, Record
@@ -239,10 +225,10 @@ def _tables(report: Report) -> list[Table]:
     columns += [*(GOODPUT if served else ()), *SECOND]
     sets = report.sets
     tables = [_table(CELLS, "Every measurement", columns, cells, report)]
-    gains = _table(GAINS, "Our kernels against vLLM's own", GAIN, sets.gains, report)
-    layers = _table(LAYERS, "Our kernels, layer by layer", LAYER, sets.layers, report)
-    gains.note, layers.note = OVER_VLLMS_OWN, BY_TOKENS if sets.gains else NO_VLLMS_OWN
-    tables += [gains, layers]
+    for own in kernel_tables(sets):
+        table = _table(own.name, own.title, own.columns, own.records, report)
+        table.note = own.note
+        tables.append(table)
     accuracy = accuracy_records(report.rows)
     tables.append(_full_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
     tables.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))

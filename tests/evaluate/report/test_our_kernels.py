@@ -147,6 +147,10 @@ def test_names_say_which_kernels_ran_whatever_the_number_of_runs() -> None:
     (group,) = ranked(runs(*(one for one in cells if one.options)))
     assert group.candidates == ["w4a16"]
     assert not any("named with kernels=" in note for note in notes([group], ["r"]))
+    assert any(
+        note.endswith("all ran on our kernels where these are faster")
+        for note in notes([group], ["r"])
+    )
 
 
 def test_a_list_is_named_as_it_is_typed_and_versions_are_kept_apart() -> None:

@@ -86,6 +86,17 @@ def test_nothing_is_cut_or_faint(
     context.close()
 
 
+def test_print_cuts_nothing(page: Page) -> None:
+    page.set_viewport_size({"width": 703, "height": 1000})  # A4 without its margins
+    page.emulate_media(media="print")
+    page.wait_for_function("document.querySelector('#chart-hand-overs').dataset.width == 690")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for table in ("gains", "layers"):
+        box = page.locator(f"#{table}").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 703
+
+
 def test_without_a_script_the_map_is_a_plot(browser: Browser, page_file: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -14,7 +14,7 @@ from evaluate.report.show.records import Record
 CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
 KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
 SENSITIVITY = "sensitivity"
-GAINS, BANDS, LAYERS = "gains", "bands", "layers"
+GAINS, BANDS = "gains", "bands"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
 # Widths are those of the plots of report.md; the page sets its own (page_files/charts.js).
 WIDTH = 760

@@ -25,7 +25,7 @@ from evaluate.report.show.our_kernels.records import VLLMS_OWN
 
 LETTER = 6.6  # pixels of a letter, on average
 GAP = 1  # pixels between bands
-HEADING_LEFT = 80  # pixels that a checkpoint's name begins left of the bands
+HEADING_LEFT = 96  # pixels that a checkpoint's name begins left of the bands
 CALM_FIRST = (
     *("#5f7fbf", "#009e73", "#e08600", "#56b4e9", "#9a6bd6", "#c04a1a", "#d0a000", "#0a84c8"),
     *("#d15a9b", "#8a8a00", "#006b5e", "#a05a2c", "#b03060", "#4f9d2f", "#7a5195"),
@@ -120,5 +120,5 @@ def _product_colours(products: Sequence[str]) -> altair.Color:
         "short:N",
         title=None,
         scale=altair.Scale(domain=[*palette], range=[*palette.values()]),
-        legend=bottom(symbolType="square", symbolOpacity=1),
+        legend=bottom(columns=4, symbolType="square", symbolOpacity=1),
     )

@@ -1,6 +1,12 @@
-"""The columns of the section's tables."""
+"""The section's tables, and the sentences above them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from evaluate.report.show.our_kernels.records import GainRecord, LayerRecord
+from evaluate.report.show.record_sets import RecordSets
+from evaluate.report.show.records import Record
 from evaluate.report.show.tables import CHECKPOINT, NONE, SCENARIO, Column, speedup
 
 LEAST_MIB = 0.05  # less is no layout, but counters beside one
@@ -75,3 +81,22 @@ LAYER: tuple[Column[LayerRecord], ...] = (
     ),
     Column("not used, and why", "refused", lambda r: r.refused or NONE, is_text=True),
 )
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """A table of the page."""
+
+    name: str
+    title: str
+    note: str
+    columns: tuple[Column[Any], ...]
+    records: Sequence[Record]
+
+
+def kernel_tables(sets: RecordSets) -> list[KernelTable]:
+    by_tokens = BY_TOKENS if sets.gains else f"{BY_TOKENS} {NO_VLLMS_OWN}"
+    return [
+        KernelTable("gains", "Our kernels against vLLM's own", OVER_VLLMS_OWN, GAIN, sets.gains),
+        KernelTable("layers", "Our kernels, layer by layer", by_tokens, LAYER, sets.layers),
+    ]
