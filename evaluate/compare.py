@@ -5,6 +5,7 @@ uses a confidence interval of the ratio of latencies, never bare means. For two 
 prints how their environments differ.
 """
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from rich.table import Table
 from conf.app import run
 from conf.compose import Command
 from conf.errors import bad_input, unknown
+from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
-from evaluate.results.cells import Cell, by_workload, cells
+from evaluate.results.cells import Cell, by_workload, cells, kernel_names, kernels_of
 from evaluate.results.merging import merged_rows
 from evaluate.results.restart_noise import (
     Noise,
@@ -29,6 +31,7 @@ from evaluate.results.rows import Row
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
 NARROWEST_TABLE = 120
+VLLM_ENGINES = ("vllm", "vllm_server")
 COMPARED = (
     *("device", "driver", "power_limit_w", "cpu", "cores", "engine"),
     *("versions", "engine_options", "variables"),
@@ -77,6 +80,8 @@ def main(config: CompareConfig) -> None:
     screen = Console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     screen.print(table)
+    for sentence in _kernels_ran(pairs, titles):
+        say(sentence)
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
     say(str(noise))
@@ -150,9 +155,37 @@ def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
     return list(differences)
 
 
+def _kernels_ran(pairs: list[tuple[Cell, Cell]], titles: list[str]) -> list[str]:
+    """What each side ran, checkpoint by checkpoint, where rows say it."""
+    sentences = []
+    for pair in pairs:
+        ran = [(title, _kernels(cell.row)) for title, cell in zip(titles, pair, strict=True)]
+        sides = [f"{title} on {kernels}" for title, kernels in ran if kernels]
+        if sides:
+            label = "" if pair[0].label in titles else f"{pair[0].label}: "
+            sentences.append(f"{label}{'; '.join(sides)}")
+    return list(dict.fromkeys(sentences))
+
+
+def _kernels(row: Row) -> str:
+    """The kernels' names; where ours were offered, also the products of the layers, those of the
+    fewest tokens first."""
+    up_to = {
+        part.product: part.up_to or math.inf
+        for kernels in row.layer_kernels
+        for part in reversed(kernels.ranges)
+    }
+    products = ", ".join(sorted(up_to, key=lambda product: up_to[product]))
+    return kernel_names(row) + (f" ({products})" if products else "")
+
+
 def _facts(row: Row) -> dict[str, str]:
     """The facts that a run depends on, except the checkpoint and the workload."""
     facts = row.environment.facts(*COMPARED)
+    if row.environment.engine in VLLM_ENGINES:
+        facts[KERNELS_OPTION] = kernels_of(row)  # rows without the option ran on vLLM's own
+    if row.environment.kernels_version is not None:
+        facts["the version of our kernels"] = str(row.environment.kernels_version)
     if machine := machine_of(row):
         facts["machine"] = machine
     if row.environment.has_random_weights:

@@ -10,7 +10,7 @@ from evaluate.report.decide.decision import Answer, decide
 from evaluate.report.show.charts.all_charts import charts
 from evaluate.report.show.charts.drawing import Chart, Names
 from evaluate.report.show.how_measured import HowMeasured, how_measured
-from evaluate.report.show.notes import findings, left_out, notes
+from evaluate.report.show.notes import findings, judged_elsewhere, left_out, notes
 from evaluate.report.show.record_sets import RecordSets, make_sets
 from evaluate.results.merging import merged_rows
 from evaluate.results.rows import Row
@@ -61,7 +61,12 @@ def make_report(config: ReportConfig) -> Report:
         charts=charts(sets, names),
         how_measured=how_measured(rows),
         faults=faults,
-        notes=[*_options_note(config), *merging_notes, *notes(groups, config.results)],
+        notes=[
+            *_options_note(config),
+            *merging_notes,
+            *notes(groups, config.results),
+            *judged_elsewhere(groups, decision.qualities),
+        ],
         findings=findings(groups, rows),
         left_out=left_out(rows, groups),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from conf.schema.kernels import KERNELS_OPTION, VLLM
 from evaluate.results.row_types import WorkloadSettings
 from evaluate.results.rows import Row, SpeedRow
 from evaluate.results.significance import Sample, Start
@@ -17,6 +18,7 @@ LEAST_RUNS = 2  # of a cell that is compared
 LEAST_STARTS = 3  # for an interval of starts; of two, Student's factor alone is 12.7
 CONTEXT_OPTION = "max_model_len"
 CHOSEN = ("engine_options", "variables")
+KERNEL_SUFFIX = "LinearKernel"
 SETUP = ("device", "engine", "engine_options", "versions", "variables")
 
 
@@ -229,4 +231,21 @@ def chosen_options(row: Row) -> dict[str, str]:
     """The engine options and environment variables that a team chooses."""
     options = row.environment.facts(*CHOSEN)
     # An evaluation sets the context length to what its scenarios need; that is no team's choice.
-    return {name: value for name, value in options.items() if name != CONTEXT_OPTION}
+    options.pop(CONTEXT_OPTION, None)
+    kernels = row.environment.engine_options.get(KERNELS_OPTION)
+    if kernels == VLLM:  # as rows without the option
+        del options[KERNELS_OPTION]
+    elif isinstance(kernels, list):
+        options[KERNELS_OPTION] = f"[{','.join(map(str, kernels))}]"  # as it is typed
+    return options
+
+
+def kernel_names(row: Row) -> str:
+    """The kernels that the engine chose, without their common suffix."""
+    names = sorted(set(row.kernels.values()))
+    return ", ".join(name.removesuffix(KERNEL_SUFFIX) for name in names)
+
+
+def kernels_of(row: Row) -> str:
+    """The option `kernels` of a row. Rows without it ran on the engine's own."""
+    return chosen_options(row).get(KERNELS_OPTION, VLLM)

@@ -198,3 +198,46 @@ def test_a_line_that_cannot_be_read_is_left_out_and_ends_with_2(
     assert result.returncode == 2
     assert "no significant difference" in result.stdout
     assert "1 lines were left out, the first: b.jsonl:" in result.stderr
+
+
+def test_the_kernels_of_each_side_are_named(command_here: Run, tmp_path: Path) -> None:
+    layers = [
+        {
+            "kind": "int8",
+            "rows": rows,
+            "columns": 8,
+            "ranges": [
+                {"up_to": few, "product": "few_tokens_int8"},
+                {"up_to": None, "product": "cutlass_int8"},
+            ],
+        }
+        for rows, few in ((8, 16), (16, 8))
+    ]
+    sides: dict[str, dict[str, Any]] = {
+        "vllm": {"kernels": {"scheme": "CutlassInt8ScaledMMLinearKernel"}},
+        "auto": {"kernels": {"scheme": "QuantlineInt8LinearKernel"}, "layer_kernels": layers},
+    }
+    for name, ran in sides.items():
+        options = {"kernels": "auto"} if name == "auto" else {}
+        facts = {"engine": "vllm", "engine_options": options}
+        for checkpoint in ("original", "w8a8"):
+            for repeat, latency in enumerate((1.0, 1.01, 0.99)):
+                row = speed_row(
+                    model="tiny",
+                    checkpoint=checkpoint,
+                    repeat=repeat,
+                    key=f"{checkpoint} {name}",
+                    values={"latency_s": latency},
+                    settings={"output_tokens": 8},
+                    environment=facts | ({"kernels_version": 2} if options else {}),
+                    **(ran if checkpoint == "w8a8" else {}),
+                )
+                append(tmp_path / f"{name}.jsonl", row)
+    said = command_here("evaluate.compare", "results=[vllm.jsonl,auto.jsonl]").stderr
+    assert (
+        "w8a8: vllm.jsonl on CutlassInt8ScaledMM; "
+        "auto.jsonl on QuantlineInt8 (few_tokens_int8, cutlass_int8)"
+    ) in said
+    assert "differ in kernels: vllm and auto" in said
+    assert "differ in the version of our kernels: none and 2" in said
+    assert "original: " not in said

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from conf.hardware import CPU
 from conf.models import ORIGINAL
-from conf.schema.kernels import KERNELS_OPTION, VLLM
+from conf.schema.kernels import KERNELS_OPTION
 from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options, differing
 from evaluate.results.restart_noise import Noise
 from evaluate.results.row_types import Environment, WorkloadSettings
@@ -171,6 +171,7 @@ def _workloads(rows: list[Row]) -> list[Workload]:
     weights: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         weights[row.checkpoint].add(_sha256(row))
+    kernels_versions = {row.environment.kernels_version for row in rows} - {None}
     workloads: dict[tuple[str, str], Workload] = {}
     for cell in cells(rows):
         key = (cell.measure, cell.settings_name)
@@ -180,20 +181,17 @@ def _workloads(rows: list[Row]) -> list[Workload]:
         differences = [
             f"{option}={value}" for option, value in options.items() if usual.get(option) != value
         ]
-        differences += [_left_out(option) for option in usual if option not in options]
+        differences += [f"without {option}" for option in usual if option not in options]
         if len(weights[cell.checkpoint]) > 1:
             differences.append(f"weights {_sha256(row)[:8]}")
+        if len(kernels_versions) > 1 and row.environment.kernels_version is not None:
+            differences.append(f"version {row.environment.kernels_version} of our kernels")
         label = cell.checkpoint + (f" ({', '.join(differences)})" if differences else "")
         workload.entries.append(Entry(workload, cell, label, options))
     for workload in workloads.values():
         _name_duplicates(workload)
     _name_by_settings(list(workloads.values()))
     return list(workloads.values())
-
-
-def _left_out(option: str) -> str:
-    """An option that only other rows have. Rows without `kernels` ran on vLLM's own."""
-    return f"{option}={VLLM}" if option == KERNELS_OPTION else f"without {option}"
 
 
 def _sha256(row: Row) -> str:
@@ -220,12 +218,14 @@ def _context(entry: Entry) -> str:
 
 
 def _usual(options: list[dict[str, str]]) -> dict[str, str]:
-    """The most frequent value of each option. Options that most runs do not set are left out."""
+    """The most frequent value of each option. Options that most runs do not set are left out; so is
+    `kernels` if any run has none, since a name must not change when further runs are added."""
     usual = {}
     for name in dict.fromkeys(name for chosen in options for name in chosen):
         value, _ = Counter(chosen.get(name) for chosen in options).most_common(1)[0]
-        if value is not None:
-            usual[name] = value
+        if value is None or (name == KERNELS_OPTION and any(name not in own for own in options)):
+            continue
+        usual[name] = value
     return usual
 
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from conf.schema.kernels import KERNELS_OPTION
-from evaluate.report.decide.comparison import ComparisonGroup, Entry
+from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.curves import BATCH, Curve, curves, families, turns
 from evaluate.report.decide.ranking import speed_ratio
+from evaluate.results.cells import kernel_names
 from evaluate.results.restart_noise import Noise
 
-SUFFIX = "LinearKernel"
-CHOOSING = ("linear_backend", KERNELS_OPTION, "second_layout")
+OURS = (KERNELS_OPTION, "second_layout")
+CHOOSING = ("linear_backend", *OURS)
 """Options that choose among kernels: vLLM's, and ours."""
 LEAST_SIGNIFICANT = 2
 
@@ -26,12 +27,6 @@ class Kernels:
     curves: dict[str, Curve]
 
 
-def kernel_of(entry: Entry) -> str:
-    """The kernels' names without their common suffix."""
-    names = sorted(set(entry.row.kernels.values()))
-    return ", ".join(name.removesuffix(SUFFIX) for name in names)
-
-
 def choices_of_kernel(group: ComparisonGroup) -> list[Kernels]:
     """The checkpoints that ran on two or more kernels over the same batches, with otherwise equal
     options."""
@@ -42,10 +37,12 @@ def choices_of_kernel(group: ComparisonGroup) -> list[Kernels]:
             other_options = str(
                 sorted((k, value) for k, value in first_entry.options.items() if k not in CHOOSING)
             )
-            if kernel := kernel_of(first_entry):
-                curves_by_setup[first_entry.checkpoint, family, other_options].setdefault(
-                    kernel, curve
-                )
+            if kernel := kernel_names(first_entry.row):
+                same_setup = curves_by_setup[first_entry.checkpoint, family, other_options]
+                if kernel in same_setup:  # one kernel, under two choices of products
+                    chosen = [f"{k}={v}" for k, v in first_entry.options.items() if k in CHOOSING]
+                    kernel += f" ({', '.join(chosen) or curve.candidate})"
+                same_setup.setdefault(kernel, curve)
     return [
         Kernels(*name[:2], kernel_curves)
         for name, kernel_curves in curves_by_setup.items()

@@ -94,8 +94,12 @@ def choose_mix(
     tied = unbeaten(
         pool, lambda mix_candidate, faster: not _differs(mix_candidate, faster, shares, noise)
     )
+    best_setups = [
+        one for one in tied if not any(_is_better_setup(other, one, noise) for other in tied)
+    ]
     best = min(
-        tied, key=lambda mix_candidate: preference(mix_candidate.first_entry, mix_candidate.quality)
+        best_setups or tied,
+        key=lambda mix_candidate: preference(mix_candidate.first_entry, mix_candidate.quality),
     )
     ratio = None
     if best is not reference:
@@ -128,6 +132,19 @@ def choose_mix(
         refused=refused,
         unjudged=best.quality is None,
     )
+
+
+def _is_better_setup(one: MixCandidate, other: MixCandidate, noise: Noise) -> bool:
+    """Whether both are the same checkpoint, and one setup of it is faster in some workloads and
+    slower in none."""
+    environments = [candidate.first_entry.row.environment for candidate in (one, other)]
+    if one.first_entry.checkpoint != other.first_entry.checkpoint:
+        return False
+    if environments[0].checkpoint_sha256 != environments[1].checkpoint_sha256:
+        return False
+    ratios = [speed_ratio(entry, other.entries[name], noise) for name, entry in one.entries.items()]
+    different = [ratio.ratio > 1 for ratio in ratios if ratio is not None and ratio.differs]
+    return bool(different) and all(different)
 
 
 def _ratios_to(

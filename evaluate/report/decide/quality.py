@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conf.models import ORIGINAL
 from evaluate.accuracy.divergence import BROKEN, VERDICTS
 from evaluate.report.decide.comparison import Entry
+from evaluate.results.cells import kernels_of
 from evaluate.results.rows import AccuracyRow, Row
 
 
@@ -21,6 +22,8 @@ class Quality:
     verdict: str = ""
     measure: str = ""
     rows: list[AccuracyRow] = field(default_factory=list)
+    other_kernels: bool = False
+    """Whether it was judged on other kernels than the speed was measured on."""
 
 
 @dataclass
@@ -32,7 +35,8 @@ class Qualities:
 
     def of(self, entry: Entry) -> Quality | None:
         """The quality of an entry's checkpoint, found by the hash of its weights; for random
-        weights, by the recipe's name. Another checkpoint with the same name does not count."""
+        weights, by the recipe's name. Another checkpoint with the same name does not count. Ours
+        and vLLM's kernels may round differently, so the same ones count, if they were judged."""
         row = entry.row
         if entry.checkpoint == ORIGINAL:
             return Quality(1.0, 1.0, 1.0, "the original")
@@ -41,7 +45,10 @@ class Qualities:
         else:
             weights = row.environment.checkpoint_sha256 or ""
             rows = self.by_weights.get((row.model, row.checkpoint, weights), [])
-        return _worst(rows) if rows else None
+        same_kernels = [judged for judged in rows if kernels_of(judged) == kernels_of(row)]
+        if not same_kernels and rows:
+            return replace(_worst(rows), other_kernels=True)
+        return _worst(same_kernels) if same_kernels else None
 
 
 def qualities(rows: Sequence[Row]) -> Qualities:

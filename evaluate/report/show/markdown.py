@@ -5,6 +5,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
@@ -14,6 +15,13 @@ from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.plots import drawn_records, plot_name
 from evaluate.report.show.choice_table import choice_table
 from evaluate.report.show.kernels.columns import GRID
+from evaluate.report.show.our_kernels.columns import (
+    BY_TOKENS,
+    GAIN,
+    LAYER,
+    NO_VLLMS_OWN,
+    OVER_VLLMS_OWN,
+)
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord
 from evaluate.report.show.row_records import accuracy_records
@@ -35,6 +43,7 @@ from evaluate.report.show.tables import (
 from evaluate.report.show.terminal_tables import PLUS_MINUS
 from evaluate.report.show.workload_text import workload_text
 
+ShownGroup = TypeVar("ShownGroup", bound=GroupRecord)
 SPECIAL = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~#!"}
 )
@@ -61,6 +70,7 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     lines += _bullets("Before you trust it", report.notes)
     lines += _bullets("What stands out", report.findings)
     lines += _charts(report, plots, ("overview", "frontier", "batches", "kernels"))
+    lines += _our_kernels(report, plots)
     for group in report.groups:
         lines += _scenarios(report, group)
     lines += _charts(report, plots, ("limits", "capacity"))
@@ -121,6 +131,30 @@ def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
             *_used_columns_table((CHECKPOINT, *(GOODPUT if served else ()), *SECOND), records),
             "",
         ]
+    return lines
+
+
+def _our_kernels(report: Report, plots: dict[str, str]) -> list[str]:
+    gains, layers = report.sets.gains, report.sets.layers
+    if not layers:
+        return []
+    lines = ["## Our kernels", "", OVER_VLLMS_OWN if gains else NO_VLLMS_OWN, ""]
+    lines += _charts(report, plots, ("gains",), level=3)
+    lines += _tables_by_group(GAIN, gains)
+    lines += [*_charts(report, plots, ("hand-overs",), level=3), BY_TOKENS, ""]
+    return lines + _tables_by_group(LAYER, layers)
+
+
+def _tables_by_group(
+    columns: Sequence[Column[ShownGroup]], records: Sequence[ShownGroup]
+) -> list[str]:
+    """A table for each comparison group, with its title if there are several."""
+    titles = list(dict.fromkeys(record.group for record in records))
+    lines = []
+    for title in titles:
+        lines += [f"{escape(title)}.", ""] if len(titles) > 1 else []
+        own = [record for record in records if record.group == title]
+        lines += [*_used_columns_table(columns, own), ""]
     return lines
 
 

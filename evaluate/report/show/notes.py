@@ -1,11 +1,15 @@
 """The sentences of a report: notes, findings, and the runs that are left out."""
 
 from conf.models import ORIGINAL
+from conf.schema.kernels import KERNELS_OPTION, VLLM
 from conf.terminal import listed
 from evaluate.accuracy.judging import engine_findings
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
+from evaluate.report.decide.our_kernels import gain_findings, on_two_machines, runs_ours
+from evaluate.report.decide.quality import Qualities
+from evaluate.results.cells import kernels_of
 from evaluate.results.restart_noise import bandwidth_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
@@ -32,29 +36,40 @@ def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
                 f"{group.title}: no original to compare with, or one run only: {names}"
             )
         sentences += [f"{group.title}: {group.noise}", *_machine_notes(group)]
+        sentences += _kernels_notes(group)
         sentences += _second_start_notes(group, results)
     return sentences
 
 
 def _second_start_notes(group: ComparisonGroup, results: list[str]) -> list[str]:
     """Ties with the original that another start would very likely decide, with the command."""
-    undecided: dict[str, list[str]] = {}
+    by_kernels: dict[str, dict[str, list[str]]] = {}
     for workload in group.workloads:
         for entry in workload.entries:
             if entry.ratio is not None and entry.ratio.second_start_decides:
+                undecided = by_kernels.setdefault(kernels_of(entry.row), {})
                 undecided.setdefault(workload.measure, []).append(entry.checkpoint)
-    if not undecided:
-        return []
+    return [
+        _second_start_note(group, undecided, kernels, results[-1])
+        for kernels, undecided in by_kernels.items()
+    ]
+
+
+def _second_start_note(
+    group: ComparisonGroup, undecided: dict[str, list[str]], kernels: str, results: str
+) -> str:
     scenarios = ",".join(undecided)
     checkpoints = list(dict.fromkeys(name for names in undecided.values() for name in names))
     options = f"model={group.model} engine={group.engine} 'scenario=[{scenarios}]'"
     if group.rows[0].environment.has_random_weights:
         options += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
+    if kernels != VLLM:
+        options += f" engine.kernels={kernels}"
     ties = [f"{name} in {workload}" for workload, names in undecided.items() for name in names]
-    return [
+    return (
         f"{group.title}: a second start would very likely decide {listed(ties)}: "
-        f"python -m evaluate {options} starts=2 results={results[-1]}"
-    ]
+        f"python -m evaluate {options} starts=2 results={results}"
+    )
 
 
 def _weights_notes(group: ComparisonGroup) -> list[str]:
@@ -100,6 +115,45 @@ def _machine_notes(group: ComparisonGroup) -> list[str]:
     ]
 
 
+def _kernels_notes(group: ComparisonGroup) -> list[str]:
+    """Which names stand for our kernels, and what cannot be compared with vLLM's own."""
+    entries = [entry for workload in group.workloads for entry in workload.entries]
+    sentences = []
+    offered = {runs_ours(entry) for entry in entries}
+    if len(offered) > 1:
+        sentences.append(
+            f"{group.title}: checkpoints named with {KERNELS_OPTION}= ran on our kernels where "
+            "these are faster; the others ran on vLLM's own"
+        )
+    elif offered == {True}:
+        sentences.append(f"{group.title}: all ran on our kernels where these are faster")
+    if apart := on_two_machines(group):
+        sentences.append(
+            f"{group.title}: on our kernels and on vLLM's own, but not on one machine, so the two "
+            f"are not compared in some loads or all: {', '.join(apart)}"
+        )
+    return sentences
+
+
+def judged_elsewhere(groups: list[ComparisonGroup], qualities: Qualities) -> list[str]:
+    """The candidates whose accuracy was judged on other kernels than their speed was measured."""
+    sentences = []
+    for group in groups:
+        entries = [entry for workload in group.workloads for entry in workload.entries]
+        elsewhere = [
+            entry.candidate
+            for entry in entries
+            if (quality := qualities.of(entry)) is not None and quality.other_kernels
+        ]
+        if elsewhere:
+            sentences.append(
+                f"{group.title}: accuracy was judged on other kernels than the speed: "
+                f"{', '.join(dict.fromkeys(elsewhere))}. accuracy=quick with the same "
+                "engine.kernels= judges it"
+            )
+    return sentences
+
+
 def findings(groups: list[ComparisonGroup], rows: list[Row]) -> list[str]:
     """The findings of all groups, and engines that disagree."""
     by_group = {group.title: _group_findings(group) for group in groups}
@@ -114,7 +168,12 @@ def findings(groups: list[ComparisonGroup], rows: list[Row]) -> list[str]:
 
 def _group_findings(group: ComparisonGroup) -> list[str]:
     crossings = [crossing(curve) for axis in (BATCH, CONTEXT) for curve in curves(group, axis)]
-    sentences = [*kernel_findings(group), *crossings, _slowest_clock(group)]
+    sentences = [
+        *gain_findings(group),
+        *kernel_findings(group),
+        *crossings,
+        _slowest_clock(group),
+    ]
     return [sentence for sentence in sentences if sentence]
 
 

@@ -19,6 +19,7 @@ from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, Chart
 from evaluate.report.show.charts.plots import drawn_records, plot_inside
 from evaluate.report.show.choice_table import choice_table
+from evaluate.report.show.our_kernels.columns import kernel_tables
 from evaluate.report.show.page_data import SHOWN_LINES, page_data, setups_of, short
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord, Record
@@ -142,8 +143,9 @@ def write_page(report: Report, out: Path) -> None:
 
 
 def breakable(name: str) -> Markup:
-    """Lets a line break after each underscore of a name."""
-    return Markup("_<wbr>").join(Markup.escape(piece) for piece in name.split("_"))
+    """Lets a line break after each underscore of a name, and before the value of an option."""
+    escaped = Markup("_<wbr>").join(Markup.escape(piece) for piece in name.split("_"))
+    return escaped.replace("=", Markup("=<wbr>"))
 
 
 @dataclass
@@ -223,6 +225,10 @@ def _tables(report: Report) -> list[Table]:
     columns += [*(GOODPUT if served else ()), *SECOND]
     sets = report.sets
     tables = [_table(CELLS, "Every measurement", columns, cells, report)]
+    for own in kernel_tables(sets):
+        table = _table(own.name, own.title, own.columns, own.records, report)
+        table.note = own.note
+        tables.append(table)
     accuracy = accuracy_records(report.rows)
     tables.append(_full_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
     tables.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))

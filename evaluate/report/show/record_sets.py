@@ -7,6 +7,14 @@ from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.curves import BATCH, CONTEXT
 from evaluate.report.decide.quality import Qualities
 from evaluate.report.show.kernels.records import GridRecord, grid_records
+from evaluate.report.show.our_kernels.records import (
+    BandRecord,
+    GainRecord,
+    LayerRecord,
+    band_records,
+    gain_records,
+    layer_records,
+)
 from evaluate.report.show.published_records import (
     EngineRecord,
     SweepRecord,
@@ -44,6 +52,9 @@ class RecordSets:
     cells: list[CellRecord]
     batches: list[CurveRecord]
     kernels: list[KernelRecord]
+    gains: list[GainRecord]
+    bands: list[BandRecord]
+    layers: list[LayerRecord]
     contexts: list[CurveRecord]
     capacity: list[CapacityRecord]
     limits: list[LimitRecord]
@@ -65,6 +76,9 @@ def make_sets(
         cells=[record for group in groups for record in cell_records(group, qualities)],
         batches=[record for group in groups for record in curve_records(group, BATCH)],
         kernels=[record for group in groups for record in kernel_records(group)],
+        gains=[record for group in groups for record in gain_records(group)],
+        bands=[record for group in groups for record in band_records(group)],
+        layers=[record for group in groups for record in layer_records(group)],
         contexts=[record for group in groups for record in curve_records(group, CONTEXT)],
         capacity=[record for group in groups for record in capacity_records(group)],
         limits=[record for group in groups for record in limit_records(group)],

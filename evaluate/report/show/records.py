@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.curves import curves, families
-from evaluate.report.decide.kernels import choices_of_kernel, kernel_of
+from evaluate.report.decide.kernels import choices_of_kernel
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
+from evaluate.results.cells import kernel_names
 from evaluate.results.summary import Summary
 
 FlatRecord = dict[str, str | int | float | bool | None]
@@ -145,7 +146,7 @@ def _cell_record(group: ComparisonGroup, entry: Entry, quality: Quality | None) 
         runs=len(cell.valid),
         invalid=len(cell.invalid),
         outliers=len(latency.outliers) if latency else 0,
-        kernel=kernel_of(entry),
+        kernel=kernel_names(entry.row),
         need_gib=need_gib(entry),
         kv_requests=entry.row.memory.kv_cache_requests,
         clock_share=entry.clock_share,

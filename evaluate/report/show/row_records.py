@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conf.schema.kernels import KERNELS_OPTION, VLLM
 from evaluate.measure.profiles import phases, readable
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.show.records import MILLI, Record
-from evaluate.results.cells import differing
+from evaluate.results.cells import differing, kernels_of
 from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
 from evaluate.results.rows import AccuracyRow, ProfileRow, Row, SensitivityRow
 
@@ -45,7 +46,7 @@ def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
             model=row.model,
             candidate=row.checkpoint,
             measure=row.measure,
-            engine=row.environment.engine or "",
+            engine=_engine(row),
             score=_score(row.values),
             recovery=row.values.recovery,
             recovery_low=row.values.recovery_low,
@@ -55,6 +56,12 @@ def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
         for row in rows
         if isinstance(row, AccuracyRow)
     ]
+
+
+def _engine(row: AccuracyRow) -> str:
+    """The engine, and our kernels where they were offered: they may round differently."""
+    engine, kernels = row.environment.engine or "", kernels_of(row)
+    return engine if kernels == VLLM else f"{engine}, {KERNELS_OPTION}={kernels}"
 
 
 def _score(values: QuickAccuracy | TaskAccuracy) -> float | None:

@@ -33,6 +33,10 @@ class Cell:
     model: str = "qwen3-8b"
     weights: str = "trained"
     kernel: str = ""
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    """What the layers ran, where our kernels were offered."""
+    kernels_version: int | None = None
+    card: str = ""
     format: str = ""
     """Cells of the same format are the same to the engine; its own, unless given."""
 
@@ -60,6 +64,7 @@ class Cell:
                 batch=self.batch, input_tokens=self.inputs, output_tokens=self.outputs
             ),
             memory=Memory(weights_gib=15.0, kv_cache_tokens=1000.0, kv_token_bytes=2.0**20),
+            layer_kernels=self.layers,
             kernels={"scheme": f"{self.kernel}LinearKernel"} if self.kernel else {},
             limit=Limit(prefill_share=0.4, decode_share=0.7),
             invalid=[],
@@ -71,6 +76,8 @@ class Cell:
                 checkpoint_sha256=self.checkpoint,
                 quantization_sha256=self.format or self.checkpoint,
                 weights=self.weights,
+                **({"card": self.card} if self.card else {}),
+                **({"kernels_version": self.kernels_version} if self.kernels_version else {}),
             ),
             time=f"2026-01-01T00:00:{number:02}+00:00",
         )

@@ -88,4 +88,19 @@ def test_our_kernels_are_compared_with_vllms_own() -> None:
         "w8a8 runs faster on QuantlineInt8 than on CutlassInt8ScaledMM (128 tokens in, 64 out)"
     ]
     labels = {entry.candidate for workload in group.workloads for entry in workload.entries}
-    assert labels == {"original", "w8a8", "w8a8 (kernels=vllm)"}
+    assert labels == {"original (kernels=auto)", "w8a8 (kernels=auto)", "w8a8"}
+
+
+def test_two_choices_of_our_kernels_are_two_curves() -> None:
+    cells = [
+        Cell("w8a8", [batch / speedup * part for part in STEADY], f"batch_{batch}", batch,
+             kernel="QuantlineInt8", options={"kernels": kernels})
+        for batch in BATCHES
+        for speedup, kernels in ((1.4, "auto"), (1.1, ["one_token"]))
+    ]  # fmt: skip
+    (group,) = comparison_groups(runs(*cells))
+    rank_all([group], 0.1)
+    assert {record.kernel for record in kernel_records(group)} == {
+        "QuantlineInt8",
+        "QuantlineInt8 (kernels=[one_token])",
+    }

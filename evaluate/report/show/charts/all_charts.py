@@ -1,10 +1,12 @@
 """All charts as Vega-Lite. One specification serves the page and the plots of report.md."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from evaluate.report.show.charts import side_charts, speed_charts
+from evaluate.report.show.charts import our_kernels_charts, side_charts, speed_charts
 from evaluate.report.show.charts.drawing import Chart, Names
 from evaluate.report.show.kernels.heat_map import heat_map
+from evaluate.report.show.our_kernels.records import widest_products
 from evaluate.report.show.record_sets import RecordSets
 from evaluate.report.show.records import Record
 
@@ -18,6 +20,8 @@ def charts(sets: RecordSets, names: Names) -> list[Chart]:
         (judged, speed_charts.frontier),
         (sets.batches, speed_charts.batches),
         (sets.kernels, speed_charts.kernels),
+        (sets.gains, our_kernels_charts.gains),
+        (sets.bands, partial(our_kernels_charts.hand_overs, widest_products(sets.bands))),
         (sets.contexts, speed_charts.contexts),
         (sets.limits, speed_charts.limits),
         (sets.capacity, side_charts.capacity),

@@ -15,6 +15,7 @@ CELLS, BATCHES, CONTEXTS, CAPACITY = "cells", "batches", "contexts", "capacity"
 KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
 SENSITIVITY = "sensitivity"
 KERNEL_GRID = "kernel_grid"
+GAINS, BANDS = "gains", "bands"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
 # Widths are those of the plots of report.md; the page sets its own (page_files/charts.js).
 WIDTH = 760

@@ -16,7 +16,7 @@ from evaluate.report.show.charts.drawing import (
 from evaluate.report.show.records import Record
 from evaluate.report.show.workload_text import workload_text
 
-GRIDS = ("overview", "limits")
+GRIDS = ("overview", "gains", "limits")
 INK, SOFT, LINE, PAPER = "#1d1f21", "#5a6068", "#d9d6ce", "white"
 LABEL_COLOURS = {"labelColor": INK, "titleColor": INK}
 # The page's style names these colours, so that a plot inside it follows light and dark.

@@ -1,5 +1,7 @@
 """Charts of speed: the grid, the frontier, the curves, and the share of the limit."""
 
+from typing import Any
+
 import altair
 
 from evaluate.report.show.charts.drawing import (
@@ -31,16 +33,26 @@ HAS_SPEEDUP = "isValid(datum.speedup)"
 
 
 def overview(names: Names) -> Chart:
-    axes = records(CELLS).encode(
-        x=names.tile_columns,
-        y=names.tile_rows,
-        tooltip=tips(
-            *SPEED_TIPS,
-            ("latency_s:Q", "latency (s)", ".4g"),
-            ("output_tok_s:Q", "output (tok/s)", ",.0f"),
-            ("latencies:N", "runs (s)", ""),
-        ),
+    tooltip = tips(
+        *SPEED_TIPS,
+        ("latency_s:Q", "latency (s)", ".4g"),
+        ("output_tok_s:Q", "output (tok/s)", ",.0f"),
+        ("latencies:N", "runs (s)", ""),
     )
+    return finished(
+        "overview",
+        "Times as fast as the original",
+        "Speed-up over the original, by checkpoint and scenario. Blue is faster, orange slower; "
+        "= means no significant difference.",
+        CELLS,
+        speedup_grid(CELLS, names, tooltip),
+        "speedup",
+    )
+
+
+def speedup_grid(data: str, names: Names, tooltip: list[altair.Tooltip]) -> Any:
+    """Speed-ups as tiles of scenarios and candidates, with ties marked."""
+    axes = records(data).encode(x=names.tile_columns, y=names.tile_rows, tooltip=tooltip)
     tiles = axes.mark_rect().encode(
         color=altair.Color(
             "speedup:Q",
@@ -58,15 +70,7 @@ def overview(names: Names) -> Chart:
     is_tie = "datum.differs === false && datum.speedup_low < datum.speedup_high"
     label = f"format(datum.speedup, '.2f') + ({is_tie} ? ' =' : '')"
     labels = axes.mark_text(fontSize=11).encode(text="label:N", color=text_on("color", "speedup"))
-    return finished(
-        "overview",
-        "Times as fast as the original",
-        "Speed-up over the original, by checkpoint and scenario. Blue is faster, orange slower; "
-        "= means no significant difference.",
-        CELLS,
-        names.grid(_sized(tiles + labels, ROW), "speedup", label=label),
-        "speedup",
-    )
+    return names.grid(_sized(tiles + labels, ROW), "speedup", label=label)
 
 
 def _sized(tiles: altair.LayerChart, row: int) -> altair.LayerChart:

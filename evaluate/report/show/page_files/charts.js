@@ -80,7 +80,8 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
 
   // The width of the longest name that a legend may hold.
   function longest(records) {
-    const names = records.flatMap((record) => [record.candidate, record.kernel, record.engine, record.kind, record.advice]);
+    const fields = records[0].short === undefined ? ["candidate", "kernel", "engine", "kind", "advice"] : ["short"];
+    const names = records.flatMap((record) => fields.map((field) => record[field]));
     return Math.max(...[...new Set(names)].map((name) => textWidth(name ?? "")));
   }
 
@@ -102,7 +103,9 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
   function sized(chart, records, width, count, inner) {
     const names = new Set(records.map((record) => record.candidate));
     const shown = data.known.candidate.filter((name) => names.has(name));
-    const legendColumns = Math.max(1, Math.floor(width / (LEGEND_SYMBOL + longest(records))));
+    // A legend begins where the panels do, and the names of layers leave less room than others.
+    const room = records[0].short === undefined ? width : width * (1 - LABELS);
+    const legendColumns = Math.max(1, Math.floor(room / (LEGEND_SYMBOL + longest(records))));
     const isGrid = chart.spec.params !== undefined;
     function walk(node) {
       if (Array.isArray(node)) return node.map(walk);
