@@ -121,10 +121,12 @@ def test_a_module_that_cannot_be_imported_fails_as_without_us(on_cuda: Path) -> 
         importlib.import_module("worker_for_tests")
 
 
-def test_nothing_happens_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_format_is_added_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: list[str] = []
     monkeypatch.setattr(plugin, "_is_cuda", lambda: False)
-    monkeypatch.setattr(plugin, "after_import", lambda *_: pytest.fail("it does something"))
+    monkeypatch.setattr(plugin, "after_import", lambda name, _: modules.append(name))
     register()
+    assert modules == [plugin.FORMATS]
 
 
 def test_it_never_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
