@@ -142,9 +142,24 @@ def test_activations_stay_at_16_bits() -> None:
     assert refused.part == "activations"
 
 
-def test_vllm_alone_does_not_run_it() -> None:
+@pytest.mark.parametrize(
+    ("capability", "summary", "is_slow"),
+    [
+        (9.0, "Quantline's VPTQ product", False),
+        (8.0, "Quantline's VPTQ product", False),
+        (7.5, "plain PyTorch", True),
+        (None, "plain PyTorch", True),
+    ],
+)
+def test_our_plugin_runs_it_in_vllm(
+    capability: float | None, summary: str, is_slow: bool
+) -> None:
     config = read_quantization(CONFIG, "config.json")
-    assert not support(config, Machine(9.0, "x86_64")).runs
+    answer = support(config, Machine(capability, "x86_64"))
+    assert answer.runs
+    assert summary in answer.summary
+    assert bool(answer.instead) is is_slow
+    assert not support(config, Machine(7.0, "x86_64")).runs, "vLLM itself does not run there"
 
 
 def test_an_entry_that_we_write_is_read_back() -> None:
