@@ -38,6 +38,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from conf.files.json_files import JsonObject, validated
+from conf.formats.base.refusals import Refusal, refuse_activations, refuse_weights
+from conf.formats.base.stored_format import KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import FLOATS, VECTOR_INDICES, WORD, Role, Shape, StoredTensor
 from conf.formats.quant_args import (
     VECTOR,
     Codebooks,
@@ -46,9 +49,6 @@ from conf.formats.quant_args import (
     QuantizationConfig,
     vector_args,
 )
-from conf.formats.refusals import Refusal, refuse_activations, refuse_weights
-from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import FLOATS, VECTOR_INDICES, WORD, Role, Shape, StoredTensor
 
 METHOD = "vptq"
 AMPERE = 8.0  # compute capability

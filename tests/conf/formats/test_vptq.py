@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
+from conf.formats.base.stored_format import Machine
 from conf.formats.quant_args import Codebooks, QuantArgs, vector_args
 from conf.formats.quantization_config import read_quantization
 from conf.formats.registry import format_of, format_of_config
 from conf.formats.served import refusal, support
-from conf.formats.stored_format import Machine
 from conf.formats.vptq import FORMAT, layer_entry, read_fields
 from evaluate.measure.roofline import cost
 from serve.tensors import Tensor
@@ -151,9 +151,7 @@ def test_activations_stay_at_16_bits() -> None:
         (None, "plain PyTorch", True),
     ],
 )
-def test_our_plugin_runs_it_in_vllm(
-    capability: float | None, summary: str, is_slow: bool
-) -> None:
+def test_our_plugin_runs_it_in_vllm(capability: float | None, summary: str, is_slow: bool) -> None:
     config = read_quantization(CONFIG, "config.json")
     answer = support(config, Machine(capability, "x86_64"))
     assert answer.runs
