@@ -88,11 +88,9 @@ class VptqLinearMethod(LinearMethodBase):  # type: ignore[misc]
 
     def _note(self, prepared: PreparedLayer) -> None:
         """Logs what the layer runs: that of its largest block."""
-        product = prepared.planned.products[0]
-        plan = max(product.blocks, key=lambda block: block.rows).plan
-        refused = {METHOD: prepared.refused} if prepared.refused else {}
+        plan = max(prepared.product.blocks, key=lambda block: block.rows).plan
         columns = self.inputs[1] - self.inputs[0]
-        kernels = record.LayerKernels(METHOD, self.rows, columns, plan.ranges, refused)
+        kernels = record.LayerKernels(METHOD, self.rows, columns, plan.ranges, prepared.refused)
         record.note(kernels, self.prefix)
 
 

@@ -79,10 +79,16 @@ class PreparedLayer:
     """A layer as the op runs it."""
 
     key: str
-    planned: Planned
+    product: LayerProduct
     tensors: list[torch.Tensor]
-    refused: str
-    """Why our kernel runs none or not all of it; empty where it does."""
+    refused: dict[str, str]
+    """Products that are not used for all of it, and why."""
+
+    @property
+    def planned(self) -> Planned:
+        """As the op looks it up."""
+        plan = Plan((Step(None, NAME),))
+        return Planned((self.product,), (len(self.tensors),), plan)
 
 
 def prepared_layer(parts: Sequence[tuple[int, Sequence[Block]]]) -> PreparedLayer:
@@ -91,18 +97,21 @@ def prepared_layer(parts: Sequence[tuple[int, Sequence[Block]]]) -> PreparedLaye
     placed: list[PlacedBlock] = []
     tensors: list[torch.Tensor] = []
     names: list[str] = []
-    refused, row = "", 0
+    refused: dict[str, str] = {}
+    row = 0
     for rows, blocks in parts:
         for number, block in enumerate(blocks):
-            plan, of_block, reason = prepared_block(block.weight)
-            refused = refused or reason
+            prepared = prepared_block(block.weight)
+            refused |= prepared.refused
+            of_block = prepared.tensors
             if block.columns is not None:
                 of_block = [block.columns, *of_block]
             last = len(tensors) + len(of_block)
             takes_some = block.columns is not None
-            placed.append(PlacedBlock(plan, len(tensors), last, takes_some, row, rows, number > 0))
+            placed.append(
+                PlacedBlock(prepared.plan, len(tensors), last, takes_some, row, rows, number > 0)
+            )
             tensors += of_block
             names.append(f"{rows}:{key_of(block.weight)}{'/some' if takes_some else ''}")
         row += rows
-    planned = Planned((LayerProduct(placed, row),), (len(tensors),), Plan((Step(None, NAME),)))
-    return PreparedLayer(",".join(names), planned, tensors, refused)
+    return PreparedLayer(",".join(names), LayerProduct(placed, row), tensors, refused)

@@ -70,7 +70,7 @@ def test_a_layer_of_parts_multiplies_as_the_stored_ones(books: Codebooks) -> Non
     right = torch.cat([x @ layer.dequantize().t() for layer in layers], dim=1)
     assert found.shape == (5, ROWS + 20)
     assert error(found, right) < 1e-6
-    assert prepared.refused == ""
+    assert prepared.refused == {}
 
 
 def test_equal_layers_have_equal_keys() -> None:
