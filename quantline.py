@@ -33,13 +33,14 @@ def register_kernels() -> None:
     nothing: the names would be taken from the user. Never raises."""
     path = list(sys.path)
     try:
-        for name in ("conf", "serve"):
+        for name in ("conf", "quantize", "serve"):
             spec = importlib.util.find_spec(name)
             file = Path(spec.origin).resolve() if spec and spec.origin else None
             if file not in (None, ROOT / name / "__init__.py"):
                 raise ImportError(f"another module is called {name}: {file}")
         sys.path.insert(0, str(ROOT))
         importlib.import_module("conf")
+        importlib.import_module("quantize")  # VPTQ in plain torch
         importlib.import_module("serve.kernels.plugin").register()
     except Exception as error:
         logging.getLogger("vllm.quantline").warning(

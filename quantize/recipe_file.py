@@ -20,8 +20,8 @@ from pydantic import BaseModel, ValidationError
 from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
+from conf.formats.base.refusals import Refusal
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
-from conf.formats.refusals import Refusal
 from conf.formats.served import kv_refusal, refusal, stated_spelling
 from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
 from conf.schema.steps import Kind

@@ -8,7 +8,7 @@ from conf.cache import log_file
 from conf.schema.load import EngineConfig
 from conf.terminal import library_output_to, say
 from serve.checks import check
-from serve.engine.launch import environment, on_cpu, options
+from serve.engine.launch import environment, options
 from serve.kernels.installed import plugin_path
 
 ANSWER_TOKENS = 64
@@ -19,8 +19,8 @@ def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     """The checkpoint's greedy answer, from the same kernels that a server would use."""
     check(folder, folder, engine)
     os.environ.update(environment(engine.options))
-    if not on_cpu():  # vLLM's processes take over the path of this one
-        sys.path += [path for path in plugin_path() if path not in sys.path]
+    # vLLM's processes take over the path of this one.
+    sys.path += [path for path in plugin_path() if path not in sys.path]
     log = log_file("ask")
     say(f"{folder}: loading in vLLM (log in {log})")
     with library_output_to(log):

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from conf.cache import cache_root
 from conf.errors import bad_input, gate_failed
 from conf.files.json_files import read_object, shown_path, validated
+from conf.formats.base.stored_format import KernelSupport, Machine
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
 from conf.formats.registry import marks, verified_methods
 from conf.formats.served import support
-from conf.formats.stored_format import KernelSupport, Machine
 from conf.hardware import compute_capability
 from conf.models import CONFIG, SHAPES, TOKENIZER, files_sha256, read_config
 from conf.process.running import call_one

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from conf.formats.quant_args import DYNAMIC, FLOAT, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import (
+from conf.formats.base.refusals import (
     Refusal,
     mismatch_refusal,
     refuse_activations,
@@ -11,8 +10,15 @@ from conf.formats.refusals import (
     scale_refusal,
     strategy_refusal,
 )
-from conf.formats.stored_format import ADA, KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import NAIVE_QUANTIZED, StoredTensor, activation_tensors, codes, scales
+from conf.formats.base.stored_format import ADA, KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import (
+    NAIVE_QUANTIZED,
+    StoredTensor,
+    activation_tensors,
+    codes,
+    scales,
+)
+from conf.formats.quant_args import DYNAMIC, FLOAT, STATIC, QuantArgs, QuantGroup
 
 LARGEST = 448.0
 BLOCKS = ([32, 32], [64, 64], [128, 128])

@@ -1,15 +1,15 @@
 """INT8 weights and activations (W8A8), multiplied as integers."""
 
-from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import (
+from conf.formats.base.refusals import (
     Refusal,
     mismatch_refusal,
     refuse_weights,
     scale_refusal,
     strategy_refusal,
 )
-from conf.formats.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, integer_tensors
+from conf.formats.base.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, integer_tensors
+from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
 
 
 class Int8(StoredFormat):

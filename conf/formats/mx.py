@@ -7,9 +7,8 @@ the config has to name the format.
 from dataclasses import replace
 
 from conf.formats import fp8, nvfp4
-from conf.formats.quant_args import FLOAT, QuantArgs, QuantGroup
-from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import (
+from conf.formats.base.stored_format import KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import (
     EXPONENTS,
     StoredTensor,
     activation_tensors,
@@ -17,6 +16,7 @@ from conf.formats.tensors import (
     fp4_pairs,
     scales,
 )
+from conf.formats.quant_args import FLOAT, QuantArgs, QuantGroup
 
 MXFP4, MXFP8 = "mxfp4-pack-quantized", "mxfp8-quantized"
 BITS = {MXFP4: 4, MXFP8: 8}

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from conf.formats.quant_args import FLOAT, LOCAL, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import Refusal, mismatch_refusal, refuse_activations, refuse_weights
-from conf.formats.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import (
+from conf.formats.base.refusals import Refusal, mismatch_refusal, refuse_activations, refuse_weights
+from conf.formats.base.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import (
     StoredTensor,
     activation_tensors,
     fp4_pairs,
     global_scale,
     scales,
 )
+from conf.formats.quant_args import FLOAT, LOCAL, STATIC, QuantArgs, QuantGroup
 
 GROUP_SIZE = 16
 LARGEST = 6.0

@@ -5,8 +5,8 @@ import pkgutil
 from functools import cache
 
 import conf.formats
+from conf.formats.base.stored_format import StoredFormat
 from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
-from conf.formats.stored_format import StoredFormat
 
 
 def formats() -> list[StoredFormat]:

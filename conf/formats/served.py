@@ -6,10 +6,10 @@ the Hopper kernels on an H200, the INT8 kernel on ARM. `refusal` allows a format
 has a kernel for; `support` tells whether a given machine has one.
 """
 
+from conf.formats.base.refusals import Refusal
+from conf.formats.base.stored_format import TURING, KernelSupport, Machine
 from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantizationConfig
-from conf.formats.refusals import Refusal
 from conf.formats.registry import covering, format_of_config
-from conf.formats.stored_format import TURING, KernelSupport, Machine
 
 
 def refusal(weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:

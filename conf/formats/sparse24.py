@@ -4,9 +4,9 @@ Checkpoints made here store pruned weights dense. No engine runs sparse ones of 
 """
 
 from conf.formats import unquantized
+from conf.formats.base.stored_format import KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import StoredTensor
 from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
-from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import StoredTensor
 
 
 class Sparse24(StoredFormat):

@@ -1,8 +1,8 @@
 """Weights of the original, in 16 or 32 bits."""
 
+from conf.formats.base.stored_format import KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import FLOATS, Role, StoredTensor
 from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
-from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import FLOATS, Role, StoredTensor
 
 KERNELS = "the 16-bit kernels"
 GROUP = QuantGroup("unquantized", None)

@@ -38,6 +38,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from conf.files.json_files import JsonObject, validated
+from conf.formats.base.refusals import Refusal, refuse_activations, refuse_weights
+from conf.formats.base.stored_format import KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import FLOATS, VECTOR_INDICES, WORD, Role, Shape, StoredTensor
 from conf.formats.quant_args import (
     VECTOR,
     Codebooks,
@@ -46,11 +49,9 @@ from conf.formats.quant_args import (
     QuantizationConfig,
     vector_args,
 )
-from conf.formats.refusals import Refusal, refuse_activations, refuse_weights
-from conf.formats.stored_format import KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import FLOATS, VECTOR_INDICES, WORD, Role, Shape, StoredTensor
 
 METHOD = "vptq"
+AMPERE = 8.0  # compute capability
 MOST_ENTRIES = 65536  # numbers of outlier columns have 16 bits
 UNSIGNED_16_BIT = ("I16", "U16")
 ORDER_TYPES = (*UNSIGNED_16_BIT, "I64")
@@ -216,11 +217,14 @@ class Vptq(StoredFormat):
         return tensors
 
     def kernels(self, weights: QuantArgs | None) -> str:
-        return ""
+        return "Quantline's VPTQ product (NVIDIA since Ampere); plain PyTorch elsewhere"
 
     def support(self, weights: QuantArgs | None, machine: Machine) -> KernelSupport | None:
-        reason = "vLLM has no kernel for weights in codebooks (VPTQ)"
-        return KernelSupport(False, reason, "w4a16_gptq")
+        """vLLM itself has no kernel for it: our plugin adds the format."""
+        if machine.capability is None or machine.capability < AMPERE:
+            slow = "plain PyTorch, which unpacks the weights for every product: slow"
+            return KernelSupport(True, slow, "recipe=w4a16_gptq")
+        return KernelSupport(True, "Quantline's VPTQ product")
 
 
 def _codebook(groups: int, numbers: int) -> StoredTensor:

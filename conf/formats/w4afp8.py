@@ -3,10 +3,10 @@
 The weights are stored as those of W4A16; only the config says that activations are FP8.
 """
 
+from conf.formats.base.refusals import Refusal, refuse_activations, refuse_weights, scale_refusal
+from conf.formats.base.stored_format import HOPPER, KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import PACK_QUANTIZED, WORD, StoredTensor, integer_tensors
 from conf.formats.quant_args import DYNAMIC, FLOAT, INT, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import Refusal, refuse_activations, refuse_weights, scale_refusal
-from conf.formats.stored_format import HOPPER, KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import PACK_QUANTIZED, WORD, StoredTensor, integer_tensors
 
 BITS, GROUP_SIZE = 4, 128
 KERNEL = "CutlassW4A8"

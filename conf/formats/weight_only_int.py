@@ -3,16 +3,16 @@
 import math
 from collections.abc import Mapping
 
-from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
-from conf.formats.refusals import Refusal, refuse_weights
-from conf.formats.stored_format import HOPPER, KernelSupport, Machine, StoredFormat
-from conf.formats.tensors import (
+from conf.formats.base.refusals import Refusal, refuse_weights
+from conf.formats.base.stored_format import HOPPER, KernelSupport, Machine, StoredFormat
+from conf.formats.base.tensors import (
     NAIVE_QUANTIZED,
     PACK_QUANTIZED,
     WORD,
     StoredTensor,
     integer_tensors,
 )
+from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
 
 GROUP_STEP = 16  # the smallest tile of the kernels
 ON_GPU = "Machete on Hopper, Marlin on NVIDIA since Turing"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from compressed_tensors.offload import get_offloaded_device, update_offload_parameter
 
+from conf.formats.base.tensors import StoredTensor
 from conf.formats.quant_args import QuantGroup
-from conf.formats.tensors import StoredTensor
 from conf.formats.vptq import FORMAT
 from quantize.vptq.layer import VectorShape
 from quantize.vptq.linear import TYPES, VectorLinear

@@ -2,8 +2,8 @@
 
 import torch
 
+from conf.formats.base.tensors import WORD
 from conf.formats.quant_args import Codebooks
-from conf.formats.tensors import WORD
 
 
 def pack(main: torch.Tensor, residual: torch.Tensor | None, codebooks: Codebooks) -> torch.Tensor:

@@ -152,8 +152,6 @@ def environment(settings: Mapping[str, Any] | None = None) -> dict[str, str]:
 
 def _import_path() -> dict[str, str]:
     """The import path on which vLLM finds our plugin, where it is not installed."""
-    if on_cpu():
-        return {}
     before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     added = [path for path in plugin_path() if path not in before]
     return {"PYTHONPATH": os.pathsep.join([*before, *added])} if added else {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINEAR = "model_executor/kernels/linear"
-UTILS = "model_executor/layers/quantization/utils"
+QUANTIZATION = "model_executor/layers/quantization"
+UTILS = f"{QUANTIZATION}/utils"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ HOOKS = (
       for name in ("is_per_tensor", "is_per_token", "is_per_channel", "PER_TOKEN")),
     Hook("model_executor/layers/quantization/input_quant_fp8", "QuantFP8.__init__", (
         "static", "group_shape")),
+    Hook(f"{QUANTIZATION}/__init__", "register_quantization_config", ("quantization",)),
+    Hook(f"{QUANTIZATION}/__init__", "QUANTIZATION_METHODS"),
+    *(Hook(f"{QUANTIZATION}/base_config", f"QuantizationConfig.{name}") for name in (
+        "get_name", "get_supported_act_dtypes", "get_min_capability", "get_config_filenames",
+        "from_config", "get_quant_method", "apply_vllm_mapper")),
+    Hook("model_executor/models/utils", "WeightsMapper.apply_dict", ("values",)),
+    Hook("model_executor/layers/linear", "LinearBase"),
+    Hook("model_executor/layers/linear", "UnquantizedLinearMethod"),
+    Hook("model_executor/layers/linear", "LinearMethodBase.create_weights", (
+        "layer", "input_size_per_partition", "output_partition_sizes", "input_size", "output_size",
+        "params_dtype")),
+    Hook("config/load", "LoadConfig.load_format"),
     Hook("config/__init__", "get_current_vllm_config_or_none"),
     Hook("config/compilation", "CompilationConfig.compile_ranges_endpoints"),
     Hook("config/vllm", "VllmConfig.additional_config"),

@@ -1,7 +1,8 @@
 """Registers our kernels in vLLM: the entry point of the group `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. It does two things, both only when vLLM has imported a
+vLLM calls it in each of its processes. It does three things, each only when vLLM has imported a
 certain module, so that a process that loads no model pays nothing:
+- vLLM learns the format of weights in codebooks (VPTQ), which it does not have, also on a CPU;
 - an engine's config gets our entry in additional_config, where the engine was asked for families of
   ours, which changes the key of its compiled graphs;
 - our kernel classes come first in vLLM's lists. They refuse every layer of an engine whose config
@@ -21,6 +22,7 @@ from serve.kernels.settings import ENTRY, OPTION, Settings, read_settings
 
 logger = logging.getLogger("vllm.quantline")
 ENGINE_ARGS, WORKER = "vllm.engine.arg_utils", "vllm.v1.worker.gpu_worker"
+FORMATS = "vllm.model_executor.layers.quantization"
 MODULES = ("int8", "fp8", "weight_only", "w4afp8")
 """Modules of serve.kernels.linear. Each has register(), which puts its classes into the lists."""
 DONE = "_quantline_is_registered"
@@ -29,11 +31,19 @@ DONE = "_quantline_is_registered"
 def register() -> None:
     """Never raises: a vLLM that would start without us must start with us."""
     try:
+        after_import(FORMATS, _add_formats)
         if _is_cuda():
             after_import(ENGINE_ARGS, _complete_configs)
             after_import(WORKER, _insert_kernels)
     except Exception:
         logger.exception("quantline: its kernels were not registered; vLLM's own are used")
+
+
+def _add_formats(_: ModuleType) -> None:
+    try:
+        importlib.import_module("serve.kernels.vptq.config").register()
+    except Exception:
+        logger.exception("quantline: VPTQ was not registered; vLLM will refuse such checkpoints")
 
 
 def _is_cuda() -> bool:

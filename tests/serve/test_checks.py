@@ -10,10 +10,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
+from conf.formats.base.stored_format import KernelSupport, Machine
 from conf.formats.quantization_config import read_quantization
 from conf.formats.registry import format_of_config
 from conf.formats.served import support
-from conf.formats.stored_format import KernelSupport, Machine
 from conf.models import kv_values_per_token, read_config
 from conf.schema.load import EngineConfig
 from serve import fit as fitting

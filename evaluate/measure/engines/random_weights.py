@@ -91,9 +91,11 @@ def _fill_vectors(tensors: dict[str, torch.Tensor], spread: WeightSpread) -> Non
         if name == vptq.INDICES:
             tensor.random_(-(1 << (WORD - 1)), 1 << (WORD - 1), generator=spread.random)
         elif name == vptq.ORDER:
-            tensor.copy_(torch.arange(len(tensor), device=tensor.device))
+            tensor.copy_(torch.arange(tensor.shape[-1], device=tensor.device))
         elif name == vptq.SCALE:
             tensor.fill_(1.0)
+        elif name == vptq.OFFSET:
+            tensor.zero_()
         elif tensor.is_floating_point() and tensor.dim() > 1:
             _fill_plain(tensor, spread)
         else:

@@ -7,7 +7,7 @@ stand for.
 
 import torch
 
-from conf.formats.tensors import VECTOR_INDICES, Role
+from conf.formats.base.tensors import VECTOR_INDICES, Role
 from conf.formats.vptq import ORDER, OUTLIER_INDICES, SCALE
 from quantize.checkpoint.tensors import CheckpointTensors
 from quantize.checkpoint.verify.codes import ENOUGH_VALUES, LayerReport, size_faults

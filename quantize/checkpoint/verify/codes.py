@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from conf.formats.base.tensors import EXPONENTS, FP4_PAIRS, NUMBERS, PACKED_INTEGERS
 from conf.formats.quant_args import GROUPED
-from conf.formats.tensors import EXPONENTS, FP4_PAIRS, NUMBERS, PACKED_INTEGERS
 from quantize.checkpoint.tensors import (
     CheckpointTensors,
     breaks_2_of_4,

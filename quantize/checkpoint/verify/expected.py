@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from conf.formats import unquantized
+from conf.formats.base.stored_format import StoredFormat
+from conf.formats.base.tensors import FLOATS, SCALAR, Role, Shape, StoredTensor, scale_shape
 from conf.formats.quant_args import GROUPED, INT, QuantArgs, QuantGroup
 from conf.formats.registry import format_of
-from conf.formats.stored_format import StoredFormat
-from conf.formats.tensors import FLOATS, SCALAR, Role, Shape, StoredTensor, scale_shape
 from quantize.checkpoint.verify.schemes import Schemes
 
 ANY_NUMBER = (*FLOATS, "I64", "I32", "U8", "I8", "BOOL", "F64")

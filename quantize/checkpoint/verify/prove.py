@@ -11,8 +11,8 @@ from compressed_tensors.utils import match_named_modules
 from conf.errors import QuantlineError
 from conf.files.json_files import JsonObject, check_regular, read_object
 from conf.files.tensor_files import wrong_total
+from conf.formats.base.tensors import Role
 from conf.formats.quantization_config import KEY
-from conf.formats.tensors import Role
 from conf.models import CONFIG, read_config
 from conf.schema.steps import may_sign_scales, prunes
 from quantize.checkpoint import manifest

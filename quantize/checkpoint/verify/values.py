@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from conf.formats.tensors import Role
+from conf.formats.base.tensors import Role
 from quantize.checkpoint.tensors import CheckpointTensors, breaks_2_of_4
 from quantize.checkpoint.verify.codes import LARGEST_WEIGHT, positive_faults, size_faults
 from quantize.checkpoint.verify.expected import Expectation

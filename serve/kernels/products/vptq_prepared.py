@@ -1,10 +1,11 @@
 """Vector-quantized weights as the products of this package read them."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 
-from serve.kernels.products.product import Unusable, Weight
+from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.vptq_layout import (
     VectorWeight,
     check,
@@ -65,6 +66,30 @@ class Part:
         if self.scales.numel():
             weights = weights * self.scales.to(dtype) + self.biases.to(dtype)
         return weights
+
+
+class VectorProduct(Product):
+    """A product that writes where it is told to: vLLM merges layers, and each of the merged ones
+    has codebooks of its own."""
+
+    @abstractmethod
+    def write(
+        self, x: torch.Tensor, tensors: list[torch.Tensor], options: Options, out: torch.Tensor
+    ) -> None:
+        """Writes the product into `out` [tokens, N], whose rows may lie apart."""
+
+    def outputs(self, tensors: list[torch.Tensor]) -> int:
+        """N, with the rows that fill the last vector."""
+        part = parts_of(tensors)[0]
+        return int(part.low.shape[0]) * part.vector
+
+    def multiply(
+        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
+    ) -> torch.Tensor:
+        x = inputs.plain
+        out = torch.empty((x.shape[0], self.outputs(tensors)), dtype=x.dtype, device=x.device)
+        self.write(x, tensors, options, out)
+        return out
 
 
 def parts_of(tensors: list[torch.Tensor]) -> list[Part]:

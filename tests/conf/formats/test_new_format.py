@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import conf.formats
+from conf.formats.base.stored_format import Machine
+from conf.formats.base.tensors import Role
 from conf.formats.quant_args import QuantArgs
 from conf.formats.quantization_config import read_quantization
 from conf.formats.registry import format_of_config, formats
 from conf.formats.served import kernels, refusal, support
-from conf.formats.stored_format import Machine
-from conf.formats.tensors import Role
 from evaluate.measure.roofline import cost
 from quantize.checkpoint.verify.codes import is_readable
 from quantize.checkpoint.verify.expected import expect
@@ -22,9 +22,9 @@ from serve.tensors import Tensor
 
 MODULE = '''
 from conf.formats.quant_args import QuantArgs, QuantGroup
-from conf.formats.refusals import refuse_weights
-from conf.formats.stored_format import KernelSupport, StoredFormat
-from conf.formats.tensors import Role, StoredTensor
+from conf.formats.base.refusals import refuse_weights
+from conf.formats.base.stored_format import KernelSupport, StoredFormat
+from conf.formats.base.tensors import Role, StoredTensor
 
 
 class Ternary(StoredFormat):

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
+from conf.formats.base.stored_format import Machine
 from conf.formats.quant_args import Codebooks, QuantArgs, vector_args
 from conf.formats.quantization_config import read_quantization
 from conf.formats.registry import format_of, format_of_config
 from conf.formats.served import refusal, support
-from conf.formats.stored_format import Machine
 from conf.formats.vptq import FORMAT, layer_entry, read_fields
 from evaluate.measure.roofline import cost
 from serve.tensors import Tensor
@@ -142,9 +142,22 @@ def test_activations_stay_at_16_bits() -> None:
     assert refused.part == "activations"
 
 
-def test_vllm_alone_does_not_run_it() -> None:
+@pytest.mark.parametrize(
+    ("capability", "summary", "is_slow"),
+    [
+        (9.0, "Quantline's VPTQ product", False),
+        (8.0, "Quantline's VPTQ product", False),
+        (7.5, "plain PyTorch", True),
+        (None, "plain PyTorch", True),
+    ],
+)
+def test_our_plugin_runs_it_in_vllm(capability: float | None, summary: str, is_slow: bool) -> None:
     config = read_quantization(CONFIG, "config.json")
-    assert not support(config, Machine(9.0, "x86_64")).runs
+    answer = support(config, Machine(capability, "x86_64"))
+    assert answer.runs
+    assert summary in answer.summary
+    assert bool(answer.instead) is is_slow
+    assert not support(config, Machine(7.0, "x86_64")).runs, "vLLM itself does not run there"
 
 
 def test_an_entry_that_we_write_is_read_back() -> None:

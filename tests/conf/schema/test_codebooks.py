@@ -23,6 +23,10 @@ def test_the_bits_follow_from_the_codebooks() -> None:
         (["recipe=vptq_3bit", f"{BOOKS}.entries=1000"], "power of two of entries"),
         (["recipe=vptq_3bit", "recipe.steps=[gptq]"], "gptq works with int or float weights"),
         (["recipe=w4a16_gptq", "recipe.steps=[vptq]"], "vptq works with vector weights"),
+        # Their passes would be shared with a step that does not follow what they change.
+        (["recipe=vptq_3bit", "recipe.steps=[smoothquant,vptq]"], "smoothquant works with int or"),
+        (["recipe=vptq_3bit", "recipe.steps=[awq,vptq]"], "awq works with int or float"),
+        (["recipe=vptq_3bit", "recipe.steps=[sparsegpt,vptq]"], "sparsegpt works with int or"),
         (["recipe=vptq_3bit", "recipe.weights.codebooks=null"], "type vector needs codebooks"),
         (["recipe=vptq_3bit", "recipe.weights.strategy=channel"], "use strategy: tensor"),
         (["recipe=vptq_3bit", "recipe.lm_head=int8"], "has no other format"),

@@ -305,6 +305,21 @@ def test_layers_in_codebooks_have_weights_of_a_usual_size(tmp_path: Path) -> Non
     assert len(main.unique()) == len(residual.unique()) == 256
 
 
+def test_merged_layers_in_codebooks_keep_columns_in_order() -> None:
+    """vLLM has the tensors of merged layers in one parameter each."""
+    tensors = {
+        "indices": torch.zeros(2, 1, 4, 8, dtype=torch.int32),
+        "perm": torch.zeros(2, 32, dtype=torch.int16),
+        "weight_scale": torch.zeros(2, 32),
+        "weight_bias": torch.ones(2, 32),
+    }
+    fill(tensors, WeightSpreads(None, sparse=False).of(tensors, True))
+    assert tensors["perm"].tolist() == [list(range(32))] * 2
+    assert bool((tensors["weight_scale"] == 1).all())
+    assert bool((tensors["weight_bias"] == 0).all())
+    assert len(tensors["indices"].unique()) > 32
+
+
 def test_a_mix_of_widths_leaves_bytes_as_wide_as_the_widest() -> None:
     groups = {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}}
     quantization = read_quantization({"config_groups": groups}, "config.json")

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from quantize.vptq.layer import VectorLayer
 from quantize.vptq.linear import VectorLinear
 from quantize.vptq.packing import pack
 from serve.checks import is_verifiable
-from tests.conftest import quantize_config
+from tests.conftest import ROOT, quantize_config
+from tests.serve.kernels.vptq import served
 
 Q = "model.layers.0.self_attn.q_proj"
 OTHER_Q = "model.layers.1.self_attn.q_proj.indices"
@@ -130,13 +133,9 @@ def test_a_variant_that_nothing_reads_is_refused(copy: Path) -> None:
         verify(copy)
 
 
-def test_columns_in_another_order_give_the_same_model(
-    copy: Path, tiny: tuple[ModelConfig, Path]
-) -> None:
+def reorder_columns(folder: Path, model: torch.nn.Module) -> None:
     """Published checkpoints store the columns that matter most first."""
-    before = probe_logits(load(copy, tiny[0])[0])
-    content = json.loads((copy / "config.json").read_text())
-    model, _ = load(copy, tiny[0])
+    content = json.loads((folder / "config.json").read_text())
     linear = model.get_submodule(Q)
     assert isinstance(linear, VectorLinear)
     layer: VectorLayer = linear.layer()
@@ -145,12 +144,40 @@ def test_columns_in_another_order_give_the_same_model(
     assert residual is not None
     packed = pack(main[..., order], residual[..., order], layer.codebooks)
     content["quantization_config"]["config_for_layers"][Q]["enable_perm"] = True
-    (copy / "config.json").write_text(json.dumps(content))
-    rewrite(copy, lambda t: t.update({f"{Q}.indices": packed, f"{Q}.perm": order.short()}))
+    (folder / "config.json").write_text(json.dumps(content))
+    rewrite(folder, lambda t: t.update({f"{Q}.indices": packed, f"{Q}.perm": order.short()}))
+
+
+def test_columns_in_another_order_give_the_same_model(
+    copy: Path, tiny: tuple[ModelConfig, Path]
+) -> None:
+    model, _ = load(copy, tiny[0])
+    before = probe_logits(model)
+    reorder_columns(copy, model)
     assert verify(copy).faults == []
     assert torch.equal(probe_logits(load(copy, tiny[0])[0]), before)
     rewrite(copy, lambda t: t[f"{Q}.perm"].zero_())
     assert any("perm does not name each column once" in fault for fault in verify(copy).faults)
+
+
+def test_vllm_computes_what_plain_torch_computes(
+    copy: Path, tiny: tuple[ModelConfig, Path]
+) -> None:
+    """Merged layers, one of whose parts has its columns in another order; prompts and single tokens
+    by vLLM's own loader and model."""
+    model, _ = load(copy, tiny[0])
+    reorder_columns(copy, model)
+    command = [sys.executable, "-m", served.__name__, str(copy)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    lines = [line for line in result.stdout.splitlines() if line.startswith(served.MARK)]
+    assert lines, result.stderr[-2000:]
+    tokens, values = json.loads(lines[0].removeprefix(served.MARK))
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0]
+    right = logits[:-1].log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    assert torch.tensor(values) == pytest.approx(right, abs=1e-3)
+    answered = len(served.TOKENS) - 1
+    assert logits[answered:-1].argmax(-1).tolist() == tokens[answered + 1 :]
 
 
 def test_a_run_that_failed_goes_on_and_gives_the_same_bytes(

@@ -57,13 +57,17 @@ def test_the_path_is_not_longer_each_time(
     assert launch.environment()["PYTHONPATH"] == once
 
 
-def test_nothing_is_added_where_it_is_installed_or_on_a_cpu(
+def test_nothing_is_added_where_it_is_installed(
     not_installed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setattr(launch, "on_cpu", lambda: True)
-    assert "PYTHONPATH" not in launch.environment()
-    monkeypatch.setattr(launch, "on_cpu", lambda: False)
     monkeypatch.setattr(installed, "is_installed", lambda: True)
     plugin_path.cache_clear()
     assert "PYTHONPATH" not in launch.environment()
+
+
+def test_a_cpu_needs_it_for_formats_that_vllm_does_not_have(
+    not_installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "on_cpu", lambda: True)
+    assert str(ROOT) in launch.environment()["PYTHONPATH"].split(os.pathsep)

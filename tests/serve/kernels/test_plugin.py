@@ -32,10 +32,12 @@ def on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(plugin, "_is_cuda", lambda: True)
     monkeypatch.setattr(plugin, "ENGINE_ARGS", "engine_args_for_tests")
     monkeypatch.setattr(plugin, "WORKER", "worker_for_tests")
+    monkeypatch.setattr(plugin, "FORMATS", "formats_for_tests")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "engine_args_for_tests.py").write_text(ENGINE_ARGS)
     (tmp_path / "worker_for_tests.py").write_text("loaded = True\n")
-    for name in ("engine_args_for_tests", "worker_for_tests"):
+    (tmp_path / "formats_for_tests.py").write_text("")
+    for name in ("engine_args_for_tests", "worker_for_tests", "formats_for_tests"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     return tmp_path
@@ -121,10 +123,25 @@ def test_a_module_that_cannot_be_imported_fails_as_without_us(on_cuda: Path) -> 
         importlib.import_module("worker_for_tests")
 
 
-def test_nothing_happens_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_format_is_added_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: list[str] = []
     monkeypatch.setattr(plugin, "_is_cuda", lambda: False)
-    monkeypatch.setattr(plugin, "after_import", lambda *_: pytest.fail("it does something"))
+    monkeypatch.setattr(plugin, "after_import", lambda name, _: modules.append(name))
     register()
+    assert modules == [plugin.FORMATS]
+
+
+def test_a_format_that_cannot_be_added_is_logged(
+    on_cuda: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str) -> Any:
+        raise ImportError(f"no {name}")
+
+    register()
+    monkeypatch.setattr(plugin, "importlib", SimpleNamespace(import_module=fail))
+    importlib.import_module("formats_for_tests")
+    assert "VPTQ was not registered" in caplog.text
+    assert "no serve.kernels.vptq.config" in caplog.text
 
 
 def test_it_never_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -94,7 +94,8 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
                 const uint4* __restrict__ residual_book, const uint4* __restrict__ lows,
                 const u8* __restrict__ tails, const u16* __restrict__ scales,
                 const u16* __restrict__ biases, u16* __restrict__ y, int tokens, int stride,
-                int columns, int rows, int mains, int residuals, int main_bits, int share) {
+                int columns, int rows, int mains, int residuals, int main_bits, int share,
+                int out_stride) {
     extern __shared__ uint4 memory[];
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int group = lane >> 2, quad = lane & 3;  // token and pair of outputs in a fragment
@@ -233,8 +234,7 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
             const float* from = partial + first * 8 + output;
             float total = 0.0f;
             for (int other = 0; other < share; ++other) total += from[other * TOKENS * 8];
-            const size_t row_of_y = (size_t)token * rows + base + of;
-            y[row_of_y * VECTOR + output] = narrow(total);
+            y[(size_t)token * out_stride + (base + of) * VECTOR + output] = narrow(total);
         }
     }
 }

@@ -2,20 +2,25 @@
 
 import ctypes
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from serve.kernels.products.cuda_kernels import vptq_unpack
 from serve.kernels.products.cuda_kernels.vptq import DIRECT, NAME, NONE, SHARED, Variant
+from serve.kernels.products.cuda_kernels.vptq_unpack import UnpackVariant
 from serve.kernels.products.product import Inputs, Unusable, Weight
 from serve.kernels.products.vptq import VptqFewTokens, best_shares, share_of, variant_of
 from serve.kernels.products.vptq_layout import (
+    COLUMNS,
     VectorWeight,
     doubled,
     in_columns,
     in_lanes,
+    lane_columns,
     packed,
     second_copy,
     spread,
@@ -200,6 +205,23 @@ def test_few_rows_are_shared_by_many_warps_and_many_rows_by_few() -> None:
     assert best_shares(6656, 4, 16)[0] <= 2
 
 
+def test_a_thread_unpacks_two_neighbouring_columns() -> None:
+    """The kernel's own expressions, against the order in which indices are packed."""
+    lane_of, column_of = (
+        re.search(rf"const int {name} = (.*);", vptq_unpack.SOURCE) for name in ("lane", "k")
+    )
+    assert lane_of is not None
+    assert column_of is not None
+    seen = []
+    for thread in range(vptq_unpack.THREADS):
+        values = {"block": 0, "step": thread // 16, "pair": thread % 16}
+        lane, column = (int(eval(found[1], {}, values)) for found in (lane_of, column_of))
+        packed_columns = 32 * values["step"] + lane_columns()[lane : lane + 2]
+        assert packed_columns.tolist() == [column, column + 1]
+        seen += packed_columns.tolist()
+    assert sorted(seen) == list(range(COLUMNS))
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_the_source_compiles(dtype: str) -> None:
     """With NVRTC where it is installed; it needs no GPU."""
@@ -212,6 +234,9 @@ def test_the_source_compiles(dtype: str) -> None:
     for variant in (
         Variant(16, 1, 1, 8, SHARED, SHARED, 8, False, dtype),
         Variant(8, 16, 2, 4, DIRECT, DIRECT, 1, True, dtype),
+        UnpackVariant(1, 8, True, True, dtype),
+        UnpackVariant(0, 4, False, False, dtype),
+        UnpackVariant(2, 8, True, False, dtype),
     ):
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         source, name = variant.source().encode(), NAME.encode()

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from conf.formats.base.refusals import Refusal
+from conf.formats.base.tensors import StoredTensor
 from conf.formats.quant_args import INT, QuantArgs, QuantGroup, QuantizationConfig
-from conf.formats.refusals import Refusal
-from conf.formats.tensors import StoredTensor
 
 TURING, ADA, HOPPER, BLACKWELL = 7.5, 8.9, 9.0, 10.0  # compute capabilities
 

@@ -1,0 +1,1 @@
+"""What the files of stored formats have in common: their interface, tensors and refusals."""
