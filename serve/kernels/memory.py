@@ -16,9 +16,9 @@ PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32
 EXPERTS = ".experts."  # run by other kernels
 EIGHT_BIT = ("I8", "F8_E4M3")
 WEIGHT = ".weight"
-FURTHER_LAYOUTS = {WEIGHT_ONLY: 3, W4AFP8: 4, SPARSE: 2}
+FURTHER_LAYOUTS = {WEIGHT_ONLY: 3, W4AFP8: 4, SPARSE: 3}
 """Beside vLLM's own: Marlin's or Machete's, the stored words, and those of few tokens; for W4AFP8
-all four of them; for 2:4 weights those of few tokens and of cuSPARSELt."""
+all four of them; for 2:4 weights two of few tokens, and that of cuSPARSELt."""
 SPARSE_SHARE = 10 / 16
 """Bytes of a compressed 2:4 weight over dense ones: half of the numbers, and two bits for each."""
 
