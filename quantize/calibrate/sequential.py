@@ -145,9 +145,9 @@ class _Passes:
         with (
             calibration_forward_context(model),
             fast_attention(model, self.dataloader),
-            fused_elementwise(model, device),
             shared_passes(self.state.stored_as, is_shared=bool(self.joined)),
             DisableQuantization(model),
+            fused_elementwise(model, device),  # compares outputs: nothing may be rounded
             loaded_weights,
         ):
             budget = gpu_budget(model, self.step, self.dataloader, device)
