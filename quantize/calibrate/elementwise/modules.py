@@ -126,8 +126,10 @@ def _mlp_forward(kernels: Kernels) -> Forward:
 
 def _stored(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
     """The module's own parameters where they lie: to read a shape or type must not load them."""
-    parameters = module._parameters
-    return parameters.offloaded_values if isinstance(parameters, OffloadCache) else parameters
+    parameters: dict[str, torch.Tensor | None] = module._parameters
+    if isinstance(parameters, OffloadCache):
+        parameters = parameters.offloaded_values
+    return parameters
 
 
 def _types(module: torch.nn.Module) -> set[torch.dtype]:
