@@ -55,7 +55,7 @@ def compress(
 ) -> Outcome:
     """Applies the recipe's steps to the model; resumes an interrupted run from `work`."""
     logger.remove()
-    logger.add(sys.stderr, level="DEBUG")
+    logger.add(sys.stderr, level="INFO")  # DEBUG prints the whole modifier at every event
     bars = progress(console)
     steps = steps_named(recipe.steps)
     later_steps = {step.name: step.joined_step(recipe) for step in steps}

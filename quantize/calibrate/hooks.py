@@ -239,7 +239,8 @@ def _by_module(modules: Modules, stacked: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _log(name: str, modules: Modules, changed: list[torch.Tensor], matrix: torch.Tensor) -> None:
+    """Notes the errors. Not as a context, in which the logger would ask the GPU's driver for its
+    free memory, for every module, while the GPU waits."""
     errors = output_errors([module.weight.data for module in modules], changed, matrix)
     for module, error in zip(modules, errors, strict=True):
-        with CompressionLogger(module) as logger:
-            logger.set_results(name=name, loss=error)
+        CompressionLogger(module).set_results(name=name, loss=error)

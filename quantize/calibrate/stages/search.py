@@ -69,7 +69,7 @@ def _tried(
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a layer that cannot be run in parts
-            logger.debug(f"{type(layer).__name__}: {error}")
+            logger.info(f"{type(layer).__name__}: {error}")
     logger.info(f"{type(layer).__name__} is calibrated as a whole")
     return []
 
