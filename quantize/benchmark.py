@@ -36,7 +36,8 @@ from quantize.modifiers import modifiers
 
 HELD_OUT = 4  # sequences that the errors are measured on
 WARM_UP_BATCHES = 2
-Method = Callable[[Any, Any, QuantizeConfig, Batches], None]
+Method = Callable[[Any, Any, QuantizeConfig, Batches, Path], None]
+"""Quantizes a model in place; may save layers in a folder."""
 
 
 @dataclass
@@ -185,7 +186,7 @@ def _cost(
 ) -> QuantizationCost:
     by_depth = {}
     model, tokenizer = _first_layers(folder, config, 1)
-    method(model, tokenizer, config, calibration[:WARM_UP_BATCHES])
+    _measure(model, tokenizer, config, calibration[:WARM_UP_BATCHES], method)
     del model
     for depth in depths:
         model, tokenizer = _first_layers(folder, config, depth)
@@ -205,17 +206,18 @@ def _measure(
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    start = time.perf_counter()
-    method(model, tokenizer, config, calibration)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as scratch:
+        start = time.perf_counter()
+        method(model, tokenizer, config, calibration, Path(scratch))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
     return Measured(seconds, peak, model)
 
 
 def _with_llmcompressor(
-    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, folder: Path
 ) -> None:
     """Quantizes with llm-compressor's own loop, one sequence at a time."""
     loader = DataLoader(calibration, batch_size=None)
@@ -223,13 +225,11 @@ def _with_llmcompressor(
 
 
 def _with_quantline(
-    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches
+    model: Any, tokenizer: Any, config: QuantizeConfig, calibration: Batches, folder: Path
 ) -> None:
     steps = modifiers(config.recipe)
-    console = Console(quiet=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        work = WorkFolder(Path(scratch) / "work", {})
-        compress(model, tokenizer, config.recipe, steps, calibration, work, console)
+    work = WorkFolder(folder / "work", {})
+    compress(model, tokenizer, config.recipe, steps, calibration, work, Console(quiet=True))
 
 
 def layer_errors(

@@ -153,6 +153,18 @@ def stream_bytes(shape: LayerShape, text: Text) -> float:
     return (text.tokens + text.batch_tokens) * shape.hidden * BYTES_16_BIT
 
 
+def block_bytes(steps: list[Step[Any]], shape: LayerShape, text: Text) -> float:
+    """What a step that calibrates in stages keeps beside the stream: attention's outputs."""
+    is_staged = any(step.reads_inputs for step in steps)
+    return text.tokens * shape.hidden * BYTES_16_BIT if is_staged else 0.0
+
+
+def inner_bytes(steps: list[Step[Any]], shape: LayerShape, text: Text) -> float:
+    """What such a step keeps as well where the GPU has room: the inputs of an MLP's last module."""
+    is_staged = any(step.reads_inputs for step in steps)
+    return text.tokens * shape.widest * BYTES_16_BIT if is_staged else 0.0
+
+
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     """What a step needs beside the activations that are kept on the GPU: three layers' weights (one
     is copied back, one is computed, one is loaded), and what a pass of one batch or the step itself

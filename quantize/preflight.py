@@ -20,7 +20,9 @@ from quantize.estimate import (
     LayerShape,
     Text,
     activation_budget,
+    block_bytes,
     calibration_seconds,
+    inner_bytes,
     rates,
     step_bytes,
     stream_bytes,
@@ -139,8 +141,10 @@ def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: 
     text = Text(samples, calibration.length, min(samples, config.batch_size))
     shape = LayerShape.of(model)
     needed = max((step_bytes(step, shape, text.batch_tokens) for step in steps), default=0.0)
-    stream = stream_bytes(shape, text)
-    placed = min(stream, activation_budget(free, needed))
+    stream = stream_bytes(shape, text) + block_bytes(steps, shape, text)
+    budget = activation_budget(free, needed)
+    placed = min(stream, budget)
+    placed_if_room = min(inner_bytes(steps, shape, text), budget - placed)
     weights = sum(parameter.numel() for parameter in model.parameters())
     host = weights * (2 if on_gpu else 4) * 1.3 + (stream - placed if on_gpu else 2 * stream)
     rate = rates(gpu.bf16_tflops, on_gpu)
@@ -151,7 +155,7 @@ def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: 
         disk_gib=weights * 2 * 2 / GIB,  # the checkpoint and the layers saved for a resume
         host_gib=host / GIB,
         gpu_gib=needed / GIB,
-        gpu_peak_gib=(needed + placed) / GIB,
+        gpu_peak_gib=(needed + placed + placed_if_room) / GIB,
         minutes=seconds / 60,
         machine=other_machine,
     )

@@ -19,6 +19,7 @@ from conf.terminal import progress
 from quantize.calibrate import sequential
 from quantize.calibrate.hooks import noted_errors
 from quantize.calibrate.resume import WorkFolder
+from quantize.calibrate.run_state import RUN, Run
 from quantize.calibrate.step_check import check_steps
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import steps_named
@@ -54,13 +55,13 @@ def compress(
 ) -> Outcome:
     """Applies the recipe's steps to the model; resumes an interrupted run from `work`."""
     logger.remove()
-    logger.add(sys.stderr, level="DEBUG")
+    logger.add(sys.stderr, level="INFO")  # DEBUG prints the whole modifier at every event
     bars = progress(console)
     steps = steps_named(recipe.steps)
     later_steps = {step.name: step.joined_step(recipe) for step in steps}
     joined = {name: later for name, later in later_steps.items() if later is not None}
-    run = sequential.Run(steps, bars, stored_as, work, joined)
-    sequential.RUN.set(run)
+    run = Run(steps, bars, stored_as, work, joined)
+    RUN.set(run)
     with ExitStack() as contexts:
         contexts.enter_context(_named_failure(recipe.name))
         contexts.enter_context(bars)

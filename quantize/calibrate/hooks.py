@@ -249,8 +249,9 @@ def log_errors(
     changed: list[torch.Tensor],
     matrix: torch.Tensor,
 ) -> None:
-    """Logs the error of each module's output, which `noted_errors` notes."""
+    """Logs the error of each module's output, which `noted_errors` notes. Not as a context, in
+    which the logger would ask the GPU's driver for its free memory, for every module, while the GPU
+    waits."""
     errors = output_errors(originals, changed, matrix)
     for module, error in zip(modules, errors, strict=True):
-        with CompressionLogger(module) as logger:
-            logger.set_results(name=name, loss=error)
+        CompressionLogger(module).set_results(name=name, loss=error)

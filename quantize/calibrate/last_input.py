@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from quantize.calibrate.stages.forwards import forward_as
+
 OBSERVERS = ("q_observer", "k_observer", "v_observer", "output_observer")
 """Of what is computed inside or behind a linear layer."""
 
@@ -30,8 +32,7 @@ class LastInput:
                     stack.callback(self._watch(module).remove)
                 self._is_known = True
             elif isinstance(self._last, torch.nn.Linear):
-                stack.callback(_put_back, self._last, vars(self._last).get("forward"))
-                self._last.forward = self._nothing
+                stack.enter_context(forward_as(self._last, self._nothing))
             yield
 
     def _watch(self, module: torch.nn.Module) -> Any:
@@ -46,11 +47,3 @@ class LastInput:
     def _nothing(self, inputs: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         assert isinstance(self._last, torch.nn.Linear)
         return inputs.new_zeros(*inputs.shape[:-1], self._last.out_features)
-
-
-def _put_back(module: torch.nn.Module, forward: Any) -> None:
-    """`forward`: the module's own function, where it had one beside its class's."""
-    if forward is None:
-        del module.forward
-    else:
-        module.forward = forward

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
-from compressed_tensors.offload import update_offload_parameter
+from compressed_tensors.offload import disable_onloading, update_offload_parameter
 from llmcompressor.modifiers.utils.hooks import HooksMixin
 
 from quantize.calibrate.solver.block import TINY
@@ -55,6 +55,23 @@ def round_as_stored(module: torch.nn.Module, stored_as: torch.dtype) -> None:
     for name, parameter in list(module.named_parameters(recurse=False)):
         stored = parameter.data.to(stored_as).to(parameter.dtype)
         update_offload_parameter(module, name, stored)
+
+
+def round_norms(model: torch.nn.Module, stored_as: torch.dtype) -> None:
+    """Rounds rescaled norms and biases to their stored type, so that later steps see the same.
+
+    A model that computes in float32 would otherwise round them after the calibration. For W8A8
+    SmolLM2 that caused a divergence of 0.035 between memory and file.
+    """
+    with disable_onloading():  # otherwise every weight would be copied to the GPU
+        vectors = [
+            (module, name, parameter.data)
+            for module in model.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.dim() == 1 and "scale" not in name
+        ]
+    for module, name, vector in vectors:
+        update_offload_parameter(module, name, vector.to(stored_as).to(vector.dtype))
 
 
 def probe(norm: torch.nn.Module) -> torch.Tensor:

@@ -21,7 +21,7 @@ Tensors = dict[str, torch.Tensor]
 KEY = "key.json"
 NOTES = "notes"
 WORK_FORMAT = 4  # raise it when the saved files change
-CALIBRATION_VERSION = 4  # raise it when a pass or a solver gives other bits than before
+CALIBRATION_VERSION = 6  # raise it when a pass or a solver gives other bits than before
 LAYER_FILE = re.compile(r"step(\d+)-layer\d+\.safetensors")
 
 

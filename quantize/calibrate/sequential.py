@@ -6,21 +6,17 @@ weights beforehand, skips the second pass through a layer after a pure rescaling
 layers.
 """
 
-import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from compressed_tensors.offload import (
     disable_offloading,
-    disable_onloading,
     set_onload_device,
-    update_offload_parameter,
 )
 from compressed_tensors.utils import patch_attr
 from llmcompressor.core import LifecycleCallbacks, active_session
@@ -30,7 +26,6 @@ from llmcompressor.pipelines.sequential.helpers import trace_subgraphs
 from llmcompressor.utils.dev import get_main_device
 from llmcompressor.utils.helpers import DisableQuantization, calibration_forward_context
 from llmcompressor.utils.pytorch.module import infer_sequential_targets
-from rich.progress import Progress
 
 from conf.errors import environment_failure
 from quantize.calibrate.attention import fast_attention
@@ -38,49 +33,15 @@ from quantize.calibrate.elementwise.modules import fused_elementwise
 from quantize.calibrate.last_input import LastInput
 from quantize.calibrate.memory.activations import Activations, gpu_budget
 from quantize.calibrate.memory.weights import LayerWeights
-from quantize.calibrate.memory.writer import LayerWriter
-from quantize.calibrate.rescaling import shared_passes
-from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder, host_tensors
-from quantize.steps.base.changes import Errors
-from quantize.steps.base.step import Scaled, Step
+from quantize.calibrate.rescaling import round_norms, shared_passes
+from quantize.calibrate.resume import Modules, WorkFolder, host_tensors
+from quantize.calibrate.run_state import RUN
+from quantize.calibrate.stages.blocks import BlockModules
+from quantize.calibrate.stages.layer import StagedLayer
+from quantize.calibrate.stages.search import BlockSearch, ModifierHooks
+from quantize.steps.base.step import Step
 
 NAME = "quantline"
-
-
-@dataclass
-class Run:
-    """The state of a run: its progress bars, saved layers and records."""
-
-    steps: list[Step[Any]]
-    bars: Progress
-    stored_as: torch.dtype
-    work: WorkFolder | None = None
-    joined: dict[str, str] = field(default_factory=dict)
-    """Steps whose work is done in the passes of a later step, with that step's name."""
-    writer: LayerWriter = field(default_factory=LayerWriter)
-    layer_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    resumed_layers: int = 0
-    errors: Errors = field(default_factory=lambda: defaultdict(dict))
-    fallbacks: list[str] = field(default_factory=list)
-    scaled: dict[str, list[str]] = field(default_factory=dict)
-    """Modules whose output a step scales, by step."""
-    rescaled: set[str] = field(default_factory=set)
-    """These modules, and those that take up the inverse scales."""
-
-    def notes_of(self, modules: Modules) -> LayerNotes:
-        """The notes of a layer, saved beside its weights."""
-        errors = {name: self.errors[name] for name in modules if name in self.errors}
-        fallbacks = [name for name in self.fallbacks if name in modules]
-        return LayerNotes(errors=errors, fallbacks=fallbacks)
-
-    def restore_notes(self, notes: LayerNotes) -> None:
-        """Adds the notes of a layer that an earlier run finished."""
-        for name, errors in notes.errors.items():
-            self.errors[name].update(errors)
-        self.fallbacks += [name for name in notes.fallbacks if name not in self.fallbacks]
-
-
-RUN: ContextVar[Run] = ContextVar("run")
 
 
 @CalibrationPipeline.register(NAME)
@@ -141,13 +102,16 @@ class _Passes:
         task = self.state.bars.add_task(self.step.name, total=len(subgraphs))
         LifecycleCallbacks.calibration_start()
         layers = [subgraph.submodules(model) for subgraph in subgraphs]
+        modifiers = [modifier for modifier, _ in self.joined]
+        self.hooks = ModifierHooks([*modifiers, self.modifier])
+        self.search = BlockSearch(layers, self.hooks)
         loaded_weights = LayerWeights.of(layers, device, model.get_output_embeddings())
         with (
             calibration_forward_context(model),
             fast_attention(model, self.dataloader),
-            fused_elementwise(model, device),
             shared_passes(self.state.stored_as, is_shared=bool(self.joined)),
             DisableQuantization(model),
+            fused_elementwise(model, device),  # compares outputs: nothing may be rounded
             loaded_weights,
         ):
             budget = gpu_budget(model, self.step, self.dataloader, device)
@@ -173,7 +137,8 @@ class _Passes:
                 self.state.bars.update(
                     task,
                     completed=layer + 1,
-                    description=self.step.name + self._error_text(subgraph),
+                    description=self.step.name
+                    + self.state.error_text(self._modules(subgraph), self.step.shows_error_as),
                 )
             loaded_weights.copied_back.result()
             self.state.writer.flush()  # from here on the weights may change
@@ -181,8 +146,8 @@ class _Passes:
         for modifier, step in (*self.joined, (self.modifier, self.step)):
             scaled = step.scaled(modifier)
             if scaled:
-                self._record_scaled(step.name, scaled)
-                self._round_norms()
+                self.state.record_scaled(step.name, scaled, self.names)
+                round_norms(self.model, self.state.stored_as)
         self._save_all_layers(subgraphs)
 
     def _run_layer(self, layer: int, subgraph: Any, activations: Any, is_resumed: bool) -> None:
@@ -191,35 +156,49 @@ class _Passes:
             self.state.restore_notes(
                 self.state.work.load(self.number, layer, self._modules(subgraph))
             )
-        else:
-            self._calibrate(layer, subgraph, activations)
+            outputs = self._outputs(subgraph, activations)
+        elif self.step.in_one_pass:
+            with_hooks = self._outputs(subgraph, activations, LastInput([]))
+            self._pass_on(layer, subgraph, activations, with_hooks)
             LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
-            self._record_fallbacks()
-        if is_resumed or not self.step.in_one_pass:
-            with HooksMixin.disable_hooks():
-                self._forward_batches(layer, subgraph, activations, keep_outputs=True)
-
-    def _calibrate(self, layer: int, subgraph: Any, activations: Any) -> None:
-        """The pass in which the modifier's hooks see the layer's inputs."""
-        if self.step.in_one_pass:
-            self._forward_batches(layer, subgraph, activations, keep_outputs=True)
             return
+        else:
+            outputs = self._calibrated(subgraph, activations)
+            self.state.record_fallbacks(self.step.fallbacks(self.modifier))
+        if layer < self.layers_count - 1:  # nobody reads the last layer's outputs
+            self._pass_on(layer, subgraph, activations, outputs)
+
+    def _calibrated(self, subgraph: Any, activations: Any) -> Iterator[tuple[int, Any]]:
+        """Changes a layer's weights; its outputs from then on."""
+        blocks = self._blocks(subgraph, activations)
+        if blocks:
+            staged = StagedLayer(
+                blocks,
+                partial(subgraph.forward, self.model),
+                subgraph.input_names,
+                activations,
+                self.hooks,
+            )
+            staged.calibrate(LifecycleCallbacks.sequential_epoch_end)
+            return staged.outputs()
         head = self.model.get_output_embeddings()  # llm-compressor itself leaves out its product
         modules = [module for module in subgraph.submodules(self.model) if module is not head]
         last_input = LastInput(modules if self.step.reads_inputs else [])
-        self._forward_batches(layer, subgraph, activations, keep_outputs=False, around=last_input)
+        for _ in self._outputs(subgraph, activations, last_input):
+            pass
+        LifecycleCallbacks.sequential_epoch_end(subgraph.submodules(self.model))
+        return self._outputs(subgraph, activations)
 
-    def _error_text(self, subgraph: Any) -> str:
-        """The mean relative output error of a layer's modules, for the progress bar; empty if
-        the step measures none."""
-        errors = [self.state.errors.get(name, {}) for name in self._modules(subgraph)]
-        error_name = self.step.shows_error_as
-        relative_errors = [error[error_name] for error in errors if error_name in error]
-        return (
-            f", output error {sum(relative_errors) / len(relative_errors):.2%}"
-            if relative_errors
-            else ""
-        )
+    def _blocks(self, subgraph: Any, activations: Any) -> list[BlockModules]:
+        """The blocks of a layer that is calibrated in stages."""
+
+        def run_layer() -> None:
+            with closing(activations.iter(subgraph.input_names)) as batches:
+                subgraph.forward(self.model, **next(batches))
+
+        if not self.step.reads_inputs:
+            return []
+        return self.search.blocks(subgraph.submodules(self.model, recurse=False), run_layer)
 
     def _save_layer(
         self, layer: int, subgraph: Any, copied_back: Future[None] | None = None
@@ -238,32 +217,27 @@ class _Passes:
 
         self.state.writer.submit(write)
 
-    def _record_fallbacks(self) -> None:
-        names = self.step.fallbacks(self.modifier)
-        self.state.fallbacks += [name for name in names if name not in self.state.fallbacks]
-
-    def _record_scaled(self, step: str, scaled: list[Scaled]) -> None:
-        self.state.scaled[step] = [entry.name for entry in scaled]
-        self.state.rescaled |= {self.names[module] for entry in scaled for module in entry.modules}
-
-    def _forward_batches(
-        self,
-        layer: int,
-        subgraph: Any,
-        activations: Any,
-        keep_outputs: bool,
-        around: LastInput | None = None,
-    ) -> None:
-        """Runs every batch through the layer; `keep_outputs` makes them the next layer's input.
-        `around`: what may end a batch's pass early."""
+    def _outputs(
+        self, subgraph: Any, activations: Any, last_input: LastInput | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Runs every batch through the layer: its number and output. `last_input`: where a pass in
+        which hooks read ends; none: they do not read."""
         state = active_session().state
-        for batch_number, inputs in enumerate(activations.iter(subgraph.input_names)):
-            state.current_batch_idx = batch_number
-            with around.batch() if around is not None else contextlib.nullcontext():
-                outputs = subgraph.forward(self.model, **inputs)
-            if keep_outputs and layer < self.layers_count - 1:
-                activations.update(batch_number, outputs)
-                activations.delete(batch_number, subgraph.consumed_names)
+        with HooksMixin.disable_hooks() if last_input is None else nullcontext():
+            for number, inputs in enumerate(activations.iter(subgraph.input_names)):
+                state.current_batch_idx = number
+                with nullcontext() if last_input is None else last_input.batch():
+                    outputs = subgraph.forward(self.model, **inputs)
+                yield number, outputs
+
+    def _pass_on(
+        self, layer: int, subgraph: Any, activations: Any, outputs: Iterator[tuple[int, Any]]
+    ) -> None:
+        """Makes the outputs the next layer's inputs."""
+        for number, values in outputs:
+            if layer < self.layers_count - 1:
+                activations.update(number, values)
+                activations.delete(number, subgraph.consumed_names)
 
     def _modules(self, subgraph: Any) -> Modules:
         """The layer's modules by name, without temporary observers, which hold nothing to save."""
@@ -295,23 +269,6 @@ class _Passes:
             work.start_over()
         return 0 if has_several_steps or self.step.in_one_pass else layer
 
-    def _round_norms(self) -> None:
-        """Rounds rescaled norms and biases to their stored type, so that later steps see the same.
-
-        A model that computes in float32 would otherwise round them after the calibration. For W8A8
-        SmolLM2 that caused a divergence of 0.035 between memory and file.
-        """
-        with disable_onloading():  # otherwise every weight would be copied to the GPU
-            vectors = [
-                (module, name, parameter.data)
-                for module in self.model.modules()
-                for name, parameter in module.named_parameters(recurse=False)
-                if parameter.dim() == 1 and "scale" not in name
-            ]
-        for module, name, vector in vectors:
-            stored = vector.to(self.state.stored_as).to(vector.dtype)
-            update_offload_parameter(module, name, stored)
-
     def _save_all_layers(self, subgraphs: list[Any]) -> None:
         if self.state.work is None or not self.step.in_one_pass:
             return
@@ -321,7 +278,7 @@ class _Passes:
         self.state.writer.flush()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _named_out_of_memory(step: str, layer: int, layers: int) -> Iterator[None]:
     try:
         yield

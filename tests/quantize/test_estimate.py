@@ -14,7 +14,9 @@ from quantize.estimate import (
     LayerShape,
     Text,
     activation_budget,
+    block_bytes,
     calibration_seconds,
+    inner_bytes,
     rates,
     step_bytes,
     stream_bytes,
@@ -127,6 +129,16 @@ def test_the_peak_is_near_the_measured(name: str, measured: float, qwen: LayerSh
     step = steps_named([name])[0]
     peak = stream_bytes(qwen, MEASURED_TEXT) + step_bytes(step, qwen, MEASURED_TEXT.batch_tokens)
     assert peak / GIB == pytest.approx(measured, rel=0.25)
+
+
+def test_a_step_in_stages_keeps_what_attention_gives_and_the_inside_of_an_mlp(
+    qwen: LayerShape,
+) -> None:
+    tokens, gptq, smoothquant = MEASURED_TEXT.tokens, steps_named(["gptq"]), ["smoothquant"]
+    assert block_bytes(gptq, qwen, MEASURED_TEXT) == tokens * 4096 * 2
+    assert inner_bytes(gptq, qwen, MEASURED_TEXT) == tokens * 12288 * 2
+    assert block_bytes(steps_named(smoothquant), qwen, MEASURED_TEXT) == 0
+    assert inner_bytes(steps_named(smoothquant), qwen, MEASURED_TEXT) == 0
 
 
 def test_the_peak_counts_the_next_layers_weights(qwen: LayerShape) -> None:

@@ -100,7 +100,9 @@ def _fused_forward(module: torch.nn.Module, kernels: Kernels) -> tuple[Forward |
     if type(module).__name__.endswith("RMSNorm") and names == {"weight"}:
         epsilon = getattr(module, "variance_epsilon", None)
         if isinstance(epsilon, float):
-            return _norm_forward(kernels, epsilon), _offloaded(module, "weight").shape[-1]
+            weight = _stored(module)["weight"]
+            assert weight is not None
+            return _norm_forward(kernels, epsilon), weight.shape[-1]
     if names == set(GATED) and hasattr(module, ACTIVATION):
         return _mlp_forward(kernels), int(getattr(module.gate_proj, "in_features", 0))
     return None, 0
@@ -122,17 +124,28 @@ def _mlp_forward(kernels: Kernels) -> Forward:
     return forward
 
 
-def _offloaded(module: torch.nn.Module, name: str) -> torch.Tensor:
-    """A parameter where it lies: to read its shape must not load it."""
-    parameters = module._parameters
-    values = parameters.offloaded_values if isinstance(parameters, OffloadCache) else parameters
-    return values[name]
+def _stored(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """The module's own parameters where they lie: to read a shape or type must not load them."""
+    parameters: dict[str, torch.Tensor | None] = module._parameters
+    if isinstance(parameters, OffloadCache):
+        parameters = parameters.offloaded_values
+    return parameters
+
+
+def _types(module: torch.nn.Module) -> set[torch.dtype]:
+    """The types that a module computes in. The scales and zero points of a recipe do not count."""
+    return {
+        values.dtype
+        for part in module.modules()
+        for name, values in _stored(part).items()
+        if name in ("weight", "bias") and values is not None
+    }
 
 
 def _gives_the_same(
     module: torch.nn.Module, forward: Forward, width: int, device: torch.device
 ) -> bool:
-    kinds = {parameter.dtype for parameter in module.parameters()}
+    kinds = _types(module)
     if len(kinds) != 1 or not kinds <= set(FLOAT_16):
         return False
     inputs = torch.randn(1, PROBE_TOKENS, width, device=device).to(kinds.pop())
@@ -190,5 +203,5 @@ def _is_close(fused: torch.Tensor, own: torch.Tensor, name: str) -> bool:
     difference = (fused.float() - own.float()).norm() / own.float().norm().clamp_min(1e-30)
     is_close = fused.shape == own.shape and bool(difference <= TOLERANCE)
     if not is_close:
-        logger.debug(f"{name} is computed as before: the kernel differs by {float(difference):.2g}")
+        logger.info(f"{name} is computed as before: the kernel differs by {float(difference):.2g}")
     return is_close

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
+import psutil
 import torch
 
 from quantize.calibrate.memory.copies import CopyStream, CudaCopyStream, NoCopies, host_buffer
 from quantize.estimate import LayerShape, activation_budget, step_bytes
 from quantize.steps.base.step import Step
 
+MOST_KEPT = 12 * 2**30
+"""Up to so many bytes of activations, a value that can be computed again is kept on the GPU."""
 Values = dict[str, Any]
 Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
@@ -46,6 +49,7 @@ class Activations:
         self._batches: list[Values] = []
         self._on_gpu: list[dict[str, int]] = []
         """Bytes on the GPU of each batch, by name."""
+        self.gpu_bytes_used = 0
         self._free_buffers: dict[Layout, list[torch.Tensor]] = defaultdict(list)
 
     def append(self, values: Values) -> None:
@@ -64,6 +68,7 @@ class Activations:
             sizes = dict.fromkeys(values, 0)
         self._batches[batch].update(values)
         self._on_gpu[batch].update(sizes)
+        self.gpu_bytes_used += sum(sizes.values())
 
     def iter(self, names: Iterable[str]) -> Iterator[Values]:
         """The named values of each batch in turn, on the device. A caller may update and delete
@@ -93,9 +98,14 @@ class Activations:
             activations.append(batch)
         return activations
 
-    @property
-    def gpu_bytes_used(self) -> int:
-        return sum(sum(sizes.values()) for sizes in self._on_gpu)
+    def has_room(self, value: Any) -> bool:
+        """Whether a value that can be computed again is worth its memory: it would stay on the GPU,
+        or, without one, half of the host's memory is free."""
+        if math.isinf(self._gpu_bytes):
+            memory = psutil.virtual_memory()
+            return bool(memory.available > memory.total / 2)
+        most = min(self._gpu_bytes, MOST_KEPT)
+        return self.gpu_bytes_used + _held_bytes(value, self._device) <= most
 
     def _loaded(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device)
@@ -140,7 +150,7 @@ class Activations:
     def delete(self, batch: int, names: Iterable[str]) -> None:
         """Removes values of a batch."""
         for name in names:
-            self._on_gpu[batch].pop(name, None)
+            self.gpu_bytes_used -= self._on_gpu[batch].pop(name, 0)
             for leaf in _leaves(self._batches[batch].pop(name, None)):
                 if isinstance(leaf, OnHost):
                     self._free_buffers[_layout(leaf.buffer)].append(leaf.buffer)

@@ -18,7 +18,7 @@ from pydantic import PrivateAttr
 from conf.formats.quant_args import Codebooks, QuantGroup, vector_args
 from conf.formats.vptq import METHOD
 from quantize.calibrate.hooks import log_errors
-from quantize.calibrate.sequential import RUN
+from quantize.calibrate.run_state import RUN
 from quantize.calibrate.solver.products import Modules, SharedProducts
 from quantize.calibrate.vectors.solve import Factor, Settings, solve
 from quantize.vptq.attached import attach, fill

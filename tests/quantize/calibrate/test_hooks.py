@@ -100,6 +100,18 @@ def test_errors_are_noted_by_module_and_step() -> None:
     assert errors == {"1": {"sgpt": 3.0, "gptq": 0.5}}
 
 
+def test_noting_errors_asks_no_driver_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: Any) -> None:
+        raise AssertionError("the logger asks every GPU")
+
+    monkeypatch.setattr(CompressionLogger, "__exit__", ask)
+    module = torch.nn.Linear(2, 2, bias=False)
+    errors: dict[str, dict[str, float]] = defaultdict(dict)
+    with noted_errors(torch.nn.Sequential(module), errors):
+        hooks._log("GPTQ", (module,), [module.weight.data * 1.5], torch.eye(2))
+    assert errors == {"0": {"gptq": pytest.approx(0.5)}}
+
+
 def test_one_range_is_that_of_every_batch() -> None:
     norm = torch.nn.LayerNorm(3)
 

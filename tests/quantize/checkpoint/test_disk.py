@@ -17,7 +17,8 @@ from conf.app import report
 from conf.errors import QuantlineError, environment_reason, reading, writing
 from conf.terminal import library_output_to, progress
 from quantize.calibrate.resume import LayerNotes, WorkFolder, host_tensors
-from quantize.calibrate.sequential import Run, _Passes
+from quantize.calibrate.run_state import Run
+from quantize.calibrate.sequential import _Passes
 from quantize.checkpoint.publish import locked, published_atomically
 from quantize.steps.base.step import steps_named
 from tests.conftest import ROOT

@@ -51,13 +51,13 @@ def test_packed_weights_have_further_layouts(
 @pytest.mark.parametrize(
     ("families", "second_layout", "is_pruned", "share"),
     [
-        (["auto"], True, True, 2 * 10 / 16),
+        (["auto"], True, True, 3 * 10 / 16),
         (["sparse"], False, True, 0),
         (["one_token"], True, True, 0),
         (["auto"], True, False, 0),
     ],
 )
-def test_a_sparse_weight_has_two_compressed_layouts(
+def test_a_sparse_weight_has_three_compressed_layouts(
     families: list[str], second_layout: bool, is_pruned: bool, share: float
 ) -> None:
     settings = Settings.of(KernelsConfig(families, second_layout))

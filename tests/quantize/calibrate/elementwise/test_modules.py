@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 import torch
 from compressed_tensors.offload import offload_module
+from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationScheme,
+    disable_quantization,
+    initialize_module_for_quantization,
+)
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from quantize.calibrate.elementwise.modules import fused_elementwise, replaced
@@ -77,6 +83,27 @@ def test_a_model_computes_with_the_kernels_and_then_as_before(
     kernels.calls.clear()
     assert torch.equal(logits(model), before)
     assert not kernels.calls
+
+
+@pytest.mark.parametrize("is_offloaded", [False, True])
+def test_a_model_that_is_about_to_be_quantized_computes_with_the_kernels(
+    is_offloaded: bool, kernels: CountingKernels
+) -> None:
+    """Its linear layers have scales and zero points, whose types are not those of the weights."""
+    model = model_of("qwen3")
+    weights = QuantizationArgs(num_bits=4, strategy="group", group_size=32)
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+    for module in model.modules():
+        if is_offloaded:
+            offload_module(module, "cpu", "cpu")
+        if isinstance(module, torch.nn.Linear):
+            initialize_module_for_quantization(module, scheme)
+    model.apply(disable_quantization)
+    assert torch.int8 in {parameter.dtype for parameter in model.parameters()}
+    with replaced(model, CPU, kernels):
+        kernels.calls.clear()
+        logits(model)
+    assert kernels.calls == {"rms_norm": 9, "rotate": 4, "silu_product": 2}
 
 
 @pytest.mark.parametrize(
