@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from conf.errors import gate_failed
 from conf.schema.ranges import Range, range_of, within
 from conf.schema.steps import Kind
-from quantize.steps.base.step import Step, steps_named
+from quantize.steps.base.step import STAGED_PASSES, Step, steps_named
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
@@ -38,7 +38,7 @@ class Gptq(Step[GptqOptions]):
     name = "gptq"
     kind = Kind.ROUNDS
     options = GptqOptions
-    passes = 2
+    passes = STAGED_PASSES
     solves = True
     gates = ("max_fallback",)
     modifier_name = "GPTQModifier"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from conf.schema.ranges import MASK_WIDTH, Range, range_of, within
 from conf.schema.steps import Kind
-from quantize.steps.base.step import Step, solving_step
+from quantize.steps.base.step import STAGED_PASSES, Step, solving_step
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
@@ -39,7 +39,7 @@ class SparseGpt(Step[SparseGptOptions]):
     name = "sparsegpt"
     kind = Kind.PRUNES
     options = SparseGptOptions
-    passes = 2
+    passes = STAGED_PASSES
     solves = True
     modifier_name = "SparseGPTModifier"
     reads_inputs = True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from conf.errors import gate_failed
 from conf.schema.ranges import within
 from conf.schema.steps import Kind
-from quantize.steps.base.step import BYTES_32_BIT, Step
+from quantize.steps.base.step import BYTES_32_BIT, STAGED_PASSES, Step
 
 if TYPE_CHECKING:
     from llmcompressor.modifiers import Modifier
@@ -41,7 +41,7 @@ class Vptq(Step[VptqOptions]):
     name = "vptq"
     kind = Kind.ROUNDS
     options = VptqOptions
-    passes = 2
+    passes = STAGED_PASSES
     solves = True
     number_types = ("vector",)
     gates = ("max_fallback",)

@@ -15,11 +15,9 @@ import psutil
 import torch
 
 from quantize.calibrate.memory.copies import CopyStream, CudaCopyStream, NoCopies, host_buffer
-from quantize.estimate import LayerShape, activation_budget, step_bytes
+from quantize.estimate import MOST_KEPT, LayerShape, activation_budget, step_bytes
 from quantize.steps.base.step import Step
 
-MOST_KEPT = 12 * 2**30
-"""Up to so many bytes of activations, a value that can be computed again is kept on the GPU."""
 Values = dict[str, Any]
 Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]
 

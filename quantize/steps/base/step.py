@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from quantize.steps.base.file_fields import ModifierFields
 
 BYTES_16_BIT, BYTES_32_BIT = 2, 4
+STAGED_PASSES = 1.4
+"""Of a step that takes a layer through stages: each module runs once, but for the parts of an MLP
+whose inside was not kept, which run twice."""
 
 
 @dataclass(frozen=True)
