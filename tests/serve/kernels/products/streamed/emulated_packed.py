@@ -4,7 +4,7 @@ operations and instructions, as the CUDA manual defines them."""
 import torch
 
 from serve.kernels.products.cuda_kernels.streamed_packed import PADDING, SPARE_ROWS, STEP, Variant
-from serve.kernels.products.streamed_layout import Packed
+from serve.kernels.products.streamed.packed_layout import Packed
 from tests.serve.kernels.products.emulated_vptq import GROUP, LANE, QUAD, multiplied
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}

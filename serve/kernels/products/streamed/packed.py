@@ -10,7 +10,7 @@ from serve.kernels.products.cuda_kernels.compiled import Kernel
 from serve.kernels.products.cuda_kernels.streamed_packed import MOST_SHARED_BYTES, NAME, Variant
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
-from serve.kernels.products.streamed_layout import STEP, TILE, Packed, packed, steps_of
+from serve.kernels.products.streamed.packed_layout import STEP, TILE, Packed, packed, steps_of
 
 PROCESSORS = 132
 """Of an H100 or H200; for guesses only."""

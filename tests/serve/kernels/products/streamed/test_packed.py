@@ -11,10 +11,10 @@ import torch
 
 from serve.kernels.products.cuda_kernels.streamed_packed import MOST_SHARED_BYTES, NAME, Variant
 from serve.kernels.products.product import Inputs, Unusable, Weight
-from serve.kernels.products.streamed_layout import Packed, packed
-from serve.kernels.products.streamed_packed import StreamedPacked, launch_of, variant_of
-from tests.serve.kernels.products.emulated_streamed import DTYPES, Emulated
+from serve.kernels.products.streamed.packed import StreamedPacked, launch_of, variant_of
+from serve.kernels.products.streamed.packed_layout import Packed, packed
 from tests.serve.kernels.products.made_up import error_of, packed_weight
+from tests.serve.kernels.products.streamed.emulated_packed import DTYPES, Emulated
 
 QWEN_8B = [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)]
 OTHERS = [(48, 256), (3584, 18944), (2560, 9728), (151936, 4096), (100, 72)]
