@@ -38,6 +38,7 @@ INT8: Catalog = {
         Place("few_tokens", "FewTokensInt8"),
         Place("few_tokens", "FewTokensInt8Plain"),
         Place("one_token", "OneTokenInt8"),
+        Place("streamed.dense", "StreamedInt8"),
     ],
     SPARSE: [
         Place("streamed.sparse", "StreamedSparseInt8", "streamed_sparse"),
@@ -50,6 +51,7 @@ FP8: Catalog = {
         Place("few_tokens", "FewTokensFp8"),
         Place("few_tokens", "FewTokensFp8Plain"),
         Place("one_token", "OneTokenFp8"),
+        Place("streamed.dense", "StreamedFp8"),
     ],
     SPARSE: [
         Place("streamed.sparse", "StreamedSparseFp8", "streamed_sparse"),

@@ -99,10 +99,10 @@ def test_the_source_on_a_cpu(
     weight = weight_of(FP8 if variant.is_float else torch.int8, rows, columns, sparse=True)
     x = torch.randn(tokens, columns).to(emulated.DTYPES[variant.dtype])
     right = dense_of(weight, Inputs(x), reads_rounded=False)
-    library = cuda_on_cpu.compiled(variant, tmp_path)
+    library = cuda_on_cpu.sparse_kernel(variant, tmp_path)
     packed, scales = pack(weight.codes), weight.scales.reshape(-1).contiguous()
     for at_once in (False, True):
-        found = cuda_on_cpu.product(library, variant, x, packed, scales, clusters, at_once)
+        found = cuda_on_cpu.sparse_product(library, variant, x, packed, scales, clusters, at_once)
         assert error_of(found, right) < 0.004
 
 
