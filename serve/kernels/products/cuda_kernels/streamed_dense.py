@@ -10,9 +10,7 @@ has two of these: 128 bytes of each of 16 rows, which are whole lines of the cac
 Widening to 16-bit floats is exact. The scale of a row comes at the end.
 
 Warps of a block share the columns, and a block takes one tile of rows after the other. Each warp
-has PREFETCH steps of its loads under way, across the border between tiles, too. Activations of a
-warp's columns go to shared memory in their order, and no other warp reads them. While a warp takes
-its first tile, they come as the weights do: one round of PREFETCH steps ahead. With SPLIT > 1, a
+has PREFETCH steps of its loads under way, across the border between tiles, too. With SPLIT > 1, a
 cluster of so many blocks shares the columns, and joins its sums through distributed shared memory.
 
 Bound: the memory. Widening 4 weights takes 8 instructions for INT8 and 10 for FP8; a multiprocessor
@@ -44,7 +42,7 @@ struct Piece {
     uint4 codes[TILES][2][2];
 };
 
-@INSTRUCTIONS@@JOIN@
+@INSTRUCTIONS@@FUNCTIONS@
 // Bytes 0 and 1 of a word become `even`, bytes 2 and 3 become `odd`.
 __device__ __forceinline__ void widen(u32 word, u32& even, u32& odd) {
     word = __byte_perm(word, 0, 0x3120);
@@ -104,25 +102,11 @@ streamed_dense(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const u32 x_at = (u32)__cvta_generic_to_shared(memory);
     const u32 x_bytes = slots * WARPS * STEP * 2 + 16;
     const u32 sums_at = x_at + tokens * x_bytes;
-    // Activations of this warp's steps from slot `first` on, as one group of copies. Behind the
-    // last column are zeros: steps without weights multiply them with what a step before has left.
-    auto copy_activations = [&](int first) {
-        #pragma unroll 1
-        for (int slot = first; slot < min(first + PREFETCH, slots); ++slot) {
-            const int place = (slot * WARPS + warp) * STEP + (lane & 15) * 8;
-            const int column = begin * STEP + place;
-            for (int token = lane >> 4; token < tokens; token += 2) {
-                const u32 to = x_at + token * x_bytes + place * 2;
-                if (column < end_column)
-                    copy16(to, x + (size_t)token * stride + column);
-                else
-                    clear16(to);
-            }
-        }
-        end_group();
+    auto copy = [&](int first) {
+        copy_activations(x_at, x_bytes, x, stride, tokens, begin * STEP, end_column, first, slots);
     };
-    copy_activations(0);
-    copy_activations(PREFETCH);
+    copy(0);
+    copy(PREFETCH);
 
     // Lanes without a token read another's activations, and their sums are not stored.
     u32 mine[NARROWS];
@@ -171,7 +155,7 @@ streamed_dense(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 load(pieces[p], over ? p : first + p + PREFETCH);
                 __syncwarp();  // else the compiler gathers all loads behind the last products
             }
-            if (is_first) copy_activations(first + 2 * PREFETCH);
+            if (is_first) copy(first + 2 * PREFETCH);
         }
         is_first = false;
         join(total, sums_at, buffer, part, rank, tokens, rows, row_scales, y);

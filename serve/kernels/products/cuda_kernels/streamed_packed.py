@@ -42,7 +42,7 @@ struct Piece {
     u32 groups[TILES][WORDS ? WORDS : 1];
 };
 
-@INSTRUCTIONS@@JOIN@
+@INSTRUCTIONS@@FUNCTIONS@
 __device__ __forceinline__ float scale_of(u32 pair, int half) {
     if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
     float d;

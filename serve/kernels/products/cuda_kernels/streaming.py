@@ -1,7 +1,12 @@
 """What the kernels of `streamed_packed` and `streamed_dense` share.
 
-Their sources define TILES, ROWS, WARPS, THREADS, SPLIT, NARROWS, and SCALED_ROWS: whether sums are
-multiplied by a scale of their row at the end.
+Their sources define STEP, TILES, ROWS, WARPS, THREADS, PREFETCH, SPLIT, NARROWS, and SCALED_ROWS:
+whether sums are multiplied by a scale of their row at the end.
+
+Activations are in shared memory. A warp copies those of its own columns, which no other warp reads,
+so no barrier is needed. While it takes its first tile of rows, they come as the weights do: one
+round of PREFETCH steps ahead. All blocks read the same activations, which takes the L2 cache longer
+than their size suggests; so it should not hold up the weights.
 """
 
 from dataclasses import dataclass
@@ -17,7 +22,27 @@ SPARE_ROWS = 4
 """Behind a token's sums: the sums of neighbours then are in different banks."""
 MOST_SHARED_BYTES = 227 << 10
 
-JOIN = r"""
+FUNCTIONS = r"""
+// Copies the activations of this warp's steps from slot `first` on, as one group. Behind the last
+// column are zeros: steps without weights multiply them with what a step before has left.
+__device__ __forceinline__ void copy_activations(u32 to, u32 token_bytes, const u16* x, int stride,
+                                                 int tokens, int begin_column, int end_column,
+                                                 int first, int slots) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    #pragma unroll 1
+    for (int slot = first; slot < min(first + PREFETCH, slots); ++slot) {
+        const int place = (slot * WARPS + warp) * STEP + (lane & 15) * 8;
+        const bool inside = begin_column + place < end_column;
+        for (int token = lane >> 4; token < tokens; token += 2) {
+            const u32 at = to + token * token_bytes + place * 2;
+            if (inside)
+                copy16(at, x + (size_t)token * stride + begin_column + place);
+            else
+                clear16(at);
+        }
+    }
+    end_group();
+}
 // Adds the sums of all warps, and of the blocks that share columns, and stores the results. Two
 // sets of sums in turns, so that one barrier for each tile is enough.
 __device__ __forceinline__ void join(const float (&total)[TILES][NARROWS][4], u32 sums_at,
@@ -91,7 +116,7 @@ class Cut:
 
     def filled(self, source: str, **values: str | int | bool) -> str:
         """A source with its `@NAME@` filled in."""
-        text = source.replace("@INSTRUCTIONS@", INSTRUCTIONS).replace("@JOIN@", JOIN)
+        text = source.replace("@INSTRUCTIONS@", INSTRUCTIONS).replace("@FUNCTIONS@", FUNCTIONS)
         cluster = f"__cluster_dims__({self.split}, 1, 1)" if self.split > 1 else ""
         known = {
             "WARPS": self.warps, "TILES": self.tiles, "PREFETCH": self.prefetch,

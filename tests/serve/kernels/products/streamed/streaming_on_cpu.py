@@ -120,13 +120,16 @@ def dense_product(
 
 def packed_product(
     variant: streamed_packed.Variant, x: torch.Tensor, weight: Packed, clusters: int, folder: Path
-) -> torch.Tensor:
-    """[tokens, N] by the kernel."""
+) -> list[torch.Tensor]:
+    """The same for packed integers."""
     library, (tokens, columns) = _compiled(variant, PACKED, folder), x.shape
-    tiles, steps = weight.codes.shape[:2]
-    out = torch.full((tokens, weight.rows), torch.nan, dtype=x.dtype)
-    library.launch(
-        *pointers(x, weight.codes, weight.groups, weight.row_scales, out), tokens, x.stride(0),
-        columns, weight.rows, tiles, steps, clusters, variant.shared_bytes(tokens, steps), False,
-    )  # fmt: skip
-    return out
+    (tiles, steps), results = weight.codes.shape[:2], []
+    for at_once in (False, True):
+        out = torch.full((tokens, weight.rows), torch.nan, dtype=x.dtype)
+        library.launch(
+            *pointers(x, weight.codes, weight.groups, weight.row_scales, out), tokens, x.stride(0),
+            columns, weight.rows, tiles, steps, clusters, variant.shared_bytes(tokens, steps),
+            at_once,
+        )  # fmt: skip
+        results.append(out)
+    return results
