@@ -40,9 +40,6 @@ __device__ __forceinline__ void load4(u32* d, const void* from, bool valid) {
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copies_done() {
-    asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
-}
 // Copies come in groups, and groups arrive in their order: all but the last so many.
 __device__ __forceinline__ void end_group() {
     asm volatile("cp.async.commit_group;" ::: "memory");

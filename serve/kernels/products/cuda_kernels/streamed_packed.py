@@ -118,22 +118,12 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const u32 x_at = (u32)__cvta_generic_to_shared(memory);
     const u32 x_bytes = slots * WARPS * STEP * 2 + 64;
     const u32 sums_at = x_at + tokens * x_bytes;
-    // Behind the last column of this block are zeros: steps without weights of their own multiply
-    // them with what a step before has left.
-    const int sixteens = slots * WARPS * (STEP / 8), begin_column = begin * STEP;
     const int end_column = min(end * STEP, columns);
-    for (int token = 0; token < tokens; ++token) {
-        for (int place = thread; place < sixteens; place += THREADS) {
-            const int column = begin_column + place * 8;
-            const u32 to = x_at + token * x_bytes + place * 16;
-            if (column < end_column)
-                copy16(to, x + (size_t)token * stride + column);
-            else
-                clear16(to);
-        }
-    }
-    copies_done();
-    __syncthreads();
+    auto copy = [&](int first) {
+        copy_activations(x_at, x_bytes, x, stride, tokens, begin * STEP, end_column, first, slots);
+    };
+    copy(0);
+    copy(PREFETCH);
 
     // Lanes without a token read another's activations, and their sums are not stored.
     u32 mine[NARROWS];
@@ -143,9 +133,14 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                   warp * (STEP * 2);
 
     int buffer = 0;
+    bool is_first = true;
     for (int part = blockIdx.x / SPLIT; part < parts; part += turns, buffer ^= 1) {
         float total[TILES][NARROWS][4] = {};
         for (int first = 0; first < slots; first += PREFETCH) {
+            if (is_first) {
+                wait_for_all_but<1>();
+                __syncwarp();
+            }
             #pragma unroll
             for (int p = 0; p < PREFETCH; ++p) {
                 const int slot = first + p;
@@ -192,7 +187,9 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 load(piece, over ? part + turns : part, over ? p : slot + PREFETCH);
                 __syncwarp();  // else the compiler gathers all loads behind the last products
             }
+            if (is_first) copy(first + 2 * PREFETCH);
         }
+        is_first = false;
         join(total, sums_at, buffer, part, rank, tokens, rows, row_scales, y);
     }
     if (SPLIT > 1) barrier();  // others may still read the sums of this block

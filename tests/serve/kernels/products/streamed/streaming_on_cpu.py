@@ -37,7 +37,6 @@ static void load8(u32* d, const void* from, bool valid) { if (valid) memcpy(d, f
 static void load4(u32* d, const void* from, bool valid) { if (valid) memcpy(d, from, 4); }
 static void copy16(u32 to, const void* from) { copy16(to, from, 16); }
 static void clear16(u32 to) { copy({to, nullptr, 0}); }
-static void copies_done() { end_group(); wait_for_all_but<0>(); }
 static void store(u32 to, float value) {
     if (to % 4 || to + 4 > block->bytes) abort();
     memcpy(block->memory + to, &value, 4);
