@@ -35,10 +35,10 @@ VLLM = [
 ]
 INT8: Catalog = {
     ONE_TOKEN: [
+        Place("streamed.dense", "StreamedInt8"),
         Place("few_tokens", "FewTokensInt8"),
         Place("few_tokens", "FewTokensInt8Plain"),
         Place("one_token", "OneTokenInt8"),
-        Place("streamed.dense", "StreamedInt8"),
     ],
     SPARSE: [
         Place("streamed.sparse", "StreamedSparseInt8", "streamed_sparse"),
@@ -48,10 +48,10 @@ INT8: Catalog = {
 }
 FP8: Catalog = {
     ONE_TOKEN: [
+        Place("streamed.dense", "StreamedFp8"),
         Place("few_tokens", "FewTokensFp8"),
         Place("few_tokens", "FewTokensFp8Plain"),
         Place("one_token", "OneTokenFp8"),
-        Place("streamed.dense", "StreamedFp8"),
     ],
     SPARSE: [
         Place("streamed.sparse", "StreamedSparseFp8", "streamed_sparse"),
