@@ -26,15 +26,15 @@ from serve.kernels.products.streamed.cutting import (
 
 SIXTEEN = 16
 """Columns come in such multiples, and weights begin at such an address: a load has 16 bytes."""
-# Each has 64 to 96 KiB of weights under way, and registers for that without spills.
+# Each has 64 to 128 KiB of weights under way, and registers for that without spills.
 SHAPES: tuple[Shape, ...] = (
-    (8, 1, 2, 3), (8, 1, 2, 2), (8, 1, 1, 4), (8, 2, 1, 2), (16, 1, 1, 2), (4, 1, 2, 5),
-    (8, 2, 1, 3), (8, 1, 3, 2), (16, 2, 1, 1), (16, 1, 2, 1), (16, 1, 3, 1), (8, 2, 2, 1),
+    (8, 1, 2, 3), (8, 1, 4, 2), (8, 1, 2, 2), (8, 1, 1, 4), (8, 2, 1, 2), (16, 1, 1, 2),
+    (4, 1, 2, 5), (8, 2, 1, 3), (16, 2, 1, 1), (16, 1, 2, 1), (16, 1, 3, 1), (8, 2, 2, 1),
     (8, 4, 1, 1),
 )  # fmt: skip
 SHAPES_OF_16: tuple[Shape, ...] = (
     (8, 1, 2, 2), (8, 2, 1, 2), (16, 1, 2, 1), (16, 2, 1, 1), (8, 4, 1, 1), (8, 2, 2, 1),
-    (16, 1, 3, 1), (16, 2, 2, 1),
+    (8, 1, 4, 2), (16, 2, 2, 1),
 )  # fmt: skip
 """For more than 8 tokens, which have twice the sums. Few blocks on a multiprocessor, as each reads
 all activations of its columns."""
