@@ -35,30 +35,32 @@ VLLM = [
 ]
 INT8: Catalog = {
     ONE_TOKEN: [
+        Place("streamed.dense", "StreamedInt8"),
         Place("few_tokens", "FewTokensInt8"),
         Place("few_tokens", "FewTokensInt8Plain"),
         Place("one_token", "OneTokenInt8"),
     ],
     SPARSE: [
-        Place("streamed_sparse", "StreamedSparseInt8", "streamed_sparse"),
-        Place("sparse_few_tokens", "SparseFewTokensInt8", "sparse_few_tokens"),
-        Place("sparse_lt", "SparseLtInt8", "sparse_lt"),
+        Place("streamed.sparse", "StreamedSparseInt8", "streamed_sparse"),
+        Place("sparse.few_tokens", "SparseFewTokensInt8", "sparse_few_tokens"),
+        Place("sparse.lt", "SparseLtInt8", "sparse_lt"),
     ],
 }
 FP8: Catalog = {
     ONE_TOKEN: [
+        Place("streamed.dense", "StreamedFp8"),
         Place("few_tokens", "FewTokensFp8"),
         Place("few_tokens", "FewTokensFp8Plain"),
         Place("one_token", "OneTokenFp8"),
     ],
     SPARSE: [
-        Place("streamed_sparse", "StreamedSparseFp8", "streamed_sparse"),
-        Place("sparse_few_tokens", "SparseFewTokensFp8", "sparse_few_tokens"),
-        Place("sparse_lt", "SparseLtFp8", "sparse_lt"),
+        Place("streamed.sparse", "StreamedSparseFp8", "streamed_sparse"),
+        Place("sparse.few_tokens", "SparseFewTokensFp8", "sparse_few_tokens"),
+        Place("sparse.lt", "SparseLtFp8", "sparse_lt"),
     ],
     CUBLAS: [Place("cublas", "CublasFp8")],
 }
-STREAMED_PACKED = Place("streamed_packed", "StreamedPacked", "streamed_packed")
+STREAMED_PACKED = Place("streamed.packed", "StreamedPacked", "streamed_packed")
 PACKED: Catalog = {WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")]}
 PACKED_FP8: Catalog = {W4AFP8: [STREAMED_PACKED, Place("unpack", "UnpackFp8")]}
 ALL = [

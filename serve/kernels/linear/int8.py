@@ -77,7 +77,7 @@ def with_sparsity(weight: Weight) -> Weight:
     """Marks a 2:4 weight, where the engine may use that."""
     if SPARSE not in asked_families():
         return weight
-    from serve.kernels.products.sparse_lt import is_sparse24
+    from serve.kernels.products.sparse.lt import is_sparse24
 
     return replace(weight, sparse=weight.columns % 4 == 0 and is_sparse24(weight.codes))
 

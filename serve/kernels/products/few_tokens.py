@@ -14,14 +14,20 @@ FP8 = torch.float8_e4m3fn
 INTEGERS, FLOATS, WIDENED = 0, 1, 2  # as in triton_kernels.few_tokens
 
 
-def prepared(weight: Weight, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Weights as they are, float32 scales of the rows, and counters."""
+def check_rows(weight: Weight, dtype: torch.dtype, columns: int) -> None:
+    """Raises Unusable unless weights have that type, one scale for each row, and a multiple of so
+    many columns."""
     if weight.codes.dtype != dtype:
         raise Unusable(f"weights are {weight.codes.dtype}, not {dtype}")
     if weight.group_size is not None or weight.zeros is not None:
         raise Unusable("takes one scale for each row and no zero points")
-    if weight.columns % SMALLEST_COLUMNS:
-        raise Unusable(f"{weight.columns} columns are no multiple of {SMALLEST_COLUMNS}")
+    if weight.columns % columns:
+        raise Unusable(f"{weight.columns} columns are no multiple of {columns}")
+
+
+def prepared(weight: Weight, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Weights as they are, float32 scales of the rows, and counters."""
+    check_rows(weight, dtype, SMALLEST_COLUMNS)
     codes = weight.codes.contiguous()
     scales = weight.scales.float().reshape(-1).expand(weight.rows).contiguous()
     return [codes, scales, counters(weight.rows, codes.device)]

@@ -40,8 +40,12 @@ __device__ __forceinline__ void load4(u32* d, const void* from, bool valid) {
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copies_done() {
-    asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
+// Copies come in groups, and groups arrive in their order: all but the last so many.
+__device__ __forceinline__ void end_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LATER> __device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
 }
 __device__ __forceinline__ void clear16(u32 to) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(to), "r"(0) : "memory");

@@ -19,18 +19,9 @@ a multiprocessor can do while the memory delivers them.
 
 from dataclasses import dataclass
 
-from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
+from serve.kernels.products.cuda_kernels.streaming import Cut
 
 NAME = "streamed_packed"
-STEP = 128
-"""Columns that a warp takes at a time."""
-TILE = 16
-"""Rows of a fragment."""
-PADDING = 64
-"""Bytes behind a token's activations: the rows of neighbours then are in different banks."""
-SPARE_ROWS = 4
-"""Behind a token's sums, for the same reason."""
-MOST_SHARED_BYTES = 227 << 10
 
 SOURCE = r"""
 typedef unsigned int u32;
@@ -42,7 +33,7 @@ constexpr bool ZEROS = @ZEROS@, BFLOAT = @BFLOAT@, BFLOAT_SCALES = @BFLOAT_SCALE
 // A step has 128 columns: 8 products, for which a lane has LOADS times 16 bytes.
 constexpr int STEP = 128, LOADS = BITS / 2, THREADS = WARPS * 32, ROWS = TILES * 16;
 constexpr int WORDS = GROUPS * (ZEROS ? 2 : 1);  // scales and zero points of a lane, for a step
-constexpr int SUMS_ROW = ROWS + 4;
+constexpr bool SCALED_ROWS = GROUPS == 0;
 constexpr u32 ONE = BFLOAT ? 0x3f803f80u : 0x3c003c00u, MINUS_ONE = ONE | 0x80008000u;
 constexpr u32 MAGIC = BFLOAT ? 0x43004300u : 0x64006400u, MINUS_MAGIC = MAGIC | 0x80008000u;
 
@@ -51,7 +42,7 @@ struct Piece {
     u32 groups[TILES][WORDS ? WORDS : 1];
 };
 
-@INSTRUCTIONS@
+@INSTRUCTIONS@@FUNCTIONS@
 __device__ __forceinline__ float scale_of(u32 pair, int half) {
     if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
     float d;
@@ -127,22 +118,12 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const u32 x_at = (u32)__cvta_generic_to_shared(memory);
     const u32 x_bytes = slots * WARPS * STEP * 2 + 64;
     const u32 sums_at = x_at + tokens * x_bytes;
-    // Behind the last column of this block are zeros: steps without weights of their own multiply
-    // them with what a step before has left.
-    const int sixteens = slots * WARPS * (STEP / 8), begin_column = begin * STEP;
     const int end_column = min(end * STEP, columns);
-    for (int token = 0; token < tokens; ++token) {
-        for (int place = thread; place < sixteens; place += THREADS) {
-            const int column = begin_column + place * 8;
-            const u32 to = x_at + token * x_bytes + place * 16;
-            if (column < end_column)
-                copy16(to, x + (size_t)token * stride + column);
-            else
-                clear16(to);
-        }
-    }
-    copies_done();
-    __syncthreads();
+    auto copy = [&](int first) {
+        copy_activations(x_at, x_bytes, x, stride, tokens, begin * STEP, end_column, first, slots);
+    };
+    copy(0);
+    copy(PREFETCH);
 
     // Lanes without a token read another's activations, and their sums are not stored.
     u32 mine[NARROWS];
@@ -152,9 +133,14 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                   warp * (STEP * 2);
 
     int buffer = 0;
+    bool is_first = true;
     for (int part = blockIdx.x / SPLIT; part < parts; part += turns, buffer ^= 1) {
         float total[TILES][NARROWS][4] = {};
         for (int first = 0; first < slots; first += PREFETCH) {
+            if (is_first) {
+                wait_for_all_but<1>();
+                __syncwarp();
+            }
             #pragma unroll
             for (int p = 0; p < PREFETCH; ++p) {
                 const int slot = first + p;
@@ -201,39 +187,10 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 load(piece, over ? part + turns : part, over ? p : slot + PREFETCH);
                 __syncwarp();  // else the compiler gathers all loads behind the last products
             }
+            if (is_first) copy(first + 2 * PREFETCH);
         }
-        // Two sets of sums in turns, so that one barrier for each tile is enough.
-        const u32 set = sums_at + buffer * (WARPS * tokens * SUMS_ROW * 4);
-        #pragma unroll
-        for (int n = 0; n < NARROWS; ++n) {
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int token = 8 * n + 2 * quad + (i & 1);
-                if (token < tokens) {
-                    #pragma unroll
-                    for (int r = 0; r < TILES; ++r) {
-                        const int row = r * 16 + group + 8 * (i >> 1);
-                        const u32 to = set + ((warp * tokens + token) * SUMS_ROW + row) * 4;
-                        store(to, total[r][n][i]);
-                    }
-                }
-            }
-        }
-        barrier();
-        for (int i = rank * THREADS + thread; i < tokens * ROWS; i += SPLIT * THREADS) {
-            const int token = i / ROWS, row = i % ROWS, output = part * ROWS + row;
-            float result = 0.0f;
-            #pragma unroll
-            for (int other = 0; other < SPLIT; ++other) {
-                #pragma unroll
-                for (int w = 0; w < WARPS; ++w)
-                    result += sum_of(set + ((w * tokens + token) * SUMS_ROW + row) * 4, other);
-            }
-            if (output < rows) {
-                if (!GROUPS) result *= row_scales[output];
-                y[(size_t)token * rows + output] = narrow(result);
-            }
-        }
+        is_first = false;
+        join(total, sums_at, buffer, part, rank, tokens, rows, row_scales, y);
     }
     if (SPLIT > 1) barrier();  // others may still read the sums of this block
 }
@@ -241,17 +198,9 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(Cut):
     """What a kernel is compiled for."""
 
-    warps: int
-    tiles: int
-    """Tiles of 16 rows that a block has at a time."""
-    prefetch: int
-    resident: int
-    """Blocks that a multiprocessor runs at once."""
-    split: int
-    """Blocks that share columns: 1, 2, 4 or 8."""
     bits: int
     groups: int
     """Of a step: 1, 2 or 4; 0 for a scale for each row."""
@@ -263,26 +212,7 @@ class Variant:
     scale_dtype: str
 
     def source(self) -> str:
-        values = {
-            "WARPS": self.warps, "TILES": self.tiles, "PREFETCH": self.prefetch,
-            "SPLIT": self.split, "BITS": self.bits, "GROUPS": self.groups,
-            "NARROWS": self.narrows, "ZEROS": str(self.zeros).lower(), "TYPE": self.dtype,
-            "BFLOAT": str(self.dtype == "bf16").lower(),
-            "BFLOAT_SCALES": str(self.scale_dtype == "bf16").lower(), "RESIDENT": self.resident,
-            "CLUSTER": f"__cluster_dims__({self.split}, 1, 1)" if self.split > 1 else "",
-        }  # fmt: skip
-        text = SOURCE.replace("@INSTRUCTIONS@", INSTRUCTIONS)
-        for name, value in values.items():
-            text = text.replace(f"@{name}@", str(value))
-        return text
-
-    def slots(self, steps: int) -> int:
-        """Steps of a warp, with empty ones up to whole rounds of its loads."""
-        return -(-steps // (self.split * self.warps * self.prefetch)) * self.prefetch
-
-    def shared_bytes(self, tokens: int, steps: int, rounds: int = 2) -> int:
-        """Dynamic shared memory of a block: activations, and a set of sums for each of two tiles of
-        rows in turns."""
-        activations = tokens * (self.slots(steps) * self.warps * STEP * 2 + PADDING)
-        sums = self.warps * tokens * (self.tiles * TILE + SPARE_ROWS) * 4
-        return activations + min(rounds, 2) * sums
+        return self.filled(
+            SOURCE, BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros, NARROWS=self.narrows,
+            BFLOAT=self.dtype == "bf16", BFLOAT_SCALES=self.scale_dtype == "bf16", TYPE=self.dtype,
+        )  # fmt: skip

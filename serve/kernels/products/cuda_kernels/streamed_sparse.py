@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from serve.kernels.products.cuda_kernels.sparse_instructions import INSTRUCTIONS
 from serve.kernels.products.cuda_kernels.widening import FLOATS, INTEGERS
-from serve.kernels.products.streamed_sparse_layout import COLUMNS, ROWS, UNIT_BYTES
+from serve.kernels.products.streamed.sparse_layout import COLUMNS, ROWS, UNIT_BYTES
 
 NAME = "streamed_sparse"
 PADDED_ROWS = 20

@@ -1,6 +1,6 @@
 """The product of up to sixteen tokens with 2:4 sparse 8-bit weights, as a Triton kernel.
 
-The stored layout is that of `sparse_layout`. Four columns of a row are a group with two values and
+The stored layout is that of `sparse.layout`. Four columns of a row are a group with two values and
 a mask of four bits. A group is expanded in registers to its four columns; the first columns of all
 groups make one operand of the tensor cores, the second ones the next. Activations come in their
 usual order, four in a word: column j of each group is byte j of a word.

@@ -21,7 +21,7 @@ from serve.kernels.products.few_tokens import (
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.one_token import OneTokenFp8, OneTokenInt8
 from serve.kernels.products.product import Inputs, Options, Product, Weight
-from serve.kernels.products.sparse_few_tokens import SparseFewTokensFp8, SparseFewTokensInt8
+from serve.kernels.products.sparse.few_tokens import SparseFewTokensFp8, SparseFewTokensInt8
 from serve.kernels.products.triton_kernels.scale import scaled
 from serve.kernels.products.triton_kernels.sparse import EXPANDED_HIGH, EXPANDED_LOW, TURNED
 from serve.kernels.products.triton_kernels.unpack import unpacked

@@ -13,8 +13,8 @@ from serve.kernels.products.few_tokens import (
 )
 from serve.kernels.products.one_token import OneTokenFp8, OneTokenInt8
 from serve.kernels.products.product import Inputs, Product, Weight
-from serve.kernels.products.sparse_few_tokens import SparseFewTokensFp8, SparseFewTokensInt8
-from serve.kernels.products.sparse_lt import SparseLtFp8, SparseLtInt8
+from serve.kernels.products.sparse.few_tokens import SparseFewTokensFp8, SparseFewTokensInt8
+from serve.kernels.products.sparse.lt import SparseLtFp8, SparseLtInt8
 from serve.kernels.products.unpack import Unpack
 from tests.serve.kernels.products.made_up import (
     dense_of,

@@ -7,9 +7,9 @@ from serve.kernels.products.few_tokens import FP8, FewTokensFp8Plain, FewTokensI
 from serve.kernels.products.launch import SHARED_MEMORY
 from serve.kernels.products.one_token import OneTokenFp8
 from serve.kernels.products.product import Product, Unusable, Weight
-from serve.kernels.products.sparse_few_tokens import SparseFewTokensInt8
-from serve.kernels.products.sparse_layout import pack, unpack
-from serve.kernels.products.sparse_lt import SparseLtFp8, SparseLtInt8, is_sparse24, padded
+from serve.kernels.products.sparse.few_tokens import SparseFewTokensInt8
+from serve.kernels.products.sparse.layout import pack, unpack
+from serve.kernels.products.sparse.lt import SparseLtFp8, SparseLtInt8, is_sparse24, padded
 from serve.kernels.products.unpack import Unpack, UnpackFp8
 from tests.serve.kernels.products.made_up import codes_of, packed_weight, pruned, weight_of
 

@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from serve.kernels.products import cusparselt
-from serve.kernels.products.cusparselt import ALGORITHM_NUMBER, CuSparseLt, Opaque, Problem, plan_of
+from serve.kernels.products.sparse import cusparselt
+from serve.kernels.products.sparse.cusparselt import (
+    ALGORITHM_NUMBER,
+    CuSparseLt,
+    Opaque,
+    Problem,
+    plan_of,
+)
 
 PROBLEM = Problem(
     device=0,

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
+from serve.kernels.products.cuda_kernels.streaming import STEP, TILE
 from serve.kernels.products.product import Unusable, Weight
+from serve.kernels.products.streamed.cutting import steps_of
 from serve.kernels.products.unpack import check_packed
 
-TILE, STEP, LANES = 16, 128, 32
+LANES = 32
 WORD = 32  # bits
 GROUP_SIZES = (32, 64, 128)
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)
@@ -88,10 +90,6 @@ def check(weight: Weight) -> None:
         lowest, highest = weight.zeros.aminmax()
         if int(lowest) < 0 or int(highest) >= 1 << weight.bits:
             raise Unusable(f"takes zero points of {weight.bits} bits")
-
-
-def steps_of(columns: int) -> int:
-    return -(-columns // STEP)
 
 
 def _parts(codes: torch.Tensor) -> Iterator[torch.Tensor]:

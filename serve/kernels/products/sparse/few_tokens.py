@@ -8,8 +8,8 @@ import torch
 from serve.kernels.products.few_tokens import FP8
 from serve.kernels.products.launch import candidates, counters, launch_arguments
 from serve.kernels.products.product import Inputs, Options, Product, Weight
-from serve.kernels.products.sparse_layout import PIECES, columns_of_block, pack
-from serve.kernels.products.sparse_lt import check_sparse
+from serve.kernels.products.sparse.layout import PIECES, columns_of_block, pack
+from serve.kernels.products.sparse.lt import check_sparse
 
 ROWS_PACKED_AT_ONCE = 2048
 

@@ -1,4 +1,4 @@
-"""Runs the source of `cuda_kernels/streamed_sparse.py` on a CPU: a thread for each CUDA thread.
+"""Runs the source of kernels that stream weights on a CPU: a thread for each CUDA thread.
 
 Its instructions are replaced by functions that do what the PTX manual says. Copies to shared memory
 happen either at once or as late as the kernel allows, and shared memory begins with NaN, so that a
@@ -57,7 +57,6 @@ static size_t __cvta_generic_to_shared(const void* at) { return (const char*)at 
 static float __ldg(const float* from) { return *from; }
 static void let_next_kernel_begin() {}
 static void wait_for_kernel_before() {}
-static uint4 stream16(const uint4* from) { return *from; }
 static void copy(const Copy& one) {
     check(one.to);
     if (one.bytes) memcpy(block->memory + one.to, one.from, 16);
@@ -78,6 +77,9 @@ template <int LATER> static void wait_for_all_but() {
     return low | (u32)narrow(wide(a >> 16) * wide(b >> 16) + wide(c >> 16)) << 16;
 }
 static u32 masked(u32 value, u32 mask, u32 bits) { return (value & mask) | bits; }
+"""
+SPARSE_INSTRUCTIONS = r"""
+static uint4 stream16(const uint4* from) { return *from; }
 static void activations(u32 at, u32 (&b)[4]) {
     check(at);
     warp_here->address[lane_here] = at;
@@ -120,8 +122,7 @@ static float from_block(u32 at, u32 rank) {
 }
 """
 LAUNCH = r"""
-extern "C" void launch(const u16* x, const uint4* weights, const float* scales, u16* y, int tokens,
-                       int columns, int rows, int units, int clusters, int bytes, int copies) {
+extern "C" void launch(@PARAMETERS@, int clusters, int bytes, int copies) {
     at_once = copies;
     for (int number = 0; number < clusters; ++number) {
         Cluster here;
@@ -144,7 +145,7 @@ extern "C" void launch(const u16* x, const uint4* weights, const float* scales, 
             lane_here = threadIdx.x % 32;
             blockIdx.x = number * SPLIT + i / THREADS;
             gridDim.x = clusters * SPLIT;
-            streamed_sparse(x, weights, scales, y, tokens, columns, rows, units);
+            @CALL@;
         });
         for (auto& thread : threads) thread.join();
         for (auto& one : here.blocks) free(one.memory);
@@ -182,22 +183,38 @@ static u16 narrow(float value) {
 }
 
 
-def compiled(variant: Variant, folder: Path) -> ctypes.CDLL:
-    """The kernel as a library of the CPU. Raises CalledProcessError where g++ fails."""
-    kernel = variant.source()
-    kernel = kernel[kernel.index(BEGIN_OF_KERNEL) :].replace(
+PARAMETERS = (
+    "const u16* x, const uint4* weights, const float* scales, u16* y, int tokens, int columns, "
+    "int rows, int units"
+)
+CALL = "streamed_sparse(x, weights, scales, y, tokens, columns, rows, units)"
+
+
+def compiled(kernel: str, dtype: str, parameters: str, call: str, folder: Path) -> ctypes.CDLL:
+    """A source without its instructions as a library of the CPU, whose `launch` has these
+    parameters. Raises CalledProcessError where g++ fails."""
+    kernel = kernel.replace(
         "extern __shared__ uint4 memory[];", "uint4* memory = (uint4*)block->memory;"
     )
+    launch = LAUNCH.replace("@PARAMETERS@", parameters).replace("@CALL@", call)
     source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(
-        INSTRUCTIONS.replace("@HALVES@", HALVES[variant.dtype].lstrip()) + kernel + LAUNCH
-    )
+    source.write_text(INSTRUCTIONS.replace("@HALVES@", HALVES[dtype].lstrip()) + kernel + launch)
     options = ["-O1", "-std=c++17", "-w", "-fPIC", "-shared", "-pthread", "-o", str(library)]
     subprocess.run(["g++", str(source), *options], check=True)
     return ctypes.CDLL(str(library))
 
 
-def product(
+def pointers(*tensors: torch.Tensor) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+
+
+def sparse_kernel(variant: Variant, folder: Path) -> ctypes.CDLL:
+    kernel = variant.source()
+    kernel = SPARSE_INSTRUCTIONS + kernel[kernel.index(BEGIN_OF_KERNEL) :]
+    return compiled(kernel, variant.dtype, PARAMETERS, CALL, folder)
+
+
+def sparse_product(
     library: ctypes.CDLL,
     variant: Variant,
     x: torch.Tensor,
@@ -211,7 +228,7 @@ def product(
     rows, units = packed.shape[0] * 16, packed.shape[1]
     out = torch.full((tokens, rows), torch.nan, dtype=x.dtype)
     library.launch(
-        *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, packed, scales, out)),
+        *pointers(x, packed, scales, out),
         *(tokens, columns, rows, units, clusters, variant.shared_bytes(tokens, units), at_once),
     )
     return out

@@ -3,8 +3,9 @@ operations and instructions, as the CUDA manual defines them."""
 
 import torch
 
-from serve.kernels.products.cuda_kernels.streamed_packed import PADDING, SPARE_ROWS, STEP, Variant
-from serve.kernels.products.streamed_layout import Packed
+from serve.kernels.products.cuda_kernels.streamed_packed import Variant
+from serve.kernels.products.cuda_kernels.streaming import SPARE_ROWS, STEP
+from serve.kernels.products.streamed.packed_layout import Packed
 from tests.serve.kernels.products.emulated_vptq import GROUP, LANE, QUAD, multiplied
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -40,7 +41,7 @@ class Emulated:
     def shared_x(self, rank: int) -> torch.Tensor:
         """Shared memory of a block, in numbers of 16 bits; what nothing writes is NaN."""
         width = self.slots * self.v.warps * STEP
-        memory = torch.full((self.x.shape[0], width + PADDING // 2), torch.nan)
+        memory = torch.full((self.x.shape[0], width + self.v.padding // 2), torch.nan)
         begin = rank * self.share * STEP
         end = min(min((rank + 1) * self.share, self.steps) * STEP, self.x.shape[1])
         memory[:, :width] = 0

@@ -1,20 +1,23 @@
 """Packed integers that are streamed into tensor cores: packing, the kernel's arithmetic lane by
 lane against float64, candidates, refusals."""
 
-import ctypes
-import importlib.util
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from serve.kernels.products.cuda_kernels.streamed_packed import MOST_SHARED_BYTES, NAME, Variant
+from serve.kernels.products.cuda_kernels.streamed_packed import Variant
+from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES
 from serve.kernels.products.product import Inputs, Unusable, Weight
-from serve.kernels.products.streamed_layout import Packed, packed
-from serve.kernels.products.streamed_packed import StreamedPacked, launch_of, variant_of
-from tests.serve.kernels.products.emulated_streamed import DTYPES, Emulated
+from serve.kernels.products.streamed.cutting import launch_of
+from serve.kernels.products.streamed.packed import StreamedPacked, variant_of
+from serve.kernels.products.streamed.packed_layout import Packed, packed
+from tests.serve.kernels.products import nvrtc
 from tests.serve.kernels.products.made_up import error_of, packed_weight
+from tests.serve.kernels.products.streamed import streaming_on_cpu
+from tests.serve.kernels.products.streamed.emulated_packed import DTYPES, Emulated
 
 QWEN_8B = [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)]
 OTHERS = [(48, 256), (3584, 18944), (2560, 9728), (151936, 4096), (100, 72)]
@@ -64,6 +67,32 @@ def test_every_way_to_share_the_work(
     x = torch.randn(11, 512).to(torch.bfloat16)
     found = Emulated(variant, packed(weight), x, blocks).run()
     assert error_of(found, x.double() @ right.t()) < 1e-6
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("bits", "group", "zeros", "tokens", "clusters", "variant"),
+    [
+        (4, 128, False, 1, 2, Variant(2, 1, 2, 1, 1, 4, 1, False, 1, "bf16", "bf16")),
+        (8, 64, True, 11, 1, Variant(2, 2, 1, 1, 2, 8, 2, True, 2, "f16", "f16")),
+        (8, None, False, 3, 2, Variant(1, 1, 1, 1, 2, 8, 0, False, 1, "bf16", "bf16")),
+    ],
+    ids=["int4", "groups in a cluster", "rows"],
+)
+def test_the_source_on_a_cpu(
+    bits: int,
+    group: int | None,
+    zeros: bool,
+    tokens: int,
+    clusters: int,
+    variant: Variant,
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(2)
+    weight, right = made(72, 640, bits, group, zeros, variant.dtype)
+    x = torch.randn(tokens, 640).to(DTYPES[variant.dtype])
+    for found in streaming_on_cpu.packed_product(variant, x, packed(weight), clusters, tmp_path):
+        assert error_of(found, x.double() @ right.t()) < 0.004
 
 
 def test_all_codes_are_exact() -> None:
@@ -136,26 +165,15 @@ def test_refusals() -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_the_source_compiles(dtype: str) -> None:
     """With NVRTC where it is installed; it needs no GPU."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    files = [file for folder in folders for file in Path(folder).rglob("libnvrtc.so.1[23]")]
-    if not files:
+    library = nvrtc.library()
+    if library is None:
         pytest.skip("NVRTC is not installed")
-    library = ctypes.CDLL(str(files[0]))
     for variant in (
         Variant(8, 1, 4, 3, 1, 4, 1, False, 1, dtype, dtype),
         Variant(8, 2, 1, 2, 4, 8, 4, True, 2, dtype, dtype),
         Variant(16, 2, 2, 1, 2, 8, 0, False, 2, dtype, dtype),
     ):
-        program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        source, name = variant.source().encode(), NAME.encode()
-        library.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None)
-        options = (ctypes.c_char_p * 1)(b"--gpu-architecture=sm_90")
-        code = library.nvrtcCompileProgram(program, 1, options)
-        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetProgramLog(program, log)
-        assert code == 0, log.value.decode()
+        assert nvrtc.errors(library, variant.source()) == ""
 
 
 @pytest.mark.gpu

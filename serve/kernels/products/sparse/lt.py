@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import torch
 
-from serve.kernels.products.cusparselt import Problem, library_of, planned_product
 from serve.kernels.products.few_tokens import FP8
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
+from serve.kernels.products.sparse.cusparselt import Problem, library_of, planned_product
 
 TOKENS_TOGETHER = 16
 ROWS_TOGETHER, COLUMNS_TOGETHER = 32, 64

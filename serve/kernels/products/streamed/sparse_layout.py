@@ -18,7 +18,7 @@ steps 2 i and 2 i + 1.
 
 import torch
 
-from serve.kernels.products.sparse_layout import kept_values
+from serve.kernels.products.sparse.layout import kept_values
 
 ROWS, COLUMNS = 16, 256
 """Of a unit."""

@@ -16,8 +16,8 @@ from serve.kernels.products.cuda_kernels.streamed_sparse import NAME, Variant
 from serve.kernels.products.few_tokens import FP8
 from serve.kernels.products.launch import MULTIPROCESSORS, SHARED_MEMORY, options_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
-from serve.kernels.products.sparse_lt import check_sparse
-from serve.kernels.products.streamed_sparse_layout import COLUMNS, ROWS, pack, units_of
+from serve.kernels.products.sparse.lt import check_sparse
+from serve.kernels.products.streamed.sparse_layout import COLUMNS, ROWS, pack, units_of
 
 HALF_OF_TOKENS, MOST_TOKENS = 8, 16
 ROWS_PACKED_AT_ONCE = 2048

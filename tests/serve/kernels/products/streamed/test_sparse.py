@@ -11,7 +11,7 @@ from serve.kernels.products.cuda_kernels.streamed_sparse import Variant
 from serve.kernels.products.few_tokens import FP8
 from serve.kernels.products.launch import SHARED_MEMORY
 from serve.kernels.products.product import Inputs, Unusable
-from serve.kernels.products.streamed_sparse import (
+from serve.kernels.products.streamed.sparse import (
     FALLBACK,
     SHAPES,
     SPLITS,
@@ -22,9 +22,8 @@ from serve.kernels.products.streamed_sparse import (
     fitting,
     options_from,
 )
-from serve.kernels.products.streamed_sparse_layout import pack, units_of, unpack
-from tests.serve.kernels.products import cuda_on_cpu, nvrtc
-from tests.serve.kernels.products import emulated_streamed_sparse as emulated
+from serve.kernels.products.streamed.sparse_layout import pack, units_of, unpack
+from tests.serve.kernels.products import nvrtc
 from tests.serve.kernels.products.made_up import (
     codes_of,
     dense_of,
@@ -33,6 +32,8 @@ from tests.serve.kernels.products.made_up import (
     pruned,
     weight_of,
 )
+from tests.serve.kernels.products.streamed import cuda_on_cpu
+from tests.serve.kernels.products.streamed import emulated_sparse as emulated
 
 PRODUCTS = [StreamedSparseInt8(), StreamedSparseFp8()]
 LAYERS = [
@@ -98,10 +99,10 @@ def test_the_source_on_a_cpu(
     weight = weight_of(FP8 if variant.is_float else torch.int8, rows, columns, sparse=True)
     x = torch.randn(tokens, columns).to(emulated.DTYPES[variant.dtype])
     right = dense_of(weight, Inputs(x), reads_rounded=False)
-    library = cuda_on_cpu.compiled(variant, tmp_path)
+    library = cuda_on_cpu.sparse_kernel(variant, tmp_path)
     packed, scales = pack(weight.codes), weight.scales.reshape(-1).contiguous()
     for at_once in (False, True):
-        found = cuda_on_cpu.product(library, variant, x, packed, scales, clusters, at_once)
+        found = cuda_on_cpu.sparse_product(library, variant, x, packed, scales, clusters, at_once)
         assert error_of(found, right) < 0.004
 
 
