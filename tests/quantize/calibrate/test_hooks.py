@@ -108,7 +108,8 @@ def test_noting_errors_asks_no_driver_for_its_memory(monkeypatch: pytest.MonkeyP
     module = torch.nn.Linear(2, 2, bias=False)
     errors: dict[str, dict[str, float]] = defaultdict(dict)
     with noted_errors(torch.nn.Sequential(module), errors):
-        hooks._log("GPTQ", (module,), [module.weight.data * 1.5], torch.eye(2))
+        weight = module.weight.data
+        hooks.log_errors("GPTQ", (module,), [weight], [weight * 1.5], torch.eye(2))
     assert errors == {"0": {"gptq": pytest.approx(0.5)}}
 
 
