@@ -19,8 +19,12 @@ ROOM = 8
 GROUPS = 8
 """Of four banks each in shared memory: an entry of 16 bytes is in one of them."""
 MOST_ENTRIES = 65536
-ROUNDS = 4
-"""Of choosing between two copies of an entry; more gain little."""
+MOST_COPIES = 3
+"""Of an entry of the main codebook in shared memory; a fourth would gain little."""
+ROUNDS = 6
+"""Of choosing between the copies of an entry; more gain little."""
+AT_A_TIME = 1 << 24
+"""Look-ups that are spread over copies at a time, which bounds the memory that takes."""
 
 
 @dataclass(frozen=True)
@@ -115,41 +119,55 @@ def padded_book(book: torch.Tensor) -> torch.Tensor:
     return wide.view(-1, ROOM // vector, vector).contiguous()
 
 
-def doubled(main: torch.Tensor) -> torch.Tensor:
-    """The codebook twice. A second copy is in another group of banks than the first, and entries
-    that share their first group differ in their second."""
-    entries = torch.arange(main.shape[0], device=main.device)
-    twice = torch.cat([main, torch.empty_like(main)])
-    twice[second_copy(entries, main.shape[0])] = main
-    return twice
+def places(index: torch.Tensor, entries: int, extra: int) -> torch.Tensor:
+    """Where an entry is [..., copies] in a codebook with so many extra rows. The first entries have
+    the most copies; where one has fewer, its first place is repeated. Its copies are in different
+    groups of banks, and entries that share their first group differ in the others."""
+    line, found = index // GROUPS, [index]
+    second = line % (GROUPS - 1)
+    third = (second + 1 + line // (GROUPS - 1) % (GROUPS - 2)) % (GROUPS - 1)
+    for copy, shift in enumerate((second, third)[: -(-extra // entries)]):
+        place = entries * (copy + 1) + line * GROUPS + (index + 1 + shift) % GROUPS
+        found.append(torch.where(index < extra - copy * entries, place, index))
+    return torch.stack(found, dim=-1)
 
 
-def second_copy(index: torch.Tensor, entries: int) -> torch.Tensor:
-    """Where the second copy of an entry is."""
-    line = index // GROUPS
-    return entries + line * GROUPS + (index + 1 + line % (GROUPS - 1)) % GROUPS
+def with_copies(main: torch.Tensor, extra: int) -> torch.Tensor:
+    """The codebook with so many rows more: copies of its first entries."""
+    whole = torch.cat([main, torch.empty_like(main).repeat(-(-extra // len(main)), 1)])
+    whole = whole[: len(main) + extra]
+    for place in places(torch.arange(len(main), device=main.device), len(main), extra).unbind(-1):
+        whole[place] = main
+    return whole
 
 
-def spread(lanes: torch.Tensor, entries: int) -> torch.Tensor:
-    """Indices into the doubled codebook. Eight neighbouring lanes read together: each takes the
-    copy whose group of banks fewer others have taken. In further rounds all choose again; every
-    second round prefers the second copy, so that lanes can make way for each other."""
-    # Rows of eight lanes: [..., 4 groups of lanes, 8 lanes, steps] -> eight lanes last.
-    together = lanes.unflatten(2, (LANES // GROUPS, GROUPS)).transpose(3, 4)
-    choices = torch.stack([together, second_copy(together, entries)], dim=-1)
-    taken = torch.zeros((*together.shape[:-1], GROUPS), dtype=torch.int8, device=lanes.device)
-    found = together.clone()
-    one = torch.ones((*together.shape[:-1], 1), dtype=torch.int8, device=lanes.device)
+def spread(lanes: torch.Tensor, entries: int, extra: int) -> torch.Tensor:
+    """Indices into the codebook with copies."""
+    rows = max(1, AT_A_TIME // lanes[0].numel())
+    return torch.cat([_spread(some, entries, extra) for some in lanes.split(rows)])
+
+
+def _spread(lanes: torch.Tensor, entries: int, extra: int) -> torch.Tensor:
+    """Eight neighbouring lanes read together: each takes the copy whose group of banks fewest
+    others have taken. In further rounds all choose again; every round prefers another copy where
+    groups are equally full, so that lanes can make way for each other."""
+    choices = places(lanes.unflatten(2, (LANES // GROUPS, GROUPS)), entries, extra)
+    copies = choices.shape[-1]
+    preferred = torch.arange(copies, device=lanes.device)
+    found = choices[..., 0].clone()
+    taken = torch.zeros_like(found[:, :, :, 0])  # four bits for each group of banks
+    one = torch.ones_like(taken)
     for turn in range(ROUNDS):
+        order = (preferred + turn) % copies
         for lane in range(GROUPS):
             if turn:
-                taken.scatter_add_(-1, (found[..., lane] % GROUPS).long().unsqueeze(-1), -one)
-            groups = (choices[..., lane, :] % GROUPS).long()
-            load = taken.gather(-1, groups)
-            second = load[..., 1] < load[..., 0] + turn % 2
-            found[..., lane] = torch.where(second, choices[..., lane, 1], choices[..., lane, 0])
-            taken.scatter_add_(-1, (found[..., lane] % GROUPS).long().unsqueeze(-1), one)
-    return found.transpose(3, 4).flatten(2, 3)
+                taken -= one << (found[:, :, :, lane] % GROUPS * 4)
+            mine = choices[:, :, :, lane]
+            load = taken.unsqueeze(-1) >> (mine % GROUPS * 4) & 15
+            best = (load * copies + order).argmin(dim=-1, keepdim=True)
+            found[:, :, :, lane] = mine.gather(-1, best).squeeze(-1)
+            taken += one << (found[:, :, :, lane] % GROUPS * 4)
+    return found.flatten(2, 3)
 
 
 def check(weight: VectorWeight) -> None:

@@ -6,9 +6,11 @@ import torch
 
 from serve.kernels.products.product import Unusable, Weight
 from serve.kernels.products.vptq_layout import (
+    GROUPS,
+    MOST_COPIES,
+    ROOM,
     VectorWeight,
     check,
-    doubled,
     in_columns,
     in_lanes,
     index_bits,
@@ -16,14 +18,17 @@ from serve.kernels.products.vptq_layout import (
     padded_book,
     spread,
     unpacked,
+    with_copies,
 )
 
 RESIDUAL_COPIES = (8, 4, 2, 1)
 """Copies of the residual codebook in shared memory, as many as fit."""
-LEAST_TO_SPREAD = 1 << 24
-"""Weights of a layer from which two copies of the main codebook pay: copying them takes time."""
-ROOM_FOR_SUMS = 36 << 10
-"""Shared memory that stays free of codebooks."""
+LEAST_TO_SPREAD = 1 << 25
+"""Weights of a layer from which copies of main entries pay: 64 KiB of them take half a microsecond,
+and leave no room for a block of the next kernel."""
+ROOM_FOR_SUMS = 8 << 10
+"""Shared memory that stays free of codebooks: the sums of 16 warps and 8 tokens."""
+HALF_BYTES = 2
 TENSORS = 6
 """Of one part of a weight; outlier columns have as many again."""
 
@@ -33,7 +38,7 @@ class Part:
     """The prepared tensors of a weight, or of its outlier columns."""
 
     main: torch.Tensor
-    """[entries, 8 / vector, vector]: see `padded_book`; maybe two copies of each entry."""
+    """[entries, 8 / vector, vector]: see `padded_book`; maybe with copies of entries."""
     residual: torch.Tensor
     low: torch.Tensor
     """First 16 bits of the indices [rows of vectors, blocks, 32, 8]."""
@@ -72,12 +77,22 @@ def parts_of(tensors: list[torch.Tensor]) -> list[Part]:
     return [Part(*tensors[at : at + TENSORS]) for at in range(0, len(tensors), TENSORS)]
 
 
+def extra_entries(entries: int, residuals: int, bits: int, shared_bytes: int) -> int:
+    """Copies of main entries that shared memory holds, and that indices reach without more bytes
+    than their bits take now."""
+    books = (entries + residuals * RESIDUAL_COPIES[0]) * ROOM * HALF_BYTES
+    room = (shared_bytes - ROOM_FOR_SUMS - books) // (ROOM * HALF_BYTES)
+    reach = entries << (max(16, -(-bits // 8) * 8) - bits)
+    extra = min(room, (MOST_COPIES - 1) * entries, reach - entries)
+    return 0 if entries % GROUPS else max(0, extra // GROUPS * GROUPS)
+
+
 def prepared(
     weight: Weight, shared_bytes: int = 0, always_scales: bool = False
 ) -> list[torch.Tensor]:
-    """The tensors of a weight. Two copies of the main codebook are made where so many bytes of
-    shared memory hold them beside the residual codebook, and the layer is large. Outlier columns
-    always have scales, which tell how many they are."""
+    """The tensors of a weight. Where the layer is large, entries of the main codebook are copied
+    until so many bytes of shared memory are full. Outlier columns always have scales, which tell
+    how many they are."""
     if not isinstance(weight, VectorWeight):
         raise Unusable("takes vector-quantized weights only")
     check(weight)
@@ -85,11 +100,11 @@ def prepared(
     entries = int(main.shape[0])
     residuals = 0 if weight.residual is None else int(weight.residual.shape[0])
     bits = index_bits(entries) + (index_bits(residuals) if residuals else 0)
-    books = (2 * entries + residuals * RESIDUAL_COPIES[0]) * 16
-    room = entries % 8 == 0 and bits % 8 != 0 and books + ROOM_FOR_SUMS <= shared_bytes
-    if room and weight.rows * weight.columns >= LEAST_TO_SPREAD:
-        main, codes = doubled(main), spread(codes, entries)
-        bits += 1
+    if weight.rows * weight.columns >= LEAST_TO_SPREAD:
+        extra = extra_entries(entries, residuals, bits, shared_bytes)
+        if extra:
+            main, codes = with_copies(main, extra), spread(codes, entries, extra)
+            bits += index_bits(entries + extra) - index_bits(entries)
     if weight.residual_codes is not None:
         codes = codes | in_lanes(weight.residual_codes.long()) << index_bits(int(main.shape[0]))
     low, tail = packed(codes, bits)
