@@ -34,6 +34,12 @@ struct Index { int x; };
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
+static u32 __byte_perm(u32 low, u32 high, u32 selector) {
+    const unsigned long long both = low | (unsigned long long)high << 32;
+    u32 found = 0;
+    for (int i = 0; i < 4; ++i) found |= (u32)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return found;
+}
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 
 struct Barrier {
@@ -114,8 +120,8 @@ static void rows_of(u32 at, u32 (&b)[4]) {
     }
     __syncwarp();
 }
-@HALVES@static void multiply(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+@HALVES@static void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    const u32 b[2] = {b0, b1};
     memcpy(warp_here->a[lane_here], a, 16);
     memcpy(warp_here->b[lane_here], b, 8);
     __syncwarp();
