@@ -60,7 +60,7 @@ def variant_of(
         warps=warps, tokens=next(room for room in (1, 8, 16) if tokens <= room),
         tail=part.tail_bytes, vector=part.vector, main=DIRECT if direct else SHARED,
         residual=SHARED if residuals else NONE, copies=RESIDUAL_COPIES[0],
-        norm=bool(part.scales.numel()), dtype=TYPES[dtype],
+        norm=bool(part.scales.numel()), dtype=TYPES[dtype], swaps=bool(part.swaps.numel()),
     )  # fmt: skip
     small = part.low.numel() * part.vector <= SMALL
     return fitting(wanted, int(part.main.shape[0]), residuals, most_bytes, small)

@@ -44,7 +44,8 @@ class Variant:
     """Columns have scales and biases."""
     dtype: str
     """bf16 or f16."""
-
+    swaps: bool = False
+    """Indices tell whether two steps are swapped: see `vptq_layout`."""
     resident: int = 1
     """Blocks that a multiprocessor has room for. The second one is the next kernel's, which copies
     its codebooks before this one has ended."""
@@ -71,7 +72,7 @@ class Variant:
             "MAIN": self.main, "RESIDUAL": self.residual, "COPIES": self.copies,
             "NORM": "true" if self.norm else "false", "INSTRUCTIONS": INSTRUCTIONS,
             "TYPE": self.dtype, "WIDE": WIDENED[self.dtype], "BLOCKS": self.resident,
-            "AHEAD": self.ahead, "SETS": self.sets,
+            "AHEAD": self.ahead, "SETS": self.sets, "SWAPS": int(self.swaps),
         }  # fmt: skip
         text = SOURCE
         for name, value in values.items():

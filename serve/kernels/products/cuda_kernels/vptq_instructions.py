@@ -66,6 +66,12 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], u3
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// The sign of byte m of the first word in two bytes, and that of the second word in two more.
+__device__ __forceinline__ u32 signs_of(u32 first, u32 second, int m) {
+    u32 d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(first), "r"(second), "r"(0xcc88 + m * 0x1111));
+    return d;
+}
 __device__ __forceinline__ u16 narrow(float value) {
     u16 d;
     asm("cvt.rn.@TYPE@.f32 %0, %1;" : "=h"(d) : "f"(value));

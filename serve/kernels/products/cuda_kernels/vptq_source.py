@@ -9,10 +9,14 @@ typedef unsigned char u8;
 constexpr int WARPS = @WARPS@, TOKENS = @TOKENS@, TAIL = @TAIL@, VECTOR = @VECTOR@;
 constexpr int MAIN = @MAIN@, RESIDUAL = @RESIDUAL@, COPIES = @COPIES@;
 constexpr bool NORM = @NORM@;
+constexpr int SWAPS = @SWAPS@;  // bits of an index that tell whether two steps are swapped
 constexpr int NONE = 0, SHARED = 1, DIRECT = 2;
+constexpr bool GATHERS = MAIN == DIRECT || RESIDUAL == DIRECT;
 constexpr int THREADS = WARPS * 32, STEPS = 8, COLUMNS = 256, AHEAD = @AHEAD@;
 constexpr int SETS = @SETS@;  // of sums
+constexpr int PAIRS = STEPS / 2;
 constexpr int SPARE = 16 - 8 * TAIL;  // lowest bits of a word that hold no index
+constexpr int MAIN_SHIFT = SPARE + SWAPS - 4;  // of a word to the byte offset of a main entry
 
 struct Indices {
     uint4 low;
@@ -36,17 +40,38 @@ __device__ __forceinline__ uint4 normed4(uint4 x, uint4 scale, uint4 bias, float
     return make_uint4(normed(x.x, scale.x, bias.x, shift), normed(x.y, scale.y, bias.y, shift),
                       normed(x.z, scale.z, bias.z, shift), normed(x.w, scale.w, bias.w, shift));
 }
-// Fragments of A for one token: rows up to 8 where they are kept. Rows from 8 on are not used, but
-// their registers must be no constants, and not those of another fragment: the compiler would build
-// the fragments anew for each product. It does not know that `zero` is 0.
-__device__ __forceinline__ void fragments(u32 (&a)[2][4], const uint4& x, bool kept, u32 zero) {
-    const u32 mask = kept ? ~zero : 0;
-    const u32 first[4] = {x.x & mask, x.z ^ zero, x.y & mask, x.w ^ zero};
-    const u32 second[4] = {x.z & mask, x.x + zero, x.w & mask, x.y + zero};
+// Which of a lane's activations of two steps are swapped: for each register of a step, a mask of
+// its halves. Bit 8 m + r of `swapped` is that of column r of matrix m.
+__device__ __forceinline__ void masks_of(u32 (&masks)[4], u32 swapped, int quad) {
+    const u32 mine = swapped >> (2 * quad);
+    const u32 first = mine << 7, second = mine << 6;
+    #pragma unroll
+    for (int m = 0; m < 4; ++m) masks[m] = signs_of(first, second, m);
+}
+// Fragments of A for one token: rows up to 8, less what the masks exclude. Rows from 8 on are not
+// used, but their registers must be no constants, and not those of another fragment: the compiler
+// would build the fragments anew for each product. It does not know that `zero` is 0.
+__device__ __forceinline__ void fragments(u32 (&a)[2][4], const uint4& x, const u32 (&masks)[4],
+                                          u32 inverted, u32 zero) {
+    const u32 first[4] = {x.x & (masks[0] ^ inverted), x.z ^ zero, x.y & (masks[1] ^ inverted),
+                          x.w ^ zero};
+    const u32 second[4] = {x.z & (masks[2] ^ inverted), x.x + zero, x.w & (masks[3] ^ inverted),
+                           x.y + zero};
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
         a[0][i] = first[i];
         a[1][i] = second[i];
+    }
+}
+// Fragments of A for more tokens: where masks are set, the activations of the other step.
+__device__ __forceinline__ void chosen(u32 (&a)[2][4], const uint4 (&x)[2], const uint4 (&other)[2],
+                                       const u32 (&masks)[4]) {
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        a[0][i] = (x[i].x & ~masks[0]) | (other[i].x & masks[0]);
+        a[0][i + 2] = (x[i].y & ~masks[1]) | (other[i].y & masks[1]);
+        a[1][i] = (x[i].z & ~masks[2]) | (other[i].z & masks[2]);
+        a[1][i + 2] = (x[i].w & ~masks[3]) | (other[i].w & masks[3]);
     }
 }
 
@@ -128,9 +153,13 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
         own = load16(x + k);
         if (NORM) own = normed4(own, load16(scales + k), load16(biases + k), own_shift);
     };
-    // All that came so far does not depend on the kernel before, but activations do.
-    wait_for_last();
-    if (TOKENS == 1) load_own(part);
+    // All that came so far does not depend on the kernel before, but activations do. The first
+    // entries that are gathered do not, either.
+    bool waited = !GATHERS;
+    if (waited) {
+        wait_for_last();
+        if (TOKENS == 1) load_own(part);
+    }
     copies_done();
     __syncthreads();
 
@@ -140,14 +169,17 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
         const u32 low[4] = {piece.low.x, piece.low.y, piece.low.z, piece.low.w};
         const u32 tail[4] = {piece.tail.x, piece.tail.y, piece.tail.z, piece.tail.w};
         load(piece);
-        u32 main_offset[STEPS], residual_index[STEPS];
+        u32 main_offset[STEPS], residual_index[STEPS], swapped[PAIRS];
         #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             const u32 both = word_of(low, tail, s);
-            main_offset[s] = (SPARE ? both >> (SPARE ? SPARE - 4 : 0) : both << 4) & main_mask;
-            residual_index[s] = RESIDUAL == NONE ? 0 : both >> (main_bits + SPARE);
+            const u32 shifted = MAIN_SHIFT < 0 ? both << (-MAIN_SHIFT & 31) : both >> (MAIN_SHIFT & 31);
+            main_offset[s] = shifted & main_mask;
+            residual_index[s] = RESIDUAL == NONE ? 0 : both >> (main_bits + SPARE + SWAPS);
+            if (s % 2 == 0)
+                swapped[s / 2] = SWAPS ? __ballot_sync(0xffffffffu, both & (1u << SPARE)) : 0;
         }
-        if (MAIN == DIRECT || RESIDUAL == DIRECT) {
+        if (GATHERS) {
             __syncwarp();  // all lanes have read what is overwritten now
             #pragma unroll
             for (int s = 0; s < STEPS; ++s) {
@@ -156,21 +188,41 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
                 if (RESIDUAL == DIRECT)
                     gather16(residual_stage + s * 512, residual_book + residual_index[s]);
             }
+            if (!waited) {
+                wait_for_last();
+                if (TOKENS == 1) load_own(part);
+                waited = true;
+            }
             copies_done();
             __syncwarp();
         }
         const uint4 mine = own;
         shift += own_shift;
         if (TOKENS == 1) load_own(block + share < blocks ? block + share : part);
-        u32 a[2][4];
+        u32 a[2][4], masks[4];
+        uint4 xs[2][2];  // of both steps of a pair, for tokens up to 8 and from 8 on
+        const int my_pair = group / 2;
+        const u32 own_swapped = my_pair / 2 ? (my_pair % 2 ? swapped[3] : swapped[2])
+                                            : (my_pair % 2 ? swapped[1] : swapped[0]);
+        if (TOKENS == 1) masks_of(masks, own_swapped ^ (group % 2 ? 0u : ~0u), quad);
         #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (TOKENS == 1 && s % SETS == 0)
-                fragments(a, mine, s / SETS == group / SETS, tokens - 1);
-            const int k = block * COLUMNS + s * 32 + quad * 8;
-            if (TOKENS > 1) {
-                uint4 below = make_uint4(0, 0, 0, 0), above = below;
-                if (k < columns) {
+        for (int i = 0; i < STEPS; ++i) {
+            // One token: the first steps of all pairs, then the second ones.
+            const int pair = TOKENS == 1 ? i % PAIRS : i / 2;
+            const int half = TOKENS == 1 ? i / PAIRS : i % 2, s = pair * 2 + half;
+            if (TOKENS == 1 && i % SETS == 0) {
+                const bool kept = pair / SETS == my_pair / SETS;
+                fragments(a, kept ? mine : make_uint4(0, 0, 0, 0), masks, half ? ~0u : 0u,
+                          tokens - 1);
+            }
+            if (TOKENS > 1 && half == 0) {
+                masks_of(masks, swapped[pair], quad);
+                #pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int k = block * COLUMNS + (s + h) * 32 + quad * 8;
+                    uint4 &below = xs[h][0], &above = xs[h][1];
+                    below = above = make_uint4(0, 0, 0, 0);
+                    if (k >= columns) continue;
                     if (group < tokens) below = load16(x + (size_t)group * stride + k);
                     if (TOKENS > 8 && group + 8 < tokens)
                         above = load16(x + (size_t)(group + 8) * stride + k);
@@ -180,19 +232,16 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
                         if (TOKENS > 8) above = normed4(above, scale, bias, shift_above);
                     }
                 }
-                const u32 all[8] = {below.x, above.x, below.y, above.y,
-                                    below.z, above.z, below.w, above.w};
-                #pragma unroll
-                for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = all[i];
             }
+            if (TOKENS > 1) chosen(a, xs[half], xs[1 - half], masks);
             u32 b[4];
-            float(&set)[4] = sums[TOKENS == 1 ? s % SETS : 0];
+            float(&set)[4] = sums[TOKENS == 1 ? pair % SETS : 0];
             rows_of(MAIN == SHARED ? main_at + main_offset[s] : main_stage + s * 512, b);
             multiply(set, a[0], b[0], b[1]);
             multiply(set, a[1], b[2], b[3]);
             if (RESIDUAL != NONE) {
                 u32 r[4];
-                float(&more)[4] = sums[TOKENS == 1 ? s % SETS : SETS - 1];
+                float(&more)[4] = sums[TOKENS == 1 ? pair % SETS : SETS - 1];
                 rows_of(RESIDUAL == SHARED ? residual_at + residual_index[s] * (COPIES * 16)
                                            : residual_stage + s * 512, r);
                 multiply(more, a[0], r[0], r[1]);
@@ -215,7 +264,7 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
         for (int i = 0; i < SETS; ++i) {
             #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                if (TOKENS > 1 || i == group % SETS) total[j] += sums[i][j];
+                if (TOKENS > 1 || i == group / 2 % SETS) total[j] += sums[i][j];
                 sums[i][j] = 0.0f;
             }
         }

@@ -81,6 +81,18 @@ static float __shfl_xor_sync(u32, float value, int other) {
     memcpy(&value, &bits, 4);
     return value;
 }
+static u32 __ballot_sync(u32, u32 value) {
+    warp_here->word[lane_here] = value;
+    __syncwarp();
+    u32 found = 0;
+    for (int lane = 0; lane < 32; ++lane) found |= (u32)(warp_here->word[lane] != 0) << lane;
+    __syncwarp();
+    return found;
+}
+static u32 signs_of(u32 first, u32 second, int m) {
+    const u32 low = first >> (8 * m + 7) & 1, high = second >> (8 * m + 7) & 1;
+    return low * 0xffffu | high * 0xffff0000u;
+}
 static size_t __cvta_generic_to_shared(const void* at) {
     return (const char*)at - block_here->memory;
 }
