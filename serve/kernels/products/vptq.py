@@ -76,11 +76,11 @@ def fitting(wanted: Variant, mains: int, residuals: int, most_bytes: int, small:
         places.append((DIRECT, DIRECT, 1))
     for main, residual, count in places:
         variant = replace(wanted, main=main, residual=residual, copies=count)
-        variant = with_resident(variant, variant.shared_bytes(mains, residuals), most_bytes)
+        variant = with_resident(variant, mains, residuals, most_bytes, small)
         if variant.shared_bytes(mains, residuals) > most_bytes:
             continue
         fewer = replace(variant, copies=min(variant.copies, FEWER_COPIES))
-        fewer = with_resident(fewer, fewer.shared_bytes(mains, residuals), most_bytes)
+        fewer = with_resident(fewer, mains, residuals, most_bytes, small)
         return fewer if small and fewer.resident > variant.resident else variant
     if wanted.warps > FEWEST_WARPS:
         return fitting(
@@ -89,12 +89,15 @@ def fitting(wanted: Variant, mains: int, residuals: int, most_bytes: int, small:
     raise Unusable(f"{wanted.warps} warps need more than {most_bytes} bytes of shared memory")
 
 
-def with_resident(variant: Variant, shared_bytes: int, most_bytes: int) -> Variant:
-    """With the blocks that a multiprocessor has room for: two have 64 registers for each thread of
-    16 warps, which is enough for one token."""
-    room = 2 * (shared_bytes + BLOCK_RESERVED) <= most_bytes + BLOCK_RESERVED
-    registers = variant.warps <= (16 if variant.tokens == 1 else 8)
-    return replace(variant, resident=2 if room and registers else 1)
+def with_resident(
+    variant: Variant, mains: int, residuals: int, most_bytes: int, small: bool
+) -> Variant:
+    """With the blocks that a multiprocessor has room for. Two blocks of 16 warps have 64 registers
+    for each thread: enough for one token, but slower, which pays for small layers."""
+    needed = 2 * (variant.shared_bytes(mains, residuals) + BLOCK_RESERVED)
+    room = needed <= most_bytes + BLOCK_RESERVED
+    most_warps = 16 if small and variant.tokens == 1 else 8
+    return replace(variant, resident=2 if room and variant.warps <= most_warps else 1)
 
 
 def share_of(warps: int, blocks: int, at_most: int) -> int:
