@@ -34,7 +34,10 @@ TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 @cache
 def kernel_of(variant: Variant, device: int) -> Kernel:
     """A kernel is loaded for one GPU."""
-    return Kernel(variant.source(), NAME)
+    kernel = Kernel(variant.source(), NAME)
+    if SHARED in (variant.main, variant.residual):
+        kernel.prefer_shared_memory()
+    return kernel
 
 
 @cache
