@@ -48,9 +48,9 @@ def limits_of(device: int) -> tuple[int, int]:
 
 
 @cache
-def overlaps(device: int) -> bool:
+def can_overlap(device: int) -> bool:
     """Whether a kernel may begin before the one in front of it has ended."""
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    return bool(torch.cuda.get_device_capability(device) >= (9, 0))
 
 
 def variant_of(
@@ -136,9 +136,10 @@ class VptqFewTokens(Product):
         if rows * columns <= MOST_DIRECT:
             places += [(1, warps) for warps in (16, 8)]
         return [
-            options_of(DIRECT=direct, SHARE=share, WARPS=warps)
+            options_of(DIRECT=direct, PDL=pdl, SHARE=share, WARPS=warps)
             for direct, warps in places
-            for share in best_shares(vectors, blocks, warps)
+            for place, share in enumerate(best_shares(vectors, blocks, warps))
+            for pdl in ((1,) if direct or place else (1, 0))
         ]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
@@ -184,6 +185,6 @@ def few_tokens(x: torch.Tensor, part: Part, options: Options) -> torch.Tensor:
         grid, warps * 32, shared_bytes,
         (x, part.main, part.residual, part.low, part.tail, part.scales, part.biases, out),
         (tokens, x.stride(0), columns, rows, mains, residuals, part.main_bits, share),
-        overlaps=overlaps(device),
+        overlaps=bool(chosen["PDL"]) and can_overlap(device),
     )  # fmt: skip
     return out

@@ -4,9 +4,9 @@ FRAGMENTS = r"""
 // Both indices of a step in the highest bits of a word.
 __device__ __forceinline__ u32 word_of(const u32 (&low)[4], const u32 (&tail)[4], int s) {
     const u32 half = s & 1 ? 0x32 : 0x10;  // bytes of it
-    if (TAIL == 0) return __byte_perm(low[s >> 1], 0, half << 8 | 0x44);
-    if (TAIL == 1) return __byte_perm(low[s >> 1], tail[s >> 2], (4 + (s & 3)) << 12 | half << 4);
-    return __byte_perm(low[s >> 1], tail[s >> 1], (half + 0x44) << 8 | half);
+    if (TAIL == 0) return bytes_of(low[s >> 1], 0, half << 8 | 0x44);
+    if (TAIL == 1) return bytes_of(low[s >> 1], tail[s >> 2], (4 + (s & 3)) << 12 | half << 4);
+    return bytes_of(low[s >> 1], tail[s >> 1], (half + 0x44) << 8 | half);
 }
 // Two activations times the scales of their columns; adds what the columns' biases give.
 __device__ __forceinline__ u32 normed(u32 x, u32 scale, u32 bias, float& shift) {

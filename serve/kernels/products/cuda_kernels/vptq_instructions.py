@@ -5,18 +5,19 @@ activations (bf16 or f16), and `@WIDE@`, how one becomes a float32.
 """
 
 INSTRUCTIONS = r"""
-// Not ld.global.nc: the compiler moves such loads across the wait for the kernel before.
-__device__ __forceinline__ uint4 stream16(const void* from) {
-    uint4 d;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "l"(from) : "memory");
-    return d;
+// Not ld.global.nc: the compiler moves such loads across the wait for the kernel before. What is
+// not valid stays as it is, in the same registers: with a branch the compiler would copy them, and
+// so wait for the load.
+__device__ __forceinline__ void stream16(uint4& d, const void* from, bool valid) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0;\n"
+                 "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(d.x), "+r"(d.y), "+r"(d.z), "+r"(d.w) : "l"(from), "r"((int)valid)
+                 : "memory");
 }
-__device__ __forceinline__ uint2 stream8(const void* from) {
-    uint2 d;
-    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(d.x), "=r"(d.y) : "l"(from) : "memory");
-    return d;
+__device__ __forceinline__ void stream8(uint4& d, const void* from, bool valid) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0;\n"
+                 "@p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(d.x), "+r"(d.y) : "l"(from), "r"((int)valid) : "memory");
 }
 __device__ __forceinline__ uint4 load16(const void* from) {
     uint4 d;
@@ -65,6 +66,12 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], u3
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// __byte_perm, but not moved behind loads that overwrite its operands.
+__device__ __forceinline__ u32 bytes_of(u32 low, u32 high, u32 selector) {
+    u32 d;
+    asm volatile("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(low), "r"(high), "r"(selector));
+    return d;
 }
 // The sign of byte m of the first word in two bytes, and that of the second word in two more.
 __device__ __forceinline__ u32 signs_of(u32 first, u32 second, int m) {

@@ -42,15 +42,11 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
     // Indices AHEAD blocks of columns before their turn.
     int ahead_row = blockIdx.x * at_once + my_row, ahead_block = part, row = ahead_row;
     auto load = [&](Indices& found) {
-        if (ahead_row >= rows) return;
+        const bool valid = ahead_row < rows;
         const size_t at = ((size_t)ahead_row * blocks + ahead_block) * 32 + lane;
-        found.low = stream16(lows + at);
-        if (TAIL == 1) {
-            const uint2 bytes = stream8(tails + at * 8);
-            found.tail.x = bytes.x;
-            found.tail.y = bytes.y;
-        }
-        if (TAIL == 2) found.tail = stream16(tails + at * 16);
+        stream16(found.low, lows + at, valid);
+        if (TAIL == 1) stream8(found.tail, tails + at * 8, valid);
+        if (TAIL == 2) stream16(found.tail, tails + at * 16, valid);
         ahead_block += share;
         if (ahead_block >= blocks) {
             ahead_block = part;
@@ -116,11 +112,14 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
     auto one_block = [&](Indices& piece) {
         const u32 low[4] = {piece.low.x, piece.low.y, piece.low.z, piece.low.w};
         const u32 tail[4] = {piece.tail.x, piece.tail.y, piece.tail.z, piece.tail.w};
+        u32 words[STEPS];
+        #pragma unroll
+        for (int s = 0; s < STEPS; ++s) words[s] = word_of(low, tail, s);
         load(piece);
         u32 main_offset[STEPS], residual_index[STEPS], swapped[PAIRS];
         #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
-            const u32 both = word_of(low, tail, s);
+            const u32 both = words[s];
             const u32 left = both << (-MAIN_SHIFT & 31), right = both >> (MAIN_SHIFT & 31);
             main_offset[s] = (MAIN_SHIFT < 0 ? left : right) & main_mask;
             residual_index[s] = RESIDUAL == NONE ? 0 : both >> (main_bits + SPARE + SWAPS);
@@ -244,18 +243,21 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
         shift = shift_above = 0.0f;
         turn ^= 1;
     };
-    while (row < rows) {
-        #pragma unroll
-        for (int p = 0; p < AHEAD; ++p) {
-            if (row >= rows) break;
-            one_block(pieces[p]);
-            block += share;
-            if (block >= blocks) {
-                end_of_row();
-                block = part;
-                row += row_step;
-            }
-        }
+    auto next_block = [&](Indices& piece) {
+        one_block(piece);
+        block += share;
+        if (block < blocks) return;
+        end_of_row();
+        block = part;
+        row += row_step;
+    };
+    // Written out, and left by `return`: else the compiler copies indices that are under way.
+    while (true) {
+        if (row >= rows) return;
+        next_block(pieces[0]);
+        if (AHEAD == 1) continue;
+        if (row >= rows) return;
+        next_block(pieces[AHEAD - 1]);
     }
 }
 """

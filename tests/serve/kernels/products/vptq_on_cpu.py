@@ -26,7 +26,6 @@ INSTRUCTIONS = r"""
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
-struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
 struct Index { int x; };
 #define __global__
@@ -34,7 +33,7 @@ struct Index { int x; };
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
-static u32 __byte_perm(u32 low, u32 high, u32 selector) {
+static u32 bytes_of(u32 low, u32 high, u32 selector) {
     const unsigned long long both = low | (unsigned long long)high << 32;
     u32 found = 0;
     for (int i = 0; i < 4; ++i) found |= (u32)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
@@ -100,8 +99,8 @@ static uint4 load16(const void* from) {
     if ((size_t)from % 16 || (!waited && from >= x_begin && from < x_end)) abort();
     return *(const uint4*)from;
 }
-static uint4 stream16(const void* from) { return load16(from); }
-static uint2 stream8(const void* from) { return *(const uint2*)from; }
+static void stream16(uint4& d, const void* from, bool valid) { if (valid) d = load16(from); }
+static void stream8(uint4& d, const void* from, bool valid) { if (valid) memcpy(&d, from, 8); }
 static void store16(u32 to, const uint4& d) {
     check(to);
     memcpy(block_here->memory + to, &d, 16);
