@@ -1,6 +1,7 @@
 """Products of few tokens with vector-quantized weights (VPTQ): look-ups and tensor cores."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -22,7 +23,17 @@ PROCESSORS = 132
 LONGEST_VECTOR = 8
 MOST_TOKENS = 16
 """Of one launch."""
-MOST_DIRECT = 1 << 26
+FEWEST_WARPS = 4
+MOST_DIRECT = 1 << 22
+"""Weights of a layer up to which gathering from L2 may pay: a multiprocessor has few look-ups for
+each entry of a codebook."""
+SMALL = 1 << 23
+"""Weights of a layer up to which room for the next kernel's block is worth fewer copies of the
+residual codebook."""
+FEWER_COPIES = 4
+BLOCK_RESERVED = 1024
+"""Bytes of shared memory that the GPU takes for each block; a multiprocessor has those of one block
+more than a block may use."""
 BARRIER, SHARES = 4, 3
 """A barrier and the sum after it, in blocks of columns of a warp; candidates for each size."""
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -31,7 +42,10 @@ TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 @cache
 def kernel_of(variant: Variant, device: int) -> Kernel:
     """A kernel is loaded for one GPU."""
-    return Kernel(variant.source(), NAME)
+    kernel = Kernel(variant.source(), NAME)
+    if SHARED in (variant.main, variant.residual):
+        kernel.prefer_shared_memory()
+    return kernel
 
 
 @cache
@@ -41,24 +55,60 @@ def limits_of(device: int) -> tuple[int, int]:
     return int(facts.shared_memory_per_block_optin), int(facts.multi_processor_count)
 
 
+@cache
+def can_overlap(device: int) -> bool:
+    """Whether a kernel may begin before the one in front of it has ended."""
+    return bool(torch.cuda.get_device_capability(device) >= (9, 0))
+
+
 def variant_of(
     part: Part, tokens: int, warps: int, direct: bool, most_bytes: int, dtype: torch.dtype
 ) -> Variant:
     """The kernel for a part. Codebooks that do not fit in shared memory are gathered from L2, the
-    larger one first."""
-    mains, residuals = int(part.main.shape[0]), int(part.residual.shape[0])
-    places = [(DIRECT if direct else SHARED, SHARED), (DIRECT, SHARED), (DIRECT, DIRECT)]
-    for main, residual in places:
-        for copies in RESIDUAL_COPIES if residual == SHARED else (1,):
-            variant = Variant(
-                warps=warps, tokens=next(room for room in (1, 8, 16) if tokens <= room),
-                tail=part.tail_bytes, vector=part.vector, main=main,
-                residual=residual if residuals else NONE, copies=copies,
-                norm=bool(part.scales.numel()), dtype=TYPES[dtype],
-            )  # fmt: skip
-            if variant.shared_bytes(mains, residuals) <= most_bytes:
-                return variant
-    raise Unusable(f"{warps} warps need more than {most_bytes} bytes of shared memory")
+    larger one first. There are fewer warps where so many do not fit."""
+    residuals = int(part.residual.shape[0])
+    wanted = Variant(
+        warps=warps, tokens=next(room for room in (1, 8, 16) if tokens <= room),
+        tail=part.tail_bytes, vector=part.vector, main=DIRECT if direct else SHARED,
+        residual=SHARED if residuals else NONE, copies=RESIDUAL_COPIES[0],
+        norm=bool(part.scales.numel()), dtype=TYPES[dtype], swaps=bool(part.swaps.numel()),
+    )  # fmt: skip
+    small = part.low.numel() * part.vector <= SMALL
+    return fitting(wanted, int(part.main.shape[0]), residuals, most_bytes, small)
+
+
+@cache
+def fitting(wanted: Variant, mains: int, residuals: int, most_bytes: int, small: bool) -> Variant:
+    """What is nearest to the variant and fits. A small layer has fewer copies of the residual
+    codebook where a multiprocessor then has room for two blocks."""
+    copies = RESIDUAL_COPIES if wanted.residual == SHARED else (1,)
+    places = [(main, wanted.residual, c) for main in (wanted.main, DIRECT) for c in copies]
+    if wanted.residual == SHARED:
+        places.append((DIRECT, DIRECT, 1))
+    for main, residual, count in places:
+        variant = replace(wanted, main=main, residual=residual, copies=count)
+        variant = with_resident(variant, mains, residuals, most_bytes, small)
+        if variant.shared_bytes(mains, residuals) > most_bytes:
+            continue
+        fewer = replace(variant, copies=min(variant.copies, FEWER_COPIES))
+        fewer = with_resident(fewer, mains, residuals, most_bytes, small)
+        return fewer if small and fewer.resident > variant.resident else variant
+    if wanted.warps > FEWEST_WARPS:
+        return fitting(
+            replace(wanted, warps=wanted.warps // 2), mains, residuals, most_bytes, small
+        )
+    raise Unusable(f"{wanted.warps} warps need more than {most_bytes} bytes of shared memory")
+
+
+def with_resident(
+    variant: Variant, mains: int, residuals: int, most_bytes: int, small: bool
+) -> Variant:
+    """With the blocks that a multiprocessor has room for. Two blocks of 16 warps have 64 registers
+    for each thread: enough for one token, but slower, which pays for small layers."""
+    needed = 2 * (variant.shared_bytes(mains, residuals) + BLOCK_RESERVED)
+    room = needed <= most_bytes + BLOCK_RESERVED
+    most_warps = 16 if small and variant.tokens == 1 else 8
+    return replace(variant, resident=2 if room and variant.warps <= most_warps else 1)
 
 
 def share_of(warps: int, blocks: int, at_most: int) -> int:
@@ -90,15 +140,14 @@ class VptqFewTokens(VectorProduct):
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         vectors, blocks = -(-rows // LONGEST_VECTOR), -(-columns // STEP)
-        # Codebooks in L2 pay only where a layer has few look-ups for each multiprocessor. The
-        # staging of 32 warps would not fit beside a residual codebook.
-        places = [(0, warps) for warps in (16, 32, 8)]
+        places = [(0, warps) for warps in (16, 8)]
         if rows * columns <= MOST_DIRECT:
             places += [(1, warps) for warps in (16, 8)]
         return [
-            options_of(DIRECT=direct, SHARE=share, WARPS=warps)
+            options_of(DIRECT=direct, PDL=pdl, SHARE=share, WARPS=warps)
             for direct, warps in places
-            for share in best_shares(vectors, blocks, warps)
+            for place, share in enumerate(best_shares(vectors, blocks, warps))
+            for pdl in ((1,) if direct or place else (1, 0))
         ]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
@@ -155,15 +204,16 @@ def few_tokens(x: torch.Tensor, part: Part, options: Options, out: torch.Tensor)
     most_bytes, processors = limits_of(device)
     tokens, columns = x.shape
     rows, blocks = int(part.low.shape[0]), int(part.low.shape[1])
-    warps = chosen["WARPS"]
-    variant = variant_of(part, tokens, warps, bool(chosen["DIRECT"]), most_bytes, x.dtype)
+    variant = variant_of(part, tokens, chosen["WARPS"], bool(chosen["DIRECT"]), most_bytes, x.dtype)
+    warps = variant.warps
     share = share_of(warps, blocks, chosen["SHARE"])
     mains, residuals = int(part.main.shape[0]), int(part.residual.shape[0])
     shared_bytes = variant.shared_bytes(mains, residuals)
-    grid = min(-(-rows * share // warps), processors * variant.resident)
+    grid = min(-(-rows * share // warps), processors * variant.grid_blocks)
     kernel_of(variant, device).launch(
         grid, warps * 32, shared_bytes,
         (x, part.main, part.residual, part.low, part.tail, part.scales, part.biases, out),
         (tokens, x.stride(0), columns, rows, mains, residuals, part.main_bits, share,
          out.stride(0)),
+        overlaps=bool(chosen["PDL"]) and can_overlap(device),
     )  # fmt: skip

@@ -5,6 +5,11 @@ lane. Which column a lane takes in a step follows from the fragments of the tens
 lane 8 m + r has column 8 (r / 2) + 2 m + r % 2 of 32. The 8 indices of a lane are neighbours, so
 that it reads them at once. Both indices of a vector are one number, main in the lowest bits. Its
 first 16 bits are in one tensor, the rest (0, 8 or 16 bits) in another.
+
+Eight neighbouring lanes read their main entries together, in as many turns as the fullest group of
+banks has entries. Two things make them fewer (mean turns of random indices: 2.6 without them):
+entries have copies in other groups, and a lane may swap its look-ups of steps 2 p and 2 p + 1. The
+lowest bit of the number in step 2 p tells that it did; main is above it then.
 """
 
 from dataclasses import dataclass
@@ -19,8 +24,12 @@ ROOM = 8
 GROUPS = 8
 """Of four banks each in shared memory: an entry of 16 bytes is in one of them."""
 MOST_ENTRIES = 65536
-ROUNDS = 4
-"""Of choosing between two copies of an entry; more gain little."""
+MOST_COPIES = 3
+"""Of an entry of the main codebook in shared memory; a fourth would gain little."""
+ROUNDS = 5
+"""Of choosing copies and swaps; more gain little."""
+AT_A_TIME = 1 << 24
+"""Look-ups that are arranged at a time, which bounds the memory that takes."""
 
 
 @dataclass(frozen=True)
@@ -115,41 +124,94 @@ def padded_book(book: torch.Tensor) -> torch.Tensor:
     return wide.view(-1, ROOM // vector, vector).contiguous()
 
 
-def doubled(main: torch.Tensor) -> torch.Tensor:
-    """The codebook twice. A second copy is in another group of banks than the first, and entries
-    that share their first group differ in their second."""
-    entries = torch.arange(main.shape[0], device=main.device)
-    twice = torch.cat([main, torch.empty_like(main)])
-    twice[second_copy(entries, main.shape[0])] = main
-    return twice
+def places(index: torch.Tensor, entries: int, extra: int) -> torch.Tensor:
+    """Where an entry is [..., copies] in a codebook with so many extra rows. The first entries have
+    the most copies; where one has fewer, its first place is repeated. Its copies are in different
+    groups of banks, and entries that share their first group differ in the others."""
+    line, found = index // GROUPS, [index]
+    second = line % (GROUPS - 1)
+    third = (second + 1 + line // (GROUPS - 1) % (GROUPS - 2)) % (GROUPS - 1)
+    for copy, shift in enumerate((second, third)[: -(-extra // entries)]):
+        place = entries * (copy + 1) + line * GROUPS + (index + 1 + shift) % GROUPS
+        found.append(torch.where(index < extra - copy * entries, place, index))
+    return torch.stack(found, dim=-1)
 
 
-def second_copy(index: torch.Tensor, entries: int) -> torch.Tensor:
-    """Where the second copy of an entry is."""
-    line = index // GROUPS
-    return entries + line * GROUPS + (index + 1 + line % (GROUPS - 1)) % GROUPS
+def with_copies(main: torch.Tensor, extra: int) -> torch.Tensor:
+    """The codebook with so many rows more: copies of its first entries."""
+    whole = torch.cat([main, torch.empty_like(main).repeat(-(-extra // len(main)), 1)])
+    whole = whole[: len(main) + extra]
+    for place in places(torch.arange(len(main), device=main.device), len(main), extra).unbind(-1):
+        whole[place] = main
+    return whole
 
 
-def spread(lanes: torch.Tensor, entries: int) -> torch.Tensor:
-    """Indices into the doubled codebook. Eight neighbouring lanes read together: each takes the
-    copy whose group of banks fewer others have taken. In further rounds all choose again; every
-    second round prefers the second copy, so that lanes can make way for each other."""
-    # Rows of eight lanes: [..., 4 groups of lanes, 8 lanes, steps] -> eight lanes last.
-    together = lanes.unflatten(2, (LANES // GROUPS, GROUPS)).transpose(3, 4)
-    choices = torch.stack([together, second_copy(together, entries)], dim=-1)
-    taken = torch.zeros((*together.shape[:-1], GROUPS), dtype=torch.int8, device=lanes.device)
-    found = together.clone()
-    one = torch.ones((*together.shape[:-1], 1), dtype=torch.int8, device=lanes.device)
+def in_pairs(lanes: torch.Tensor) -> torch.Tensor:
+    """[rows, blocks, 32, 8] as [.., 8 lanes, 2 steps] of those that read together."""
+    return (
+        lanes.view(-1, LANES // GROUPS, GROUPS, STEPS // 2, 2)
+        .transpose(2, 3)
+        .reshape(-1, GROUPS, 2)
+    )
+
+
+def from_pairs(pairs: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The inverse of `in_pairs`."""
+    return pairs.view(-1, LANES // GROUPS, STEPS // 2, GROUPS, 2).transpose(2, 3).reshape(shape)
+
+
+def arranged(lanes: torch.Tensor, entries: int, extra: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices into the codebook with copies, in the order of use, and which are swapped: 1 for both
+    steps, else 0."""
+    rows = max(1, AT_A_TIME // lanes[0].numel())
+    parts = [_arranged(in_pairs(some), entries, extra) for some in lanes.split(rows)]
+    found, swapped = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return from_pairs(found, lanes.shape), from_pairs(swapped, lanes.shape)
+
+
+def _arranged(pairs: torch.Tensor, entries: int, extra: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lanes choose one after the other, several times, by how full the groups of banks are."""
+    choices = places(pairs, entries, extra)  # [.., lanes, steps, copies]
+    found, swapped = pairs.clone(), torch.zeros_like(pairs)
+    taken = torch.zeros((len(pairs), 2, GROUPS), dtype=pairs.dtype, device=pairs.device)
+    one = torch.ones_like(pairs[:, 0]).unsqueeze(-1)
     for turn in range(ROUNDS):
         for lane in range(GROUPS):
             if turn:
-                taken.scatter_add_(-1, (found[..., lane] % GROUPS).long().unsqueeze(-1), -one)
-            groups = (choices[..., lane, :] % GROUPS).long()
-            load = taken.gather(-1, groups)
-            second = load[..., 1] < load[..., 0] + turn % 2
-            found[..., lane] = torch.where(second, choices[..., lane, 1], choices[..., lane, 0])
-            taken.scatter_add_(-1, (found[..., lane] % GROUPS).long().unsqueeze(-1), one)
-    return found.transpose(3, 4).flatten(2, 3)
+                taken.scatter_add_(2, found[:, lane].unsqueeze(-1) % GROUPS, -one)
+            straight, cost = _best(choices[:, lane], taken, turn)
+            crossed, other_cost = _best(choices[:, lane].flip(1), taken, turn)
+            # Equal costs are decided otherwise in every second round, so that lanes make way.
+            swap = (other_cost < cost + turn % 2).unsqueeze(-1)
+            found[:, lane] = torch.where(swap, crossed, straight)
+            swapped[:, lane] = swap.long()
+            taken.scatter_add_(2, found[:, lane].unsqueeze(-1) % GROUPS, one)
+    return found, swapped
+
+
+def _best(
+    choices: torch.Tensor, taken: torch.Tensor, turn: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each step the copy whose group is emptiest, and what that costs: turns first, then
+    crowded groups. Every round prefers another copy where groups are equally full."""
+    copies = choices.shape[-1]
+    preferred = (torch.arange(copies, device=choices.device) + turn) % copies
+    loads = taken.gather(2, choices % GROUPS)
+    best = (loads * copies + preferred).argmin(dim=-1, keepdim=True)
+    load = loads.gather(2, best).squeeze(-1)
+    cost = torch.maximum(taken.amax(dim=-1), load + 1) * 512 + load * load * 16 + load * 8
+    return choices.gather(2, best).squeeze(-1), cost.sum(dim=-1)
+
+
+def swapped_steps(lanes: torch.Tensor, swapped: torch.Tensor) -> torch.Tensor:
+    """Indices [.., 8 steps] in the order of use."""
+    steps = lanes.unflatten(-1, (STEPS // 2, 2))
+    return torch.where(swapped.bool(), steps.flip(-1).flatten(-2), lanes)
+
+
+def unswapped(both: torch.Tensor) -> torch.Tensor:
+    """Numbers [.., 8 steps] with their lowest bit, in the order of columns and without it."""
+    return swapped_steps(both, both & 1) >> 1
 
 
 def check(weight: VectorWeight) -> None:

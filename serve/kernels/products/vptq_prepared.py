@@ -7,25 +7,32 @@ import torch
 
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.vptq_layout import (
+    GROUPS,
+    MOST_COPIES,
+    ROOM,
     VectorWeight,
+    arranged,
     check,
-    doubled,
     in_columns,
     in_lanes,
     index_bits,
     packed,
     padded_book,
-    spread,
+    swapped_steps,
     unpacked,
+    unswapped,
+    with_copies,
 )
 
 RESIDUAL_COPIES = (8, 4, 2, 1)
 """Copies of the residual codebook in shared memory, as many as fit."""
-LEAST_TO_SPREAD = 1 << 24
-"""Weights of a layer from which two copies of the main codebook pay: copying them takes time."""
-ROOM_FOR_SUMS = 36 << 10
-"""Shared memory that stays free of codebooks."""
-TENSORS = 6
+LEAST_TO_SPREAD = 1 << 25
+"""Weights of a layer from which copies of main entries pay: 64 KiB of them take half a microsecond,
+and leave no room for a block of the next kernel."""
+ROOM_FOR_SUMS = 8 << 10
+"""Shared memory that stays free of codebooks: the sums of 16 warps and 8 tokens."""
+HALF_BYTES = 2
+TENSORS = 7
 """Of one part of a weight; outlier columns have as many again."""
 
 
@@ -34,7 +41,7 @@ class Part:
     """The prepared tensors of a weight, or of its outlier columns."""
 
     main: torch.Tensor
-    """[entries, 8 / vector, vector]: see `padded_book`; maybe two copies of each entry."""
+    """[entries, 8 / vector, vector]: see `padded_book`; maybe with copies of entries."""
     residual: torch.Tensor
     low: torch.Tensor
     """First 16 bits of the indices [rows of vectors, blocks, 32, 8]."""
@@ -42,6 +49,8 @@ class Part:
     scales: torch.Tensor
     """[K], or empty where columns have neither scales nor biases."""
     biases: torch.Tensor
+    swaps: torch.Tensor
+    """[1] where indices tell which steps are swapped, else [0]."""
 
     @property
     def vector(self) -> int:
@@ -58,7 +67,8 @@ class Part:
     def dense(self, first: int, last: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         """Some rows of vectors as weights [rows, columns]."""
         tail = self.tail[first:last] if self.tail_bytes else self.tail
-        both = in_columns(unpacked(self.low[first:last], tail), columns)
+        lanes = unpacked(self.low[first:last], tail)
+        both = in_columns(unswapped(lanes) if self.swaps.numel() else lanes, columns)
         weights = self.main[:, 0][both & ((1 << self.main_bits) - 1)].to(dtype)
         if self.residual.numel():
             weights = weights + self.residual[:, 0][both >> self.main_bits].to(dtype)
@@ -97,11 +107,26 @@ def parts_of(tensors: list[torch.Tensor]) -> list[Part]:
     return [Part(*tensors[at : at + TENSORS]) for at in range(0, len(tensors), TENSORS)]
 
 
+def extra_entries(entries: int, residuals: int, bits: int, shared_bytes: int) -> int:
+    """Copies of main entries that shared memory holds, and that indices reach without more bytes
+    than their bits take now."""
+    books = (entries + residuals * RESIDUAL_COPIES[0]) * ROOM * HALF_BYTES
+    room = (shared_bytes - ROOM_FOR_SUMS - books) // (ROOM * HALF_BYTES)
+    reach = entries << (capacity(bits) - bits)
+    extra = min(room, (MOST_COPIES - 1) * entries, reach - entries)
+    return 0 if entries % GROUPS else max(0, extra // GROUPS * GROUPS)
+
+
+def capacity(bits: int) -> int:
+    """Bits of the 2 to 4 bytes that hold an index of so many bits."""
+    return max(16, -(-bits // 8) * 8)
+
+
 def prepared(
     weight: Weight, shared_bytes: int = 0, always_scales: bool = False
 ) -> list[torch.Tensor]:
-    """The tensors of a weight. Two copies of the main codebook are made where so many bytes of
-    shared memory hold them beside the residual codebook, and the layer is large. Outlier columns
+    """The tensors of a weight. With so many bytes of shared memory, look-ups are arranged for its
+    banks; where the layer is large, main entries are copied until it is full. Outlier columns
     always have scales, which tell how many they are."""
     if not isinstance(weight, VectorWeight):
         raise Unusable("takes vector-quantized weights only")
@@ -110,13 +135,21 @@ def prepared(
     entries = int(main.shape[0])
     residuals = 0 if weight.residual is None else int(weight.residual.shape[0])
     bits = index_bits(entries) + (index_bits(residuals) if residuals else 0)
-    books = (2 * entries + residuals * RESIDUAL_COPIES[0]) * 16
-    room = entries % 8 == 0 and bits % 8 != 0 and books + ROOM_FOR_SUMS <= shared_bytes
-    if room and weight.rows * weight.columns >= LEAST_TO_SPREAD:
-        main, codes = doubled(main), spread(codes, entries)
-        bits += 1
+    swaps = int(shared_bytes > 0 and bits < capacity(bits))
+    if swaps:
+        large = weight.rows * weight.columns >= LEAST_TO_SPREAD
+        extra = extra_entries(entries, residuals, bits + swaps, shared_bytes) if large else 0
+        main = with_copies(main, extra)
+        codes, swapped = arranged(codes, entries, extra)
+    shift = index_bits(int(main.shape[0]))
     if weight.residual_codes is not None:
-        codes = codes | in_lanes(weight.residual_codes.long()) << index_bits(int(main.shape[0]))
+        further_codes = in_lanes(weight.residual_codes.long())
+        if swaps:
+            further_codes = swapped_steps(further_codes, swapped)
+        codes = codes | further_codes << shift
+    if swaps:
+        codes = codes << 1 | swapped
+    bits += shift - index_bits(entries) + swaps
     low, tail = packed(codes, bits)
     nothing = torch.empty(0, dtype=main.dtype, device=main.device)
     scales = biases = nothing
@@ -126,6 +159,6 @@ def prepared(
         shifts = torch.zeros_like(scales) if weight.biases is None else weight.biases
         biases = shifts.reshape(-1).to(main.dtype).contiguous()
     residual = nothing if weight.residual is None else padded_book(weight.residual)
-    tensors = [padded_book(main), residual, low, tail, scales, biases]
+    tensors = [padded_book(main), residual, low, tail, scales, biases, nothing.new_empty(swaps)]
     further = weight.outliers
     return tensors + ([] if further is None else prepared(further, always_scales=True))

@@ -89,8 +89,9 @@ def unpack_rows(part: Part, first: int, count: int, out: torch.Tensor) -> None:
     """Writes some rows of vectors as weights [rows, columns]."""
     columns, residual = int(out.shape[1]), bool(part.residual.numel())
     variant = UnpackVariant(
-        part.tail_bytes, part.vector, residual, bool(part.scales.numel()), TYPES[out.dtype]
-    )
+        part.tail_bytes, part.vector, residual, bool(part.scales.numel()),
+        bool(part.swaps.numel()), TYPES[out.dtype],
+    )  # fmt: skip
     blocks = -(-columns // COLUMNS)
     kernel_of(variant, out.device.index or 0).launch(
         blocks * min(count, -(-BLOCKS // blocks)), THREADS, 0,

@@ -8,6 +8,7 @@ import torch
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_..., in cuda.h
 ATTRIBUTE_VALUE_BYTES = 64
+PREFERRED_SHARED_MEMORY_CARVEOUT, ALL = 9, 100  # CU_FUNC_ATTRIBUTE_...; percent
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -51,6 +52,16 @@ class Kernel:
         self.kernel, self.name = compiled, name
         self.driver: Any = torch.cuda._utils._get_gpu_runtime_library()
         self.shared_bytes = 0
+
+    def prefer_shared_memory(self) -> None:
+        """Of the memory that L1 and shared memory divide, as much as can be for the latter. Else
+        the driver may leave room for one block only; and kernels that divide it in different ways
+        do not run side by side."""
+        code = self.driver.cuFuncSetAttribute(
+            self.kernel.func, PREFERRED_SHARED_MEMORY_CARVEOUT, ALL
+        )
+        if code:
+            raise RuntimeError(f"{self.name}: cuFuncSetAttribute failed with error {code}")
 
     def launch(
         self,

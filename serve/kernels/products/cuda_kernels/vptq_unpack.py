@@ -8,7 +8,7 @@ are read through the L1 cache. Entries are added, scaled and shifted in 32 bits,
 
 from dataclasses import dataclass
 
-from serve.kernels.products.cuda_kernels.vptq import WIDENED
+from serve.kernels.products.cuda_kernels.vptq_instructions import WIDENED
 
 NAME = "vptq_unpack"
 THREADS = 128
@@ -20,6 +20,7 @@ typedef unsigned char u8;
 #define VECTOR @VECTOR@
 #define RESIDUAL @RESIDUAL@
 #define NORM @NORM@
+#define SWAPS @SWAPS@
 
 __device__ __forceinline__ float wide(u32 half) {
     float d;
@@ -31,11 +32,17 @@ __device__ __forceinline__ u32 narrow(float value) {
     asm("cvt.rn.@TYPE@.f32 %0, %1;" : "=h"(d) : "f"(value));
     return d;
 }
-__device__ __forceinline__ u32 index_at(const u16* lows, const u8* tails, size_t at) {
+__device__ __forceinline__ u32 word_at(const u16* lows, const u8* tails, size_t at) {
     u32 both = lows[at];
     if (TAIL == 1) both |= (u32)tails[at] << 16;
     if (TAIL == 2) both |= (u32)((const u16*)tails)[at] << 16;
     return both;
+}
+// The lowest bit tells whether a lane's look-ups of this step and its neighbour are swapped.
+__device__ __forceinline__ u32 index_at(const u16* lows, const u8* tails, size_t at) {
+    const u32 both = word_at(lows, tails, at);
+    if (!SWAPS) return both;
+    return (both & 1u ? word_at(lows, tails, at ^ 1) : both) >> 1;
 }
 __device__ __forceinline__ void entry(const uint4* book, u32 index, float (&values)[8]) {
     const uint4 found = __ldg(book + index);
@@ -107,13 +114,16 @@ class UnpackVariant:
     residual: bool
     norm: bool
     """Columns have scales and biases."""
+    swaps: bool
+    """Indices tell which steps are swapped."""
     dtype: str
     """bf16 or f16."""
 
     def source(self) -> str:
         values = {
             "TAIL": self.tail, "VECTOR": self.vector, "RESIDUAL": int(self.residual),
-            "NORM": int(self.norm), "TYPE": self.dtype, "WIDE": WIDENED[self.dtype],
+            "NORM": int(self.norm), "SWAPS": int(self.swaps), "TYPE": self.dtype,
+            "WIDE": WIDENED[self.dtype],
         }  # fmt: skip
         text = SOURCE
         for name, value in values.items():

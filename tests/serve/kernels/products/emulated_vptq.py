@@ -6,7 +6,7 @@ look-ups meet in shared memory.
 
 import torch
 
-from serve.kernels.products.vptq_layout import COLUMNS, GROUPS, LANES, STEPS
+from serve.kernels.products.vptq_layout import COLUMNS, GROUPS, LANES, STEPS, unswapped
 from serve.kernels.products.vptq_prepared import Part
 
 LANE = torch.arange(LANES)
@@ -58,6 +58,7 @@ def product(x: torch.Tensor, part: Part) -> torch.Tensor:
             low = part.low[row, block].long() & 0xFFFF
             tail = part.tail[row, block].long() & 0xFFFF if part.tail_bytes else 0 * low
             both = low | tail << 16
+            both = unswapped(both) if part.swaps.numel() else both
             for step in range(STEPS):
                 below, above = activations(x, block * COLUMNS + step * 32)
                 indices = (both[:, step] & mask, both[:, step] >> part.main_bits)

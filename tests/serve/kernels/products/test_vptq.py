@@ -17,16 +17,17 @@ from serve.kernels.products.vptq import VptqFewTokens, best_shares, share_of, va
 from serve.kernels.products.vptq_layout import (
     COLUMNS,
     VectorWeight,
-    doubled,
+    arranged,
     in_columns,
     in_lanes,
     lane_columns,
     packed,
-    second_copy,
-    spread,
+    places,
+    swapped_steps,
     unpacked,
+    with_copies,
 )
-from serve.kernels.products.vptq_prepared import parts_of, prepared
+from serve.kernels.products.vptq_prepared import extra_entries, parts_of, prepared
 from serve.kernels.products.vptq_unpack import VptqUnpack
 from tests.serve.kernels.products import emulated_vptq
 
@@ -91,16 +92,42 @@ def test_packing_round_trip(bits: int, tail: int) -> None:
     assert torch.equal(unpacked(low, rest), numbers)
 
 
-def test_two_copies_hold_the_same_entries_and_meet_less() -> None:
-    entries = 4096
+@pytest.mark.parametrize(
+    ("entries", "extra", "turns"),
+    [(4096, 0, 2.25), (4096, 7872, 1.15), (8192, 3776, 1.85), (8192, 1728, 2.05)],
+)
+def test_arranged_look_ups_are_the_same_and_meet_less(
+    entries: int, extra: int, turns: float
+) -> None:
     lanes = in_lanes(torch.randint(entries, (64, 1024)))
-    book = torch.arange(entries)
-    chosen = spread(lanes, entries)
-    assert torch.equal(doubled(book)[chosen], book[lanes])
-    every = torch.arange(entries)
-    assert (second_copy(every, entries) % 8 != every % 8).all()
+    book = torch.arange(entries).unsqueeze(1)
+    chosen, swapped = arranged(lanes, entries, extra)
+    whole = with_copies(book, extra)
+    assert len(whole) == entries + extra
+    assert torch.equal(swapped_steps(whole[chosen, 0], swapped), lanes)
+    assert torch.equal(swapped[..., 0::2], swapped[..., 1::2])
     assert emulated_vptq.turns(lanes) > 2.4
-    assert emulated_vptq.turns(chosen) < 1.85
+    assert emulated_vptq.turns(chosen) < turns
+
+
+def test_copies_of_an_entry_are_in_different_banks() -> None:
+    groups = places(torch.arange(4096), 4096, 8192) % 8
+    assert groups.shape == (4096, 3)
+    assert all((groups[:, a] != groups[:, b]).all() for a, b in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("entries", "bits", "extra"),
+    [
+        *(((4096, 256), 21, 7872), ((4096, 512), 22, 5824)),
+        *(((8192, 256), 22, 3776), ((8192, 512), 23, 1728)),
+        *(((65536, 256), 24, 0), ((4096, 4096), 24, 0), ((4100, 256), 22, 0), ((256, 0), 9, 512)),
+    ],
+)
+def test_copies_fill_shared_memory_and_the_bits_of_indices(
+    entries: tuple[int, int], bits: int, extra: int
+) -> None:
+    assert extra_entries(*entries, bits, H200_BYTES) == extra
 
 
 @pytest.mark.parametrize(
@@ -114,11 +141,11 @@ def test_the_kernels_arithmetic(entries: tuple[int, int], vector: int, tokens: i
     assert error(emulated_vptq.product(x, part), x.double() @ exact(weight).t()) < 1e-6
 
 
-def test_the_kernels_arithmetic_with_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_arithmetic_with_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.kernels.products.vptq_prepared.LEAST_TO_SPREAD", 1)
     weight = vector_weight(16, 512)
     (part,) = parts_of(prepared(weight, H200_BYTES))
-    assert part.main.shape == (8192, 1, 8)
+    assert part.main.shape == (4096 + 7872, 1, 8)
     x = torch.randn(2, 512)
     assert error(emulated_vptq.product(x, part), x.double() @ exact(weight).t()) < 1e-6
     assert torch.allclose(part.dense(0, 2, 512, torch.float64), exact(weight))
@@ -170,22 +197,33 @@ def test_other_weights_and_machines_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "main", "residual", "copies"),
+    ("entries", "tokens", "main", "residual", "copies", "resident"),
     [
-        ((4096, 256), SHARED, SHARED, 8),
-        ((8192, 512), SHARED, SHARED, 8),
-        ((8192, 0), SHARED, NONE, 8),
-        ((65536, 256), DIRECT, SHARED, 8),
-        ((65536, 65536), DIRECT, DIRECT, 1),
+        ((4096, 256), 1, SHARED, SHARED, 8, 2),
+        ((4096, 256), 16, SHARED, SHARED, 8, 1),
+        ((4096, 512), 1, SHARED, SHARED, 4, 2),  # a small layer: two blocks
+        ((8192, 512), 1, SHARED, SHARED, 8, 1),
+        ((8192, 0), 1, SHARED, NONE, 1, 1),
+        ((65536, 256), 16, DIRECT, SHARED, 8, 1),
+        ((65536, 65536), 16, DIRECT, DIRECT, 1, 1),
     ],
 )
 def test_codebooks_are_where_they_fit(
-    entries: tuple[int, int], main: int, residual: int, copies: int
+    entries: tuple[int, int], tokens: int, main: int, residual: int, copies: int, resident: int
 ) -> None:
     (part,) = parts_of(prepared(vector_weight(8, 256, entries)))
-    variant = variant_of(part, 16, 8, False, H200_BYTES, torch.bfloat16)
-    assert (variant.main, variant.residual, variant.copies) == (main, residual, copies)
-    assert variant.shared_bytes(*entries) <= H200_BYTES
+    variant = variant_of(part, tokens, 16, False, H200_BYTES, torch.bfloat16)
+    found = (variant.main, variant.residual, variant.copies, variant.resident)
+    assert found == (main, residual, copies, resident)
+    assert variant.warps == 16
+    assert (variant.shared_bytes(*entries) + 1024) * resident <= H200_BYTES + 1024
+
+
+def test_fewer_warps_where_so_many_do_not_fit() -> None:
+    (part,) = parts_of(prepared(vector_weight(8, 256, (65536, 65536))))
+    assert variant_of(part, 1, 32, False, H200_BYTES, torch.bfloat16).warps == 16
+    with pytest.raises(Unusable, match="shared memory"):
+        variant_of(part, 1, 32, False, 1 << 10, torch.bfloat16)
 
 
 def test_candidates_are_launchable() -> None:
@@ -234,9 +272,9 @@ def test_the_source_compiles(dtype: str) -> None:
     for variant in (
         Variant(16, 1, 1, 8, SHARED, SHARED, 8, False, dtype),
         Variant(8, 16, 2, 4, DIRECT, DIRECT, 1, True, dtype),
-        UnpackVariant(1, 8, True, True, dtype),
-        UnpackVariant(0, 4, False, False, dtype),
-        UnpackVariant(2, 8, True, False, dtype),
+        UnpackVariant(1, 8, True, True, True, dtype),
+        UnpackVariant(0, 4, False, False, False, dtype),
+        UnpackVariant(2, 8, True, False, True, dtype),
     ):
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         source, name = variant.source().encode(), NAME.encode()
