@@ -25,7 +25,7 @@ class Wanda(Step[WandaOptions]):
     name = "wanda"
     kind = Kind.PRUNES
     options = WandaOptions
-    passes = 2
+    passes = 1
     modifier_name = "WandaPruningModifier"
 
     def modifier(self, recipe: Any) -> Any:
