@@ -44,7 +44,7 @@ def test_parameters_match_the_model_that_transformers_builds(name: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from quantize.models.make import architecture_config
+    from quantize.models.architecture_config import architecture_config
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture_config(architecture(name)))
