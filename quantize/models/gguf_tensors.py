@@ -98,7 +98,7 @@ class GgufFile:
                 raise bad_input(f"{self.path}: there is no {kind}.{key}")
             if not math.isclose(stored, listed, rel_tol=FLOAT32_ERROR):
                 raise bad_input(
-                    f"{self.path}: {kind}.{key} is {stored}, {name}: {listed} is listed"
+                    f"{self.path}: {kind}.{key} is {stored}, but {name} is listed as {listed}"
                 )
 
     def tensors(self, architecture: Architecture) -> dict[str, GgufTensor]:
