@@ -210,6 +210,7 @@ def test_too_little_space_is_known_before_the_download(
         ("wheels", "[]", "name at least one wheel"),
         ("wheels", "[{requirement: --pre, sha256: a, file: b}]", "an exact version"),
         ("wheels", "[{requirement: 'name==1', sha256: a, file: b}]", "64 hexadecimal digits"),
+        ("wheels", "[{requirement: 'name==1', file: ''}]", r"wheels\[0\].file=''.* not be empty"),
         ("bytes", "0", "must be at least 1"),
     ],
 )
