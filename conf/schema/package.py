@@ -44,7 +44,7 @@ class PackageSource:
     bytes: int = field(default=MISSING, metadata=within(1, BYTES_MOST))
     """Size of the joined file."""
     quantization: str = MISSING
-    """The format of most weights in the file, as llama.cpp names it: Q4_K_M."""
+    """The format of the file, as llama.cpp names it: Q4_K_M. Single tensors may have more bits."""
     license: str = field(default=MISSING, metadata=not_empty())
     """Terms of the model."""
     special_tokens: dict[str, str] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class PackageSource:
 
     @property
     def bits(self) -> int:
-        """Bits of most weights in the file."""
+        """Nominal bits of the file."""
         return quantization_bits(self.quantization)
 
 
 def quantization_bits(name: str) -> int:
-    """The bits in llama.cpp's name of a format: 4 for Q4_K_M."""
+    """The nominal bits in llama.cpp's name of a format: 4 for Q4_K_M."""
     match = QUANTIZATION.fullmatch(name)
     assert match is not None
     return int(match[1])

@@ -62,11 +62,12 @@ def _origin(manifest: Manifest, base: str) -> list[str]:
     weights = f"weights sha256 {manifest.model_sha256}"
     if package is None:
         return [f"- original: {base}, revision {manifest.original.revision}, {weights}"]
-    bits = f"{quantization_bits(package.quantization)}-bit " if package.quantization else ""
-    details = [package.quantization, f"sha256 {package.sha256}" if package.sha256 else None]
+    name = package.quantization
+    bits = f" of nominally {quantization_bits(name)} bits" if name else ""
+    details = [name, f"sha256 {package.sha256}" if package.sha256 else None]
     shown_details = ", ".join(detail for detail in details if detail)
     return [
-        f"- original: {base}, de-quantized to bf16 from a {bits}GGUF file"
+        f"- original: {base}, de-quantized to bf16 from a GGUF file{bits}"
         f"{f' ({shown_details})' if shown_details else ''}, {weights}",
         "- the original is not the vendor's 16-bit model: do not compare scores with those of that "
         "model. A recipe of few bits may lose less here than on 16-bit weights.",

@@ -29,7 +29,9 @@ def card(published: Path, model: dict[str, object]) -> str:
 
 def test_a_dequantized_original_is_called_one(published: Path) -> None:
     text = card(published, asdict(quantize_config(CODER).model))
-    assert "de-quantized to bf16 from a 4-bit GGUF file (Q4_K_M, sha256 1d961463" in text
+    assert (
+        "de-quantized to bf16 from a GGUF file of nominally 4 bits (Q4_K_M, sha256 1d961463" in text
+    )
     assert "not the vendor's 16-bit model" in text
     assert "\nlicense: apache-2.0\n" in text
     assert "revision main" not in text
