@@ -27,7 +27,13 @@ from quantize.estimate import (
     step_bytes,
     stream_bytes,
 )
-from quantize.fit import check_fit, check_pattern_times, fitting_group, step_scopes_of_file
+from quantize.fit import (
+    check_fit,
+    check_pattern_times,
+    fitting_group,
+    for_model,
+    step_scopes_of_file,
+)
 from quantize.models.load import empty_model
 from quantize.steps.base.step import steps_named
 
@@ -114,9 +120,10 @@ def _other_machine(config: QuantizeConfig) -> str:
 
 def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     """The recipe with the command's own options applied."""
+    recipe = for_model(config.recipe, model)
     recipe = replace(
-        config.recipe,
-        ignore=[*config.recipe.ignore, *config.ignore],
+        recipe,
+        ignore=[*recipe.ignore, *config.ignore],
         kv_cache=config.kv_cache or config.recipe.kv_cache,
         lm_head=config.lm_head or config.recipe.lm_head,
     )
