@@ -9,7 +9,7 @@ layers.
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from conf.errors import environment_failure
 from quantize.calibrate.attention import fast_attention
 from quantize.calibrate.elementwise.modules import fused_elementwise
+from quantize.calibrate.expert_tokens import counted_tokens
 from quantize.calibrate.last_input import LastInput
 from quantize.calibrate.memory.activations import Activations, gpu_budget
 from quantize.calibrate.memory.weights import LayerWeights
@@ -223,12 +224,17 @@ class _Passes:
         """Runs every batch through the layer: its number and output. `last_input`: where a pass in
         which hooks read ends; none: they do not read."""
         state = active_session().state
-        with HooksMixin.disable_hooks() if last_input is None else nullcontext():
+        with HooksMixin.disable_hooks() if last_input is None else self._counted(subgraph):
             for number, inputs in enumerate(activations.iter(subgraph.input_names)):
                 state.current_batch_idx = number
                 with nullcontext() if last_input is None else last_input.batch():
                     outputs = subgraph.forward(self.model, **inputs)
                 yield number, outputs
+
+    def _counted(self, subgraph: Any) -> AbstractContextManager[None]:
+        """Counts the tokens of each expert. Only a calibrating pass is counted: each layer has one,
+        for each step."""
+        return counted_tokens(self._modules(subgraph), self.state.expert_tokens)
 
     def _pass_on(
         self, layer: int, subgraph: Any, activations: Any, outputs: Iterator[tuple[int, Any]]
