@@ -9,7 +9,7 @@ layers.
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from quantize.calibrate.run_state import RUN
 from quantize.calibrate.stages.blocks import BlockModules
 from quantize.calibrate.stages.layer import StagedLayer
 from quantize.calibrate.stages.search import BlockSearch, ModifierHooks
+from quantize.models.experts import only_chosen_experts
 from quantize.steps.base.step import Step
 
 NAME = "quantline"
@@ -222,19 +223,16 @@ class _Passes:
         self, subgraph: Any, activations: Any, last_input: LastInput | None = None
     ) -> Iterator[tuple[int, Any]]:
         """Runs every batch through the layer: its number and output. `last_input`: where a pass in
-        which hooks read ends; none: they do not read."""
+        which hooks read ends; none: they do not read. Only passes that they read count the tokens
+        of experts: each layer has one, for each step."""
         state = active_session().state
-        with HooksMixin.disable_hooks() if last_input is None else self._counted(subgraph):
+        counted = counted_tokens(self._modules(subgraph), self.state.expert_tokens)
+        with _without_hooks() if last_input is None else counted:
             for number, inputs in enumerate(activations.iter(subgraph.input_names)):
                 state.current_batch_idx = number
                 with nullcontext() if last_input is None else last_input.batch():
                     outputs = subgraph.forward(self.model, **inputs)
                 yield number, outputs
-
-    def _counted(self, subgraph: Any) -> AbstractContextManager[None]:
-        """Counts the tokens of each expert. Only a calibrating pass is counted: each layer has one,
-        for each step."""
-        return counted_tokens(self._modules(subgraph), self.state.expert_tokens)
 
     def _pass_on(
         self, layer: int, subgraph: Any, activations: Any, outputs: Iterator[tuple[int, Any]]
@@ -282,6 +280,12 @@ class _Passes:
             if not self.state.work.has(self.number, layer):
                 self._save_layer(layer, subgraph)
         self.state.writer.flush()
+
+
+@contextmanager
+def _without_hooks() -> Iterator[None]:
+    with HooksMixin.disable_hooks(), only_chosen_experts():
+        yield
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from compressed_tensors.utils import patch_attr
-from llmcompressor.modeling.moe.context import get_calibrate_all_experts_flag
+from llmcompressor.modeling.moe import context
 from transformers import conversion_mapping
 from transformers.activations import ACT2FN
 
@@ -59,7 +59,7 @@ class LinearExperts(torch.nn.ModuleList):
         llm-compressor calibrates, every expert is run on all tokens, so that its hooks see them
         all; the sum still has only the chosen ones."""
         total = torch.zeros_like(tokens)
-        runs_all = get_calibrate_all_experts_flag()
+        runs_all = context.get_calibrate_all_experts_flag()
         for number, expert in enumerate(self):
             rows, places = torch.where(chosen == number)
             if runs_all:
@@ -71,6 +71,14 @@ class LinearExperts(torch.nn.ModuleList):
             weighted = output * shares[rows, places, None]
             total.index_add_(0, rows, weighted.to(total.dtype))
         return total
+
+
+@contextmanager
+def only_chosen_experts() -> Iterator[None]:
+    """Within a calibration, for a pass in which no hook reads: experts run only on their own
+    tokens, which gives the same sum."""
+    with patch_attr(context, "_CALIBRATE_ALL_EXPERTS", False):
+        yield
 
 
 class _InPlaceOfFused:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2MoeConfig, Qwen3MoeConfig
 
 from conf.errors import QuantlineError
-from quantize.models.experts import LinearExperts, experts_of, linear_experts
+from quantize.models.experts import LinearExperts, experts_of, linear_experts, only_chosen_experts
 from quantize.models.mixtures import (
     SHARED_GATES,
     check_experts_layout,
@@ -66,6 +66,10 @@ def test_all_experts_see_all_tokens_while_calibrating(saved: tuple[str, Path]) -
     with torch.no_grad(), moe_calibration_context():
         model(TOKENS)
     assert seen == [TOKENS.numel()] * 2 * SIZES["num_experts"]
+    seen.clear()
+    with torch.no_grad(), moe_calibration_context(), only_chosen_experts():
+        model(TOKENS)
+    assert sum(seen) == TOKENS.numel() * 2 * SIZES["num_experts_per_tok"]
 
 
 def test_saved_names_are_the_modules_and_transformers_reads_them(
