@@ -27,7 +27,7 @@ FUSED_CLASSES = {
 tensors as the modules here do."""
 
 
-class Expert(torch.nn.Module):
+class Expert(torch.nn.Module):  # type: ignore[misc]
     """One expert: a gated MLP."""
 
     def __init__(self, hidden: int, width: int, activation: Activation) -> None:
@@ -43,7 +43,7 @@ class Expert(torch.nn.Module):
         return output
 
 
-class LinearExperts(torch.nn.ModuleList):
+class LinearExperts(torch.nn.ModuleList):  # type: ignore[misc]
     """The experts of one layer. Takes the place of transformers' class, and computes the same."""
 
     def __init__(self, config: Any) -> None:

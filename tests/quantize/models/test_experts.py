@@ -1,5 +1,6 @@
 """Mixtures of experts in the layout of one linear layer for each product."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from quantize.models.mixtures import (
     kept_patterns,
     with_routers,
 )
+from quantize.steps.base.step import steps_named
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 16, "num_hidden_layers": 2,
@@ -104,6 +106,18 @@ def test_shared_gates_and_routers_stay_as_they_are() -> None:
     assert ignored == ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]
     dense = torch.nn.Linear(2, 2)
     assert with_routers({"ignore": ["lm_head"]}, dense) == {"ignore": ["lm_head"]}
+
+
+@pytest.mark.parametrize(("family", "is_refused"), [("qwen2_moe", True), ("qwen3_moe", False)])
+def test_awq_is_refused_where_it_does_not_know_a_shared_expert(
+    family: str, is_refused: bool
+) -> None:
+    (awq,) = steps_named(["awq"])
+    refused = pytest.raises(QuantlineError, match=r"awq: scales .*\.0\.mlp\.shared_expert reads")
+    with refused if is_refused else nullcontext():
+        awq.check_model(empty(family), "m", None, "awq")
+    (smooth,) = steps_named(["smoothquant"])
+    smooth.check_model(empty(family), "m", None, "smoothquant")
 
 
 @pytest.mark.parametrize(
