@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from conf.schema.recipe import RecipeConfig
-from quantize.steps.base.step import BYTES_16_BIT, Step
+from quantize.models.experts import experts_of
+from quantize.steps.base.step import BYTES_16_BIT, BYTES_32_BIT, Step
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class LayerShape:
     hidden: int
     widest: int
     """Columns of the widest module."""
+    has_experts: bool = False
 
     @classmethod
     def of(cls, model: Any) -> "LayerShape":
@@ -106,6 +108,7 @@ class LayerShape:
             solved=sum(rows * columns**2 for rows, columns in sizes) / layers,
             hidden=model.config.hidden_size,
             widest=max((columns for _, columns in sizes), default=model.config.hidden_size),
+            has_experts=bool(experts_of(model)),
         )
 
 
@@ -156,26 +159,33 @@ def stream_bytes(shape: LayerShape, text: Text) -> float:
 
 def block_bytes(steps: list[Step[Any]], shape: LayerShape, text: Text) -> float:
     """What a step that calibrates in stages keeps beside the stream: attention's outputs."""
-    is_staged = any(step.reads_inputs for step in steps)
-    return text.tokens * shape.hidden * BYTES_16_BIT if is_staged else 0.0
+    return text.tokens * shape.hidden * BYTES_16_BIT if _has_stages(steps, shape) else 0.0
 
 
 def inner_bytes(steps: list[Step[Any]], shape: LayerShape, text: Text) -> float:
     """What such a step keeps as well where there is room: inputs of an MLP's last module."""
-    if not any(step.reads_inputs for step in steps):
+    if not _has_stages(steps, shape):
         return 0.0
     others = stream_bytes(shape, text) + block_bytes(steps, shape, text)
     return min(text.tokens * shape.widest * BYTES_16_BIT, max(0.0, MOST_KEPT - others))
 
 
+def _has_stages(steps: list[Step[Any]], shape: LayerShape) -> bool:
+    """Mixtures of experts are calibrated as a whole."""
+    return not shape.has_experts and any(step.reads_inputs for step in steps)
+
+
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     """What a step needs beside the activations that are kept on the GPU: three layers' weights (one
     is copied back, one is computed, one is loaded), and what a pass of one batch or the step itself
-    takes, which come one after the other."""
+    takes, which come one after the other. A mixture of experts is calibrated as a whole, and has
+    the X'X of all experts at the same time."""
     batch = batch_tokens * BYTES_16_BIT
     a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
     three_layers = 3 * shape.weights * BYTES_16_BIT
-    return three_layers + max(a_pass, step.gpu_bytes(shape.weights, shape.widest))
+    products = shape.squared_widths * BYTES_32_BIT if shape.has_experts and step.solves else 0.0
+    solving = step.gpu_bytes(shape.weights, shape.widest)
+    return three_layers + products + max(a_pass, solving)
 
 
 def activation_budget(free: float, needed: float) -> float:

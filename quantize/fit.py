@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from conf.schema.ranges import MASK_WIDTH
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.schema.steps import Kind
 from conf.terminal import listed
+from quantize.models.mixtures import check_experts_layout, check_mixture, kept_patterns
 from quantize.recipe_file import as_list, scheme_targets, to_quant_args
 from quantize.steps.base.step import steps_named
 
@@ -89,7 +90,7 @@ def check_fit(
     scopes = scopes or step_scopes(recipe)
     modules: Linears = {}
     rounded: dict[str, str] = {}
-    _check_experts(model, name)
+    check_experts_layout(model, name)
     for scope in scopes:
         _check_patterns(model, scope)
         reached = dict(matching_linears(model, scope.targets, scope.ignore))
@@ -99,6 +100,8 @@ def check_fit(
                 f"{scope.targets} without ignore {scope.ignore}"
             )
         _check_head(model, recipe, scope, reached)
+        in_codebooks = any(each.weights.codebooks for each in scope.formats.values())
+        check_mixture(scope.option, reached, in_codebooks)
         for module_name, module in reached.items() if scope.formats else ():
             if module_name in rounded:
                 raise bad_input(
@@ -111,6 +114,12 @@ def check_fit(
         modules |= reached
     _check_head_groups(model, recipe)
     return modules
+
+
+def for_model(recipe: RecipeConfig, model: Any) -> RecipeConfig:
+    """The recipe with the modules of this architecture that always stay in 16 bit."""
+    kept = [pattern for pattern in kept_patterns(model) if pattern not in recipe.ignore]
+    return replace(recipe, ignore=[*recipe.ignore, *kept]) if kept and not recipe.file else recipe
 
 
 def fitting_group(model: Any, recipe: RecipeConfig) -> int:
@@ -193,22 +202,6 @@ def _check_patterns(model: Any, scope: StepScope) -> None:
 
 
 # ---- modules ------------------------------------------------------------------------------
-
-
-def _check_experts(model: Any, name: str) -> None:
-    """Refuses fused experts. transformers keeps a layer's experts in one three-dimensional tensor,
-    which no recipe's pattern matches: the checkpoint would only claim to be quantized."""
-    parameters = model.named_parameters()
-    fused = [
-        parameter_name
-        for parameter_name, tensor in parameters
-        if tensor.dim() > 2 and "experts" in parameter_name
-    ]
-    if fused:
-        raise bad_input(
-            f"model={name}: its experts are kept as one tensor ({fused[0]} and {len(fused) - 1} "
-            "more), which no recipe quantizes; only dense models can be quantized here"
-        )
 
 
 def _check_head(model: Any, recipe: RecipeConfig, scope: StepScope, modules: Linears) -> None:

@@ -21,6 +21,8 @@ from quantize.estimate import (
     step_bytes,
     stream_bytes,
 )
+from quantize.models.architecture_config import architecture_config
+from quantize.models.experts import linear_experts
 from quantize.steps.base.step import steps_named
 from tests.conftest import quantize_config
 
@@ -47,6 +49,21 @@ def qwen() -> LayerShape:
             vocab_size=256,
         )
     )
+
+
+def test_a_mixture_has_the_products_of_all_experts_at_once() -> None:
+    """Eight experts of 256 columns each read and compute: 16 X'X, two more of attention."""
+    architecture = quantize_config("model=tiny-moe").model.architecture
+    assert architecture is not None
+    config = architecture_config(architecture)
+    with linear_experts(config.model_type):
+        shape = shape_of(config)
+    assert shape.squared_widths == 18 * 256**2
+    (gptq,) = steps_named(["gptq"])
+    dense = replace(shape, has_experts=False)
+    assert step_bytes(gptq, shape, 512) - step_bytes(gptq, dense, 512) == 18 * 256**2 * 4
+    (smooth,) = steps_named(["smoothquant"])
+    assert step_bytes(smooth, shape, 512) == step_bytes(smooth, dense, 512)
 
 
 def seconds_a_layer(shape: LayerShape, *steps: str, text: Text = MEASURED_TEXT) -> float:
