@@ -83,7 +83,12 @@ class LayerShape:
     hidden: int
     widest: int
     """Columns of the widest module."""
-    has_experts: bool = False
+    experts_inside: float = 0.0
+    """Columns of the last products of all experts together; 0 without experts."""
+
+    @property
+    def has_experts(self) -> bool:
+        return self.experts_inside > 0
 
     @classmethod
     def of(cls, model: Any) -> "LayerShape":
@@ -99,16 +104,22 @@ class LayerShape:
             widths[name.rpartition(".")[0]].append(module.in_features)
         # Of the modules in one block, the last reads what the others computed (o, down).
         inputs = [[*set(block[:-1]), block[-1]] for block in widths.values()]
+        experts = experts_of(model)
+        # All experts of a layer read the same tokens.
+        shared = sum(
+            (len(each) - 1) * each[0].gate_proj.in_features ** 2 for each in experts.values()
+        )
+        inside = sum(expert.down_proj.in_features for each in experts.values() for expert in each)
         sizes = [(module.out_features, module.in_features) for module in linears.values()]
         layers = max(1, model.config.num_hidden_layers)
         return cls(
             layers=layers,
             weights=sum(rows * columns for rows, columns in sizes) / layers,
-            squared_widths=sum(width**2 for block in inputs for width in block) / layers,
+            squared_widths=(sum(width**2 for block in inputs for width in block) - shared) / layers,
             solved=sum(rows * columns**2 for rows, columns in sizes) / layers,
             hidden=model.config.hidden_size,
             widest=max((columns for _, columns in sizes), default=model.config.hidden_size),
-            has_experts=bool(experts_of(model)),
+            experts_inside=inside / layers,
         )
 
 
@@ -178,10 +189,11 @@ def _has_stages(steps: list[Step[Any]], shape: LayerShape) -> bool:
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     """What a step needs beside the activations that are kept on the GPU: three layers' weights (one
     is copied back, one is computed, one is loaded), and what a pass of one batch or the step itself
-    takes, which come one after the other. A mixture of experts is calibrated as a whole, and has
-    the X'X of all experts at the same time."""
+    takes, which come one after the other. A mixture of experts is calibrated as a whole: a pass
+    holds what all experts compute inside, and has the X'X of all of them."""
     batch = batch_tokens * BYTES_16_BIT
     a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
+    a_pass += batch * shape.experts_inside
     three_layers = 3 * shape.weights * BYTES_16_BIT
     products = shape.squared_widths * BYTES_32_BIT if shape.has_experts and step.solves else 0.0
     solving = step.gpu_bytes(shape.weights, shape.widest)

@@ -90,6 +90,7 @@ def check_fit(
     scopes = scopes or step_scopes(recipe)
     modules: Linears = {}
     rounded: dict[str, str] = {}
+    formats: dict[str, Format] = {}
     check_experts_layout(model, name)
     for scope in scopes:
         _check_patterns(model, scope)
@@ -100,8 +101,6 @@ def check_fit(
                 f"{scope.targets} without ignore {scope.ignore}"
             )
         _check_head(model, recipe, scope, reached)
-        in_codebooks = any(each.weights.codebooks for each in scope.formats.values())
-        check_mixture(scope.option, reached, in_codebooks)
         for module_name, module in reached.items() if scope.formats else ():
             if module_name in rounded:
                 raise bad_input(
@@ -109,11 +108,24 @@ def check_fit(
                 )
             rounded[module_name] = scope.option
             modules[module_name] = module
+        formats |= _formats_of(scope, reached)
         _check_widths(scope, reached)
         _check_codebooks(scope, reached)
         modules |= reached
+    number_types = {name: (each.weights, each.activations) for name, each in formats.items()}
+    check_mixture(model, scopes[0].option, number_types)
     _check_head_groups(model, recipe)
     return modules
+
+
+def _formats_of(scope: StepScope, modules: Linears) -> dict[str, Format]:
+    """The format that the step rounds each module to; empty for a step that does not round."""
+    targets = list(scope.formats)
+    return {
+        name: scope.formats[match_targets(name, module, targets)[0]]
+        for name, module in modules.items()
+        if targets
+    }
 
 
 def for_model(recipe: RecipeConfig, model: Any) -> RecipeConfig:
@@ -214,18 +226,13 @@ def _check_head(model: Any, recipe: RecipeConfig, scope: StepScope, modules: Lin
 
 def _check_widths(scope: StepScope, modules: Linears) -> None:
     """Raises if columns are not a multiple of the group size, the packed word or the mask."""
+    formats = _formats_of(scope, modules)
     for stored_format in dict.fromkeys(scope.formats.values()):
-        targets = [
-            target
-            for target, target_format in scope.formats.items()
-            if target_format is stored_format
-        ]
         reached = {
-            name: module
-            for name, module in modules.items()
-            if match_targets(name, module, list(scope.formats))[0] in targets
+            name: module for name, module in modules.items() if formats[name] is stored_format
         }
         if not reached:
+            targets = [name for name, each in scope.formats.items() if each is stored_format]
             raise bad_input(f"{scope.option}.targets: {targets} matches no module outside ignore")
         size = stored_format.weights.group_size or (
             stored_format.activations.group_size if stored_format.activations else 0

@@ -37,9 +37,13 @@ class Expert(torch.nn.Module):  # type: ignore[misc]
         self.down_proj = torch.nn.Linear(width, hidden, bias=False)
         self._activation = activation
 
+    def inside(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the last product reads."""
+        gated: torch.Tensor = self._activation(self.gate_proj(tokens)) * self.up_proj(tokens)
+        return gated
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        gated = self._activation(self.gate_proj(tokens)) * self.up_proj(tokens)
-        output: torch.Tensor = self.down_proj(gated)
+        output: torch.Tensor = self.down_proj(self.inside(tokens))
         return output
 
 
@@ -60,10 +64,12 @@ class LinearExperts(torch.nn.ModuleList):  # type: ignore[misc]
         all; the sum still has only the chosen ones."""
         total = torch.zeros_like(tokens)
         runs_all = context.get_calibrate_all_experts_flag()
+        # Modules that read the same tokens come one after the other: they share one X'X.
+        inside = [expert.inside(tokens) for expert in self] if runs_all else []
         for number, expert in enumerate(self):
             rows, places = torch.where(chosen == number)
             if runs_all:
-                output = expert(tokens)[rows]
+                output = expert.down_proj(inside.pop(0))[rows]
             elif len(rows):
                 output = expert(tokens[rows])
             else:

@@ -1,14 +1,18 @@
 """Which parts of a mixture of experts a recipe may change, and which stay in 16 bit."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import torch
 
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject
+from conf.formats.quant_args import QuantArgs
+from conf.formats.served import experts_refusal
 from quantize.models.experts import FUSED_CLASSES, experts_of
 
-ROUTER, SHARED_GATE, EXPERTS = ".mlp.gate", ".mlp.shared_expert_gate", ".mlp.experts."
+NumberTypes = tuple[QuantArgs, QuantArgs | None]
+"""Of weights and activations."""
+ROUTER, SHARED_GATE = ".mlp.gate", ".mlp.shared_expert_gate"
 SHARED_GATES = r"re:.*\.mlp\.shared_expert_gate$"
 
 
@@ -28,20 +32,32 @@ def check_experts_layout(model: torch.nn.Module, name: str) -> None:
         )
 
 
-def check_mixture(option: str, modules: Iterable[str], in_codebooks: bool) -> None:
-    """Refuses a recipe that changes a shared expert's gate, or stores experts in codebooks.
-    `modules`: names of the linear layers that it changes; `option`: the start of messages."""
+def check_mixture(model: torch.nn.Module, option: str, modules: Mapping[str, NumberTypes]) -> None:
+    """Refuses a recipe whose mixture no engine runs. `modules`: the number types of weights and
+    activations of the linear layers that it rounds; `option`: the start of messages."""
     for name in modules:
         if name.endswith(SHARED_GATE):
             raise bad_input(
                 f"{option}.ignore: {name} stays in 16 bit, vLLM has no other format for it; add "
                 f"'{SHARED_GATES}'"
             )
-        if in_codebooks and EXPERTS in name:
+    for name, experts in experts_of(model).items():
+        products = [
+            f"{name}.{inner}"
+            for inner, module in experts.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        ]
+        rounded = [product for product in products if product in modules]
+        others = [product for product in rounded if modules[product] != modules[rounded[0]]]
+        left_out = [product for product in products if product not in modules]
+        if rounded and (others or left_out):
             raise bad_input(
-                f"{option}.weights.codebooks: {name} is part of an expert, and no engine runs "
-                "experts in codebooks; use another recipe"
+                f"{option}: {rounded[0]} and {[*others, *left_out][0]} are stored in different "
+                "formats; vLLM runs all experts of a layer in one format"
             )
+        reason = experts_refusal(*modules[rounded[0]]) if rounded else None
+        if reason is not None:
+            raise bad_input(f"{option}: {rounded[0]} is part of an expert: {reason}")
 
 
 def kept_patterns(model: torch.nn.Module) -> list[str]:

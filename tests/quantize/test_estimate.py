@@ -52,18 +52,23 @@ def qwen() -> LayerShape:
 
 
 def test_a_mixture_has_the_products_of_all_experts_at_once() -> None:
-    """Eight experts of 256 columns each read and compute: 16 X'X, two more of attention."""
+    """X'X of what all eight experts read, of what each computes inside, and two of attention. A
+    pass holds the insides, of 256 columns each."""
     architecture = quantize_config("model=tiny-moe").model.architecture
     assert architecture is not None
     config = architecture_config(architecture)
     with linear_experts(config.model_type):
         shape = shape_of(config)
-    assert shape.squared_widths == 18 * 256**2
+    assert shape.squared_widths == 11 * 256**2
     (gptq,) = steps_named(["gptq"])
-    dense = replace(shape, has_experts=False)
-    assert step_bytes(gptq, shape, 512) - step_bytes(gptq, dense, 512) == 18 * 256**2 * 4
+    dense = replace(shape, experts_inside=0)
+    assert step_bytes(gptq, shape, 0) - step_bytes(gptq, dense, 0) == 11 * 256**2 * 4
     (smooth,) = steps_named(["smoothquant"])
-    assert step_bytes(smooth, shape, 512) == step_bytes(smooth, dense, 512)
+    many = 2**16
+    assert step_bytes(smooth, shape, many) - step_bytes(smooth, dense, many) == many * 2 * 8 * 256
+    text = Text(samples=4, length=128, batch_size=2)
+    assert block_bytes([gptq], dense, text) > 0
+    assert block_bytes([gptq], shape, text) == inner_bytes([gptq], shape, text) == 0
 
 
 def seconds_a_layer(shape: LayerShape, *steps: str, text: Text = MEASURED_TEXT) -> float:

@@ -11,9 +11,12 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2MoeConfig, Qwen3MoeConfig
 
 from conf.errors import QuantlineError
+from conf.formats.quant_args import Codebooks, QuantArgs
+from quantize.calibrate.solver.products import SharedProducts
 from quantize.models.experts import LinearExperts, experts_of, linear_experts, only_chosen_experts
 from quantize.models.mixtures import (
     SHARED_GATES,
+    NumberTypes,
     check_experts_layout,
     check_mixture,
     kept_patterns,
@@ -30,6 +33,7 @@ CONFIGS = {
     "qwen2_moe": Qwen2MoeConfig(**SIZES, shared_expert_intermediate_size=32),
     "qwen3_moe": Qwen3MoeConfig(**SIZES, head_dim=16),
 }
+UP = "model.layers.0.mlp.experts.3.up_proj"
 TOKENS = torch.arange(24).view(2, 12)
 
 
@@ -68,6 +72,15 @@ def test_all_experts_see_all_tokens_while_calibrating(saved: tuple[str, Path]) -
     with torch.no_grad(), moe_calibration_context():
         model(TOKENS)
     assert seen == [TOKENS.numel()] * 2 * SIZES["num_experts"]
+    # The two products that read the tokens follow one another in all experts, and share one X'X.
+    products = SharedProducts()
+    for experts in experts_of(model).values():
+        for module in experts.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_pre_hook(lambda each, args: products.add(each, args[0]))
+    with torch.no_grad(), moe_calibration_context():
+        model(TOKENS)
+    assert sorted(map(len, products.groups())) == [1] * 8 + [8, 8]
     seen.clear()
     with torch.no_grad(), moe_calibration_context(), only_chosen_experts():
         model(TOKENS)
@@ -120,17 +133,53 @@ def test_awq_is_refused_where_it_does_not_know_a_shared_expert(
     smooth.check_model(empty(family), "m", None, "smoothquant")
 
 
+INT4 = QuantArgs("int", 4, "group", 128)
+INT8 = QuantArgs("int", 8, "channel")
+FP8 = QuantArgs("float", 8, "channel")
+FP8_BY_TENSOR = QuantArgs("float", 8, "tensor")
+BY_TOKEN = QuantArgs("float", 8, "token", scales="dynamic")
+IN_CODEBOOKS = QuantArgs("vector", 0, "tensor", codebooks=Codebooks(8, 256))
+
+
+def rounded_to(weights: QuantArgs, activations: QuantArgs | None = None) -> dict[str, NumberTypes]:
+    """All linear layers of a mixture with a shared expert."""
+    linears = [
+        name
+        for name, module in empty("qwen2_moe").named_modules()
+        if isinstance(module, torch.nn.Linear) and not name.endswith(("head", "expert_gate"))
+    ]
+    return dict.fromkeys(linears, (weights, activations))
+
+
 @pytest.mark.parametrize(
-    ("module", "in_codebooks", "message"),
+    ("modules", "message"),
     [
-        ("model.layers.0.mlp.shared_expert_gate", False, "recipe.ignore: .* stays in 16 bit"),
-        ("model.layers.0.mlp.experts.3.up_proj", True, "no engine runs experts in codebooks"),
+        (
+            {"model.layers.0.mlp.shared_expert_gate": (INT4, None)},
+            r"recipe.ignore: .* stays in 16 bit",
+        ),
+        (rounded_to(IN_CODEBOOKS), "no engine runs experts in codebooks"),
+        (rounded_to(QuantArgs("int", 3, "group", 128)), "int weights of 4 bits"),
+        (rounded_to(FP8), "FP8 experts need"),
+        (rounded_to(FP8, FP8_BY_TENSOR), "FP8 experts need"),
+        (rounded_to(INT8, QuantArgs("int", 8, "tensor")), "INT8 experts need"),
+        (rounded_to(INT4) | {UP: (INT8, None)}, f"experts.0.gate_proj and {UP} are stored in diff"),
     ],
 )
-def test_what_no_engine_runs_is_refused(module: str, in_codebooks: bool, message: str) -> None:
+def test_what_no_engine_runs_is_refused(modules: dict[str, NumberTypes], message: str) -> None:
     with pytest.raises(QuantlineError, match=message):
-        check_mixture("recipe", [module], in_codebooks)
-    check_mixture("recipe", ["model.layers.0.mlp.experts.3.up_proj"], in_codebooks=False)
+        check_mixture(empty("qwen2_moe"), "recipe", modules)
+
+
+def test_experts_of_one_layer_are_rounded_all_or_not_at_all() -> None:
+    model, modules = empty("qwen2_moe"), rounded_to(INT4)
+    check_mixture(model, "recipe", modules)
+    check_mixture(
+        model, "recipe", {name: m for name, m in modules.items() if "layers.0." not in name}
+    )
+    check_mixture(model, "recipe", rounded_to(FP8, BY_TOKEN))
+    with pytest.raises(QuantlineError, match=f"{UP} are stored in different formats"):
+        check_mixture(model, "recipe", {name: m for name, m in modules.items() if name != UP})
 
 
 def test_fused_experts_of_other_families_are_refused() -> None:
