@@ -18,6 +18,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from conf.compose import compose
 from conf.errors import bad_input
@@ -74,7 +75,7 @@ def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
         assert model.architecture is not None
         config = architecture_config(model.architecture)
         config.dtype = torch.bfloat16
-        config.architectures = [type(_empty_model_of(folder, config, model)).__name__]
+        config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
         config.save_pretrained(folder)
     empty = empty_model(folder, model.trust_remote_code).to(torch.bfloat16)
     made_up = MadeUpWeights()
@@ -115,11 +116,6 @@ def _write_tokenizer(folder: Path, vocabulary: int) -> None:
         "unk_token": "w0",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-
-
-def _empty_model_of(folder: Path, config: Any, model: ModelConfig) -> Any:
-    config.save_pretrained(folder)
-    return empty_model(folder, model.trust_remote_code)
 
 
 def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:

@@ -192,8 +192,8 @@ def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     takes, which come one after the other. A mixture of experts is calibrated as a whole: a pass
     holds what all experts compute inside, and has the X'X of all of them."""
     batch = batch_tokens * BYTES_16_BIT
-    a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
-    a_pass += batch * shape.experts_inside
+    widths = STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest + shape.experts_inside
+    a_pass = batch * widths
     three_layers = 3 * shape.weights * BYTES_16_BIT
     products = shape.squared_widths * BYTES_32_BIT if shape.has_experts and step.solves else 0.0
     solving = step.gpu_bytes(shape.weights, shape.widest)

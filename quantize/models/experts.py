@@ -54,7 +54,9 @@ class LinearExperts(torch.nn.ModuleList):  # type: ignore[misc]
         activation = ACT2FN[config.hidden_act].forward  # as a module it would be one of the experts
         width = config.moe_intermediate_size
         experts = (Expert(config.hidden_size, width, activation) for _ in range(config.num_experts))
-        super().__init__(experts)
+        # Weights are loaded, or never there; initializing thousands of layers would take a minute.
+        with patch_attr(torch.nn.Linear, "reset_parameters", lambda _: None):
+            super().__init__(experts)
 
     def forward(
         self, tokens: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor

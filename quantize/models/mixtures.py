@@ -73,6 +73,7 @@ def with_routers(quantization: JsonObject, model: torch.nn.Module) -> JsonObject
     config has to name them."""
     if not experts_of(model):
         return quantization
-    routers = [name for name, _ in model.named_modules() if name.endswith(ROUTER)]
     ignored = quantization.get("ignore")
-    return quantization | {"ignore": [*(ignored if isinstance(ignored, list) else []), *routers]}
+    names = ignored if isinstance(ignored, list) else []
+    routers = [name for name, _ in model.named_modules() if name.endswith(ROUTER)]
+    return quantization | {"ignore": list(dict.fromkeys([*names, *routers]))}

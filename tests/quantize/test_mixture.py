@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
 from evaluate.measure.targets import targets
 from quantize.checkpoint import manifest
 from quantize.checkpoint.verify import verify
+from quantize.models.fetch import fetch
 from quantize.pipeline import quantize
 from serve.tensors import tensors
 from tests.conftest import evaluate_config, quantize_config
@@ -49,6 +51,19 @@ def test_the_manifest_has_the_tokens_of_each_expert(checkpoint: Path) -> None:
     assert list(record.expert_tokens) == ["model.layers.0.mlp.experts"]
     assert len(counts) == 4
     assert sum(counts) == record.text.counts.tokens * 2  # two experts a token
+
+
+def test_awq_scales_the_router_with_the_experts(tmp_path: Path) -> None:
+    """Both read the norm that is scaled. That the result computes the same is proven inside."""
+    options = [*SMALL, *TEXT, "recipe=w4a16_awq", "recipe.awq.grid=4", f"output_dir={tmp_path}"]
+    made = quantize(quantize_config(*options))
+    assert made is not None
+    stored = tensors(made)
+    assert stored[f"{EXPERT}.weight_zero_point"].shape == (32, 2)
+    source = fetch(quantize_config(*options).model)
+    router = "model.layers.0.mlp.gate.weight"
+    old, new = (load_file(folder / "model.safetensors")[router] for folder in (source, made))
+    assert not torch.equal(old, new)
 
 
 def test_too_few_tokens_publish_nothing_and_a_lower_limit_goes_on(tmp_path: Path) -> None:
