@@ -92,3 +92,9 @@ def _check_listed(requirement: str, file: str, names: list[str]) -> None:
         raise unknown(f"{requirement}: file in the wheel", file, names)
     if count > 1:
         raise bad_input(f"{requirement}: {file} is {count} times in the wheel")
+
+
+def file_names(path: Path) -> list[str]:
+    """The names of all files in a wheel."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()

@@ -15,6 +15,7 @@ import platform
 import resource
 import struct
 import sys
+from pathlib import Path
 
 # From linux/mount.h, linux/prctl.h, linux/seccomp.h, linux/audit.h and linux/sched.h.
 MS_BIND, MS_REC, MS_NOSUID, MS_NODEV, MNT_DETACH = 4096, 16384, 2, 4, 2
@@ -67,19 +68,19 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 def _hide_files(root: str, megabytes: int) -> None:
     """Makes `root` the root folder: empty and in memory, with Python's own files read-only."""
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={megabytes}m,nr_inodes=1024")
-    for path in (*SHOWN, os.path.realpath(sys.base_prefix)):
-        inside = root + path
-        if os.path.islink(path):
-            os.symlink(os.readlink(path), inside)
-        elif os.path.isdir(path) and not os.path.isdir(inside):
-            os.makedirs(inside)
-            _mount(path, inside, None, MS_BIND | MS_REC, None)
+    for path in (*map(Path, SHOWN), Path(sys.base_prefix).resolve()):
+        inside = Path(f"{root}{path}")
+        if path.is_symlink():
+            inside.symlink_to(path.readlink())
+        elif path.is_dir() and not inside.is_dir():
+            inside.mkdir(parents=True)
+            _mount(str(path), str(inside), None, MS_BIND | MS_REC, None)
             attributes = struct.pack("QQQQ", READ_ONLY | NO_SUID | NO_DEVICES, 0, 0, 0)
             changed = libc.syscall(
-                SYS_MOUNT_SETATTR, AT_FDCWD, inside.encode(), AT_RECURSIVE, attributes, 32
+                SYS_MOUNT_SETATTR, AT_FDCWD, bytes(inside), AT_RECURSIVE, attributes, 32
             )
             _call(f"mount_setattr {path}", changed)
-    os.mkdir(f"{root}/work")
+    Path(root, "work").mkdir()
     os.chdir(root)
     _call("pivot_root", libc.syscall(ARCHITECTURES[platform.machine()][1], b".", b"."))
     _call("umount2", libc.umount2(b".", MNT_DETACH))

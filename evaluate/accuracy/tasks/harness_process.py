@@ -125,6 +125,7 @@ def _write(folder: Path, results: Any, model: Any) -> None:
     folder.mkdir(parents=True)
     tasks = {}
     for name, samples in results["samples"].items():
+        config = results["configs"][name]
         file = f"{re.sub(r'[^0-9A-Za-z._-]', '_', name)}.jsonl"
         with (folder / file).open("w", encoding="utf-8") as lines:
             for sample in samples:
@@ -134,8 +135,8 @@ def _write(folder: Path, results: Any, model: Any) -> None:
             "file": file,
             "scores": _scores(results["results"][name]),
             "higher_is_better": results["higher_is_better"].get(name, {}),
-            "kind": results["configs"][name].get("output_type", ""),
-            "fewshot": results["configs"][name].get("num_fewshot", 0),
+            "kind": config.get("output_type", ""),
+            "fewshot": config.get("metadata", {}).get("num_fewshot", config.get("num_fewshot", 0)),
             "version": results["versions"].get(name),
             "cut": _cut(samples, model),
         }

@@ -21,7 +21,8 @@ def needs_namespaces() -> None:
     try:
         check_sandbox()
     except QuantlineError as error:
-        assert "allows no user namespaces" in str(error)
+        if "allows no user namespaces" not in str(error):
+            raise
         pytest.skip(str(error))
 
 
