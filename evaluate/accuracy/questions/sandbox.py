@@ -56,17 +56,19 @@ def passes(program: str, limits: Limits = DEFAULT_LIMITS) -> bool:
 
 def _run(command: list[str], request: bytes, writing: int, folder: str, limits: Limits) -> str:
     """Runs the command until it ends or its time is over. Returns its error output."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=(writing,),
-        env={},
-        cwd=folder,
-        start_new_session=True,
-    )
-    os.close(writing)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(writing,),
+            env={},
+            cwd=folder,
+            start_new_session=True,
+        )
+    finally:
+        os.close(writing)  # so that reading ends with the program
     try:
         _, errors = process.communicate(request, timeout=limits.wall_seconds)
     except subprocess.TimeoutExpired:

@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def _ask(request: AskTask, manager: Any) -> None:
     model = get_model("local-completions").create_from_arg_obj(request.model, {"batch_size": 1})
     seed = request.seed
     _change_folder(request.beside)
+    _seed_languages(seed)
     results = simple_evaluate(
         model=model,
         tasks=[request.task],
@@ -116,6 +118,14 @@ def _ask(request: AskTask, manager: Any) -> None:
         fewshot_random_seed=seed,
     )
     _write(Path(request.folder), results, model)
+
+
+def _seed_languages(seed: int) -> None:
+    """IFEval's check of an answer's language draws at random, and has a seed of its own."""
+    with suppress(ImportError):
+        from langdetect import DetectorFactory
+
+        DetectorFactory.seed = seed
 
 
 def _write(folder: Path, results: Any, model: Any) -> None:
