@@ -32,9 +32,10 @@ from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
 from quantize.command import COMMAND
-from quantize.fit import check_fit, matching_linears
+from quantize.fit import check_fit, for_model, matching_linears
 from quantize.models.architecture_config import architecture_config
 from quantize.models.load import empty_model
+from quantize.models.mixtures import with_routers
 from quantize.programs import DESCRIBE, Described, DescribeRequest
 from quantize.steps.base.formats import formats
 from quantize.vptq.linear import replace_linears, stored_config
@@ -84,6 +85,7 @@ def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
             raise bad_input(
                 f"recipes={name}: the result of a recipe.file is known only after running it"
             )
+        recipe = for_model(recipe, empty)
         check_fit(empty, recipe, str(model.name))
         made_up = MadeUpWeights(sparse=recipe.is_sparse)
         quantization = _quantize_empty(empty, recipe)
@@ -132,7 +134,8 @@ def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
-    return {KEY: compressor.quantization_config.model_dump(mode="json")}
+    quantization = compressor.quantization_config.model_dump(mode="json")
+    return {KEY: with_routers(quantization, model)}
 
 
 def work(request: DescribeRequest, send: Send[Described]) -> None:

@@ -27,7 +27,13 @@ from quantize.estimate import (
     step_bytes,
     stream_bytes,
 )
-from quantize.fit import check_fit, check_pattern_times, fitting_group, step_scopes_of_file
+from quantize.fit import (
+    check_fit,
+    check_pattern_times,
+    fitting_group,
+    for_model,
+    step_scopes_of_file,
+)
 from quantize.models.load import empty_model
 from quantize.steps.base.step import steps_named
 
@@ -54,6 +60,7 @@ class Preflight:
     """An estimate of the calibration."""
     machine: str = ""
     """The GPU that the plan is for, where it is not this machine."""
+    has_experts: bool = False
 
     def lines(self) -> list[str]:
         return [
@@ -62,7 +69,7 @@ class Preflight:
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
             f"about {max(self.minutes, 0.1):.1f} min",
-            *([] if self.recipe.file else [_kernel_text(self.recipe)]),
+            *([] if self.recipe.file else [_kernel_text(self.recipe, self.has_experts)]),
         ]
 
     def _peak_text(self) -> str:
@@ -70,11 +77,14 @@ class Preflight:
         return f" ({self.gpu_peak_gib:.1f} with activations)" if has_activations else ""
 
 
-def _kernel_text(recipe: RecipeConfig) -> str:
+def _kernel_text(recipe: RecipeConfig, has_experts: bool) -> str:
     weights = recipe.weights.stored if recipe.weights else None
     activations = recipe.activations.stored if recipe.activations else None
     names = kernels(weights, activations)
-    return f"vLLM will run it with {names}" if names else "vLLM has no kernel for it"
+    if not names:
+        return "vLLM has no kernel for it"
+    experts = "; experts run in its fused MoE kernels" if has_experts else ""
+    return f"vLLM will run it with {names}{experts}"
 
 
 def preflight(
@@ -114,9 +124,10 @@ def _other_machine(config: QuantizeConfig) -> str:
 
 def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     """The recipe with the command's own options applied."""
+    recipe = for_model(config.recipe, model)
     recipe = replace(
-        config.recipe,
-        ignore=[*config.recipe.ignore, *config.ignore],
+        recipe,
+        ignore=[*recipe.ignore, *config.ignore],
         kv_cache=config.kv_cache or config.recipe.kv_cache,
         lm_head=config.lm_head or config.recipe.lm_head,
     )
@@ -158,6 +169,7 @@ def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: 
         gpu_peak_gib=(needed + placed + placed_if_room) / GIB,
         minutes=seconds / 60,
         machine=other_machine,
+        has_experts=shape.has_experts,
     )
 
 

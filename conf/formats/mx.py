@@ -60,6 +60,9 @@ class Mx(StoredFormat):
         assert weights is not None
         return _similar_format(weights).support(weights, machine)
 
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        return None
+
 
 def _similar_format(weights: QuantArgs) -> StoredFormat:
     """The format with the same kernels and code range."""

@@ -6,9 +6,12 @@ the Hopper kernels on an H200, the INT8 kernel on ARM. `refusal` allows a format
 has a kernel for; `support` tells whether a given machine has one.
 """
 
+from dataclasses import replace
+
 from conf.formats.base.refusals import Refusal
 from conf.formats.base.stored_format import TURING, KernelSupport, Machine
 from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantizationConfig
+from conf.formats.quantization_config import COMPRESSED_TENSORS
 from conf.formats.registry import covering, format_of_config
 
 
@@ -47,8 +50,41 @@ def kernels(weights: QuantArgs | None, activations: QuantArgs | None) -> str:
     return covering(weights, activations)[0].kernels(weights)
 
 
-def support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
-    """Whether and with which kernel vLLM runs a quantization config on a machine."""
+def experts_refusal(weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+    """Why no engine runs a mixture's experts in these number types; None where one does."""
+    reasons = [
+        each.experts_refusal(weights, activations) for each in covering(weights, activations)
+    ]
+    return None if None in reasons or not reasons else reasons[0]
+
+
+def support(
+    config: QuantizationConfig | None, machine: Machine, has_quantized_experts: bool = False
+) -> KernelSupport:
+    """Whether and with which kernels vLLM runs a quantization config on a machine."""
+    kernel_support = _linear_support(config, machine)
+    if not kernel_support.runs or config is None or not has_quantized_experts:
+        return kernel_support
+    experts = _experts_support(config, machine)
+    if experts is None or not experts.runs:
+        return experts or kernel_support
+    return replace(kernel_support, summary=f"{kernel_support.summary}; experts: {experts.summary}")
+
+
+def _experts_support(config: QuantizationConfig, machine: Machine) -> KernelSupport | None:
+    """The same for experts; None where it is unknown."""
+    stored = format_of_config(config)
+    group = config.groups[0] if config.groups else None
+    if stored is None or group is None or group.weights is None:
+        return None
+    if config.method == COMPRESSED_TENSORS:
+        refused = stored.experts_refusal(group.weights, group.activations)
+        if refused is not None:
+            return KernelSupport(False, refused, "another recipe")
+    return stored.experts_support(group.weights, machine)
+
+
+def _linear_support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
     stored = format_of_config(config)
     weights = config.groups[0].weights if config is not None and config.groups else None
     kernel_support = stored.support(weights, machine) if stored is not None else None

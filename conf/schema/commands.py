@@ -203,6 +203,9 @@ class QuantizeConfig:
     """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
     batch_size: int = field(default=8, metadata=within(1, 65536))
     """Calibration sequences in one forward pass."""
+    min_expert_tokens: int = field(default=1, metadata=within(0, 10**9))
+    """For a mixture of experts. Gate: exit 4 where an expert that is quantized was chosen for fewer
+    calibration tokens."""
     prompt: str = "What is the capital of France?"
     """Prompt for the finished checkpoint; the answer is recorded for serve's canary."""
 

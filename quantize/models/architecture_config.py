@@ -14,10 +14,11 @@ def architecture_config(architecture: Architecture) -> Any:
         for key, value in vars(architecture).items()
         if key not in ("model_type", "rope_theta", "rope_scaling", "extra") and value is not None
     }
-    if not architecture.num_experts:
-        fields = {
-            key: value for key, value in fields.items() if "expert" not in key and "moe" not in key
-        }
+    fields = {
+        key: value
+        for key, value in fields.items()
+        if value or not ("expert" in key or "moe" in key)  # 0: the family has no such field
+    }
     return AutoConfig.for_model(
         architecture.model_type,
         rope_parameters={

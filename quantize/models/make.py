@@ -129,9 +129,11 @@ def _train(
     )
     weights.train()
     losses: list[float] = []
+    # A mixture's loss has a term that spreads tokens over the experts; without it some get none.
+    balanced = {"output_router_logits": True} if hasattr(weights.config, "num_experts") else {}
     batches = _batches(tokens, training, seed)
     for batch in progress_bar(batches, "training", training.steps):
-        loss = weights(input_ids=batch, labels=batch).loss
+        loss = weights(input_ids=batch, labels=batch, **balanced).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights.parameters(), 1.0)
