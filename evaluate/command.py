@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
-from conf.schema.commands import LM_EVAL, EvaluateConfig
+from conf.schema.commands import LM_EVAL, QUESTIONS, EvaluateConfig
 from conf.terminal import say
 
 if TYPE_CHECKING:
@@ -94,6 +94,6 @@ def _measure(config: EvaluateConfig) -> "Measured":
 
     if config.accuracy.kind == "sensitivity":
         return measured_by(measure_sensitivity(config))
-    if config.accuracy.kind == LM_EVAL:
+    if config.accuracy.kind in (LM_EVAL, QUESTIONS):
         return measured_by(measure_tasks(config))
     return measured_by(evaluate(config))

@@ -92,6 +92,17 @@ def programs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluate.measure.targets.call", call_here)
 
 
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package index: a folder that is pip's only source."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
 def quantize_config(*overrides: str) -> QuantizeConfig:
     config = compose(QUANTIZE, list(overrides))
     assert isinstance(config, QuantizeConfig)

@@ -22,8 +22,8 @@ from conf.schema.report import MAX_SPREAD, SHARE, SPREAD, TargetsConfig
 
 WEIGHTS = ("trained", "random")
 AUTO = "auto"
-LM_EVAL = "lm_eval"
-ACCURACIES = ("none", "quick", LM_EVAL, "sensitivity")
+LM_EVAL, QUESTIONS = "lm_eval", "questions"
+ACCURACIES = ("none", "quick", LM_EVAL, QUESTIONS, "sensitivity")
 TEXT_SOURCES = ("python_docs", "file", "hub")
 
 
@@ -139,8 +139,8 @@ class AccuracyConfig:
 
     kind: str = field(default="none", metadata=choices(*ACCURACIES))
     """none, quick (divergence of checkpoints from the original, token by token), lm_eval (tasks of
-    EleutherAI's harness, question by question), or sensitivity (which layers lose most in a
-    recipe's format)."""
+    EleutherAI's harness, question by question), questions (well-known tasks from packages, without
+    a hub), or sensitivity (which layers lose most in a recipe's format)."""
     text: TextSource = field(default_factory=TextSource)
     """The text; the part of it that calibration never uses."""
     tokens: int = field(default=16384, metadata=within(2, 10**9))
@@ -154,21 +154,29 @@ class AccuracyConfig:
     continued_tokens: int = field(default=48, metadata=within(1, TOKENS_MOST))
     """Tokens of each continuation."""
     seed: int = field(default=0, metadata=within(0, SEED_MOST))
-    """Seed of the choice of text, of few-shot examples and of the intervals."""
+    """Seed of the choice of text, of questions, of few-shot examples and of the intervals."""
     min_recovery: float | None = field(default=None, metadata=above(0, 1))
     """Gate: exit 4 where the recovery, the share of the original's quality, is lower, as 0.99."""
     tasks: list[str] = field(default_factory=list, metadata=not_empty())
-    """For lm_eval: names of the harness's tasks or groups, or YAML files that describe one."""
+    """For lm_eval: names of the harness's tasks or groups, or YAML files that describe one. For
+    questions: names of packaged tasks."""
     fewshot: int | None = field(default=None, metadata=within(0, 1000))
-    """For lm_eval: examples before each question; null is what each task says."""
+    """For lm_eval and questions: examples before each question; null is what each task says."""
     limit: int | None = field(default=None, metadata=within(1, 10**9))
-    """For lm_eval: questions of each task, the first ones; null is all."""
+    """For lm_eval: questions of each task, the first ones; null is all. For questions: a sample of
+    so many, by the seed."""
     chat_template: bool = False
-    """For lm_eval: write questions as a chat, by the model's template."""
+    """For lm_eval and questions: write questions as a chat, by the model's template."""
+    run_code: bool = False
+    """For questions: run the programs that answer humaneval and mbpp, in a sandbox."""
 
     def __post_init__(self) -> None:
-        if self.kind == LM_EVAL and not self.tasks:
-            raise ValueError("accuracy=lm_eval: name the tasks, as 'accuracy.tasks=[arc_easy]'")
+        if self.kind in (LM_EVAL, QUESTIONS) and not self.tasks:
+            raise ValueError(
+                f"accuracy={self.kind}: name the tasks, as 'accuracy.tasks=[arc_easy]'"
+            )
+        if self.run_code and self.kind != QUESTIONS:
+            raise ValueError("accuracy.run_code=true works only with accuracy=questions")
 
 
 @dataclass
@@ -283,7 +291,7 @@ class EvaluateConfig:
             raise ValueError("recipes=[original,...] contradicts original=false")
         if self.profile and self.engine.kind == "vllm_server":
             raise ValueError("profile=true works only with engine=vllm or engine=transformers")
-        if self.accuracy.kind == LM_EVAL:
+        if self.accuracy.kind in (LM_EVAL, QUESTIONS):
             self._check_server()
         elif self.accuracy.kind != "none" and self.engine.kind == "vllm_server":
             raise ValueError(
@@ -292,11 +300,12 @@ class EvaluateConfig:
 
     def _check_server(self) -> None:
         """Raises where the harness could not start its own server for each checkpoint."""
-        if self.engine.kind == "transformers":
+        kind = self.accuracy.kind
+        if self.engine.kind == "transformers" and kind == LM_EVAL:
             raise ValueError("accuracy=lm_eval needs vLLM's server: engine=vllm_server or vllm")
         if self.engine.url is not None:
             raise ValueError(
-                "accuracy=lm_eval starts a server for the original and for each checkpoint; "
+                f"accuracy={kind} starts a server for the original and for each checkpoint; "
                 "engine.url names a running one"
             )
 

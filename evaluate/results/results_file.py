@@ -16,7 +16,7 @@ from evaluate.results.rows import (
     KINDS,
     NEEDED,
     SCHEMA,
-    TASK,
+    TASK_PREFIXES,
     QuickAccuracyRow,
     Row,
     TaskAccuracyRow,
@@ -102,7 +102,7 @@ def _type_of(kind: Any, measure: Any) -> type[Row]:
         raise ValueError(f"kind is {_short_text(kind)}; choose one of {', '.join(KINDS)}")
     if kind != "accuracy":
         return KINDS[kind]
-    is_task = isinstance(measure, str) and measure.startswith(TASK)
+    is_task = isinstance(measure, str) and measure.startswith(TASK_PREFIXES)
     return TaskAccuracyRow if is_task else QuickAccuracyRow
 
 

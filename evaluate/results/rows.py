@@ -30,8 +30,8 @@ from evaluate.results.row_values import (
 )
 
 SCHEMA = 2
-TASK = "lm_eval:"
-"""Prefix of a task row's measure; the task's name follows."""
+TASK_PREFIXES = ("lm_eval:", "questions:")
+"""Prefixes of a task row's measure, by the kind of accuracy; the task's name follows."""
 DIGITS = 7
 
 
@@ -113,7 +113,7 @@ class TaskAccuracyRow(AccuracyRow):
 
     @property
     def task(self) -> str:
-        return self.measure.removeprefix(TASK)
+        return self.measure.partition(":")[2]
 
 
 class SensitivityRow(Row):

@@ -1,4 +1,4 @@
-"""The messages of accuracy=lm_eval: the worker's job and events, and the harness's."""
+"""The messages of tasks: the worker's job and events, and the harness's."""
 
 from dataclasses import dataclass, field
 
@@ -18,6 +18,8 @@ class Task:
     """The folder of its file; empty for one of the harness's own tasks."""
     sha256: str = ""
     """Hash of all files that may belong to the task."""
+    runs_code: bool = False
+    """Answers are programs. They are run to score them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class TasksJob:
     tasks: list[Task]
     checkpoints: list[CheckpointJob]
     log: str
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variables for the harness."""
 
 
 @dataclass(frozen=True)

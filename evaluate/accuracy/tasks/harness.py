@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -37,24 +39,39 @@ SCRIPT = Path(__file__).with_name("harness_process.py")
 NOWHERE = "/"  # datasets prefers a local folder with the name of the data set that it loads
 PROGRESS = re.compile(rb"Requesting API:.*?(\d+)/(\d+) \[")
 FILE_NAME = re.compile(r"[\w./-]+\.\w+")
-VERSION = "import importlib.metadata; print(importlib.metadata.version('lm_eval'))"
+VERSION = (
+    "import importlib.metadata as found; package = found.distribution('lm_eval'); "
+    "print(package.version); print(package.locate_file('lm_eval/tasks'))"
+)
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
-def interpreter() -> tuple[Path, str]:
-    """The Python that has the harness, and the harness's version."""
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that has the harness."""
+
+    path: Path
+    version: str
+    """The harness's version."""
+    tasks: Path
+    """The folder of the harness's own task definitions."""
+
+
+def interpreter(kind: str) -> Interpreter:
+    """The Python that has the harness, for accuracy=`kind`."""
     # In a wheel our package is not called `evaluate`, so Hugging Face's can be installed beside it.
     default = Path(sys.executable) if IS_WHEEL else OWN_INTERPRETER
     path = Path(os.environ.get(INTERPRETER) or default).expanduser()
     if not path.is_file():
-        raise bad_input(f"accuracy=lm_eval: there is no {path}; {HOW_TO_GET_IT}")
+        raise bad_input(f"accuracy={kind}: there is no {path}; {HOW_TO_GET_IT}")
     command = [str(path), "-P", "-c", VERSION]
     completed = subprocess.run(
         command, cwd=NOWHERE, env=_variables(), capture_output=True, text=True, check=False
     )
     if completed.returncode:
-        raise bad_input(f"accuracy=lm_eval: {path} has no lm-eval; {HOW_TO_GET_IT}")
-    return path, completed.stdout.strip()
+        raise bad_input(f"accuracy={kind}: {path} has no lm-eval; {HOW_TO_GET_IT}")
+    version, folder = completed.stdout.splitlines()
+    return Interpreter(path, version, Path(folder))
 
 
 def tasks(entries: list[str]) -> list[Task]:
@@ -117,10 +134,17 @@ def _variables() -> dict[str, str]:
 class Harness:
     """The harness's process, started once for all servers."""
 
-    def __init__(self, path: Path, log: Path, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        log: Path,
+        progress: Callable[[int, int], None],
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.log = log
+        command = [str(path), "-P", str(SCRIPT)]
         self.process = Running(
-            [str(path), "-P", str(SCRIPT)], HARNESS_EVENTS, "lm-eval", log, _variables(), NOWHERE
+            command, HARNESS_EVENTS, "lm-eval", log, _variables() | dict(variables), NOWHERE
         )
         self.events = self.process.events()
         self.bars = _BarReader(log, progress)
@@ -138,6 +162,7 @@ class Harness:
     def ask(self, request: AskTask) -> None:
         """Runs one task on a server; writes the samples to the request's folder."""
         self._exchange(request)
+        self.bars.look()  # the last bar is this task's, not the next one's
 
     def close(self) -> None:
         self.bars.close()
@@ -157,18 +182,25 @@ class _BarReader:
     """Reads the harness's progress from the bars in its log."""
 
     def __init__(self, log: Path, progress: Callable[[int, int], None]) -> None:
-        self.log, self.progress = log, progress
+        self.progress = progress
         self.ended = threading.Event()
+        self.lock = threading.Lock()
+        self.file = log.open("rb")
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
     def close(self) -> None:
         self.ended.set()
         self.thread.join()
+        self.file.close()
+
+    def look(self) -> None:
+        """Reports the last bar of what was written since the last look."""
+        with self.lock:
+            counts = PROGRESS.findall(self.file.read())
+            if counts:
+                self.progress(int(counts[-1][0]), int(counts[-1][1]))
 
     def _read(self) -> None:
-        with self.log.open("rb") as log:
-            while not self.ended.wait(SECONDS_BETWEEN_LOOKS):
-                counts = PROGRESS.findall(log.read())
-                if counts:
-                    self.progress(int(counts[-1][0]), int(counts[-1][1]))
+        while not self.ended.wait(SECONDS_BETWEEN_LOOKS):
+            self.look()

@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def _ask(request: AskTask, manager: Any) -> None:
     model = get_model("local-completions").create_from_arg_obj(request.model, {"batch_size": 1})
     seed = request.seed
     _change_folder(request.beside)
+    _seed_languages(seed)
     results = simple_evaluate(
         model=model,
         tasks=[request.task],
@@ -118,6 +120,14 @@ def _ask(request: AskTask, manager: Any) -> None:
     _write(Path(request.folder), results, model)
 
 
+def _seed_languages(seed: int) -> None:
+    """IFEval's check of an answer's language draws at random, and has a seed of its own."""
+    with suppress(ImportError):
+        from langdetect import DetectorFactory
+
+        DetectorFactory.seed = seed
+
+
 def _write(folder: Path, results: Any, model: Any) -> None:
     """Writes a file of samples per task, and a file that describes them."""
     from lm_eval.utils import handle_non_serializable
@@ -125,6 +135,7 @@ def _write(folder: Path, results: Any, model: Any) -> None:
     folder.mkdir(parents=True)
     tasks = {}
     for name, samples in results["samples"].items():
+        config = results["configs"][name]
         file = f"{re.sub(r'[^0-9A-Za-z._-]', '_', name)}.jsonl"
         with (folder / file).open("w", encoding="utf-8") as lines:
             for sample in samples:
@@ -134,8 +145,8 @@ def _write(folder: Path, results: Any, model: Any) -> None:
             "file": file,
             "scores": _scores(results["results"][name]),
             "higher_is_better": results["higher_is_better"].get(name, {}),
-            "kind": results["configs"][name].get("output_type", ""),
-            "fewshot": results["configs"][name].get("num_fewshot", 0),
+            "kind": config.get("output_type", ""),
+            "fewshot": config.get("metadata", {}).get("num_fewshot", config.get("num_fewshot", 0)),
             "version": results["versions"].get(name),
             "cut": _cut(samples, model),
         }

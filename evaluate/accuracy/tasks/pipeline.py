@@ -1,4 +1,5 @@
-"""The pipeline of accuracy=lm_eval: runs the harness's tasks on the original and checkpoints."""
+"""The pipeline of accuracy=lm_eval and accuracy=questions: runs tasks on the original and
+checkpoints."""
 
 import os
 from dataclasses import replace
@@ -10,11 +11,12 @@ from conf.cache import log_file
 from conf.errors import QuantlineError
 from conf.files.write_whole import remove, unfinished_path
 from conf.process.running import stream
-from conf.schema.commands import EvaluateConfig
+from conf.schema.commands import QUESTIONS, AccuracyConfig, EvaluateConfig
 from conf.terminal import progress, say
+from evaluate.accuracy.questions.prepare import harness_variables, prepared_tasks
 from evaluate.accuracy.tasks import samples
 from evaluate.accuracy.tasks.events import TASKS_WORKER, CheckpointJob, Task, TasksJob
-from evaluate.accuracy.tasks.harness import interpreter, tasks
+from evaluate.accuracy.tasks.harness import Interpreter, interpreter, tasks
 from evaluate.accuracy.tasks.plan import (
     Checkpoint,
     Missing,
@@ -33,12 +35,13 @@ from serve.engine.launch import environment as engine_environment
 
 def measure_tasks(config: EvaluateConfig) -> list[Row]:
     """One row per checkpoint and task. Tasks that were answered before are not run again."""
-    config = replace(config, engine=replace(config.engine, kind="vllm_server"))
-    python, version = interpreter()
-    named_tasks = tasks(config.accuracy.tasks)
+    if config.engine.kind != "transformers":
+        config = replace(config, engine=replace(config.engine, kind="vllm_server"))
+    python = interpreter(config.accuracy.kind)
+    named_tasks = _named_tasks(config.accuracy, python)
     run_environment = environment(config.gpu, config.engine)
     run_environment = run_environment.with_fields(
-        versions=run_environment.versions | {"lm-eval": version}
+        versions=run_environment.versions | {"lm-eval": python.version}
     )
     recorder = Recorder(config, run_environment)
     root = recorder.path.with_name(f"{recorder.path.stem}-samples").absolute()
@@ -51,10 +54,16 @@ def measure_tasks(config: EvaluateConfig) -> list[Row]:
         count = len(recorder.rows)
         say(f"{recorder.path}: {count} runs are there already (force=true asks again)")
     if missing:
-        _ask(_job(config, python, named_tasks, missing), events)
+        _ask(_job(config, python.path, named_tasks, missing), events)
     _show(recorder, root)
     recorder.close()
     return recorder.rows
+
+
+def _named_tasks(accuracy: AccuracyConfig, python: Interpreter) -> list[Task]:
+    if accuracy.kind == QUESTIONS:
+        return prepared_tasks(accuracy, python.tasks)
+    return tasks(accuracy.tasks)
 
 
 def _is_answered(folder: Path) -> bool:
@@ -93,15 +102,19 @@ def _job(
     config: EvaluateConfig, python: Path, named_tasks: list[Task], missing: list[Missing]
 ) -> TasksJob:
     names = {name for unanswered in missing for name in unanswered.tasks}
+    accuracy, variables = config.accuracy, {}
+    if accuracy.kind == QUESTIONS:  # prepared tasks have their number of questions and examples
+        accuracy, variables = replace(accuracy, fewshot=None, limit=None), harness_variables()
     return TasksJob(
         interpreter=str(python),
         engine=config.engine,
-        accuracy=config.accuracy,
+        accuracy=accuracy,
         tasks=[task for task in named_tasks if task.name in names],
         checkpoints=[
             _checkpoint_job(unanswered.checkpoint, unanswered.tasks) for unanswered in missing
         ],
         log=str(log_file(f"lm-eval-{os.getpid()}")),
+        variables=variables,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conf.errors import bad_input
 from conf.models import ORIGINAL, has_chat_template, read_config, required_int
-from conf.schema.commands import LM_EVAL, AccuracyConfig, EvaluateConfig
+from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from evaluate.accuracy.tasks.events import Task
 from evaluate.measure.environment import cell_key
 from evaluate.measure.targets import Target
@@ -78,7 +78,7 @@ def checkpoint_of(
     sample_folders = {}
     for task in tasks:
         settings = settings_of(task, config.accuracy)
-        key = cell_key(environment, (target.name, LM_EVAL), sha256, settings)
+        key = cell_key(environment, (target.name, config.accuracy.kind), sha256, settings)
         sample_folders[task.name] = root / target.name / f"{task.name.replace('/', '_')}-{key}"
     return Checkpoint(target.name, target.folder, sha256, context, environment, sample_folders)
 

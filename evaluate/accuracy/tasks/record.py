@@ -8,7 +8,6 @@ from rich.progress import Progress, TaskID
 from conf.errors import QuantlineError, environment_failure, gate_failed
 from conf.files.write_whole import finish
 from conf.models import ORIGINAL
-from conf.schema.commands import LM_EVAL
 from conf.terminal import say
 from evaluate.accuracy.judging import gate
 from evaluate.accuracy.tasks import samples
@@ -26,7 +25,7 @@ from evaluate.accuracy.tasks.questions import joined, own_values, paired_values
 from evaluate.measure.environment import cell_key
 from evaluate.results.recorder import Recorder
 from evaluate.results.row_values import TaskAccuracy
-from evaluate.results.rows import TASK, TaskAccuracyRow, current
+from evaluate.results.rows import TaskAccuracyRow, current
 
 
 @dataclass
@@ -68,6 +67,7 @@ class TaskRecorder:
     bars: dict[tuple[str, str], TaskID] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.kind = self.recorder.config.accuracy.kind
         earlier_rows = current(self.recorder.before)
         self.earlier_rows = {
             row.key: row for row in earlier_rows if isinstance(row, TaskAccuracyRow)
@@ -77,7 +77,8 @@ class TaskRecorder:
         """Records one event."""
         match event:
             case ServerStarting():
-                say(f"{event.checkpoint}: loading in vllm_server (log in {event.log})")
+                engine = self.recorder.config.engine.kind
+                say(f"{event.checkpoint}: loading in {engine} (log in {event.log})")
             case ServerReady():
                 self.ready_servers[event.checkpoint] = event
             case TaskProgress():
@@ -88,7 +89,7 @@ class TaskRecorder:
                 bars.update(self.bars[place], completed=event.done, total=event.total)
             case TaskFailed():
                 error = event.failure.error
-                self.recorder.fail(event.checkpoint or LM_EVAL, event.task, "", error)
+                self.recorder.fail(event.checkpoint or self.kind, event.task, "", error)
             case TaskAnswered():
                 task = next(task for task in self.tasks if task.name == event.task)
                 checkpoint = self.checkpoints[event.checkpoint]
@@ -104,7 +105,7 @@ class TaskRecorder:
             self.recorder.fail(checkpoint.name, task.name, "", error)
             return
         for comparison in comparisons:
-            measure = f"{TASK}{comparison.name}"
+            measure = f"{self.kind}:{comparison.name}"
             try:
                 self._judge_task(
                     checkpoint, task, comparison, is_last=comparison is comparisons[-1]
@@ -118,7 +119,7 @@ class TaskRecorder:
         compared_with = self.checkpoints[ORIGINAL].sha256 if comparison.original else ""
         accuracy = self.recorder.config.accuracy
         settings = replace(settings_of(task, accuracy), original_sha256=compared_with)
-        measure = f"{TASK}{comparison.name}"
+        measure = f"{self.kind}:{comparison.name}"
         key = cell_key(
             checkpoint.environment, (checkpoint.name, measure), checkpoint.sha256, settings
         )

@@ -3,11 +3,13 @@
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
-from conf.errors import environment_failure, gate_failed
+from conf.errors import QuantlineError, environment_failure, gate_failed
 from conf.models import ORIGINAL
 from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
+from evaluate.accuracy.questions.code_answers import score_programs
 from evaluate.accuracy.tasks.events import (
     TASKS_WORKER,
     AskTask,
@@ -22,13 +24,34 @@ from evaluate.accuracy.tasks.events import (
     TasksJob,
 )
 from evaluate.accuracy.tasks.harness import Harness
-from evaluate.measure.engines import CANARIES, CANARY_TOKENS, LoadRequest
+from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Loaded, LoadRequest
 from evaluate.measure.engines.vllm_server import ServerEngine
 from evaluate.measure.validity import constant_output
 
 AT_ONCE = 32  # requests that the server holds
 SECONDS_FOR_A_REQUEST = 3600
 SECONDS_BETWEEN_EVENTS = 0.5
+
+
+class Server(Protocol):
+    """A loaded checkpoint that the harness can ask over HTTP."""
+
+    name: str
+    url: str
+    loaded: Loaded
+
+    def answers(self, prompts: list[str], tokens: int) -> list[list[int]]: ...
+    def death(self) -> QuantlineError | None: ...
+    def close(self) -> None: ...
+
+
+def _server(load: LoadRequest) -> Server:
+    """Loads the checkpoint in the chosen engine."""
+    if load.engine.kind == "transformers":
+        from evaluate.accuracy.tasks.transformers_server import TransformersServer
+
+        return TransformersServer(load)
+    return ServerEngine(load)
 
 
 class _TaskRunner:
@@ -38,9 +61,9 @@ class _TaskRunner:
         self.job, self.send = job, send
         self.current = ("", "")
         self.due = 0.0
-        self.harness = Harness(Path(job.interpreter), Path(job.log), self._progress)
+        self.harness = Harness(Path(job.interpreter), Path(job.log), self._progress, job.variables)
         self.given_up: set[str] = set()
-        self.folders = {task.name: task.folder for task in job.tasks}
+        self.tasks = {task.name: task for task in job.tasks}
 
     def run(self) -> None:
         with closing(self.harness):
@@ -59,7 +82,7 @@ class _TaskRunner:
             load = LoadRequest(
                 Path(checkpoint.folder), self.job.engine, checkpoint.context, False, log
             )
-            with closing(ServerEngine(load)) as engine:
+            with closing(_server(load)) as engine:
                 fault = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if fault:
                     raise gate_failed(f"the output is broken: {fault}")
@@ -78,10 +101,13 @@ class _TaskRunner:
             self._send_failure(checkpoint.name, "", error)
             self._give_up(checkpoint, tasks)
 
-    def _ask(self, checkpoint: CheckpointJob, task: str, engine: ServerEngine) -> None:
+    def _ask(self, checkpoint: CheckpointJob, task: str, engine: Server) -> None:
         self.current = (checkpoint.name, task)
         try:
             self.harness.ask(self._request(checkpoint, task, engine))
+            if self.tasks[task].runs_code:
+                self.current = (checkpoint.name, f"{task}: running answers")
+                score_programs(Path(checkpoint.samples[task]), task, self._progress)
         except Exception as error:
             self._send_failure(checkpoint.name, task, engine.death() or error)
             self._give_up(checkpoint, [task])
@@ -93,11 +119,11 @@ class _TaskRunner:
         if checkpoint.name == ORIGINAL:
             self.given_up |= set(tasks)
 
-    def _request(self, checkpoint: CheckpointJob, task: str, engine: ServerEngine) -> AskTask:
+    def _request(self, checkpoint: CheckpointJob, task: str, engine: Server) -> AskTask:
         accuracy = self.job.accuracy
         return AskTask(
             task=task,
-            beside=self.folders[task],
+            beside=self.tasks[task].folder,
             folder=checkpoint.samples[task],
             fewshot=accuracy.fewshot,
             limit=accuracy.limit,
@@ -127,7 +153,8 @@ class _TaskRunner:
 
 
 def work(job: TasksJob, send: Send[Event]) -> None:
-    """Has the harness ask checkpoints its tasks, for `python -m evaluate accuracy=lm_eval`."""
+    """Has the harness ask checkpoints its tasks, for `python -m evaluate accuracy=lm_eval` and
+    `accuracy=questions`."""
     _TaskRunner(job, send).run()
 
 

@@ -113,6 +113,26 @@ def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
     assert hits >= 194
 
 
+@pytest.mark.parametrize(
+    ("questions", "loss", "changed"),
+    [
+        (140, 0.1, 0.01),
+        (540, 0.05, 0.03),
+        (730, 0.05, 0.05),
+        (3600, 0.02, 0.05),
+        (3700, 0.01, 0.01),
+    ],
+)
+def test_so_many_questions_show_a_loss_in_four_of_five_cases(
+    questions: int, loss: float, changed: float
+) -> None:
+    """The table in docs/accuracy.md."""
+    shares = [changed + loss, changed, 1 - 2 * changed - loss]
+    draws = numpy.random.default_rng(0).multinomial(questions, shares, 500)
+    seen = [lost > gained and sign_test(int(lost), int(gained)) < 0.01 for lost, gained, _ in draws]
+    assert 0.75 < numpy.mean(seen) < 0.87
+
+
 def test_scores_between_right_and_wrong_are_compared_too() -> None:
     chance = numpy.random.default_rng(0)
     scores = chance.random(100)

@@ -1,0 +1,1 @@
+"""accuracy=questions: well-known question sets from packages, without a hub."""
