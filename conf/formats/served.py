@@ -9,7 +9,7 @@ has a kernel for; `support` tells whether a given machine has one.
 from conf.formats.base.refusals import Refusal
 from conf.formats.base.stored_format import TURING, KernelSupport, Machine
 from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantizationConfig
-from conf.formats.registry import covering, format_of_config
+from conf.formats.registry import covering, format_of, format_of_config
 
 
 def refusal(weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
@@ -48,19 +48,37 @@ def kernels(weights: QuantArgs | None, activations: QuantArgs | None) -> str:
 
 
 def support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
-    """Whether and with which kernel vLLM runs a quantization config on a machine."""
-    stored = format_of_config(config)
-    weights = config.groups[0].weights if config is not None and config.groups else None
-    kernel_support = stored.support(weights, machine) if stored is not None else None
-    if kernel_support is not None and not kernel_support.runs:
-        return kernel_support
+    """Whether and with which kernels vLLM runs a quantization config on a machine. Every group of
+    layers counts; the output head does not."""
+    supports = _supports(config, machine)
+    refused = next((entry for entry in supports if not entry.runs), None)
+    if refused is not None:
+        return refused
     if machine.capability is not None and machine.capability < TURING:
         reason = (
             f"vLLM needs a GPU since Turing ({TURING:g}), this has compute capability "
             f"{machine.capability:g}"
         )
         return KernelSupport(False, reason, "it on another GPU")
-    return kernel_support or _unknown_support(config)
+    if not supports:
+        return _unknown_support(config)
+    summary = ", ".join(dict.fromkeys(entry.summary for entry in supports))
+    instead = next((entry.instead for entry in supports if entry.instead), "")
+    return KernelSupport(True, summary, instead)
+
+
+def _supports(config: QuantizationConfig | None, machine: Machine) -> list[KernelSupport]:
+    """The support of each group of layers, as far as it is known."""
+    whole = format_of_config(config)
+    groups = config.groups if config is not None else []
+    if whole is None or not groups or whole.is_whole_config(config):
+        weights = groups[0].weights if groups else None
+        found = [whole.support(weights, machine) if whole is not None else None]
+    else:
+        layers = [group for group in groups if not group.is_head] or groups
+        stored = [(format_of(group), group.weights) for group in layers]
+        found = [form.support(weights, machine) for form, weights in stored if form is not None]
+    return [entry for entry in found if entry is not None]
 
 
 def _unknown_support(config: QuantizationConfig | None) -> KernelSupport:

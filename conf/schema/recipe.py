@@ -8,6 +8,7 @@ from omegaconf import MISSING
 
 from conf.formats.quant_args import DYNAMIC, STATIC, VECTOR, Codebooks, QuantArgs, vector_args
 from conf.formats.served import refusal
+from conf.schema.auto import AutoOptions
 from conf.schema.checks import check_plain_name
 from conf.schema.ranges import Range, choices, documented, not_empty, within
 from conf.schema.steps import (
@@ -162,6 +163,8 @@ class RecipeConfig:
     """Module classes or `re:` patterns to quantize."""
     ignore: list[str] = field(default_factory=lambda: ["lm_head"], metadata=not_empty())
     """Modules or `re:` patterns to leave alone."""
+    auto: AutoOptions | None = None
+    """Set for a recipe that chooses a format for each layer: limit, other formats, text."""
 
     def __post_init__(self) -> None:
         if self.file:
@@ -177,6 +180,8 @@ class RecipeConfig:
             step.check_options(self.options_of(step))
         if not self.targets:
             raise ValueError("recipe.targets=[]: name the modules to quantize, as [Linear]")
+        if self.auto is not None:
+            self._check_auto()
         for option, patterns in (("targets", self.targets), ("ignore", self.ignore)):
             for pattern in patterns:
                 check_pattern(f"recipe.{option}", pattern)
@@ -215,6 +220,17 @@ class RecipeConfig:
                 f"recipe.{option}: a checkpoint with weights in codebooks has no other format"
             )
 
+    def _check_auto(self) -> None:
+        """Raises where layers cannot be tried in several formats, or not be rounded to them."""
+        if self.weights is None or (self.activations is not None and not self.activations.dynamic):
+            raise ValueError("recipe.auto: needs weights that are quantized, and no static scales")
+        for name in self.steps:
+            if not known_steps()[name].mixes_formats:
+                able = " or ".join(step for step in STEPS if known_steps()[step].mixes_formats)
+                raise ValueError(
+                    f"recipe.steps: {name} has one format for all layers; auto needs {able}"
+                )
+
     def options_of(self, step: StepSchema[Options]) -> Options:
         """The options that this recipe gives to a step."""
         options = getattr(self, step.name) if has_options(step) else step.options()
@@ -235,7 +251,7 @@ class RecipeConfig:
     def needs_text(self) -> bool:
         static = self.activations is not None and not self.activations.dynamic
         by_steps = any(known_steps()[name].needs_text for name in self.steps)
-        return static or self.kv_cache is not None or by_steps
+        return static or self.kv_cache is not None or self.auto is not None or by_steps
 
 
 def check_order(option: str, names: list[str], rounds: bool) -> None:

@@ -58,6 +58,8 @@ class StepSchema(Generic[Options]):
     """Whether it only makes sense in a recipe that rounds at the end."""
     signs_scales: bool = False
     """Whether it may store a negative scale."""
+    mixes_formats: bool = False
+    """Whether it can round modules of one model to different formats."""
     undoes: ClassVar[Mapping[str, str]] = {}
     """Steps whose result is lost if this step follows them, and how it undoes them."""
     gates: tuple[str, ...] = ()

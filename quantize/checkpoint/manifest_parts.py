@@ -42,6 +42,25 @@ class NumberClaim(_Claim):
     codebooks: CodebookClaim | None = None
 
 
+class FormatGroupClaim(_Claim):
+    """Modules that a recipe chose one format for."""
+
+    name: Text
+    weights: NumberClaim | None
+    activations: NumberClaim | None
+    modules: Annotated[list[Text], Field(min_length=1)]
+
+
+class ChoiceClaim(_Claim):
+    """The formats that a recipe chose, layer by layer, and what they were predicted to cost."""
+
+    groups: Annotated[list[FormatGroupClaim], Field(min_length=1)]
+    bits: Amount
+    summed_divergence: Amount
+    divergence: Amount | None
+    recovery: Amount | None
+
+
 class RecipeClaim(_Claim):
     """The fields of a resolved recipe that checks depend on."""
 
@@ -59,6 +78,7 @@ class RecipeClaim(_Claim):
     kv_cache: str | None
     targets: Annotated[list[Text], Field(min_length=1)]
     ignore: list[Text]
+    choice: ChoiceClaim | None = None
 
 
 class ModelClaim(_Claim):

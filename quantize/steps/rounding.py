@@ -20,6 +20,7 @@ class Rounding(Step[NoOptions]):
     options = NoOptions
     passes = 0
     needs_text = False
+    mixes_formats = True
     modifier_name = "QuantizationModifier"
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
