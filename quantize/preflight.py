@@ -11,12 +11,14 @@ import torch
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input, environment_failure
+from conf.formats.quant_args import GROUPED
 from conf.formats.served import kernels
 from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.mixed import layer_formats
-from conf.schema.recipe import GROUPED, NumberFormat, RecipeConfig
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import RecipeConfig
 from quantize.estimate import (
     LayerShape,
     Text,

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, fields, replace
 
 from conf.schema.auto import ORIGINAL
-from conf.schema.recipe import NumberFormat, RecipeConfig
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import RecipeConfig
 
 
 @dataclass

@@ -54,6 +54,8 @@ class StepSchema(Generic[Options]):
     """Whether it needs calibration text."""
     number_types: tuple[str, ...] = (INT, FLOAT)
     """The types of weights that it works with."""
+    scale_types: tuple[str | None, ...] = (None, "fp8")
+    """The types of scales that it works with."""
     needs_rounding: bool = False
     """Whether it only makes sense in a recipe that rounds at the end."""
     signs_scales: bool = False

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES
+from conf.schema.number_format import NUMBER_TYPES, STRATEGIES
+from conf.schema.recipe import HEAD_FORMATS, STEPS
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]+$")]

@@ -60,7 +60,8 @@ class Original:
                     logits = self._logits(batch)
                 crossed = _cross_entropy(self.likelihoods[number], logits)
                 total += float((crossed - self.entropies[number]).double().sum())
-        return max(0.0, total / sum(batch.numel() for batch in self.batches))
+        tokens: int = sum(batch.numel() for batch in self.batches)
+        return max(0.0, total / tokens)
 
     def output_error(self, layer: MergedLayer, layer_format: LayerFormat) -> float:
         """The squared error of the outputs of a layer's modules, relative to the outputs."""

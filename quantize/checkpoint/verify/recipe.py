@@ -85,9 +85,15 @@ def _quant_args(number: NumberClaim | None) -> QuantArgs | None:
         number.group_size,
         number.block_structure,
         number.symmetric,
-        LOCAL if number.dynamic == LOCAL else DYNAMIC if number.dynamic else STATIC,
+        _scales(number),
         number.scale_type,
     )
+
+
+def _scales(number: NumberClaim) -> str:
+    if number.dynamic == LOCAL or (number.dynamic and number.strategy == "tensor_group"):
+        return LOCAL
+    return DYNAMIC if number.dynamic else STATIC
 
 
 def recipe_faults(

@@ -3,10 +3,14 @@
 import torch
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 
+from conf.formats.base.stored_format import EXPONENT_SCALES
+from conf.formats.quant_args import LOCAL
 from conf.formats.served import stated_spelling
 from conf.schema.mixed import Choice, MixedRecipe
-from conf.schema.recipe import HEAD_FORMATS, NumberFormat, RecipeConfig
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 
+SCALE_TYPES = {None: None, "fp8": torch.float8_e4m3fn, EXPONENT_SCALES: torch.uint8}
 HEAD = "re:.*lm_head$"
 BODY = "re:.*layers\\..*_proj$"  # linear layers without the head, if the head has its own format
 # Fields of compressed-tensors' config, which modifiers have too.
@@ -66,7 +70,8 @@ def stated_format(weights: NumberFormat, activations: NumberFormat | None) -> st
 
 def quantization_args(number: NumberFormat) -> QuantizationArgs:
     """compressed-tensors' description of a number format."""
-    scale = torch.float8_e4m3fn if number.scale_type == "fp8" else None
+    scale = SCALE_TYPES[number.scale_type]
+    has_local_scales = number.stored.scales == LOCAL
     return QuantizationArgs(
         num_bits=number.bits,
         type=number.type,
@@ -74,7 +79,8 @@ def quantization_args(number: NumberFormat) -> QuantizationArgs:
         group_size=number.group_size,
         block_structure=number.block_structure,
         symmetric=number.symmetric,
-        dynamic=number.dynamic,
+        dynamic=LOCAL if has_local_scales else number.dynamic,
+        observer="static_minmax" if has_local_scales else None,
         scale_dtype=scale,
         zp_dtype=scale,
     )

@@ -10,7 +10,8 @@ from conf.compose import compose, to_object
 from conf.errors import QuantlineError
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
 from conf.formats.served import kv_refusal, refusal
-from conf.schema.recipe import NumberFormat, RecipeConfig, check_pattern
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import RecipeConfig, check_pattern
 from quantize.command import COMMAND as QUANTIZE
 
 INT8 = {"type": "int", "bits": 8, "strategy": "channel"}

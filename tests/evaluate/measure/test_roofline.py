@@ -55,7 +55,10 @@ def test_packed_weights_count_by_the_bits_of_their_group() -> None:
         "model.layers.0.down.weight_packed": Tensor("I32", (128, 16)),
     }
     groups = {
-        f"group_{bits}": {"weights": INT8 | {"num_bits": bits}, "targets": [f"model.layers.0.{name}"]}
+        f"group_{bits}": {
+            "weights": INT8 | {"num_bits": bits},
+            "targets": [f"model.layers.0.{name}"],
+        }
         for name, bits in (("up", 4), ("down", 8))
     }
     config = CONFIG | {"quantization_config": {"config_groups": groups}}

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from conf.schema.mixed import LayerFormat, layer_formats
-from conf.schema.recipe import NumberFormat, RecipeConfig
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import RecipeConfig
 from quantize.mixed.merged import merged_layers
 from tests.conftest import quantize_config
 
