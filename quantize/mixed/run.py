@@ -34,7 +34,7 @@ def chosen_recipe(
         choice = _measured(recipe, model, name, batches, console)
         work.write_record(RECORD, CHOICE.dump_json(choice).decode())
     for line in choice_lines(choice):
-        console.print(f"{name}: {line}", highlight=False)
+        console.print(f"{name}: {line}", highlight=False, soft_wrap=True)
     return with_choice(recipe, choice)
 
 

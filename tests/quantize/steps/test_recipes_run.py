@@ -27,6 +27,8 @@ FORMATS = {
     "fp8_dynamic": "float8, a scale for each channel",
     "fp8_block": "float8, a scale for each block",
     "nvfp4a16": "float4, a scale for each tensor_group of 16",
+    "nvfp4": "float4, a scale for each tensor_group of 16",
+    "mxfp4": "float4, a scale for each group of 32",
     "sparse24": "bfloat16",
     "auto": "int4, a scale for each group of 128",
     "auto_fp8": "int4, a scale for each group of 128",
