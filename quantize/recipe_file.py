@@ -236,6 +236,7 @@ def _check_weights(file: YamlFile, weights: QuantArgs, file_steps: list[FileStep
     for file_step in file_steps:
         options = file_step.step.options_in(file_step.modifier)
         try:
+            file_step.step.check_scale_type(f"{file.path}", weights)
             file_step.step.check_weights(f"{file.path}", weights, options)
         except ValueError as error:
             raise bad_input(str(error)) from error

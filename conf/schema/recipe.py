@@ -126,11 +126,7 @@ class RecipeConfig:
                 raise ValueError(
                     f"recipe.weights.type={self.weights.type}: {name} works with {types} weights"
                 )
-            if self.weights.scale_type not in step.scale_types:
-                raise ValueError(
-                    f"recipe.weights.scale_type={self.weights.scale_type}: {name} does not make "
-                    "such scales; use steps: [rounding]"
-                )
+            step.check_scale_type("recipe", self.weights.stored)
             step.check_weights("recipe", self.weights.stored, self.options_of(step))
         if self.weights.type == VECTOR and (self.lm_head or self.kv_cache):
             option = "lm_head" if self.lm_head else "kv_cache"

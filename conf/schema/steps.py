@@ -73,6 +73,14 @@ class StepSchema(Generic[Options]):
     def check_options(self, options: Options) -> None:
         """Raises ValueError where options contradict each other."""
 
+    def check_scale_type(self, option: str, weights: QuantArgs) -> None:
+        """Raises ValueError where the step does not make scales of this type."""
+        if weights.scale_type not in self.scale_types:
+            raise ValueError(
+                f"{option}.weights.scale_type={weights.scale_type}: {self.name} does not make such "
+                "scales; use rounding"
+            )
+
     def check_weights(self, option: str, weights: QuantArgs, options: Options) -> None:
         """Raises ValueError where the step cannot work on weights of this format.
         `option`: the start of the message."""
