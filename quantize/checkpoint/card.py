@@ -29,7 +29,7 @@ def model_card(manifest: Manifest) -> str:
         "## What is in it",
         "",
         *formats,
-        *_choice_lines(recipe),
+        *choice_lines(recipe),
         f"- {manifest.proof.bytes / 1e6:.1f} MB of tensors, each proven after the save",
         "",
         "## How it was made",
@@ -51,7 +51,7 @@ def model_card(manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
-def _choice_lines(recipe: RecipeClaim) -> list[str]:
+def choice_lines(recipe: RecipeClaim) -> list[str]:
     """What a recipe chose for each layer, if it did."""
     choice = recipe.choice
     if choice is None:
