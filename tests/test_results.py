@@ -1,33 +1,48 @@
 """What is published of measured results is what the rows say, by today's code."""
 
 import re
+import statistics
 from pathlib import Path
 
 import pytest
 
 from conf.schema.report import ReportConfig
+from evaluate.kernels.tables import Line, summary, write_tables
 from evaluate.report.contents import Report, make_report
 from evaluate.report.show.markdown import write_markdown
+from evaluate.report.show.our_kernels.records import gain_records
 from evaluate.report.show.records import speedup_of
 from evaluate.report.show.tables import speedup
+from evaluate.results.results_file import read
+from evaluate.results.rows import KernelRow
 from tests.conftest import ROOT
 
 FOLDER = "results/h200-qwen3-8b"
 SPEED_UPS = {ROOT / "README.md": 16, ROOT / "docs" / "results.md": 45}
+KERNELS = "results/h200-qwen3-8b-kernels/results.jsonl.gz"
+VPTQ = ROOT / "results" / "h200-vptq"
+OURS, OVER_BF16 = "our kernels against vLLM's own", "our kernels against bf16"
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        return make_report(ReportConfig(results=[f"{FOLDER}/results.jsonl"], out=FOLDER))
+        return make_report(ReportConfig(results=[f"{FOLDER}/results.jsonl.gz"], out=FOLDER))
+
+
+@pytest.fixture(scope="module")
+def kernels_report() -> Report:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        return make_report(ReportConfig(results=[KERNELS]))
 
 
 def test_the_published_report_is_what_the_rows_say(report: Report, tmp_path: Path) -> None:
     write_markdown(report, tmp_path)
     published = ROOT / FOLDER / "report.md"
     assert (tmp_path / "report.md").read_text() == published.read_text(), (
-        f"python -m evaluate.report 'results=[{FOLDER}/results.jsonl]' out={FOLDER}"
+        f"python -m evaluate.report 'results=[{FOLDER}/results.jsonl.gz]' out={FOLDER}"
     )
 
 
@@ -52,6 +67,8 @@ def test_every_speed_up_in_a_table_is_what_the_rows_say(path: Path, report: Repo
     for header, *lines in tables(path):
         names = enumerate(cell.strip("`") for cell in header)
         recipes = {place: name for place, name in names if name in report.names.candidates}
+        if header[0] in (OURS, OVER_BF16):
+            continue
         for line in lines if recipes else []:
             named = re.search(r"`(\w+)`", line[0])
             workload = workloads[named[1] if named else f"context_{line[0].replace(',', '')}"]
@@ -64,3 +81,55 @@ def test_every_speed_up_in_a_table_is_what_the_rows_say(path: Path, report: Repo
                 assert line[place] == (whole if "(" in line[place] else short)
                 checked += 1
     assert checked == SPEED_UPS[path]
+
+
+def test_what_our_kernels_gain_is_what_the_rows_say(kernels_report: Report) -> None:
+    (group,) = kernels_report.groups
+    gains = {(gain.scenario, gain.candidate): gain.speedup for gain in gain_records(group)}
+    workloads = {workload.name: workload for workload in group.workloads}
+    checked = 0
+    for (first, *names), *lines in tables(ROOT / "docs" / "results.md"):
+        for line in lines if first in (OURS, OVER_BF16) else []:
+            (workload,) = re.findall(r"`(\w+)`", line[0])
+            for name, cell in zip(names, line[1:], strict=True):
+                candidate = f"{name.strip('`')} (kernels=auto)"
+                if first == OURS:
+                    assert cell == re.sub(r" \(.*\)", "", speedup(gains[workload, candidate]))
+                else:
+                    entry = workloads[workload].of(candidate)
+                    assert entry is not None
+                    assert cell == speedup(speedup_of(entry))
+                checked += 1
+    assert checked == 2 * 11 * 6
+
+
+def test_the_published_kernel_grid_is_what_the_rows_say(tmp_path: Path) -> None:
+    rows, faults = read(VPTQ / "kernels.jsonl.gz")
+    assert not faults
+    shown = write_tables([row for row in rows if isinstance(row, KernelRow)], tmp_path)
+    assert (tmp_path / "kernels.md").read_text() == (VPTQ / "kernels.md").read_text()
+    ratios = {"4096 + 256": 0, "4096 + 512": 0, "8192 + 256": 0, "8192 + 512": 0, "early table": 0}
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    assert "in all 150 with a cold cache (median ratio 0.54, largest 0.76)" in text
+    assert "150 of 150 lines with a cold cache (median ratio 0.54, largest 0.76)" in summary(shown)
+    for header, *lines in tables(ROOT / "docs" / "results.md"):
+        for line in lines if header[1:] == list(ratios) else []:
+            for books, cell in zip(header[1:], line[1:], strict=True):
+                ratios[books] += 1
+                assert cell == median_ratios(shown, int(line[0].replace(",", "")), books)
+    assert set(ratios.values()) == {6}
+
+
+def median_ratios(shown: list[Line], rows: int, books: str) -> str:
+    """Ours and the published ratio over five widths, as the document has them."""
+    source = "vptq_early" if books == "early table" else "vptq_codebooks"
+    main, residual = (8192, 256) if books == "early table" else map(int, books.split(" + "))
+    ours, published = [], []
+    for line in shown:
+        settings = line.row.settings
+        key = (settings.out_features, settings.main_centroids, settings.residual_centroids)
+        if line.published and line.published.source == source and key == (rows, main, residual):
+            ours.append(line.row.values.ratio or 0.0)
+            published.append(line.published.ratio)
+    assert len(ours) == 5
+    return f"{statistics.median(ours):.2f} ({statistics.median(published):.2f})"

@@ -51,22 +51,19 @@ def room_gib() -> float | None:
 def groups(
     items: list[Item], group_size: int, needs_gib: Callable[[Item], float], room: float | None
 ) -> list[list[Item]]:
-    """Splits the items, in order, into groups that respect the group size and fit into memory."""
-    item_groups: list[list[Item]] = []
-    used = 0.0
-    for item in items:
-        need = needs_gib(item)
-        full = (
-            not item_groups
-            or len(item_groups[-1]) == group_size
-            or (room is not None and used + need > room)
-        )
-        if full:
-            item_groups.append([])
-            used = 0.0
-        item_groups[-1].append(item)
-        used += need
-    return item_groups
+    """Splits the items into groups that respect the group size and fit into memory. Large items are
+    placed first, which needs fewer groups. Groups, and items in them, keep their order."""
+    item_groups: list[list[int]] = []
+    needs = [needs_gib(item) for item in items]
+    for place in sorted(range(len(items)), key=lambda place: (-needs[place], place)):
+        for group in item_groups:
+            used = sum(needs[other] for other in group)
+            if len(group) < group_size and (room is None or used + needs[place] <= room):
+                group.append(place)
+                break
+        else:
+            item_groups.append([place])
+    return [[items[place] for place in group] for group in sorted(map(sorted, item_groups))]
 
 
 def variables(place: int) -> dict[str, str]:

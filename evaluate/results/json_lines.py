@@ -1,14 +1,17 @@
-"""Reads JSON lines files that may have been edited by hand, one line at a time."""
+"""Reads JSON lines files that may have been edited by hand, one line at a time. A file whose name
+ends in .gz is packed with gzip, and only read."""
 
 import fcntl
+import gzip
 import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from pydantic import JsonValue
 
@@ -27,14 +30,16 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The non-empty lines with their numbers. A missing file has no lines. A line that is too long
     is cut."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             if file.read(2) in UTF_16:
                 raise bad_input(f"results={path}: is UTF-16; save it as UTF-8")
             file.seek(0)
             end = _size_between_writes(file)
             number = 0
-            while file.tell() < end:
+            while end is None or file.tell() < end:
                 line = rest = file.readline(LONGEST_LINE + 1)
+                if not line:
+                    return
                 while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
                     rest = file.readline(LONGEST_LINE + 1)
                 number += 1
@@ -42,12 +47,26 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
     except FileNotFoundError:
         return
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise bad_input(f"results={path}: is no whole gzip file ({error})") from error
     except OSError as error:
         raise bad_input(f"results={path}: cannot be read ({error.strerror})") from error
 
 
-def _size_between_writes(file: BinaryIO) -> int:
-    """The file's size while no line is half written: writers hold a lock."""
+def is_packed(path: Path) -> bool:
+    """Whether the name says that the file is packed with gzip."""
+    return path.name.endswith(".gz")
+
+
+def _opened(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if is_packed(path) else path.open("rb")
+
+
+def _size_between_writes(file: BinaryIO) -> int | None:
+    """The file's size while no line is half written: writers hold a lock. None for a packed file:
+    nobody writes to it, and its size is not known."""
+    if isinstance(file, gzip.GzipFile):
+        return None
     with suppress(OSError):  # a file system without locks
         fcntl.flock(file, fcntl.LOCK_SH)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from conf.errors import bad_input, environment_failure
+from evaluate.results.json_lines import is_packed
 
 
 @contextmanager
@@ -17,6 +18,8 @@ def only_writer(results: Path) -> Iterator[None]:
     path = results.expanduser().resolve()
     if path.is_dir():
         raise bad_input(f"results={results}: is a folder; give the name of a file in it")
+    if is_packed(path):
+        raise bad_input(f"results={results}: is packed with gzip, so nothing can be added to it")
     new_folders = [folder for folder in path.parents if not folder.exists()]
     lock_file = Path(f"{path}.lock")
     lock = FileLock(lock_file, timeout=0)
