@@ -34,6 +34,18 @@ BITS = {MXFP4: 4, MXFP8: 8}
 GROUP_SIZE = 32
 
 
+def _group_refusal(tensor_kind: str, args: QuantArgs) -> Refusal | None:
+    if args.strategy != "group" or args.group_size != GROUP_SIZE:
+        field = "strategy" if args.strategy != "group" else "group_size"
+        return Refusal(tensor_kind, field, f"MXFP4 has strategy group, with groups of {GROUP_SIZE}")
+    if args.scale_type != EXPONENT_SCALES:
+        return Refusal(tensor_kind, "scale_type", f"MXFP4 has {EXPONENT_SCALES} scales")
+    if not args.symmetric:
+        reason = "float formats have no zero point; use symmetric: true"
+        return Refusal(tensor_kind, "symmetric", reason)
+    return None
+
+
 class Mx(StoredFormat):
     name = "mx"
     spellings = (MXFP4, MXFP8)
@@ -106,18 +118,6 @@ class Mx(StoredFormat):
             )
             return KernelSupport(False, f"{reason} {machine.capability:g}", "nvfp4a16")
         return KernelSupport(True, weight_only_summary(machine), "recipe=nvfp4a16")
-
-
-def _group_refusal(tensor_kind: str, args: QuantArgs) -> Refusal | None:
-    if args.strategy != "group" or args.group_size != GROUP_SIZE:
-        field = "strategy" if args.strategy != "group" else "group_size"
-        return Refusal(tensor_kind, field, f"MXFP4 has strategy group, with groups of {GROUP_SIZE}")
-    if args.scale_type != EXPONENT_SCALES:
-        return Refusal(tensor_kind, "scale_type", f"MXFP4 has {EXPONENT_SCALES} scales")
-    if not args.symmetric:
-        reason = "float formats have no zero point; use symmetric: true"
-        return Refusal(tensor_kind, "symmetric", reason)
-    return None
 
 
 def _similar_format(weights: QuantArgs) -> StoredFormat:

@@ -27,6 +27,16 @@ GROUP_SIZE = 16
 LARGEST = 6.0
 
 
+def is_fp4(weights: QuantArgs | None) -> bool:
+    """Whether weights are 4-bit floats."""
+    return weights is not None and weights.type == FLOAT and weights.bits == 4
+
+
+def has_exponent_scales(weights: QuantArgs | None) -> bool:
+    """Whether scales are powers of two, as in MXFP4."""
+    return weights is not None and weights.scale_type == EXPONENT_SCALES
+
+
 class Nvfp4(StoredFormat):
     name = "nvfp4"
     spellings = ("nvfp4-pack-quantized",)
@@ -73,16 +83,6 @@ class Nvfp4(StoredFormat):
         return KernelSupport(
             True, f"weight-only {'Marlin or FlashInfer' if is_newer else 'Marlin'}"
         )
-
-
-def is_fp4(weights: QuantArgs | None) -> bool:
-    """Whether weights are 4-bit floats."""
-    return weights is not None and weights.type == FLOAT and weights.bits == 4
-
-
-def has_exponent_scales(weights: QuantArgs | None) -> bool:
-    """Whether scales are powers of two, as in MXFP4."""
-    return weights is not None and weights.scale_type == EXPONENT_SCALES
 
 
 def _group_refusal(tensor_kind: str, args: QuantArgs) -> Refusal | None:
