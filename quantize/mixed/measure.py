@@ -35,14 +35,14 @@ class Original:
         self.blocks = _decoder_blocks(model)
         self.outputs: dict[torch.nn.Module, list[Any]] = {block: [] for block in self.blocks}
         """Of each decoder block, by batch."""
-        self.inputs: dict[str, list[torch.Tensor]] = {layer.name: [] for layer in layers}
+        modules = [module for layer in layers for module in layer.modules.values()]
+        self.inputs: dict[torch.nn.Module, list[torch.Tensor]] = {module: [] for module in modules}
+        """The first tokens of each module, by batch; none of an expert that no token visits."""
         with ExitStack() as hooks:
             for block in self.blocks:
                 hooks.callback(block.register_forward_hook(self._keep_output).remove)
-            for layer in layers:
-                module = next(iter(layer.modules.values()))
-                keep = partial(self._keep_input, layer.name)
-                hooks.callback(module.register_forward_hook(keep).remove)
+            for module in modules:
+                hooks.callback(module.register_forward_hook(self._keep_input).remove)
             logits = [self._logits(batch) for batch in self.batches]
         self.likelihoods = [entry.softmax(-1) for entry in logits]
         """Of every next token, by batch."""
@@ -67,17 +67,18 @@ class Original:
         """The squared error of the outputs of a layer's modules, relative to the outputs."""
         if layer_format.weights is None:
             return 0.0
-        inputs = torch.cat(self.inputs[layer.name]).unsqueeze(0)
+        read = [module for module in layer.modules.values() if self.inputs[module]]
         errors = []
         with torch.no_grad():
-            for module in layer.modules.values():
+            for module in read:
+                inputs = torch.cat(self.inputs[module]).unsqueeze(0)
                 output = torch.nn.functional.linear(inputs, module.weight).float()
                 with rounded({module: layer_format}):
                     changed = module(inputs).float()
                 if module.bias is not None:
                     output += module.bias
                 errors.append(float((changed - output).square().sum() / output.square().sum()))
-        return sum(errors) / len(errors)
+        return sum(errors) / max(1, len(errors))
 
     def block_of(self, layer: MergedLayer) -> int:
         """The number of the decoder block that holds a layer; 0 where none does."""
@@ -96,11 +97,12 @@ class Original:
         self.outputs[block].append(output)
 
     def _keep_input(
-        self, name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: Any
+        self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: Any
     ) -> None:
-        kept = sum(map(len, self.inputs[name]))
-        tokens = inputs[0].flatten(0, -2)
-        self.inputs[name].append(tokens[: max(0, INPUT_TOKENS - kept)].clone())
+        kept = sum(map(len, self.inputs[module]))
+        tokens = inputs[0].flatten(0, -2)[: max(0, INPUT_TOKENS - kept)]
+        if len(tokens):
+            self.inputs[module].append(tokens.clone())
 
     @contextmanager
     def _skipped(self, batch: int, blocks: list[torch.nn.Module]) -> Iterator[None]:
