@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from conf.formats.quant_args import INT, QuantArgs, QuantGroup
@@ -74,6 +75,33 @@ def test_groups_name_their_modules_and_no_class() -> None:
     assert isinstance(groups, dict)
     assert [group.targets for group in groups.values()] == [["a.q_proj", "a.k_proj"], ["a.o_proj"]]
     assert ignore == ["lm_head", "a.down_proj"]
+
+
+@pytest.mark.slow
+def test_vllm_finds_the_format_of_each_merged_layer() -> None:
+    """By the names of its parts, in vLLM's own search; no model is loaded."""
+    from compressed_tensors.quantization import QuantizationConfig
+    from vllm.model_executor.layers.quantization.compressed_tensors import compressed_tensors
+
+    class QKVParallelLinear(torch.nn.Module):
+        """Its name holds that of the class Linear."""
+
+    merged = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+    groups = [
+        FormatGroup("w4a16_g128", INT4, None, [f"a.{part}" for part in merged["qkv_proj"]]),
+        FormatGroup("w8a16", INT8, None, [f"a.{part}" for part in merged["gate_up_proj"]]),
+        FormatGroup("original", None, None, [f"b.{part}" for part in merged["qkv_proj"]]),
+    ]
+    recipe = with_choice(quantize_config("recipe=auto").recipe, Choice(groups, 5, 0, 0, 1))
+    content = QuantizationConfig(**formats(recipe)).model_dump(mode="json")
+    config = compressed_tensors.CompressedTensorsConfig.from_config(content)
+    config.packed_modules_mapping = merged
+    found = {
+        name: config.get_scheme_dict(QKVParallelLinear(), name)
+        for name in ("a.qkv_proj", "a.gate_up_proj", "b.qkv_proj")
+    }
+    bits = {name: entry and entry["weights"].num_bits for name, entry in found.items()}
+    assert bits == {"a.qkv_proj": 4, "a.gate_up_proj": 8, "b.qkv_proj": None}
 
 
 def test_the_card_says_what_was_chosen() -> None:
