@@ -7,7 +7,7 @@ from omegaconf import MISSING
 
 from conf.schema.ranges import above, choices, within
 
-KINDS = ("llama", "qwen2", "qwen2_moe", "qwen3")
+KINDS = ("llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 WIDTH = within(1, 2**24)
 
 
@@ -30,7 +30,7 @@ class Architecture:
     """The dimensions of a decoder, under the names that a transformers config.json gives them."""
 
     model_type: str = field(default=MISSING, metadata=choices(*KINDS))
-    """Family: llama, qwen2, qwen2_moe or qwen3."""
+    """Family: llama, qwen2, qwen2_moe, qwen3 or qwen3_moe."""
     hidden_size: int = field(default=MISSING, metadata=WIDTH)
     """Width of the residual stream."""
     intermediate_size: int = field(default=MISSING, metadata=WIDTH)
@@ -66,7 +66,7 @@ class Architecture:
     moe_intermediate_size: int = field(default=0, metadata=within(0, 2**24))
     """Width inside one expert."""
     shared_expert_intermediate_size: int = field(default=0, metadata=within(0, 2**24))
-    """Width inside the expert that every token visits."""
+    """Width inside the expert that every token visits; 0 where there is none."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further config.json fields, passed on as they are."""
 
@@ -85,7 +85,8 @@ class Architecture:
     def feed_forward_matrices(self) -> list[Matrix]:
         if not self.num_experts:
             return self._gated_matrices("mlp", self.intermediate_size)
-        shared = self._gated_matrices("mlp.shared_expert", self.shared_expert_intermediate_size)
+        width = self.shared_expert_intermediate_size
+        shared = self._gated_matrices("mlp.shared_expert", width) if width else []
         experts = self._gated_matrices("mlp.experts", self.moe_intermediate_size)
         return shared + [
             matrix._replace(copies=self.num_experts, used_per_token=self.num_experts_per_tok)
@@ -106,15 +107,15 @@ class Architecture:
 
     @property
     def small_parameters_per_layer(self) -> int:
-        """Norms, biases and expert gates, which no recipe quantizes."""
+        """Norms, biases, routers and the shared expert's gate, which no recipe quantizes."""
         norms = 2 * self.hidden_size
-        if self.model_type == "qwen3":
+        if self.model_type in ("qwen3", "qwen3_moe"):
             norms += 2 * self.head_dim
         biases = 0
         if self.model_type in ("qwen2", "qwen2_moe"):
             biases = sum(matrix.rows for matrix in self.attention_matrices[:3])
-        gates = self.hidden_size * (self.num_experts + 1) if self.num_experts else 0
-        return norms + biases + gates
+        gates = self.num_experts + (1 if self.shared_expert_intermediate_size else 0)
+        return norms + biases + gates * self.hidden_size
 
     @property
     def embedding_parameters(self) -> int:
@@ -157,3 +158,19 @@ class Architecture:
                 f"num_attention_heads={self.num_attention_heads} is no multiple of "
                 f"num_key_value_heads={self.num_key_value_heads}"
             )
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        if self.model_type.endswith("_moe") != bool(self.num_experts):
+            raise ValueError(
+                f"num_experts={self.num_experts} does not fit model_type={self.model_type}"
+            )
+        if not self.num_experts:
+            return
+        if not 0 < self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_tok={self.num_experts_per_tok}: a token visits 1 to "
+                f"{self.num_experts} experts"
+            )
+        if not self.moe_intermediate_size:
+            raise ValueError("moe_intermediate_size is needed: the width inside an expert")

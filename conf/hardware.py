@@ -13,6 +13,7 @@ import yaml
 from conf.schema.load import GpuConfig
 
 BF16_FLAGS = {"bf16", "avx512_bf16", "amx_bf16"}
+AMX_FLAGS = {"amx_tile"}
 INT8_FLAGS = {"i8mm", "avx512_vnni", "avx_vnni", "amx_int8"}
 CPU = "cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -29,6 +30,12 @@ def cpu_has_bf16() -> bool:
 def cpu_has_int8() -> bool:
     """Whether the CPU has units for INT8 matrix products."""
     return bool(INT8_FLAGS & _cpu_flags())
+
+
+@cache
+def cpu_has_amx() -> bool:
+    """Whether the CPU has Intel's AMX, which vLLM's CPU kernels for quantized experts need."""
+    return bool(AMX_FLAGS & _cpu_flags())
 
 
 def _cpu_flags() -> set[str]:

@@ -81,7 +81,8 @@ class Plan:
     folder: Path
     vocabulary: int
     work: Cost | None
-    """Its bytes and operations; None for a mixture of experts."""
+    """Its bytes and operations; None for a mixture that does not say how many experts a token
+    visits."""
     scenarios: dict[str, ScenarioConfig]
     """The scenarios that fit into the model's context."""
     skipped: dict[str, str]

@@ -18,6 +18,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from conf.compose import compose
 from conf.errors import bad_input
@@ -33,11 +34,12 @@ from conf.schema.commands import ModelConfig
 from conf.schema.mixed import with_choice
 from conf.schema.recipe import RecipeConfig
 from quantize.command import COMMAND
-from quantize.fit import check_fit, matching_linears
+from quantize.fit import check_fit, for_model, matching_linears
 from quantize.mixed.choose import unmeasured_choice
 from quantize.mixed.plan import check_layer_formats
+from quantize.models.architecture_config import architecture_config
 from quantize.models.load import empty_model
-from quantize.models.make import architecture_config
+from quantize.models.mixtures import with_routers
 from quantize.programs import DESCRIBE, Described, DescribeRequest
 from quantize.steps.base.formats import formats
 from quantize.vptq.linear import replace_linears, stored_config
@@ -76,7 +78,7 @@ def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
         assert model.architecture is not None
         config = architecture_config(model.architecture)
         config.dtype = torch.bfloat16
-        config.architectures = [type(_empty_model_of(folder, config, model)).__name__]
+        config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
         config.save_pretrained(folder)
     empty = empty_model(folder, model.trust_remote_code).to(torch.bfloat16)
     made_up = MadeUpWeights()
@@ -87,6 +89,7 @@ def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
             raise bad_input(
                 f"recipes={name}: the result of a recipe.file is known only after running it"
             )
+        recipe = for_model(recipe, empty)
         modules = check_fit(empty, recipe, str(model.name))
         if recipe.auto is not None:
             check_layer_formats(empty, recipe, str(model.name), modules)
@@ -121,11 +124,6 @@ def _write_tokenizer(folder: Path, vocabulary: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 
-def _empty_model_of(folder: Path, config: Any, model: ModelConfig) -> Any:
-    config.save_pretrained(folder)
-    return empty_model(folder, model.trust_remote_code)
-
-
 def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     """Converts the empty model to the recipe's format; returns the entry for config.json."""
     if recipe.weights is None:
@@ -138,7 +136,8 @@ def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     apply_quantization_config(model, QuantizationConfig(**formats(recipe)))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
-    return {KEY: compressor.quantization_config.model_dump(mode="json")}
+    quantization = compressor.quantization_config.model_dump(mode="json")
+    return {KEY: with_routers(quantization, model)}
 
 
 def work(request: DescribeRequest, send: Send[Described]) -> None:

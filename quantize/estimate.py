@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from conf.schema.recipe import RecipeConfig
-from quantize.steps.base.step import BYTES_16_BIT, Step
+from quantize.models.experts import experts_of
+from quantize.steps.base.step import BYTES_16_BIT, BYTES_32_BIT, Step
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,12 @@ class LayerShape:
     hidden: int
     widest: int
     """Columns of the widest module."""
+    experts_inside: float = 0.0
+    """Columns of the last products of all experts together; 0 without experts."""
+
+    @property
+    def has_experts(self) -> bool:
+        return self.experts_inside > 0
 
     @classmethod
     def of(cls, model: Any) -> "LayerShape":
@@ -97,15 +104,22 @@ class LayerShape:
             widths[name.rpartition(".")[0]].append(module.in_features)
         # Of the modules in one block, the last reads what the others computed (o, down).
         inputs = [[*set(block[:-1]), block[-1]] for block in widths.values()]
+        experts = experts_of(model)
+        # All experts of a layer read the same tokens.
+        shared = sum(
+            (len(each) - 1) * each[0].gate_proj.in_features ** 2 for each in experts.values()
+        )
+        inside = sum(expert.down_proj.in_features for each in experts.values() for expert in each)
         sizes = [(module.out_features, module.in_features) for module in linears.values()]
         layers = max(1, model.config.num_hidden_layers)
         return cls(
             layers=layers,
             weights=sum(rows * columns for rows, columns in sizes) / layers,
-            squared_widths=sum(width**2 for block in inputs for width in block) / layers,
+            squared_widths=(sum(width**2 for block in inputs for width in block) - shared) / layers,
             solved=sum(rows * columns**2 for rows, columns in sizes) / layers,
             hidden=model.config.hidden_size,
             widest=max((columns for _, columns in sizes), default=model.config.hidden_size),
+            experts_inside=inside / layers,
         )
 
 
@@ -156,26 +170,34 @@ def stream_bytes(shape: LayerShape, text: Text) -> float:
 
 def block_bytes(steps: list[Step[Any]], shape: LayerShape, text: Text) -> float:
     """What a step that calibrates in stages keeps beside the stream: attention's outputs."""
-    is_staged = any(step.reads_inputs for step in steps)
-    return text.tokens * shape.hidden * BYTES_16_BIT if is_staged else 0.0
+    return text.tokens * shape.hidden * BYTES_16_BIT if _has_stages(steps, shape) else 0.0
 
 
 def inner_bytes(steps: list[Step[Any]], shape: LayerShape, text: Text) -> float:
     """What such a step keeps as well where there is room: inputs of an MLP's last module."""
-    if not any(step.reads_inputs for step in steps):
+    if not _has_stages(steps, shape):
         return 0.0
     others = stream_bytes(shape, text) + block_bytes(steps, shape, text)
     return min(text.tokens * shape.widest * BYTES_16_BIT, max(0.0, MOST_KEPT - others))
 
 
+def _has_stages(steps: list[Step[Any]], shape: LayerShape) -> bool:
+    """Mixtures of experts are calibrated as a whole."""
+    return not shape.has_experts and any(step.reads_inputs for step in steps)
+
+
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     """What a step needs beside the activations that are kept on the GPU: three layers' weights (one
     is copied back, one is computed, one is loaded), and what a pass of one batch or the step itself
-    takes, which come one after the other."""
+    takes, which come one after the other. A mixture of experts is calibrated as a whole: a pass
+    holds what all experts compute inside, and has the X'X of all of them."""
     batch = batch_tokens * BYTES_16_BIT
-    a_pass = batch * (STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest)
+    widths = STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest + shape.experts_inside
+    a_pass = batch * widths
     three_layers = 3 * shape.weights * BYTES_16_BIT
-    return three_layers + max(a_pass, step.gpu_bytes(shape.weights, shape.widest))
+    products = shape.squared_widths * BYTES_32_BIT if shape.has_experts and step.solves else 0.0
+    solving = step.gpu_bytes(shape.weights, shape.widest)
+    return three_layers + products + max(a_pass, solving)
 
 
 def activation_budget(free: float, needed: float) -> float:

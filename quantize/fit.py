@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from conf.schema.ranges import MASK_WIDTH
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.schema.steps import Kind
 from conf.terminal import listed
+from quantize.models.mixtures import check_experts_layout, check_mixture, kept_patterns
 from quantize.recipe_file import as_list, scheme_targets, to_quant_args
 from quantize.steps.base.step import steps_named
 
@@ -89,7 +90,8 @@ def check_fit(
     scopes = scopes or step_scopes(recipe)
     modules: Linears = {}
     rounded: dict[str, str] = {}
-    _check_experts(model, name)
+    formats: dict[str, Format] = {}
+    check_experts_layout(model, name)
     for scope in scopes:
         _check_patterns(model, scope)
         reached = dict(matching_linears(model, scope.targets, scope.ignore))
@@ -106,11 +108,30 @@ def check_fit(
                 )
             rounded[module_name] = scope.option
             modules[module_name] = module
+        formats |= _formats_of(scope, reached)
         _check_widths(scope, reached)
         _check_codebooks(scope, reached)
         modules |= reached
+    number_types = {name: (each.weights, each.activations) for name, each in formats.items()}
+    check_mixture(model, scopes[0].option, number_types)
     _check_head_groups(model, recipe)
     return modules
+
+
+def _formats_of(scope: StepScope, modules: Linears) -> dict[str, Format]:
+    """The format that the step rounds each module to; empty for a step that does not round."""
+    targets = list(scope.formats)
+    return {
+        name: scope.formats[match_targets(name, module, targets)[0]]
+        for name, module in modules.items()
+        if targets
+    }
+
+
+def for_model(recipe: RecipeConfig, model: Any) -> RecipeConfig:
+    """The recipe with the modules of this architecture that always stay in 16 bit."""
+    kept = [pattern for pattern in kept_patterns(model) if pattern not in recipe.ignore]
+    return replace(recipe, ignore=[*recipe.ignore, *kept]) if kept and not recipe.file else recipe
 
 
 def fitting_group(model: Any, recipe: RecipeConfig) -> int:
@@ -195,22 +216,6 @@ def _check_patterns(model: Any, scope: StepScope) -> None:
 # ---- modules ------------------------------------------------------------------------------
 
 
-def _check_experts(model: Any, name: str) -> None:
-    """Refuses fused experts. transformers keeps a layer's experts in one three-dimensional tensor,
-    which no recipe's pattern matches: the checkpoint would only claim to be quantized."""
-    parameters = model.named_parameters()
-    fused = [
-        parameter_name
-        for parameter_name, tensor in parameters
-        if tensor.dim() > 2 and "experts" in parameter_name
-    ]
-    if fused:
-        raise bad_input(
-            f"model={name}: its experts are kept as one tensor ({fused[0]} and {len(fused) - 1} "
-            "more), which no recipe quantizes; only dense models can be quantized here"
-        )
-
-
 def _check_head(model: Any, recipe: RecipeConfig, scope: StepScope, modules: Linears) -> None:
     if model.config.tie_word_embeddings and "lm_head" in modules and not recipe.lm_head:
         raise bad_input(
@@ -221,18 +226,13 @@ def _check_head(model: Any, recipe: RecipeConfig, scope: StepScope, modules: Lin
 
 def _check_widths(scope: StepScope, modules: Linears) -> None:
     """Raises if columns are not a multiple of the group size, the packed word or the mask."""
+    formats = _formats_of(scope, modules)
     for stored_format in dict.fromkeys(scope.formats.values()):
-        targets = [
-            target
-            for target, target_format in scope.formats.items()
-            if target_format is stored_format
-        ]
         reached = {
-            name: module
-            for name, module in modules.items()
-            if match_targets(name, module, list(scope.formats))[0] in targets
+            name: module for name, module in modules.items() if formats[name] is stored_format
         }
         if not reached:
+            targets = [name for name, each in scope.formats.items() if each is stored_format]
             raise bad_input(f"{scope.option}.targets: {targets} matches no module outside ignore")
         size = stored_format.weights.group_size or (
             stored_format.activations.group_size if stored_format.activations else 0

@@ -24,6 +24,7 @@ from quantize.calibrate.batches import (
     check_document_count,
 )
 from quantize.calibrate.compress import Batches, Outcome, compress
+from quantize.calibrate.expert_tokens import token_summary
 from quantize.calibrate.resume import CALIBRATION_VERSION, WORK_FORMAT, WorkFolder
 from quantize.checkpoint import save
 from quantize.checkpoint.card import model_card
@@ -124,7 +125,15 @@ def _write_checkpoint(
             model, tokenizer = load(source, config.model)
         with timed(seconds, "compress"):
             outcome = compress(
-                model, tokenizer, recipe, step_modifiers, text.batches, work, console, stored_as
+                model,
+                tokenizer,
+                recipe,
+                step_modifiers,
+                text.batches,
+                work,
+                console,
+                stored_as,
+                config.min_expert_tokens,
             )
         with published_atomically(folder, config.replace) as unfinished:
             with timed(seconds, "save"), gated(recipe.name):
@@ -197,6 +206,7 @@ def _manifest(
         text=TextClaim.model_validate(asdict(text.record)) if text.record else None,
         errors=outcome.errors,
         fallbacks=outcome.fallbacks,
+        expert_tokens=outcome.expert_tokens,
         layer_seconds=rounded_seconds(outcome.layer_seconds),
         resumed_layers=outcome.resumed_layers,
         seconds={phase: round(duration, 2) for phase, duration in seconds.items()},
@@ -256,6 +266,8 @@ def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_by
         f"proven: made from the source's files: {derivation.unchanged} tensors unchanged, "
         f"{derivation.weights} weights at least {derivation.similarity:.4f} similar"
     )
+    if manifest.expert_tokens:
+        say(token_summary(manifest.expert_tokens))
     if manifest.fallbacks:
         say(f"{len(manifest.fallbacks)} modules could only be rounded: {manifest.fallbacks[0]} ...")
     say(f"asked: {manifest.canary.prompt}")

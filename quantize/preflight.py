@@ -35,6 +35,7 @@ from quantize.fit import (
     check_fit,
     check_pattern_times,
     fitting_group,
+    for_model,
     step_scopes_of_file,
 )
 from quantize.mixed.plan import check_layer_formats, limit_text, trial_operations
@@ -64,6 +65,7 @@ class Preflight:
     """An estimate of the calibration."""
     machine: str = ""
     """The GPU that the plan is for, where it is not this machine."""
+    has_experts: bool = False
 
     def lines(self) -> list[str]:
         return [
@@ -72,7 +74,7 @@ class Preflight:
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
             f"about {max(self.minutes, 0.1):.1f} min",
-            *([] if self.recipe.file else _kernel_lines(self.recipe)),
+            *([] if self.recipe.file else _kernel_lines(self.recipe, self.has_experts)),
         ]
 
     def _peak_text(self) -> str:
@@ -80,21 +82,29 @@ class Preflight:
         return f" ({self.gpu_peak_gib:.1f} with activations)" if has_activations else ""
 
 
-def _kernel_lines(recipe: RecipeConfig) -> list[str]:
+def _kernel_lines(recipe: RecipeConfig, has_experts: bool) -> list[str]:
     if recipe.auto is None:
-        return [_kernel_text(recipe.weights, recipe.activations)]
+        return [_kernel_text(recipe.weights, recipe.activations, has_experts)]
     formats = [form for form in layer_formats(recipe) if form.weights is not None]
     return [
         limit_text(recipe),
-        *(f"{form.name}: {_kernel_text(form.weights, form.activations)}" for form in formats),
+        *(
+            f"{form.name}: {_kernel_text(form.weights, form.activations, has_experts)}"
+            for form in formats
+        ),
     ]
 
 
-def _kernel_text(weights: NumberFormat | None, activations: NumberFormat | None) -> str:
+def _kernel_text(
+    weights: NumberFormat | None, activations: NumberFormat | None, has_experts: bool
+) -> str:
     names = kernels(
         weights.stored if weights else None, activations.stored if activations else None
     )
-    return f"vLLM will run it with {names}" if names else "vLLM has no kernel for it"
+    if not names:
+        return "vLLM has no kernel for it"
+    experts = "; experts run in its fused MoE kernels" if has_experts else ""
+    return f"vLLM will run it with {names}{experts}"
 
 
 def preflight(
@@ -136,9 +146,10 @@ def _other_machine(config: QuantizeConfig) -> str:
 
 def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     """The recipe with the command's own options applied."""
+    recipe = for_model(config.recipe, model)
     recipe = replace(
-        config.recipe,
-        ignore=[*config.recipe.ignore, *config.ignore],
+        recipe,
+        ignore=[*recipe.ignore, *config.ignore],
         kv_cache=config.kv_cache or config.recipe.kv_cache,
         lm_head=config.lm_head or config.recipe.lm_head,
     )
@@ -186,6 +197,7 @@ def _planned(
         gpu_peak_gib=(needed + placed + placed_if_room) / GIB,
         minutes=seconds / 60,
         machine=other_machine,
+        has_experts=shape.has_experts,
     )
 
 

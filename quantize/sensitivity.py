@@ -26,7 +26,7 @@ from conf.text import windows
 from quantize.checkpoint.reload import mean_divergence, weights_held
 from quantize.checkpoint.save import on_device
 from quantize.command import COMMAND
-from quantize.fit import check_fit, fitting_group
+from quantize.fit import check_fit, fitting_group, for_model
 from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.models.source import check_source
@@ -48,7 +48,7 @@ def sensitivity(
     source = fetch(model_config)
     check_source(source, model_config)
     model, tokenizer = load(source, model_config)
-    recipe = _with_fitting_groups(model, recipe)
+    recipe = _with_fitting_groups(model, for_model(recipe, model))
     modules = check_fit(model, recipe, str(model_config.name))
     token_windows = windows(accuracy, lambda text: list(tokenizer(text)["input_ids"]))
     on_device(model)

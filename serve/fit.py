@@ -161,12 +161,23 @@ def _check_heads(folder: Path, config: Mapping[str, object], gpus: int) -> None:
         )
 
 
+def _inner_widths(config: Mapping[str, object]) -> dict[str, int]:
+    """The columns of each kind of MLP's last layer. A mixture has one for its experts, and may
+    have another for a shared expert; its own `intermediate_size` is that of dense layers."""
+    widths = {"down_proj": config.get("intermediate_size")}
+    if config.get("moe_intermediate_size"):
+        widths = {
+            "experts.down_proj": config.get("moe_intermediate_size"),
+            "shared_expert.down_proj": config.get("shared_expert_intermediate_size"),
+        }
+    return {name: width for name, width in widths.items() if isinstance(width, int) and width}
+
+
 def _check_groups(folder: Path, config: Mapping[str, object], gpus: int) -> None:
     """Raises where a layer that is split along its inputs would be cut inside a group."""
     quantization = quantization_of(config)
     heads = required_int(config, "num_attention_heads")
-    inner_width = required_int({"intermediate_size": 0, **config}, "intermediate_size")
-    columns_of = {"o_proj": heads * head_width(config), "down_proj": inner_width}
+    columns_of = {"o_proj": heads * head_width(config), **_inner_widths(config)}
     groups = quantization.groups if quantization is not None else []
     sizes = [group.weights.group_size for group in groups if group.weights is not None]
     for size in filter(None, sizes):

@@ -10,7 +10,7 @@ from conf.formats.base.refusals import (
     scale_refusal,
     strategy_refusal,
 )
-from conf.formats.base.stored_format import ADA, KernelSupport, Machine, StoredFormat
+from conf.formats.base.stored_format import ADA, HOPPER, KernelSupport, Machine, StoredFormat
 from conf.formats.base.tensors import (
     NAIVE_QUANTIZED,
     StoredTensor,
@@ -24,6 +24,12 @@ LARGEST = 448.0
 BLOCKS = ([32, 32], [64, 64], [128, 128])
 WEIGHT_ONLY_BLOCKS = ([128, 128],)
 FLOAT_QUANTIZED = "float-quantized"
+EXPERT_SCALES = {
+    ("channel", "token", DYNAMIC),
+    ("tensor", "tensor", STATIC),
+    ("block", "group", DYNAMIC),
+}
+"""Weights' strategy, activations' strategy and scales of vLLM's FP8 experts."""
 
 
 class Fp8(StoredFormat):
@@ -88,6 +94,28 @@ class Fp8(StoredFormat):
         capability = f"compute capability {machine.capability:g}"
         summary = f"weight-only Marlin, since {capability} multiplies no FP8 ({ADA:g} does)"
         return KernelSupport(True, summary, instead)
+
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        scales_of = (
+            (weights.strategy, activations.strategy, activations.scales) if activations else ()
+        )
+        if scales_of in EXPERT_SCALES:
+            return None
+        return (
+            "FP8 experts need weights by channel and activations by token, both by tensor with "
+            "static scales, or weights in blocks of 128 x 128"
+        )
+
+    def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
+        is_block = weights.strategy == "block"
+        if machine.capability is None:
+            if is_block and machine.is_x86 and machine.has_amx:
+                return KernelSupport(True, "CPUExpertsFp8")
+            return machine.lacks_experts_kernel("FP8", "fp8_block and an x86 CPU with AMX")
+        if machine.capability < ADA:
+            return KernelSupport(True, "weight-only Marlin MoE")
+        has_cutlass = machine.capability >= HOPPER and not is_block
+        return KernelSupport(True, "CUTLASS or Triton MoE" if has_cutlass else "Triton MoE")
 
 
 def _weights_refusal(weights: QuantArgs, is_weight_only: bool) -> Refusal | None:

@@ -9,7 +9,7 @@ from conf.formats.base.refusals import (
 )
 from conf.formats.base.stored_format import BLACKWELL, KernelSupport, Machine, StoredFormat
 from conf.formats.base.tensors import NAIVE_QUANTIZED, PACK_QUANTIZED, StoredTensor, integer_tensors
-from conf.formats.quant_args import INT, STATIC, QuantArgs, QuantGroup
+from conf.formats.quant_args import DYNAMIC, INT, STATIC, QuantArgs, QuantGroup
 
 
 class Int8(StoredFormat):
@@ -50,6 +50,20 @@ class Int8(StoredFormat):
             reason = f"vLLM has no INT8 kernel for compute capability {machine.capability:g}"
             return KernelSupport(False, reason, "fp8_dynamic")
         return KernelSupport(True, "CutlassInt8ScaledMM")
+
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        assert activations is not None
+        scales_of = weights.strategy, activations.strategy, activations.scales
+        if weights.bits == 8 and scales_of == ("channel", "token", DYNAMIC):
+            return None
+        return "INT8 experts need weights by channel, and activations by token with dynamic: true"
+
+    def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
+        if machine.capability is not None:
+            return KernelSupport(True, "Triton MoE")
+        if machine.has_amx or not machine.is_x86:
+            return KernelSupport(True, "CPUExpertsInt8")
+        return machine.lacks_experts_kernel("INT8", "AMX on x86")
 
 
 def _weights_refusal(weights: QuantArgs) -> Refusal | None:

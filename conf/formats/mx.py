@@ -119,6 +119,9 @@ class Mx(StoredFormat):
             return KernelSupport(False, f"{reason} {machine.capability:g}", "nvfp4a16")
         return KernelSupport(True, weight_only_summary(machine), "recipe=nvfp4a16")
 
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        return None
+
 
 def _similar_format(weights: QuantArgs) -> StoredFormat:
     """The format with the same kernels and code range."""

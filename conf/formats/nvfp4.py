@@ -84,6 +84,12 @@ class Nvfp4(StoredFormat):
             True, f"weight-only {'Marlin or FlashInfer' if is_newer else 'Marlin'}"
         )
 
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        return None
+
+    def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
+        return None if machine.capability is None else KernelSupport(True, "FP4 MoE")
+
 
 def _group_refusal(tensor_kind: str, args: QuantArgs) -> Refusal | None:
     if args.strategy != "tensor_group":

@@ -6,9 +6,12 @@ the Hopper kernels on an H200, the INT8 kernel on ARM. `refusal` allows a format
 has a kernel for; `support` tells whether a given machine has one.
 """
 
+from dataclasses import replace
+
 from conf.formats.base.refusals import Refusal
 from conf.formats.base.stored_format import TURING, KernelSupport, Machine
-from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantizationConfig
+from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantGroup, QuantizationConfig
+from conf.formats.quantization_config import COMPRESSED_TENSORS
 from conf.formats.registry import covering, format_of, format_of_config
 
 
@@ -47,9 +50,57 @@ def kernels(weights: QuantArgs | None, activations: QuantArgs | None) -> str:
     return covering(weights, activations)[0].kernels(weights)
 
 
-def support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
-    """Whether and with which kernels vLLM runs a quantization config on a machine. Every group of
-    layers counts; the output head does not."""
+def experts_refusal(weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+    """Why no engine runs a mixture's experts in these number types; None where one does."""
+    reasons = [
+        each.experts_refusal(weights, activations) for each in covering(weights, activations)
+    ]
+    return None if None in reasons or not reasons else reasons[0]
+
+
+def support(
+    config: QuantizationConfig | None, machine: Machine, has_quantized_experts: bool = False
+) -> KernelSupport:
+    """Whether and with which kernels vLLM runs a quantization config on a machine."""
+    kernel_support = _linear_support(config, machine)
+    if not kernel_support.runs or config is None or not has_quantized_experts:
+        return kernel_support
+    experts = _experts_support(config, machine)
+    if experts is None or not experts.runs:
+        return experts or kernel_support
+    return replace(kernel_support, summary=f"{kernel_support.summary}; experts: {experts.summary}")
+
+
+def _experts_support(config: QuantizationConfig, machine: Machine) -> KernelSupport | None:
+    """The same for experts; None where it is unknown. Where groups differ, each may hold some."""
+    supports = [_group_experts_support(config, group, machine) for group in _layer_groups(config)]
+    known = [entry for entry in supports if entry is not None]
+    refused = next((entry for entry in known if not entry.runs), None)
+    if refused is not None or not known:
+        return refused
+    return replace(known[0], summary=", ".join(dict.fromkeys(entry.summary for entry in known)))
+
+
+def _group_experts_support(
+    config: QuantizationConfig, group: QuantGroup, machine: Machine
+) -> KernelSupport | None:
+    stored = format_of_config(config) if len(config.groups) == 1 else format_of(group)
+    if stored is None or group.weights is None:
+        return None
+    if config.method == COMPRESSED_TENSORS:
+        refused = stored.experts_refusal(group.weights, group.activations)
+        if refused is not None:
+            return KernelSupport(False, refused, "another recipe")
+    return stored.experts_support(group.weights, machine)
+
+
+def _layer_groups(config: QuantizationConfig) -> list[QuantGroup]:
+    """The groups without that of the output head."""
+    return [group for group in config.groups if not group.is_head] or config.groups
+
+
+def _linear_support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
+    """The same without experts. Every group of layers counts; the output head does not."""
     supports = _supports(config, machine)
     refused = next((entry for entry in supports if not entry.runs), None)
     if refused is not None:
@@ -71,12 +122,11 @@ def _supports(config: QuantizationConfig | None, machine: Machine) -> list[Kerne
     """The support of each group of layers, as far as it is known."""
     whole = format_of_config(config)
     groups = config.groups if config is not None else []
-    if whole is None or not groups or whole.is_whole_config(config):
+    if config is None or whole is None or not groups or whole.is_whole_config(config):
         weights = groups[0].weights if groups else None
         found = [whole.support(weights, machine) if whole is not None else None]
     else:
-        layers = [group for group in groups if not group.is_head] or groups
-        stored = [(format_of(group), group.weights) for group in layers]
+        stored = [(format_of(group), group.weights) for group in _layer_groups(config)]
         found = [form.support(weights, machine) for form, weights in stored if form is not None]
     return [entry for entry in found if entry is not None]
 

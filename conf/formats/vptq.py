@@ -226,6 +226,9 @@ class Vptq(StoredFormat):
             return KernelSupport(True, slow, "recipe=w4a16_gptq")
         return KernelSupport(True, "Quantline's VPTQ product")
 
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        return "no engine runs experts in codebooks"
+
 
 def _codebook(groups: int, numbers: int) -> StoredTensor:
     shape: Shape = (groups, numbers)

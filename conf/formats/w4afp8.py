@@ -59,6 +59,12 @@ class W4AFp8(StoredFormat):
         )
         return KernelSupport(False, reason, "w4a16_gptq")
 
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        return None
+
+    def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
+        return KernelSupport(True, "CUTLASS W4A8 MoE") if machine.capability == HOPPER else None
+
 
 def _weights_refusal(weights: QuantArgs) -> Refusal | None:
     if weights.bits != BITS:

@@ -83,5 +83,19 @@ class WeightOnlyInt(StoredFormat):
             return KernelSupport(True, "CPUWNA16")
         return machine.lacks_cpu_kernel(f"w{weights.bits}a16")
 
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        if weights.bits == 4 or (weights.bits == 8 and weights.symmetric):
+            return None
+        return "experts take int weights of 4 bits, or of 8 bits without zero points"
+
+    def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
+        if machine.capability is not None:
+            return KernelSupport(True, "Marlin MoE")
+        is_taken = weights.bits == 4 and weights.symmetric and weights.group_size != 32
+        if machine.is_x86 and machine.has_amx and is_taken:
+            return KernelSupport(True, "CPUExpertsInt4")
+        needed = "int4 without zero points and an x86 CPU with AMX"
+        return machine.lacks_experts_kernel(f"int{weights.bits}", needed)
+
 
 FORMAT = WeightOnlyInt()

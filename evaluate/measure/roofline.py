@@ -2,6 +2,10 @@
 
 Decoding reads all weights and the whole KV cache for every token. Prefill multiplies the prompt
 with all weights. Each phase takes at least the longer of reading and multiplying.
+
+Of a mixture of experts, a step reads the experts that its tokens visit. How many differ is not
+known: it is taken as the mean for tokens that choose their experts evenly and independently. A
+router that prefers some experts reads fewer, and may be faster than this.
 """
 
 from collections.abc import Mapping
@@ -16,6 +20,7 @@ from evaluate.results.row_types import Limit
 from evaluate.results.row_values import SpeedValues
 from serve.tensors import Tensor
 
+EXPERTS = ".experts."  # in the names of routed experts' tensors, not of shared ones
 MOST_OVERLAP = 0.05  # share of output tokens that arrive before the last request's first token
 
 
@@ -28,6 +33,27 @@ class Rates:
     """By number type: bf16, fp8, int8, float32."""
     source: str = "measured"
     """measured, or datasheet."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The routed experts of all layers."""
+
+    bytes: float
+    """All of them, as stored, with their scales."""
+    weights: float
+    count: int
+    """Experts in a layer."""
+    per_token: int
+    """Experts that one token visits."""
+
+    @property
+    def share_per_token(self) -> float:
+        return self.per_token / self.count
+
+    def read_share(self, tokens: float) -> float:
+        """The expected share of a layer's experts that at least one of these tokens visits."""
+        return float(1 - (1 - self.share_per_token) ** tokens)
 
 
 @dataclass
@@ -48,10 +74,25 @@ class Cost:
     """The number type of the quantized layers' products."""
     plain_product: str
     """The number type of attention and of layers that are not quantized."""
+    experts: Experts | None = None
+    """Of a mixture of experts; the body is the rest of the layers."""
 
     @property
     def weight_gib(self) -> float:
-        return (self.body_bytes + self.head_bytes) / 2**30
+        """All weights of layers and head, also of experts that a step does not visit."""
+        experts = self.experts.bytes if self.experts else 0.0
+        return (self.body_bytes + self.head_bytes + experts) / 2**30
+
+    def layer_bytes(self, tokens: float) -> float:
+        """What a step with so many tokens reads of the layers' weights."""
+        experts = self.experts.read_share(tokens) * self.experts.bytes if self.experts else 0.0
+        return self.body_bytes + experts
+
+    @property
+    def weights_per_token(self) -> float:
+        """Weights of the layers that one token is multiplied with."""
+        experts = self.experts.weights * self.experts.share_per_token if self.experts else 0.0
+        return self.body_weights + experts
 
 
 @dataclass
@@ -71,13 +112,17 @@ def cost(
     kv_bytes: int | None = None,
 ) -> Cost | None:
     """The cost of a checkpoint's tensors, with 16-bit ones as wide as the engine holds them. None
-    for a mixture of experts: the tensors do not show which part each token reads."""
-    if any(".experts." in name for name in tensors):
+    for a mixture of experts whose config does not say how many of them a token visits."""
+    expert_names = {name for name in tensors if EXPERTS in name}
+    counts = _expert_counts(config)
+    if expert_names and counts is None:
         return None
     quantization = quantization_of(config)
     bits, head_bits = _weight_bits(quantization)
     named_bits = _named_bits(quantization)
-    body = [(name, tensor) for name, tensor in tensors.items() if ".layers." in name]
+    layers_tensors = [(name, tensor) for name, tensor in tensors.items() if ".layers." in name]
+    body = [(name, tensor) for name, tensor in layers_tensors if name not in expert_names]
+    routed = [(name, tensor) for name, tensor in layers_tensors if name in expert_names]
     head = [(name, tensor) for name, tensor in tensors.items() if "lm_head" in name]
     if not head:
         head = [(name, tensor) for name, tensor in tensors.items() if "embed_tokens" in name]
@@ -99,7 +144,27 @@ def cost(
         attention_operations=4.0 * layers * heads * head_width(config),
         product=_product(quantization, dtype_bytes),
         plain_product=_plain_product(dtype_bytes),
+        experts=Experts(
+            sum(tensor.held_bytes(dtype_bytes) for _, tensor in routed),
+            sum(
+                _weights(name, tensor, named_bits.get(name.rpartition(".")[0], bits))
+                for name, tensor in routed
+            ),
+            *counts,
+        )
+        if routed and counts
+        else None,
     )
+
+
+def _expert_counts(config: Mapping[str, object]) -> tuple[int, int] | None:
+    """The experts of a layer, and those that a token visits."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((config[name] for name in names if config.get(name)), None)
+    per_token = config.get("num_experts_per_tok")
+    if isinstance(count, int) and isinstance(per_token, int) and 0 < per_token <= count:
+        return count, per_token
+    return None
 
 
 def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
@@ -107,12 +172,13 @@ def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
     batch, inputs, outputs = scenario.count, scenario.input_tokens, scenario.output_tokens
     prompt = batch * inputs
     pairs = batch * inputs * (inputs + 1) / 2
-    reading = (work.body_bytes + work.head_bytes + prompt * work.kv_bytes) / rates.bandwidth
+    layer_bytes, step_bytes = work.layer_bytes(prompt), work.layer_bytes(batch)
+    reading = (layer_bytes + work.head_bytes + prompt * work.kv_bytes) / rates.bandwidth
     multiplying = _multiply_seconds(work, rates, prompt, batch, pairs)
     decode_reading = decode_multiplying = decode = 0.0
     for step in range(1, outputs):
         context = batch * (inputs + step)
-        read = work.body_bytes + work.head_bytes + context * work.kv_bytes
+        read = step_bytes + work.head_bytes + context * work.kv_bytes
         read_s = read / rates.bandwidth
         multiply_s = _multiply_seconds(work, rates, batch, batch, context)
         decode_reading += read_s
@@ -140,7 +206,7 @@ def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedVal
         product=work.product,
         product_tops=rates.products.get(work.product, 0.0) / 1e12,
         rates=rates.source,
-        body_gb=work.body_bytes / 1e9,
+        body_gb=work.layer_bytes(float("inf")) / 1e9,
         head_gb=work.head_bytes / 1e9,
         prefill_share=least.prefill_s / prefill,
     )
@@ -153,7 +219,7 @@ def _multiply_seconds(work: Cost, rates: Rates, tokens: float, heads: float, pai
     """Seconds of the products in layers (`tokens`), head (`heads`) and attention (`pairs`)."""
     plain_rate = rates.products[work.plain_product]
     quantized_rate = rates.products.get(work.product, plain_rate)
-    body = 2 * work.body_weights * tokens / quantized_rate
+    body = 2 * work.weights_per_token * tokens / quantized_rate
     return body + (2 * work.head_weights * heads + work.attention_operations * pairs) / plain_rate
 
 

@@ -17,10 +17,11 @@ from conf.errors import QuantlineError, bad_input, environment_reason, one_line
 from conf.schema.recipe import RecipeConfig
 from conf.terminal import progress
 from quantize.calibrate import sequential
+from quantize.calibrate.expert_tokens import ExpertTokens, check_expert_tokens
 from quantize.calibrate.hooks import noted_errors
 from quantize.calibrate.resume import WorkFolder
 from quantize.calibrate.run_state import RUN, Run
-from quantize.calibrate.step_check import check_steps
+from quantize.calibrate.step_check import check_steps, quantized_modules
 from quantize.steps.base.changes import Errors
 from quantize.steps.base.step import steps_named
 
@@ -41,6 +42,9 @@ class Outcome:
     """Modules that GPTQ could only round."""
     rescaled: set[str]
     """Modules that a step scaled, and those that take up the inverse scales."""
+    expert_tokens: ExpertTokens
+    """Calibration tokens of each expert, by the name of the layer's experts; empty for a dense
+    model, and for a recipe without text."""
 
 
 def compress(
@@ -52,8 +56,10 @@ def compress(
     work: WorkFolder | None,
     console: Console,
     stored_as: torch.dtype = torch.bfloat16,
+    min_expert_tokens: int = 0,
 ) -> Outcome:
-    """Applies the recipe's steps to the model; resumes an interrupted run from `work`."""
+    """Applies the recipe's steps to the model; resumes an interrupted run from `work`.
+    `min_expert_tokens`: raises if an expert was chosen for fewer calibration tokens."""
     logger.remove()
     logger.add(sys.stderr, level="INFO")  # DEBUG prints the whole modifier at every event
     bars = progress(console)
@@ -77,12 +83,14 @@ def compress(
             pipeline=sequential.NAME,
         )
     check_steps(model, recipe, run.scaled, run.errors, run.fallbacks)
+    check_expert_tokens(run.expert_tokens, min_expert_tokens, quantized_modules(model))
     return Outcome(
         dict(run.errors),
         dict(run.layer_seconds),
         run.resumed_layers,
         run.fallbacks,
         run.rescaled,
+        run.expert_tokens,
     )
 
 

@@ -20,7 +20,7 @@ Modules = dict[str, torch.nn.Module]
 Tensors = dict[str, torch.Tensor]
 KEY = "key.json"
 NOTES = "notes"
-WORK_FORMAT = 4  # raise it when the saved files change
+WORK_FORMAT = 5  # raise it when the saved files change
 CALIBRATION_VERSION = 6  # raise it when a pass or a solver gives other bits than before
 LAYER_FILE = re.compile(r"step(\d+)-layer\d+\.safetensors")
 
@@ -33,6 +33,8 @@ class LayerNotes(BaseModel):
     errors: Errors
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
+    expert_tokens: dict[str, list[int]] = {}
+    """Calibration tokens of each expert, by the name of the layer's experts."""
 
 
 class WorkFolder:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
+from quantize.calibrate.expert_tokens import ExpertTokens
 from quantize.calibrate.memory.writer import LayerWriter
 from quantize.calibrate.resume import LayerNotes, Modules, WorkFolder
 from quantize.steps.base.changes import Errors
@@ -29,6 +30,8 @@ class Run:
     resumed_layers: int = 0
     errors: Errors = field(default_factory=lambda: defaultdict(dict))
     fallbacks: list[str] = field(default_factory=list)
+    expert_tokens: ExpertTokens = field(default_factory=dict)
+    """Of mixtures of experts."""
     scaled: dict[str, list[str]] = field(default_factory=dict)
     """Modules whose output a step scales, by step."""
     rescaled: set[str] = field(default_factory=set)
@@ -38,13 +41,15 @@ class Run:
         """The notes of a layer, saved beside its weights."""
         errors = {name: self.errors[name] for name in modules if name in self.errors}
         fallbacks = [name for name in self.fallbacks if name in modules]
-        return LayerNotes(errors=errors, fallbacks=fallbacks)
+        tokens = {name: self.expert_tokens[name] for name in modules if name in self.expert_tokens}
+        return LayerNotes(errors=errors, fallbacks=fallbacks, expert_tokens=tokens)
 
     def restore_notes(self, notes: LayerNotes) -> None:
         """Adds the notes of a layer that an earlier run finished."""
         for name, errors in notes.errors.items():
             self.errors[name].update(errors)
         self.record_fallbacks(notes.fallbacks)
+        self.expert_tokens |= notes.expert_tokens
 
     def record_fallbacks(self, names: list[str]) -> None:
         self.fallbacks += [name for name in names if name not in self.fallbacks]

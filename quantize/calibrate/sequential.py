@@ -30,6 +30,7 @@ from llmcompressor.utils.pytorch.module import infer_sequential_targets
 from conf.errors import environment_failure
 from quantize.calibrate.attention import fast_attention
 from quantize.calibrate.elementwise.modules import fused_elementwise
+from quantize.calibrate.expert_tokens import counted_tokens
 from quantize.calibrate.last_input import LastInput
 from quantize.calibrate.memory.activations import Activations, gpu_budget
 from quantize.calibrate.memory.weights import LayerWeights
@@ -39,6 +40,7 @@ from quantize.calibrate.run_state import RUN
 from quantize.calibrate.stages.blocks import BlockModules
 from quantize.calibrate.stages.layer import StagedLayer
 from quantize.calibrate.stages.search import BlockSearch, ModifierHooks
+from quantize.models.experts import only_chosen_experts
 from quantize.steps.base.step import Step
 
 NAME = "quantline"
@@ -221,9 +223,11 @@ class _Passes:
         self, subgraph: Any, activations: Any, last_input: LastInput | None = None
     ) -> Iterator[tuple[int, Any]]:
         """Runs every batch through the layer: its number and output. `last_input`: where a pass in
-        which hooks read ends; none: they do not read."""
+        which hooks read ends; none: they do not read. Only passes that they read count the tokens
+        of experts: each layer has one, for each step."""
         state = active_session().state
-        with HooksMixin.disable_hooks() if last_input is None else nullcontext():
+        counted = counted_tokens(self._modules(subgraph), self.state.expert_tokens)
+        with _without_hooks() if last_input is None else counted:
             for number, inputs in enumerate(activations.iter(subgraph.input_names)):
                 state.current_batch_idx = number
                 with nullcontext() if last_input is None else last_input.batch():
@@ -276,6 +280,12 @@ class _Passes:
             if not self.state.work.has(self.number, layer):
                 self._save_layer(layer, subgraph)
         self.state.writer.flush()
+
+
+@contextmanager
+def _without_hooks() -> Iterator[None]:
+    with HooksMixin.disable_hooks(), only_chosen_experts():
+        yield
 
 
 @contextmanager

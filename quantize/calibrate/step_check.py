@@ -21,7 +21,7 @@ def check_steps(
 ) -> None:
     """Raises if a step changed nothing, or left layers out. `scaled`: modules whose output a step
     scaled, by step; `fallbacks`: modules that GPTQ could only round."""
-    quantized = _quantized_modules(model)
+    quantized = quantized_modules(model)
     if recipe.rounds and not quantized:
         raise gate_failed(f"recipe={recipe.name}: no module was quantized, not published")
     targeted = targeted_linears(model, recipe)
@@ -30,7 +30,7 @@ def check_steps(
         step.check_changes(Changes(recipe, quantized, targeted, scaled_by_step, errors, fallbacks))
 
 
-def _quantized_modules(model: Any) -> set[str]:
+def quantized_modules(model: Any) -> set[str]:
     """Layers whose weights are stored in a recipe's format."""
     schemes = {
         name: getattr(module, "quantization_scheme", None) for name, module in model.named_modules()

@@ -35,7 +35,8 @@ __all__ = ["EDITABLE", "FILE", "WEIGHTS", "Manifest", "find", "published", "read
 FILE = "quantline.json"
 SCHEMA = 4
 # The fields that each schema added; an older schema must not have them.
-ADDED = {3: {"files"}, 4: {"architecture", "published", "digest"}}
+ADDED = {3: {"files"}, 4: {"architecture", "published", "digest", "expert_tokens"}}
+OPTIONAL = {"expert_tokens"}
 READABLE = (2, 3, SCHEMA)
 # Files that may be edited or removed.
 NOT_CLAIMED = (FILE, "README.md", "generation_config.json")
@@ -66,6 +67,9 @@ class Manifest(BaseModel):
     calibration text, relative to the output. sgpt: the same for what pruning changed."""
     fallbacks: list[str]
     """Modules that GPTQ could only round."""
+    expert_tokens: dict[Text, list[Count]] = {}
+    """Calibration tokens of each expert, by the name of the layer's experts; only for a mixture of
+    experts that was calibrated."""
     layer_seconds: dict[str, list[Amount]]
     """Seconds for each layer, by step; layers of an earlier run are not in it."""
     resumed_layers: Count
@@ -118,7 +122,7 @@ class Manifest(BaseModel):
         content: JsonObject = self.model_copy(update={"errors": finite_errors}).model_dump(
             by_alias=True
         )
-        return content
+        return {name: value for name, value in content.items() if value or name not in OPTIONAL}
 
 
 class _OldManifest(Manifest):
@@ -172,7 +176,7 @@ def read(folder: Path) -> Manifest:
 def _check_names(path: Path, names_in_file: set[str], schema: int) -> None:
     newer = {name for since, added_names in ADDED.items() if since > schema for name in added_names}
     expected = {field.alias or name for name, field in Manifest.model_fields.items()} - newer
-    for name in sorted(expected - names_in_file):
+    for name in sorted(expected - names_in_file - OPTIONAL):
         raise bad_input(f"{path}: no manifest of schema {schema}: there is no {name}")
     for name in sorted(names_in_file - expected):
         raise bad_input(f"{path}: no manifest of schema {schema}: {shown(name)} is not part of it")

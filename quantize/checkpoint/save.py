@@ -9,10 +9,11 @@ import torch
 from compressed_tensors.offload import dispatch_model
 from transformers import PreTrainedModel
 
-from conf.files.json_files import JsonObject, read_object
+from conf.files.json_files import read_object
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG, read_config
 from quantize.models.headers import read_headers
+from quantize.models.mixtures import with_routers
 from quantize.models.source import TORCH_DTYPES
 from quantize.models.source_config import stated_dtype
 from quantize.recipe_file import make_readable
@@ -33,17 +34,23 @@ def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtyp
                 parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
-    if quantization := stored_config(model):
-        _add_quantization(folder / CONFIG, quantization)
+    _complete_quantization(folder / CONFIG, model)
     tokenizer.save_pretrained(folder)
     make_readable(folder)
     _make_readable_by_all(folder)
 
 
-def _add_quantization(path: Path, quantization: JsonObject) -> None:
-    """Adds a config that compressed-tensors did not write, and therefore leaves out."""
-    content = read_object(path) | {KEY: quantization}
-    path.write_text(json.dumps(content, indent=2, sort_keys=True))
+def _complete_quantization(path: Path, model: PreTrainedModel) -> None:
+    """Adds to config.json what compressed-tensors does not write: a format that it does not know,
+    and the routers of a mixture of experts."""
+    content = read_object(path)
+    written = content.get(KEY)
+    quantization = stored_config(model)
+    if not quantization and isinstance(written, dict):
+        quantization = with_routers(written, model)
+    if quantization and quantization != written:
+        content[KEY] = quantization
+        path.write_text(json.dumps(content, indent=2, sort_keys=True))
 
 
 def _make_readable_by_all(folder: Path) -> None:

@@ -13,9 +13,10 @@ from conf.errors import bad_input, reading, writing
 from conf.formats.nvfp4 import is_fp4
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.hardware import cpu_has_bf16
-from conf.models import CONFIG
+from conf.models import CONFIG, read_config
 from conf.schema.commands import ModelConfig
 from conf.terminal import listed
+from quantize.models.experts import linear_experts
 from quantize.vptq.loading import exact_loading
 
 logging.disable_progress_bar()
@@ -27,7 +28,7 @@ MOST_NAMED = 4  # tensors that a message names before it counts the rest
 def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     """The model and its tokenizer. Without a GPU or bf16 units it computes in float32."""
     in_float32 = not torch.cuda.is_available() and not cpu_has_bf16()
-    with reading(folder), exact_loading():
+    with reading(folder), exact_loading(), linear_experts(model_type(folder)):
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32 if in_float32 else "auto",
@@ -43,6 +44,11 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
             folder, trust_remote_code=config.trust_remote_code
         )
     return model, tokenizer
+
+
+def model_type(folder: Path) -> str:
+    """The family that config.json names."""
+    return str(read_config(folder).get("model_type"))
 
 
 def refuse_misfits(folder: Path, info: dict[str, Any]) -> None:
@@ -75,7 +81,7 @@ def empty_model(folder: Path, trust_remote_code: bool) -> Any:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if hasattr(config, KEY):
             delattr(config, KEY)
-        with torch.device("meta"):
+        with torch.device("meta"), linear_experts(config.model_type):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 

@@ -19,6 +19,7 @@ from conf.files.json_files import JsonObject, read_object
 from conf.files.stored_tensor import Tensor
 from conf.models import CONFIG
 from conf.schema.commands import ModelConfig
+from quantize.models.experts import linear_experts
 from quantize.models.headers import Headers, read_headers
 from quantize.models.load import empty_model, refuse_misfits
 from quantize.models.source_config import check_stated, check_token_ids, check_values, stated_dtype
@@ -85,7 +86,8 @@ def _check_layer_count(headers: Headers, content: JsonObject, file: Path) -> Non
 def _check_fit(folder: Path, empty: Any, headers: Headers) -> None:
     """Raises if transformers would report missing, unexpected or misshapen weights."""
     stored = {name: _meta_tensor(tensor) for name, tensor in headers.tensors.items()}
-    with reading(folder), _silenced_transformers():
+    family = linear_experts(empty.config.model_type)
+    with reading(folder), _silenced_transformers(), family:
         _, info = type(empty).from_pretrained(
             None,
             config=empty.config,

@@ -25,7 +25,7 @@ SEARCH_SEQUENCES = 16  # that run through attention or an MLP for each scale tha
 class AwqOptions:
     """Options of AWQ."""
 
-    grid: int = field(default=20, metadata=within(2, 1000))
+    grid: int = field(default=20, metadata=within(4, 1000))
     """Scales tried for each group of layers."""
     duo_scaling: bool = True
     """Choose scales by weights as well as activations."""
@@ -70,7 +70,11 @@ class Awq(RescalingStep[AwqOptions]):
         from llmcompressor.modifiers.transform.awq import AWQModifier
 
         options = recipe.options_of(self)
-        return AWQModifier(n_grid=options.grid, duo_scaling=options.duo_scaling)
+        return AWQModifier(
+            n_grid=options.grid,
+            duo_scaling=options.duo_scaling,
+            offload_device=None,  # a mixture's would be a device, which recipe.yaml cannot hold
+        )
 
     def options_in(self, modifier: "Modifier") -> AwqOptions:
         return AwqOptions(modifier.n_grid, bool(modifier.duo_scaling))

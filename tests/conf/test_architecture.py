@@ -5,6 +5,7 @@ import pytest
 from conf import sources
 from conf.architecture import Architecture
 from conf.compose import compose
+from conf.errors import QuantlineError
 from quantize.command import COMMAND as QUANTIZE
 
 # Parameters as the checkpoints on the hub hold them, a tied head counted once.
@@ -15,9 +16,12 @@ KNOWN = {
     "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
     "qwen3-14b": 14_768_307_200,
+    "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-32b": 32_762_123_264,
     "qwen2-0.5b": 494_032_768,
     "qwen2-1.5b": 1_543_714_304,
+    "qwen2.5-coder-0.5b": 494_032_768,
+    "qwen2.5-coder-1.5b": 1_543_714_304,
     "qwen2-7b": 7_615_616_512,
     "qwen2-57b-a14b": 57_410_000_000,  # as published, rounded
     "qwen2-72b": 72_706_203_648,
@@ -44,7 +48,7 @@ def test_parameters_match_the_model_that_transformers_builds(name: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from quantize.models.make import architecture_config
+    from quantize.models.architecture_config import architecture_config
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture_config(architecture(name)))
@@ -52,7 +56,7 @@ def test_parameters_match_the_model_that_transformers_builds(name: str) -> None:
 
 
 def test_every_listed_model_has_a_known_total() -> None:
-    assert set(LISTED) - set(KNOWN) == {"tiny"}
+    assert set(LISTED) - set(KNOWN) == {"tiny", "tiny-moe"}
 
 
 def test_the_heads_share_of_what_a_token_reads() -> None:
@@ -81,7 +85,27 @@ def test_a_mixture_reads_only_the_experts_a_token_visits() -> None:
     assert active == pytest.approx(14.2e9, rel=0.01)
 
 
-def test_tiny_fits_every_scheme() -> None:
-    for matrix in architecture("tiny").layer_matrices:
+def test_qwen3_30b_activates_3_3b() -> None:
+    mixture = architecture("qwen3-30b-a3b")
+    active = mixture.layer_weights_per_token + 2 * mixture.embedding_parameters
+    assert active == pytest.approx(3.3e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("num_experts=0", "num_experts=0 does not fit model_type=qwen3_moe"),
+        ("num_experts_per_tok=9", "a token visits 1 to 8 experts"),
+        ("moe_intermediate_size=0", "moe_intermediate_size is needed"),
+    ],
+)
+def test_a_mixture_needs_all_its_sizes(change: str, message: str) -> None:
+    with pytest.raises(QuantlineError, match=message):
+        compose(QUANTIZE, ["model=tiny-moe", f"model.architecture.{change}"])
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-moe"])
+def test_tiny_models_fit_every_scheme(name: str) -> None:
+    for matrix in architecture(name).layer_matrices:
         assert matrix.rows % 128 == 0, matrix
         assert matrix.columns % 128 == 0, matrix

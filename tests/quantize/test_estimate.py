@@ -21,6 +21,8 @@ from quantize.estimate import (
     step_bytes,
     stream_bytes,
 )
+from quantize.models.architecture_config import architecture_config
+from quantize.models.experts import linear_experts
 from quantize.steps.base.step import steps_named
 from tests.conftest import quantize_config
 
@@ -47,6 +49,26 @@ def qwen() -> LayerShape:
             vocab_size=256,
         )
     )
+
+
+def test_a_mixture_has_the_products_of_all_experts_at_once() -> None:
+    """X'X of what all eight experts read, of what each computes inside, and two of attention. A
+    pass holds the insides, of 256 columns each."""
+    architecture = quantize_config("model=tiny-moe").model.architecture
+    assert architecture is not None
+    config = architecture_config(architecture)
+    with linear_experts(config.model_type):
+        shape = shape_of(config)
+    assert shape.squared_widths == 11 * 256**2
+    (gptq,) = steps_named(["gptq"])
+    dense = replace(shape, experts_inside=0)
+    assert step_bytes(gptq, shape, 0) - step_bytes(gptq, dense, 0) == 11 * 256**2 * 4
+    (smooth,) = steps_named(["smoothquant"])
+    many = 2**16
+    assert step_bytes(smooth, shape, many) - step_bytes(smooth, dense, many) == many * 2 * 8 * 256
+    text = Text(samples=4, length=128, batch_size=2)
+    assert block_bytes([gptq], dense, text) > 0
+    assert block_bytes([gptq], shape, text) == inner_bytes([gptq], shape, text) == 0
 
 
 def seconds_a_layer(shape: LayerShape, *steps: str, text: Text = MEASURED_TEXT) -> float:

@@ -2,6 +2,7 @@
 
 import json
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,15 +46,28 @@ def test_a_recipe_that_does_not_fit_is_refused(
     assert error.value.exit_code == 2
 
 
-def test_fused_experts_are_refused(tmp_path: Path) -> None:
-    """They are no linear layers: a recipe would leave nine tenths of the model as it was."""
-    from quantize.models.make import architecture_config
+def test_all_experts_count_and_routers_do_not(tmp_path: Path) -> None:
+    """Of Qwen2's mixture: 64 experts and a shared one in every layer, without any gate."""
+    from quantize.models.architecture_config import architecture_config
 
     model = quantize_config("model=qwen2-57b-a14b").model
     assert model.architecture is not None
+    architecture = replace(model.architecture, num_hidden_layers=2)
+    architecture_config(architecture).save_pretrained(tmp_path)
+    found = check(tmp_path, "recipe=w4a16_gptq", "gpu=h200", "preflight=only")
+    assert found.modules == 2 * (4 + 3 + 64 * 3)
+    assert found.recipe.ignore == ["lm_head", r"re:.*\.mlp\.shared_expert_gate$"]
+    assert found.disk_gib == pytest.approx(architecture.parameters * 4 / 2**30)
+
+
+def test_experts_in_codebooks_are_refused(tmp_path: Path) -> None:
+    from quantize.models.architecture_config import architecture_config
+
+    model = quantize_config("model=tiny-moe").model
+    assert model.architecture is not None
     architecture_config(model.architecture).save_pretrained(tmp_path)
-    with pytest.raises(QuantlineError, match=r"experts are kept as one tensor \(model.layers.0"):
-        check(tmp_path)
+    with pytest.raises(QuantlineError, match="no engine runs experts in codebooks"):
+        check(tmp_path, "recipe=vptq_2bit")
 
 
 def test_auto_takes_the_largest_group_that_fits(tiny: tuple[ModelConfig, Path]) -> None:
@@ -64,7 +78,7 @@ def test_auto_takes_the_largest_group_that_fits(tiny: tuple[ModelConfig, Path]) 
 
 def test_smollm2_has_576_columns(tmp_path: Path) -> None:
     """From its config alone: preflight reads no weights."""
-    from quantize.models.make import architecture_config
+    from quantize.models.architecture_config import architecture_config
 
     model = quantize_config().model
     assert model.architecture is not None

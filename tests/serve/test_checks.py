@@ -27,6 +27,14 @@ from tests.evaluate.report.made import Cell, runs, write
 
 INT8 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"type": "int"}}
 FP8 = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"type": "float"}}
+FP8_DYNAMIC = {
+    "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+    "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+}
+INT8_DYNAMIC = {
+    "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+    "input_activations": {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True},
+}
 W8A16 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}
 W4A16 = {"weights": {"num_bits": 4, "type": "int"}, "input_activations": None}
 W4AFP8 = {
@@ -97,6 +105,41 @@ def test_every_group_of_layers_counts() -> None:
     assert support_of({"config_groups": products}).summary == "CutlassW4A8, CutlassFP8ScaledMM"
     head = {"group_0": W4A16, "lm_head": W8A16 | {"targets": ["re:.*lm_head$"]}}
     assert support_of({"config_groups": head}, capability=None).runs
+
+
+@pytest.mark.parametrize(
+    ("group", "machine", "runs", "summary"),
+    [
+        (FP8_DYNAMIC, Machine(9.0, "x86_64"), True, "experts: CUTLASS or Triton MoE"),
+        (FP8_DYNAMIC, Machine(8.9, "x86_64"), True, "experts: Triton MoE"),
+        (FP8_DYNAMIC, Machine(8.0, "x86_64"), True, "experts: weight-only Marlin MoE"),
+        (FP8_DYNAMIC, Machine(None, "x86_64", has_amx=True), False, "experts of FP8 on this CPU"),
+        (
+            FP8_DYNAMIC | {"input_activations": None},
+            Machine(9.0, "x86_64"),
+            False,
+            "FP8 experts need",
+        ),
+        (INT8_DYNAMIC, Machine(9.0, "x86_64"), True, "experts: Triton MoE"),
+        (INT8_DYNAMIC, Machine(10.0, "x86_64"), False, "no INT8 kernel for compute capability 10"),
+        (INT8_DYNAMIC, Machine(None, "x86_64", has_amx=True), True, "experts: CPUExpertsInt8"),
+        (INT8_DYNAMIC, Machine(None, "aarch64"), True, "experts: CPUExpertsInt8"),
+        (INT8_DYNAMIC, Machine(None, "x86_64"), False, "INT8 on this CPU (x86_64); that needs AMX"),
+        (W4A16, Machine(9.0, "x86_64"), True, "Machete; experts: Marlin MoE"),
+        (W4A16, Machine(None, "x86_64", has_amx=True), True, "experts: CPUExpertsInt4"),
+        (W4A16, Machine(None, "x86_64"), False, "experts of int4 on this CPU"),
+        (W4AFP8, Machine(9.0, "x86_64"), True, "experts: CUTLASS W4A8 MoE"),
+        (FP4, Machine(9.0, "x86_64"), True, "experts: FP4 MoE"),
+    ],
+)
+def test_experts_have_kernels_of_their_own(
+    group: dict[str, object], machine: Machine, runs: bool, summary: str
+) -> None:
+    quantization = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    answer = support(read_quantization(quantization, "config.json"), machine, True)
+    assert answer.runs is runs
+    assert summary in answer.summary
+    assert runs or answer.instead
 
 
 def test_stored_sparsity_runs_nowhere() -> None:

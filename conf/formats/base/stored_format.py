@@ -21,6 +21,8 @@ class Machine:
     """Compute capability of the GPU; null without a GPU."""
     processor: str
     """x86_64, AMD64 or aarch64."""
+    has_amx: bool = False
+    """Whether an x86 CPU has Intel's AMX."""
 
     @property
     def is_x86(self) -> bool:
@@ -30,6 +32,12 @@ class Machine:
         """vLLM has no kernel for these number types on this processor."""
         reason = f"vLLM has no CPU kernel for {numbers} on {self.processor}"
         return KernelSupport(False, reason, "w8a8_smooth_gptq")
+
+    def lacks_experts_kernel(self, numbers: str, needed: str = "") -> "KernelSupport":
+        """vLLM's CPU kernels for these number types do not take experts here."""
+        hint = f"; that needs {needed}" if needed else ""
+        reason = f"vLLM has no kernel for experts of {numbers} on this CPU ({self.processor}){hint}"
+        return KernelSupport(False, reason, "the original")
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,14 @@ class StoredFormat(ABC):
 
     def refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
         """Why no engine runs these number types in this format; None where one does."""
+        return None
+
+    def experts_refusal(self, weights: QuantArgs, activations: QuantArgs | None) -> str | None:
+        """Why no engine runs a mixture's experts in this format; None where one does."""
+        return f"no engine runs experts in the format {self.name}"
+
+    def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
+        """As `support`, for a mixture's experts: engines have kernels of their own for them."""
         return None
 
     def is_whole_config(self, config: QuantizationConfig | None) -> bool:

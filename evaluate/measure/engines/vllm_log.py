@@ -12,6 +12,7 @@ RANDOM_WEIGHTS_LINE = "weights are made up, spread as a trained model's"
 KERNELS = (
     re.compile(r"Selected (?P<kernel>\w+) for (?P<scheme>\w+)"),
     re.compile(r"Using (?P<kernel>\w+Kernel) for (?P<scheme>\w+)"),
+    re.compile(r"Using '?(?P<kernel>\w+)'? (?P<scheme>[\w ]+ MoE) backend"),
 )
 FIGURES = {
     "weights_gib": r"Model loading took ([\d.]+) GiB",

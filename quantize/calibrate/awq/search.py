@@ -41,6 +41,7 @@ from quantize.calibrate.awq.rounding import (
 )
 from quantize.calibrate.awq.sample import Arguments, Sample
 from quantize.calibrate.solver.products import SharedProducts, output_energy
+from quantize.models.experts import only_chosen_experts
 
 Loss = Callable[[Weights], torch.Tensor]
 """The squared error of an output when the layers have these weights."""
@@ -247,5 +248,6 @@ def _numbers(losses: list[torch.Tensor]) -> list[float]:
 
 
 def _output(parent: Module, arguments: dict[str, Any]) -> torch.Tensor:
-    output = parent(**arguments)
+    with only_chosen_experts():  # no hook reads, and a mixture's output is the same
+        output = parent(**arguments)
     return output[0] if isinstance(output, tuple) else output

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from quantize.calibrate.last_input import OBSERVERS
 from quantize.calibrate.stages.blocks import Block, BlockModules, Call, blocks_of, recorded_calls
 from quantize.calibrate.stages.replay import done, read_entries, read_exit
+from quantize.models.experts import LinearExperts
 
 RunLayer = Callable[[], object]
 
@@ -48,6 +49,8 @@ class BlockSearch:
             return []
         if any(hasattr(module, name) for module in modules for name in OBSERVERS):
             return []
+        if any(isinstance(module, LinearExperts) for module in modules):
+            return []  # a trial would hold what every expert computes for a whole batch
         (layer,) = decoders
         names = tuple(name for name, module in layer.named_modules() if module in hooked)
         key = type(layer), names

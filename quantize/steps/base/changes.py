@@ -55,5 +55,7 @@ class Changes:
 
 
 def _layers(modules: Collection[str]) -> set[str]:
-    """The numbers of the layers that these modules belong to."""
-    return {number for name in modules for number in LAYER.findall(f".{name}.")}
+    """The numbers of the layers that these modules belong to. A second number in a name is an
+    expert's."""
+    found = (LAYER.search(f".{name}.") for name in modules)
+    return {match[1] for match in found if match is not None}

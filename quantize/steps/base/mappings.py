@@ -58,9 +58,35 @@ def check_mappings(
     for mapping, balances in resolved:
         if not balances:
             raise bad_input(f"{option}.mappings: {mapping} matches nothing in {architecture}")
+    for _, balances in resolved:
+        _check_shared_experts(model, balances, option)
     if file_mappings:
         balances = [balance for _, of_mapping in resolved for balance in of_mapping]
         _check_complete(rules, model, balances, option)
+
+
+def _check_shared_experts(model: Any, balances: list[Balance], option: str) -> None:
+    """Raises if a norm is scaled that a shared expert reads too, and the mapping leaves that one
+    out, as AWQ's of Qwen2's mixture does."""
+    names = {module: name for name, module in model.named_modules()}
+    for balance in balances:
+        experts = {
+            names[layer].partition(".experts.")[0]
+            for layer in balance.layers
+            if ".experts." in names[layer]
+        }
+        shared = [name for name in names.values() if name.endswith(".shared_expert")]
+        left_out = [name for name in shared if name.rpartition(".")[0] in experts]
+        is_norm = balance.smooth.weight.dim() == 1
+        if (
+            is_norm
+            and left_out
+            and not any(".shared_expert" in names[each] for each in balance.layers)
+        ):
+            raise bad_input(
+                f"{option}: scales {names[balance.smooth]}, which {left_out[0]} reads too, and "
+                "has no mapping for it; use a recipe without that step"
+            )
 
 
 def _balances(model: Any, mapping: Any, option: str) -> list[Balance]:

@@ -88,7 +88,7 @@ def test_no_numeric_option_takes_nonsense(command: Command) -> None:
             "recipe.smoothquant.smoothing_strength=1.01",
             "must be at least 0 and at most 1",
         ),
-        (QUANTIZE, "recipe.awq.grid=0", "recipe.awq.grid=0: must be at least 2"),
+        (QUANTIZE, "recipe.awq.grid=0", "recipe.awq.grid=0: must be at least 4"),
         (QUANTIZE, "recipe.weights.bits=16", "recipe.weights.bits=16: must be at least 2"),
         (QUANTIZE, "recipe.weights.bits=null", "recipe.weights.bits"),
         (QUANTIZE, "recipe.autoround.iterations=0", "recipe.autoround.iterations=0: must be"),

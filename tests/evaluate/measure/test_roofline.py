@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conf.schema.load import ScenarioConfig
-from evaluate.measure.roofline import Cost, Rates, cost, least_time, reached
+from evaluate.measure.roofline import Cost, Experts, Rates, cost, least_time, reached
 from evaluate.results.row_types import Limit
 from evaluate.results.row_values import SpeedValues
 from serve.tensors import Tensor
@@ -116,9 +116,43 @@ def test_a_head_has_bits_of_its_own() -> None:
     assert found.head_weights == found.body_weights == 100 * 64
 
 
-def test_what_a_mixture_of_experts_reads_is_not_guessed() -> None:
-    tensors = {"model.layers.0.mlp.experts.0.up.weight": Tensor("BF16", (128, 64))}
-    assert cost(tensors, CONFIG, 2) is None
+MIXTURE = {
+    "model.layers.0.mlp.gate.weight": Tensor("BF16", (4, 64)),
+    "model.layers.0.mlp.shared_expert.up.weight": Tensor("BF16", (100, 64)),
+    **{f"model.layers.0.mlp.experts.{i}.up.weight": Tensor("BF16", (50, 64)) for i in range(4)},
+}
+COUNTS = {"num_experts": 4, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize("counts", [{}, {"num_experts": 4}, COUNTS | {"num_experts_per_tok": 5}])
+def test_a_mixture_without_its_counts_is_not_guessed(counts: dict[str, int]) -> None:
+    assert cost(MIXTURE, CONFIG | counts, 2) is None
+
+
+def test_a_step_reads_the_experts_that_its_tokens_visit() -> None:
+    found = weigh(MIXTURE, CONFIG | COUNTS, dtype_bytes=2)
+    shared, routed = 104 * 64, 200 * 64
+    assert found.body_weights == shared
+    assert found.weights_per_token == shared + routed / 2
+    assert found.weight_gib == (shared + routed) * 2 / 2**30
+    # One token visits half of them; of two tokens, the second finds half of the rest.
+    assert found.layer_bytes(1) == 2 * (shared + routed / 2)
+    assert found.layer_bytes(2) == 2 * (shared + routed * 3 / 4)
+    assert found.layer_bytes(1000) == pytest.approx(2 * (shared + routed))
+    assert weigh(MIXTURE, CONFIG | {"num_local_experts": 4, "num_experts_per_tok": 2}, 2) == found
+
+
+def test_decoding_a_mixture_reads_more_experts_with_the_batch() -> None:
+    work = Cost(0, 0, 0, 0, 0, 0, "bf16", "bf16", Experts(1000, 500, 4, 2))
+    rates = Rates(100.0, {"bf16": 1e6}, "measured")
+    for batch, read in ((1, 500), (2, 750)):
+        scenario = ScenarioConfig(input_tokens=100, output_tokens=2, batch=batch)
+        found = least_time(work, scenario, rates)
+        assert found.decode_s == pytest.approx(read / 100)
+        assert found.prefill_s == pytest.approx(10)
+    slow = Rates(1e9, {"bf16": 1e3}, "measured")
+    scenario = ScenarioConfig(input_tokens=100, output_tokens=1, batch=1)
+    assert least_time(work, scenario, slow).prefill_s == pytest.approx(2 * 250 * 100 / 1e3)
 
 
 def test_shares_need_phases() -> None:

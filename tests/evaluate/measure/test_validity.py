@@ -55,6 +55,8 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
     log.write_text(
         "INFO Selected CutlassInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8\n"
         "INFO Using MacheteLinearKernel for CompressedTensorsWNA16\n"
+        "INFO Using 'MARLIN' WNA16 MoE backend.\n"
+        "INFO Using VLLM_CUTLASS Fp8 MoE backend out of potential backends: ['TRITON'].\n"
         "INFO Model loading took 8.80 GiB memory and 1.886785 seconds\n"
         "INFO GPU KV cache size: 858,080 tokens\n"
         "INFO torch.compile took 32.28 s in total\n"
@@ -65,6 +67,8 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
     assert found.kernels == {
         "CompressedTensorsW8A8Int8": "CutlassInt8ScaledMMLinearKernel",
         "CompressedTensorsWNA16": "MacheteLinearKernel",
+        "WNA16 MoE": "MARLIN",
+        "Fp8 MoE": "VLLM_CUTLASS",
     }
     assert found.memory == Memory(weights_gib=8.8, kv_cache_tokens=858080, graphs_gib=0.96)
     assert found.startup == Startup(load_s=1.886785, compile_s=32.28, capture_s=4)

@@ -7,6 +7,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from quantize.calibrate.stages.search import BlockSearch, ModifierHooks
+from quantize.models.experts import linear_experts
 from tests.quantize.calibrate.stages.test_blocks import model_of
 
 
@@ -90,3 +91,11 @@ def test_shared_modules_and_observers_of_the_cache_are_calibrated_as_a_whole() -
     assert search.blocks([layer], lambda: model(torch.arange(12).unsqueeze(0))) == []
     layer.self_attn.k_observer = torch.nn.Identity()
     assert found(model, [layer]) == [0]
+
+
+def test_a_mixture_of_experts_is_calibrated_as_a_whole_without_a_trial() -> None:
+    with linear_experts("qwen3_moe"):
+        model = model_of("qwen3_moe", num_experts=2, moe_intermediate_size=32)
+    runs: list[int] = []
+    assert found(model, [model.model.layers[0]], runs) == [0]
+    assert not runs

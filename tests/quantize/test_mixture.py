@@ -1,0 +1,128 @@
+"""A mixture of experts, from random weights to a verified checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conf.errors import QuantlineError
+from evaluate.measure.targets import targets
+from quantize.checkpoint import manifest
+from quantize.checkpoint.verify import verify
+from quantize.models.fetch import fetch
+from quantize.pipeline import quantize
+from serve.tensors import tensors
+from tests.conftest import evaluate_config, quantize_config
+
+SMALL = ["model=tiny-moe", "model.weights=random", "model.architecture.num_hidden_layers=1"]
+SMALL += ["model.architecture.num_experts=4", "model.architecture.vocab_size=512"]
+TEXT = ["calibration.samples=4", "calibration.length=64"]
+EXPERT = "model.layers.0.mlp.experts.2.up_proj"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("mixture")
+    config = quantize_config(*SMALL, *TEXT, "recipe=w4a16_gptq", f"output_dir={root}")
+    made = quantize(config)
+    assert made is not None
+    return made
+
+
+def test_every_expert_is_stored_in_the_layout_that_vllm_loads(checkpoint: Path) -> None:
+    stored = tensors(checkpoint)
+    for expert in range(4):
+        for name, columns in (("gate_proj", 256), ("up_proj", 256), ("down_proj", 256)):
+            layer = f"model.layers.0.mlp.experts.{expert}.{name}"
+            assert stored[f"{layer}.weight_packed"].shape == (256, columns // 8)
+            assert stored[f"{layer}.weight_scale"].shape == (256, columns // 128)
+    assert stored["model.layers.0.mlp.gate.weight"].dtype == "BF16"
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert "model.layers.0.mlp.gate" in config["quantization_config"]["ignore"]
+
+
+def test_the_manifest_has_the_tokens_of_each_expert(checkpoint: Path) -> None:
+    record = manifest.read(checkpoint)
+    assert record.text is not None
+    (counts,) = record.expert_tokens.values()
+    assert list(record.expert_tokens) == ["model.layers.0.mlp.experts"]
+    assert len(counts) == 4
+    assert sum(counts) == record.text.counts.tokens * 2  # two experts a token
+
+
+def test_awq_scales_the_router_with_the_experts(tmp_path: Path) -> None:
+    """Both read the norm that is scaled. That the result computes the same is proven inside."""
+    options = [*SMALL, *TEXT, "recipe=w4a16_awq", "recipe.awq.grid=4", f"output_dir={tmp_path}"]
+    made = quantize(quantize_config(*options))
+    assert made is not None
+    stored = tensors(made)
+    assert stored[f"{EXPERT}.weight_zero_point"].shape == (32, 2)
+    source = fetch(quantize_config(*options).model)
+    router = "model.layers.0.mlp.gate.weight"
+    old, new = (load_file(folder / "model.safetensors")[router] for folder in (source, made))
+    assert not torch.equal(old, new)
+
+
+def test_too_few_tokens_publish_nothing_and_a_lower_limit_goes_on(tmp_path: Path) -> None:
+    options = [*SMALL, *TEXT, "recipe=w4a16_gptq", f"output_dir={tmp_path}"]
+    with pytest.raises(QuantlineError, match="4 of 4 experts were chosen for fewer than 1000000"):
+        quantize(quantize_config(*options, "min_expert_tokens=1000000"))
+    assert not manifest.published(tmp_path, "tiny-moe")
+    made = quantize(quantize_config(*options, "min_expert_tokens=0"))
+    assert made is not None
+    record = manifest.read(made)
+    assert record.resumed_layers > 0
+    assert sum(record.expert_tokens["model.layers.0.mlp.experts"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        (f"{EXPERT}.weight_packed", f"{EXPERT}.weight_packed is missing"),
+        ("model.layers.0.mlp.gate.weight", "model.layers.0.mlp.gate.weight is missing"),
+        (f"{EXPERT}.weight_scale", f"{EXPERT}.weight_scale has the shape (256, 1)"),
+    ],
+)
+def test_a_damaged_expert_is_found(checkpoint: Path, tmp_path: Path, name: str, fault: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    file = copy / "model.safetensors"
+    content = load_file(file)
+    if name.endswith("_scale"):
+        content[name] = content[name][:, :1].contiguous()
+    else:
+        del content[name]
+    save_file(content, file, {"format": "pt"})
+    assert any(fault in each for each in verify(copy).faults)
+
+
+def test_an_expert_written_over_another_is_found(checkpoint: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    content = load_file(copy / "model.safetensors")
+    other = EXPERT.replace(".2.", ".3.")
+    for part in ("weight_packed", "weight_scale"):
+        content[f"{other}.{part}"] = content[f"{EXPERT}.{part}"].clone()
+    save_file(content, copy / "model.safetensors", {"format": "pt"})
+    assert any("the same values as" in each for each in verify(copy).faults)
+
+
+@pytest.mark.usefixtures("programs_here")
+def test_a_described_mixture_has_the_real_ones_tensors(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
+    config = evaluate_config(*SMALL, "weights=random", "recipes=[w4a16_gptq]")
+    described = targets(config)[1].folder
+    assert described is not None
+    real = {name: tensor.shape for name, tensor in tensors(checkpoint).items()}
+    assert {name: tensor.shape for name, tensor in tensors(described).items()} == real
+    ignored = [
+        set(json.loads((folder / "config.json").read_text())["quantization_config"]["ignore"])
+        for folder in (described, checkpoint)
+    ]
+    assert ignored[0] == ignored[1]
+    assert not any(tensor.dtype == "F32" for tensor in tensors(described).values())
