@@ -16,6 +16,7 @@ CONVERSION = re.compile(
     r"(?P<kind>\w+)(?: \(type .*\))?"
 )
 NO_OPTIONS = re.compile(r"^Cannot assign \w+ to Dict|is not a subclass of \w+")
+UNSET_PART = "Unexpected type for root: NoneType"  # OmegaConf's words
 KINDS = {"Integer": "whole number", "Float": "number", "bool": "boolean: write true or false"}
 
 
@@ -26,6 +27,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         return f"'{error.override}' is no option: write NAME=VALUE (quote what has brackets)"
     cause = _omegaconf_cause(error)
+    if UNSET_PART in str(error):
+        return "an option belongs to a part that is null here, as recipe.auto or recipe.activations"
     if cause is None:
         return " ".join(str(error).split())
     prefix = _file_prefix(error)

@@ -31,9 +31,12 @@ from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes
 from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from conf.schema.commands import ModelConfig
+from conf.schema.mixed import with_choice
 from conf.schema.recipe import RecipeConfig
 from quantize.command import COMMAND
 from quantize.fit import check_fit, for_model, matching_linears
+from quantize.mixed.choose import unmeasured_choice
+from quantize.mixed.plan import check_layer_formats
 from quantize.models.architecture_config import architecture_config
 from quantize.models.load import empty_model
 from quantize.models.mixtures import with_routers
@@ -87,7 +90,10 @@ def _write_description(folder: Path, model: ModelConfig, name: str) -> None:
                 f"recipes={name}: the result of a recipe.file is known only after running it"
             )
         recipe = for_model(recipe, empty)
-        check_fit(empty, recipe, str(model.name))
+        modules = check_fit(empty, recipe, str(model.name))
+        if recipe.auto is not None:
+            check_layer_formats(empty, recipe, str(model.name), modules)
+            recipe = with_choice(recipe, unmeasured_choice(recipe, modules))
         made_up = MadeUpWeights(sparse=recipe.is_sparse)
         quantization = _quantize_empty(empty, recipe)
     is_tied = empty.config.tie_word_embeddings

@@ -33,6 +33,7 @@ from quantize.checkpoint.manifest import Manifest
 from quantize.checkpoint.manifest_parts import CanaryClaim, ModelClaim, RecipeClaim, TextClaim
 from quantize.checkpoint.publish import check_destination, destination, locked, published_atomically
 from quantize.checkpoint.reload import probe_logits
+from quantize.mixed.run import chosen_recipe
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
 from quantize.models.source import check_source
@@ -113,6 +114,15 @@ def _write_checkpoint(
     log_file = folder.with_name(f"{folder.name}.log")
     say(f"{name}: {recipe.name} (log in {log_file})")
     with library_output_to(log_file) as console:
+        if recipe.auto is not None:
+            with timed(seconds, "choose"):
+                recipe = chosen_recipe(
+                    recipe, model, str(config.model.name), text.batches, work, console
+                )
+                config = replace(config, recipe=recipe)
+                step_modifiers = modifiers(recipe)
+            del model  # it may be on the GPU now
+            model, tokenizer = load(source, config.model)
         with timed(seconds, "compress"):
             outcome = compress(
                 model,

@@ -11,11 +11,14 @@ import torch
 from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input, environment_failure
+from conf.formats.quant_args import GROUPED
 from conf.formats.served import kernels
 from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
-from conf.schema.recipe import GROUPED, RecipeConfig
+from conf.schema.mixed import layer_formats
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import RecipeConfig
 from quantize.estimate import (
     LayerShape,
     Text,
@@ -28,12 +31,14 @@ from quantize.estimate import (
     stream_bytes,
 )
 from quantize.fit import (
+    Linears,
     check_fit,
     check_pattern_times,
     fitting_group,
     for_model,
     step_scopes_of_file,
 )
+from quantize.mixed.plan import check_layer_formats, limit_text, trial_operations
 from quantize.models.load import empty_model
 from quantize.steps.base.step import steps_named
 
@@ -69,7 +74,7 @@ class Preflight:
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
             f"about {max(self.minutes, 0.1):.1f} min",
-            *([] if self.recipe.file else [_kernel_text(self.recipe, self.has_experts)]),
+            *([] if self.recipe.file else _kernel_lines(self.recipe, self.has_experts)),
         ]
 
     def _peak_text(self) -> str:
@@ -77,10 +82,25 @@ class Preflight:
         return f" ({self.gpu_peak_gib:.1f} with activations)" if has_activations else ""
 
 
-def _kernel_text(recipe: RecipeConfig, has_experts: bool) -> str:
-    weights = recipe.weights.stored if recipe.weights else None
-    activations = recipe.activations.stored if recipe.activations else None
-    names = kernels(weights, activations)
+def _kernel_lines(recipe: RecipeConfig, has_experts: bool) -> list[str]:
+    if recipe.auto is None:
+        return [_kernel_text(recipe.weights, recipe.activations, has_experts)]
+    formats = [form for form in layer_formats(recipe) if form.weights is not None]
+    return [
+        limit_text(recipe),
+        *(
+            f"{form.name}: {_kernel_text(form.weights, form.activations, has_experts)}"
+            for form in formats
+        ),
+    ]
+
+
+def _kernel_text(
+    weights: NumberFormat | None, activations: NumberFormat | None, has_experts: bool
+) -> str:
+    names = kernels(
+        weights.stored if weights else None, activations.stored if activations else None
+    )
     if not names:
         return "vLLM has no kernel for it"
     experts = "; experts run in its fused MoE kernels" if has_experts else ""
@@ -102,10 +122,12 @@ def preflight(
     name = str(config.model.name)
     scopes = step_scopes_of_file(recipe, modifiers) if modifiers else None
     modules = check_fit(model, recipe, name, scopes)
+    if recipe.auto is not None:
+        check_layer_formats(model, recipe, name, modules)
     for number, step in enumerate(steps_named(recipe.steps)):
         option = f"{recipe.file}: {step.modifier_name}" if recipe.file else step.name
         step.check_model(model, name, modifiers[number] if modifiers else None, option)
-    return _planned(model, config, recipe, len(modules))
+    return _planned(model, config, recipe, modules)
 
 
 def _other_machine(config: QuantizeConfig) -> str:
@@ -131,6 +153,9 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
         kv_cache=config.kv_cache or config.recipe.kv_cache,
         lm_head=config.lm_head or config.recipe.lm_head,
     )
+    if recipe.auto is not None and (config.bits or config.min_recovery):
+        auto = replace(recipe.auto, bits=config.bits, min_recovery=config.min_recovery)
+        recipe = replace(recipe, auto=auto)
     if config.group_size is None:
         return recipe
     if recipe.weights is None or recipe.weights.strategy not in GROUPED:
@@ -139,7 +164,9 @@ def with_options(config: QuantizeConfig, model: Any) -> RecipeConfig:
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 
 
-def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: int) -> Preflight:
+def _planned(
+    model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: Linears
+) -> Preflight:
     """The plan with its estimates of memory and time."""
     other_machine = _other_machine(config)
     on_gpu = torch.cuda.is_available() or bool(other_machine)
@@ -160,9 +187,10 @@ def _planned(model: Any, config: QuantizeConfig, recipe: RecipeConfig, modules: 
     host = weights * (2 if on_gpu else 4) * 1.3 + (stream - placed if on_gpu else 2 * stream)
     rate = rates(gpu.bf16_tflops, on_gpu)
     seconds = calibration_seconds(recipe, steps, shape, text, rate) if samples else 0.0
+    seconds += trial_operations(recipe, modules, weights) / rate.passes
     return Preflight(
         recipe,
-        modules,
+        len(modules),
         disk_gib=weights * 2 * 2 / GIB,  # the checkpoint and the layers saved for a resume
         host_gib=host / GIB,
         gpu_gib=needed / GIB,

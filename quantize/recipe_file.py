@@ -21,6 +21,7 @@ from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
 from conf.formats.base.refusals import Refusal
+from conf.formats.base.stored_format import EXPONENT_SCALES
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
 from conf.formats.served import kv_refusal, refusal, stated_spelling
 from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
@@ -35,7 +36,7 @@ LIBRARY_NAMES = {
     "activations": "input_activations",
     "kv_cache": "kv_cache_scheme",
 }
-SCALE_TYPES = {None: None, torch.float8_e4m3fn: "fp8"}
+SCALE_TYPES = {None: None, torch.float8_e4m3fn: "fp8", torch.uint8: EXPONENT_SCALES}
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,7 @@ def _check_weights(file: YamlFile, weights: QuantArgs, file_steps: list[FileStep
     for file_step in file_steps:
         options = file_step.step.options_in(file_step.modifier)
         try:
+            file_step.step.check_scale_type(f"{file.path}", weights)
             file_step.step.check_weights(f"{file.path}", weights, options)
         except ValueError as error:
             raise bad_input(str(error)) from error

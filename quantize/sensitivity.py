@@ -18,9 +18,10 @@ from llmcompressor.modifiers.quantization import QuantizationModifier
 
 from conf.compose import compose
 from conf.errors import bad_input
+from conf.formats.quant_args import GROUPED
 from conf.process.inside import Send, run_program
 from conf.schema.commands import AccuracyConfig, ModelConfig
-from conf.schema.recipe import GROUPED, RecipeConfig
+from conf.schema.recipe import RecipeConfig
 from conf.text import windows
 from quantize.checkpoint.reload import mean_divergence, weights_held
 from quantize.checkpoint.save import on_device

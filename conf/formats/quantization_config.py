@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from conf.files.json_files import JsonObject, validated
+from conf.formats.base.stored_format import EXPONENT_SCALES
 from conf.formats.quant_args import (
     DYNAMIC,
     INT,
@@ -25,7 +26,12 @@ KEY = "quantization_config"
 COMPRESSED_TENSORS = "compressed-tensors"
 DENSE = "dense"
 DEFAULT_BITS = 8  # compressed-tensors' own
-FP8_SCALES = ("torch.float8_e4m3fn", "float8_e4m3fn")
+SCALE_TYPES = {
+    "torch.float8_e4m3fn": "fp8",
+    "float8_e4m3fn": "fp8",
+    "torch.uint8": EXPONENT_SCALES,
+    "uint8": EXPONENT_SCALES,
+}
 Size = Annotated[int, Field(ge=1, le=2**31)]
 GroupSize = Annotated[int, Field(ge=-1, le=2**20)]
 BlockStructure = (
@@ -155,4 +161,4 @@ def _block(value: list[int] | str | None) -> list[int] | None:
 
 
 def _scale_type(value: object) -> str | None:
-    return "fp8" if value in FP8_SCALES else str(value) if value else None
+    return SCALE_TYPES.get(str(value), str(value)) if value else None

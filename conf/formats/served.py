@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from conf.formats.base.refusals import Refusal
 from conf.formats.base.stored_format import TURING, KernelSupport, Machine
-from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantizationConfig
+from conf.formats.quant_args import FLOAT, STATIC, QuantArgs, QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import COMPRESSED_TENSORS
-from conf.formats.registry import covering, format_of_config
+from conf.formats.registry import covering, format_of, format_of_config
 
 
 def refusal(weights: QuantArgs, activations: QuantArgs | None) -> Refusal | None:
@@ -72,10 +72,20 @@ def support(
 
 
 def _experts_support(config: QuantizationConfig, machine: Machine) -> KernelSupport | None:
-    """The same for experts; None where it is unknown."""
-    stored = format_of_config(config)
-    group = config.groups[0] if config.groups else None
-    if stored is None or group is None or group.weights is None:
+    """The same for experts; None where it is unknown. Where groups differ, each may hold some."""
+    supports = [_group_experts_support(config, group, machine) for group in _layer_groups(config)]
+    known = [entry for entry in supports if entry is not None]
+    refused = next((entry for entry in known if not entry.runs), None)
+    if refused is not None or not known:
+        return refused
+    return replace(known[0], summary=", ".join(dict.fromkeys(entry.summary for entry in known)))
+
+
+def _group_experts_support(
+    config: QuantizationConfig, group: QuantGroup, machine: Machine
+) -> KernelSupport | None:
+    stored = format_of_config(config) if len(config.groups) == 1 else format_of(group)
+    if stored is None or group.weights is None:
         return None
     if config.method == COMPRESSED_TENSORS:
         refused = stored.experts_refusal(group.weights, group.activations)
@@ -84,19 +94,41 @@ def _experts_support(config: QuantizationConfig, machine: Machine) -> KernelSupp
     return stored.experts_support(group.weights, machine)
 
 
+def _layer_groups(config: QuantizationConfig) -> list[QuantGroup]:
+    """The groups without that of the output head."""
+    return [group for group in config.groups if not group.is_head] or config.groups
+
+
 def _linear_support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
-    stored = format_of_config(config)
-    weights = config.groups[0].weights if config is not None and config.groups else None
-    kernel_support = stored.support(weights, machine) if stored is not None else None
-    if kernel_support is not None and not kernel_support.runs:
-        return kernel_support
+    """The same without experts. Every group of layers counts; the output head does not."""
+    supports = _supports(config, machine)
+    refused = next((entry for entry in supports if not entry.runs), None)
+    if refused is not None:
+        return refused
     if machine.capability is not None and machine.capability < TURING:
         reason = (
             f"vLLM needs a GPU since Turing ({TURING:g}), this has compute capability "
             f"{machine.capability:g}"
         )
         return KernelSupport(False, reason, "it on another GPU")
-    return kernel_support or _unknown_support(config)
+    if not supports:
+        return _unknown_support(config)
+    summary = ", ".join(dict.fromkeys(entry.summary for entry in supports))
+    instead = next((entry.instead for entry in supports if entry.instead), "")
+    return KernelSupport(True, summary, instead)
+
+
+def _supports(config: QuantizationConfig | None, machine: Machine) -> list[KernelSupport]:
+    """The support of each group of layers, as far as it is known."""
+    whole = format_of_config(config)
+    groups = config.groups if config is not None else []
+    if config is None or whole is None or not groups or whole.is_whole_config(config):
+        weights = groups[0].weights if groups else None
+        found = [whole.support(weights, machine) if whole is not None else None]
+    else:
+        stored = [(format_of(group), group.weights) for group in _layer_groups(config)]
+        found = [form.support(weights, machine) for form, weights in stored if form is not None]
+    return [entry for entry in found if entry is not None]
 
 
 def _unknown_support(config: QuantizationConfig | None) -> KernelSupport:

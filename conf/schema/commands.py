@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from conf.architecture import Architecture
+from conf.schema.auto import BITS, RECOVERY
 from conf.schema.checks import check_plain_name
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
 from conf.schema.package import PackageSource
@@ -199,6 +200,10 @@ class QuantizeConfig:
     """fp8: keep calibrated scales for an FP8 KV cache too."""
     lm_head: str | None = field(default=None, metadata=choices(*HEADS))
     """int8, int4 or fp8: quantize the output head too."""
+    bits: float | None = field(default=None, metadata=BITS)
+    """For recipe=auto: most bits a weight of the layers, scales included, as 4.5."""
+    min_recovery: float | None = field(default=None, metadata=RECOVERY)
+    """For recipe=auto: the least predicted share of the original's quality, as 0.99."""
     preflight: str = field(default="run", metadata=choices("run", "only"))
     """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
     batch_size: int = field(default=8, metadata=within(1, 65536))
@@ -212,6 +217,7 @@ class QuantizeConfig:
     def __post_init__(self) -> None:
         for pattern in self.ignore:
             check_pattern("ignore", pattern)
+        self._check_limits()
         if self.recipe.file and (self.lm_head or self.kv_cache or self.group_size or self.ignore):
             raise ValueError(
                 "recipe.file: the file is run as it is; lm_head, kv_cache, group_size and ignore "
@@ -219,6 +225,17 @@ class QuantizeConfig:
             )
         if self.group_size not in (None, AUTO):
             self._check_group_size(str(self.group_size))
+
+    def _check_limits(self) -> None:
+        limits = {"bits": self.bits, "min_recovery": self.min_recovery}
+        given = [f"{name}={limit:g}" for name, limit in limits.items() if limit is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one limit, not two")
+        if given and self.recipe.auto is None:
+            raise ValueError(
+                f"{given[0]}: recipe={self.recipe.name} has one format for all layers; "
+                "recipe=auto keeps a limit"
+            )
 
     def _check_group_size(self, text: str) -> None:
         try:

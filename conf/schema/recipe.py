@@ -6,10 +6,12 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from conf.formats.quant_args import DYNAMIC, STATIC, VECTOR, Codebooks, QuantArgs, vector_args
+from conf.formats.quant_args import DYNAMIC, VECTOR
 from conf.formats.served import refusal
+from conf.schema.auto import AutoOptions
 from conf.schema.checks import check_plain_name
-from conf.schema.ranges import Range, choices, documented, not_empty, within
+from conf.schema.number_format import CodebookFormat, NumberFormat
+from conf.schema.ranges import Range, choices, documented, not_empty
 from conf.schema.steps import (
     Kind,
     Options,
@@ -28,98 +30,10 @@ STEPS_TEXT = (
     f"The steps in their order: {', '.join(BEFORE_ROUNDING)}; then {', '.join(ROUNDERS[:-1])} or "
     f"{ROUNDERS[-1]}."
 )
-NUMBER_TYPES = ("int", "float", "vector")
-STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block", "token")
-GROUPED = ("group", "tensor_group")
 HEADS = ("int8", "int4", "fp8")
 KV_CACHES = ("fp8",)
-SCALE_TYPES = ("fp8",)
 GROUP_SIZE = Range(1, 65536)
 PATTERN_MOST = 1000  # characters; module names have about fifty
-
-
-@dataclass
-class CodebookFormat:
-    """How vectors of weights are stored: as numbers of codebook entries."""
-
-    vector_length: int = field(default=8, metadata=within(2, 64))
-    """Weights of a vector: neighbouring rows of one column."""
-    entries: int = field(default=4096, metadata=within(2, 65536))
-    """Entries of the main codebook, a power of two."""
-    residual_entries: int = field(default=4096, metadata=within(0, 65536))
-    """Entries of the codebook for what the main one leaves, a power of two; 0 without one."""
-
-    @property
-    def stored(self) -> Codebooks:
-        """The same, for the checks of what engines run."""
-        return Codebooks(self.vector_length, self.entries, self.residual_entries)
-
-
-@dataclass
-class NumberFormat:
-    """How one kind of tensor is stored: weights or activations."""
-
-    type: str = field(default="int", metadata=choices(*NUMBER_TYPES))
-    """int, float or vector (weights in codebooks)."""
-    bits: int = field(default=8, metadata=within(2, 8))
-    """Bits for a value; those of a vector follow from its codebooks."""
-    strategy: str = field(default="channel", metadata=choices(*STRATEGIES))
-    """What shares a scale: tensor, channel, group, tensor_group, block or token."""
-    group_size: int | None = field(default=None, metadata=within(1, 65536))
-    """Columns that share a scale, for the group strategies."""
-    block_structure: list[int] | None = field(default=None, metadata=within(1, 65536))
-    """Rows and columns that share a scale, for strategy block."""
-    symmetric: bool = True
-    """Without a zero point."""
-    dynamic: bool = False
-    """Scales computed for each token (activations)."""
-    scale_type: str | None = field(default=None, metadata=choices(*SCALE_TYPES))
-    """Number type of the scales: fp8, or null for the model's own."""
-    codebooks: CodebookFormat | None = None
-    """The codebooks of vectors."""
-
-    def check(self, option: str) -> None:
-        """Raises where the fields contradict each other."""
-        if (self.type == VECTOR) != (self.codebooks is not None):
-            raise ValueError(
-                f"{option}.type={self.type}: type {VECTOR} needs codebooks, and no other has them"
-            )
-        if self.type == VECTOR and self.strategy != "tensor":
-            raise ValueError(
-                f"{option}.strategy={self.strategy}: vectors of a tensor share their codebooks; "
-                "use strategy: tensor"
-            )
-        if (self.strategy in GROUPED) != (self.group_size is not None):
-            raise ValueError(
-                f"{option}.strategy={self.strategy} with group_size={self.group_size}: "
-                f"strategy {' or '.join(GROUPED)} needs a group size, and no other has one"
-            )
-        if (self.strategy == "block") != (self.block_structure is not None):
-            raise ValueError(
-                f"{option}.strategy={self.strategy} with block_structure={self.block_structure}: "
-                "strategy block needs a block structure, and no other has one"
-            )
-        if self.block_structure is not None and len(self.block_structure) != 2:
-            raise ValueError(
-                f"{option}.block_structure={self.block_structure}: give rows and columns, "
-                "as [128, 128]"
-            )
-
-    @property
-    def stored(self) -> QuantArgs:
-        """The same as QuantArgs, for the checks of what engines run."""
-        if self.codebooks is not None:
-            return vector_args(self.codebooks.stored)
-        return QuantArgs(
-            self.type,
-            self.bits,
-            self.strategy,
-            self.group_size,
-            self.block_structure,
-            self.symmetric,
-            DYNAMIC if self.dynamic else STATIC,
-            self.scale_type,
-        )
 
 
 HEAD_FORMATS = {
@@ -162,6 +76,8 @@ class RecipeConfig:
     """Module classes or `re:` patterns to quantize."""
     ignore: list[str] = field(default_factory=lambda: ["lm_head"], metadata=not_empty())
     """Modules or `re:` patterns to leave alone."""
+    auto: AutoOptions | None = None
+    """Set for a recipe that chooses a format for each layer: limit, other formats, text."""
 
     def __post_init__(self) -> None:
         if self.file:
@@ -177,6 +93,8 @@ class RecipeConfig:
             step.check_options(self.options_of(step))
         if not self.targets:
             raise ValueError("recipe.targets=[]: name the modules to quantize, as [Linear]")
+        if self.auto is not None:
+            self._check_auto()
         for option, patterns in (("targets", self.targets), ("ignore", self.ignore)):
             for pattern in patterns:
                 check_pattern(f"recipe.{option}", pattern)
@@ -208,12 +126,25 @@ class RecipeConfig:
                 raise ValueError(
                     f"recipe.weights.type={self.weights.type}: {name} works with {types} weights"
                 )
+            step.check_scale_type("recipe", self.weights.stored)
             step.check_weights("recipe", self.weights.stored, self.options_of(step))
         if self.weights.type == VECTOR and (self.lm_head or self.kv_cache):
             option = "lm_head" if self.lm_head else "kv_cache"
             raise ValueError(
                 f"recipe.{option}: a checkpoint with weights in codebooks has no other format"
             )
+
+    def _check_auto(self) -> None:
+        """Raises where layers cannot be tried in several formats, or not be rounded to them."""
+        is_static = self.activations is not None and self.activations.stored.scales != DYNAMIC
+        if self.weights is None or is_static:
+            raise ValueError("recipe.auto: needs weights that are quantized, and no static scales")
+        for name in self.steps:
+            if not known_steps()[name].mixes_formats:
+                able = " or ".join(step for step in STEPS if known_steps()[step].mixes_formats)
+                raise ValueError(
+                    f"recipe.steps: {name} has one format for all layers; auto needs {able}"
+                )
 
     def options_of(self, step: StepSchema[Options]) -> Options:
         """The options that this recipe gives to a step."""
@@ -233,9 +164,9 @@ class RecipeConfig:
 
     @property
     def needs_text(self) -> bool:
-        static = self.activations is not None and not self.activations.dynamic
+        static = self.activations is not None and self.activations.stored.scales != DYNAMIC
         by_steps = any(known_steps()[name].needs_text for name in self.steps)
-        return static or self.kv_cache is not None or by_steps
+        return static or self.kv_cache is not None or self.auto is not None or by_steps
 
 
 def check_order(option: str, names: list[str], rounds: bool) -> None:

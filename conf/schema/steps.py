@@ -54,10 +54,14 @@ class StepSchema(Generic[Options]):
     """Whether it needs calibration text."""
     number_types: tuple[str, ...] = (INT, FLOAT)
     """The types of weights that it works with."""
+    scale_types: tuple[str | None, ...] = (None, "fp8")
+    """The types of scales that it works with."""
     needs_rounding: bool = False
     """Whether it only makes sense in a recipe that rounds at the end."""
     signs_scales: bool = False
     """Whether it may store a negative scale."""
+    mixes_formats: bool = False
+    """Whether it can round modules of one model to different formats."""
     undoes: ClassVar[Mapping[str, str]] = {}
     """Steps whose result is lost if this step follows them, and how it undoes them."""
     gates: tuple[str, ...] = ()
@@ -68,6 +72,14 @@ class StepSchema(Generic[Options]):
 
     def check_options(self, options: Options) -> None:
         """Raises ValueError where options contradict each other."""
+
+    def check_scale_type(self, option: str, weights: QuantArgs) -> None:
+        """Raises ValueError where the step does not make scales of this type."""
+        if weights.scale_type not in self.scale_types:
+            raise ValueError(
+                f"{option}.weights.scale_type={weights.scale_type}: {self.name} does not make such "
+                "scales; use rounding"
+            )
 
     def check_weights(self, option: str, weights: QuantArgs, options: Options) -> None:
         """Raises ValueError where the step cannot work on weights of this format.

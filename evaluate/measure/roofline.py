@@ -119,6 +119,7 @@ def cost(
         return None
     quantization = quantization_of(config)
     bits, head_bits = _weight_bits(quantization)
+    named_bits = _named_bits(quantization)
     layers_tensors = [(name, tensor) for name, tensor in tensors.items() if ".layers." in name]
     body = [(name, tensor) for name, tensor in layers_tensors if name not in expert_names]
     routed = [(name, tensor) for name, tensor in layers_tensors if name in expert_names]
@@ -134,7 +135,10 @@ def cost(
     return Cost(
         body_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in body),
         head_bytes=sum(tensor.held_bytes(dtype_bytes) for _, tensor in head),
-        body_weights=sum(_weights(name, tensor, bits) for name, tensor in body),
+        body_weights=sum(
+            _weights(name, tensor, named_bits.get(name.rpartition(".")[0], bits))
+            for name, tensor in body
+        ),
         head_weights=sum(_weights(name, tensor, head_bits) for name, tensor in head),
         kv_bytes=float(kv_values_per_token(config) * kv_width),
         attention_operations=4.0 * layers * heads * head_width(config),
@@ -142,7 +146,10 @@ def cost(
         plain_product=_plain_product(dtype_bytes),
         experts=Experts(
             sum(tensor.held_bytes(dtype_bytes) for _, tensor in routed),
-            sum(_weights(name, tensor, bits) for name, tensor in routed),
+            sum(
+                _weights(name, tensor, named_bits.get(name.rpartition(".")[0], bits))
+                for name, tensor in routed
+            ),
             *counts,
         )
         if routed and counts
@@ -231,6 +238,12 @@ def _weight_bits(config: QuantizationConfig | None) -> tuple[float | None, float
     body = next((_bits(group) for group in groups if not group.is_head), None)
     head = next((_bits(group) for group in groups if group.is_head), None)
     return body, head or body
+
+
+def _named_bits(config: QuantizationConfig | None) -> dict[str, float | None]:
+    """Bits per weight of the modules that the groups name, where groups differ."""
+    groups = [group for group in config.groups if group.weights] if config is not None else []
+    return {target: _bits(group) for group in groups for target in group.targets}
 
 
 def _bits(group: QuantGroup) -> float | None:

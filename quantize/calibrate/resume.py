@@ -102,6 +102,18 @@ class WorkFolder:
                     update_offload_parameter(module, tensor_name, tensors[f"{name}.{tensor_name}"])
         return notes
 
+    def record(self, name: str) -> str | None:
+        """The text that an earlier run recorded under this name; None without one."""
+        try:
+            return (self.folder / name).read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def write_record(self, name: str, text: str) -> None:
+        """Records a text for a later run of the same key."""
+        with writing(self.folder):
+            _write(self.folder / name, lambda path: path.write_text(text))
+
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 

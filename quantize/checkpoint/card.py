@@ -31,6 +31,7 @@ def model_card(manifest: Manifest) -> str:
         "## What is in it",
         "",
         *formats,
+        *choice_lines(recipe),
         f"- {manifest.proof.bytes / 1e6:.1f} MB of tensors, each proven after the save",
         "",
         "## How it was made",
@@ -49,6 +50,21 @@ def model_card(manifest: Manifest) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def choice_lines(recipe: RecipeClaim) -> list[str]:
+    """What a recipe chose for each layer, if it did."""
+    choice = recipe.choice
+    if choice is None:
+        return []
+    counts = ", ".join(f"{len(group.modules)} {group.name}" for group in choice.groups)
+    lines = [f"- {choice.bits:.3f} bits a weight of the layers: {counts}"]
+    if choice.divergence is not None and choice.recovery is not None:
+        lines.append(
+            f"- predicted by plain rounding: divergence {choice.divergence:.4f}, "
+            f"recovery {choice.recovery:.4f}"
+        )
+    return lines
 
 
 def _license(original: ModelClaim) -> list[str]:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from conf.schema.number_format import NUMBER_TYPES, STRATEGIES
 from conf.schema.package import QUANTIZATION
-from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES
+from conf.schema.recipe import HEAD_FORMATS, STEPS
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]+$")]
@@ -43,6 +44,25 @@ class NumberClaim(_Claim):
     codebooks: CodebookClaim | None = None
 
 
+class FormatGroupClaim(_Claim):
+    """Modules that a recipe chose one format for."""
+
+    name: Text
+    weights: NumberClaim | None
+    activations: NumberClaim | None
+    modules: Annotated[list[Text], Field(min_length=1)]
+
+
+class ChoiceClaim(_Claim):
+    """The formats that a recipe chose, layer by layer, and what they were predicted to cost."""
+
+    groups: Annotated[list[FormatGroupClaim], Field(min_length=1)]
+    bits: Amount
+    summed_divergence: Amount
+    divergence: Amount | None
+    recovery: Amount | None
+
+
 class RecipeClaim(_Claim):
     """The fields of a resolved recipe that checks depend on."""
 
@@ -60,6 +80,7 @@ class RecipeClaim(_Claim):
     kv_cache: str | None
     targets: Annotated[list[Text], Field(min_length=1)]
     ignore: list[Text]
+    choice: ChoiceClaim | None = None
 
 
 class PackageClaim(_Claim):

@@ -10,9 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging
 
 from conf.errors import bad_input, reading, writing
-from conf.formats import nvfp4
+from conf.formats.nvfp4 import is_fp4
 from conf.formats.quantization_config import KEY, read_quantization
-from conf.formats.registry import format_of
 from conf.hardware import cpu_has_bf16
 from conf.models import CONFIG, read_config
 from conf.schema.commands import ModelConfig
@@ -121,20 +120,20 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
 
 
 def _convert_to_float32(model: PreTrainedModel) -> None:
-    """Converts all weights to float32. NVFP4 always unpacks to bf16, so it is unpacked first."""
+    """Converts all weights to float32. FP4 always unpacks to bf16, so it is unpacked first."""
     quantizer = getattr(model, "hf_quantizer", None)
     compressor = getattr(quantizer, "compressor", None)
-    if compressor is not None and _has_nvfp4(compressor.quantization_config):
+    if compressor is not None and _has_fp4(compressor.quantization_config):
         compressor.decompress_model(model)
     for parameter in model.parameters():
         if parameter.dtype in (torch.bfloat16, torch.float16):
             parameter.data = parameter.data.float()
 
 
-def _has_nvfp4(config: QuantizationConfig) -> bool:
+def _has_fp4(config: QuantizationConfig) -> bool:
     quantization = read_quantization(config.model_dump(mode="json"), KEY)
     groups = quantization.groups if quantization is not None else []
-    return any(format_of(group) is nvfp4.FORMAT for group in groups)
+    return any(is_fp4(group.weights) for group in groups)
 
 
 def answer(model: PreTrainedModel, tokenizer: Any, prompt: str, tokens: int = 32) -> str:

@@ -40,6 +40,7 @@ class Gptq(Step[GptqOptions]):
     options = GptqOptions
     passes = STAGED_PASSES
     solves = True
+    mixes_formats = True
     gates = ("max_fallback",)
     modifier_name = "GPTQModifier"
     reads_inputs = True

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from conf.formats.base.stored_format import EXPONENT_SCALES
+from conf.formats.quant_args import DYNAMIC
 from conf.schema.steps import Kind, NoOptions
 from quantize.steps.base.step import Step
 
@@ -20,6 +22,8 @@ class Rounding(Step[NoOptions]):
     options = NoOptions
     passes = 0
     needs_text = False
+    mixes_formats = True
+    scale_types = (None, "fp8", EXPONENT_SCALES)
     modifier_name = "QuantizationModifier"
 
     def modifier(self, recipe: "RecipeConfig") -> "Modifier":
@@ -31,7 +35,8 @@ class Rounding(Step[NoOptions]):
 
     def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
         """Static scales need a pass through the text, and one more for the next layer's input."""
-        has_static_activations = recipe.activations is not None and not recipe.activations.dynamic
+        scales = recipe.activations.stored.scales if recipe.activations is not None else DYNAMIC
+        has_static_activations = scales != DYNAMIC
         return 2 if has_static_activations or recipe.kv_cache is not None else 0
 
     def file_fields(self) -> "type[ModifierFields]":

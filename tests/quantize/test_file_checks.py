@@ -85,7 +85,10 @@ REFUSED = [
     (stage("GPTQModifier: {scheme: {W8A9: [Linear]}}"), "no 'W8A9'. Did you mean W8A8?"),
     (stage("GPTQModifier: [W8A8]"), "must be a mapping of options to values"),
     (stage("GPTQModifier: {scheme: W4A8, ignore: [lm_head]}"), "num_bits: 4: int weights with qu"),
-    (stage("GPTQModifier: {scheme: MXFP4, ignore: [lm_head]}"), "4-bit floats are NVFP4"),
+    (
+        stage("GPTQModifier: {scheme: MXFP4, ignore: [lm_head]}"),
+        "e8m0: gptq does not make such scales",
+    ),
     (stage(gptq(), gptq()), ":4: the key 'GPTQModifier' appears twice, first in line 3"),
     (stage(group("{num_bits: 5, type: float}")), "floats have 8 bits"),
     (stage(group("{num_bits: 99}")), "num_bits: 99: must be at least 2 and at most 8"),

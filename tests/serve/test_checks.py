@@ -42,6 +42,7 @@ W4AFP8 = {
     "input_activations": {"type": "float"},
 }
 FP4 = {"weights": {"num_bits": 4, "type": "float"}, "input_activations": None}
+NVFP4 = FP4 | {"input_activations": {"num_bits": 4, "type": "float"}}
 MXFP4 = {
     "weights": {"num_bits": 4, "type": "float", "group_size": 32},
     "format": "mxfp4-pack-quantized",
@@ -77,7 +78,11 @@ def support_of(
         (W4AFP8, 8.9, "x86_64", False, "on Hopper only"),
         (W4AFP8, 10.0, "x86_64", False, "on Hopper only"),
         (W4AFP8, None, "x86_64", False, "no CPU kernel for int4 weights with FP8 activations"),
-        (FP4, 10.0, "x86_64", True, "native FP4"),
+        (FP4, 10.0, "x86_64", True, "weight-only Marlin or FlashInfer"),
+        (FP4, 9.0, "x86_64", True, "weight-only Marlin"),
+        (NVFP4, 10.0, "x86_64", True, "native FP4"),
+        (NVFP4, 9.0, "x86_64", True, "weight-only Marlin with 16-bit activations, since compute"),
+        (NVFP4, None, "x86_64", False, "no CPU kernel for fp4"),
         (W4A16, 7.0, "x86_64", False, "since Turing"),
     ],
 )
@@ -88,6 +93,18 @@ def test_what_runs_where_is_said_in_words(
     assert answer.runs is runs
     assert summary in answer.summary
     assert runs or answer.instead
+
+
+def test_every_group_of_layers_counts() -> None:
+    mixed = {"group_0": W4A16 | {"targets": ["a"]}, "group_1": W8A16 | {"targets": ["b"]}}
+    assert support_of({"config_groups": mixed}).summary == "Machete"
+    refused = support_of({"config_groups": mixed}, capability=None)
+    assert not refused.runs
+    assert "no CPU kernel for w8a16" in refused.summary
+    products = {"group_0": W4AFP8, "group_1": FP8}
+    assert support_of({"config_groups": products}).summary == "CutlassW4A8, CutlassFP8ScaledMM"
+    head = {"group_0": W4A16, "lm_head": W8A16 | {"targets": ["re:.*lm_head$"]}}
+    assert support_of({"config_groups": head}, capability=None).runs
 
 
 @pytest.mark.parametrize(
@@ -139,7 +156,7 @@ def test_stored_sparsity_runs_nowhere() -> None:
         ({"quant_method": "fp8"}, "fp8", "CutlassFP8ScaledMM"),
         ({"quant_method": "bitsandbytes"}, None, "(bitsandbytes) is not known here"),
         ({"config_groups": {"g": INT8 | {"weights": {"num_bits": 4}}}}, "int8", "not known here"),
-        ({"config_groups": {"g": MXFP4}}, "mx", "weight-only Marlin"),
+        ({"config_groups": {"g": MXFP4}}, "mx", "weight-only Marlin with 16-bit activations"),
     ],
 )
 def test_formats_of_others_are_known_or_said_to_be_unknown(

@@ -8,7 +8,9 @@ from conf.formats.base.refusals import Refusal
 from conf.formats.base.tensors import StoredTensor
 from conf.formats.quant_args import INT, QuantArgs, QuantGroup, QuantizationConfig
 
-TURING, ADA, HOPPER, BLACKWELL = 7.5, 8.9, 9.0, 10.0  # compute capabilities
+TURING, AMPERE, ADA, HOPPER, BLACKWELL = 7.5, 8.0, 8.9, 9.0, 10.0  # compute capabilities
+
+EXPONENT_SCALES = "e8m0"  # scales that are powers of two
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ class StoredFormat(ABC):
         """The number type that matrices are multiplied in; None for the engine's own."""
         if group.activations is None:
             return None
+        if group.activations.bits == 4:
+            return "fp4"
         return "int8" if group.activations.type == INT else "fp8"
 
     def multiplies(self, weights: QuantArgs, activations: QuantArgs) -> bool:

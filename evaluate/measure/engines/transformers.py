@@ -17,9 +17,10 @@ from transformers import (
 )
 
 from conf.formats import vptq
-from conf.formats.quantization_config import KEY, read_quantization
+from conf.formats.nvfp4 import is_fp4
+from conf.formats.quantization_config import KEY, quantization_of, read_quantization
 from conf.hardware import cpu_has_bf16
-from conf.models import MADE_UP, MadeUpWeights, made_up_weights
+from conf.models import MADE_UP, MadeUpWeights, made_up_weights, read_config
 from conf.schema.load import ScenarioConfig
 from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
@@ -55,7 +56,7 @@ class TransformersEngine(Engine):
         with exact_loading():
             self.model = make_model(
                 load.folder,
-                dtype=_dtype(load.engine.dtype),
+                dtype=_dtype(load.engine.dtype, load.folder),
                 device_map=self.device,
                 **load.engine.options,
             ).eval()
@@ -188,10 +189,14 @@ def _compress(model: Any, quantization: Mapping[str, object]) -> None:
     compressor.compress_model(model)
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str, folder: Path) -> Any:
     if name != "auto":
         return getattr(torch, name)
-    needs_float32 = not torch.cuda.is_available() and not cpu_has_bf16()
+    quantization = quantization_of(read_config(folder))
+    groups = quantization.groups if quantization is not None else []
+    unpacks_to_bf16 = any(is_fp4(group.weights) for group in groups)
+    is_slow_in_bf16 = not torch.cuda.is_available() and not cpu_has_bf16()
+    needs_float32 = is_slow_in_bf16 and not unpacks_to_bf16
     return torch.float32 if needs_float32 else "auto"
 
 

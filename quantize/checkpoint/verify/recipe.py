@@ -12,7 +12,7 @@ from conf.formats.quant_args import (
     vector_args,
 )
 from conf.schema.recipe import HEAD_FORMATS
-from quantize.checkpoint.manifest_parts import NumberClaim, RecipeClaim
+from quantize.checkpoint.manifest_parts import ChoiceClaim, NumberClaim, RecipeClaim
 
 FIELDS = (
     "type",
@@ -24,6 +24,8 @@ FIELDS = (
     "dynamic",
     "codebooks",
 )
+ModuleFormat = tuple[QuantArgs, QuantArgs | None] | None
+"""How weights and activations of a module are stored; null for one that is not quantized."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class RequestedRecipe:
     ignore: list[str]
     is_file: bool
     """Whether it is an llm-compressor file: such a recipe claims nothing beyond the config."""
+    chosen: dict[str, ModuleFormat] | None = None
+    """The format of each module, for a recipe that chose one for each; null in it for modules that
+    stay as they are."""
 
 
 def requested_recipe(recipe: RecipeClaim) -> RequestedRecipe:
@@ -52,7 +57,19 @@ def requested_recipe(recipe: RecipeClaim) -> RequestedRecipe:
         targets=recipe.targets,
         ignore=recipe.ignore,
         is_file=bool(recipe.file),
+        chosen=_chosen(recipe.choice),
     )
+
+
+def _chosen(choice: ChoiceClaim | None) -> dict[str, ModuleFormat] | None:
+    if choice is None:
+        return None
+    chosen: dict[str, ModuleFormat] = {}
+    for group in choice.groups:
+        weights = _quant_args(group.weights)
+        group_format = None if weights is None else (weights, _quant_args(group.activations))
+        chosen |= dict.fromkeys(group.modules, group_format)
+    return chosen
 
 
 def _quant_args(number: NumberClaim | None) -> QuantArgs | None:
@@ -68,9 +85,15 @@ def _quant_args(number: NumberClaim | None) -> QuantArgs | None:
         number.group_size,
         number.block_structure,
         number.symmetric,
-        LOCAL if number.dynamic == LOCAL else DYNAMIC if number.dynamic else STATIC,
+        _scales(number),
         number.scale_type,
     )
+
+
+def _scales(number: NumberClaim) -> str:
+    if number.dynamic == LOCAL or (number.dynamic and number.strategy == "tensor_group"):
+        return LOCAL
+    return DYNAMIC if number.dynamic else STATIC
 
 
 def recipe_faults(
@@ -81,11 +104,15 @@ def recipe_faults(
     if recipe.is_file:
         return []
     requested: dict[str, tuple[QuantArgs, QuantArgs | None]] = {}
-    if recipe.weights is not None:
+    faults = []
+    if recipe.chosen is not None:
+        requested = {name: form for name, form in recipe.chosen.items() if form is not None}
+        unknown = sorted(set(recipe.chosen) ^ targeted)
+        faults += [f"{name}: the choice and the recipe's targets differ" for name in unknown]
+    elif recipe.weights is not None:
         requested = dict.fromkeys(targeted, (recipe.weights, recipe.activations))
     if recipe.lm_head:
         requested["lm_head"] = (HEAD_FORMATS[recipe.lm_head].stored, None)
-    faults = []
     for name in sorted(set(requested) ^ set(groups)):
         state = (
             "is not quantized"

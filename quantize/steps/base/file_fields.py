@@ -14,8 +14,9 @@ from llmcompressor.observers.base import Observer
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from conf.errors import nearest
+from conf.schema.number_format import STRATEGIES, NumberFormat
 from conf.schema.ranges import Range, check_value, range_of
-from conf.schema.recipe import STRATEGIES, NumberFormat, check_pattern
+from conf.schema.recipe import check_pattern
 
 OBSERVER_OPTIONS = ("averaging_constant", "maxshrink", "patience", "grid", "norm", "expand")
 CHANNEL = -1  # a group size that means one scale for each channel

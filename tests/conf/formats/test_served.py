@@ -10,7 +10,8 @@ from conf.compose import compose, to_object
 from conf.errors import QuantlineError
 from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
 from conf.formats.served import kv_refusal, refusal
-from conf.schema.recipe import NumberFormat, RecipeConfig, check_pattern
+from conf.schema.number_format import NumberFormat
+from conf.schema.recipe import RecipeConfig, check_pattern
 from quantize.command import COMMAND as QUANTIZE
 
 INT8 = {"type": "int", "bits": 8, "strategy": "channel"}
@@ -21,6 +22,13 @@ NVFP4 = {
     "strategy": "tensor_group",
     "group_size": 16,
     "scale_type": "fp8",
+}
+MXFP4 = {
+    "type": "float",
+    "bits": 4,
+    "strategy": "group",
+    "group_size": 32,
+    "scale_type": "e8m0",
 }
 BLOCK = {"type": "float", "bits": 8, "strategy": "block", "block_structure": [128, 128]}
 TOKEN = {"strategy": "token", "dynamic": True}
@@ -92,7 +100,12 @@ def grouped(size: int, **more: Any) -> dict[str, Any]:
         (NVFP4 | {"group_size": 32}, None, "recipe.weights.group_size=32: NVFP4 has groups of 16"),
         (NVFP4 | {"scale_type": None}, None, "recipe.weights.scale_type=None: NVFP4 has fp8 scal"),
         (NVFP4 | {"strategy": "group"}, None, "recipe.weights.strategy=group: 4-bit floats are NV"),
-        (NVFP4, NVFP4 | {"dynamic": True}, "activations.dynamic=true: NVFP4 activations need loca"),
+        (NVFP4, NVFP4, "activations.dynamic=false: NVFP4 activations have a calibrated scale"),
+        (MXFP4, None, "weights.scale_type=e8m0: vLLM rounds the activations of MXFP4 weights"),
+        (MXFP4, MXFP4, "activations.dynamic=false: MXFP4 activations need dynamic: true"),
+        (MXFP4 | {"group_size": 16}, None, "weights.group_size=16: MXFP4 has strategy group"),
+        (MXFP4, NVFP4 | {"dynamic": True}, "activations.strategy=tensor_group: MXFP4 has strategy"),
+        (FP8 | {"scale_type": "e8m0"}, None, "weights.scale_type=e8m0: scales of FP8 weights are"),
         (None, INT8 | TOKEN, "recipe.steps=.rounding.: no step rounds|recipe.activations: needs"),
     ],
 )
@@ -236,3 +249,15 @@ def test_nvfp4_activations_have_local_scales() -> None:
 @pytest.mark.parametrize("pattern", ["Linear", "lm_head", "re:.*_proj$", "re:.*\\.[0-3]"])
 def test_a_pattern_is_a_name_or_an_expression(pattern: str) -> None:
     check_pattern("recipe.targets", pattern)
+
+
+def test_only_rounding_makes_scales_of_powers_of_two() -> None:
+    activations = MXFP4 | {"dynamic": True}
+    assert not recipe(weights=MXFP4, activations=activations).needs_text
+    with pytest.raises(QuantlineError, match=r"weights.scale_type=e8m0: gptq does not make such"):
+        recipe(weights=MXFP4, activations=activations, steps=["gptq"])
+
+
+def test_activations_with_a_calibrated_scale_need_text() -> None:
+    assert recipe(weights=NVFP4, activations=NVFP4 | {"dynamic": True}).needs_text
+    assert not recipe(weights=NVFP4).needs_text

@@ -288,6 +288,23 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
     assert codes.std() * layer.weight_scale.float().mean() == pytest.approx(SIGMA, rel=0.2)
 
 
+@pytest.mark.parametrize(("bits", "expected"), [(4, "auto"), (8, torch.float32)])
+def test_fp4_is_never_run_in_float32(
+    bits: int, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """compressed-tensors unpacks FP4 to bf16, whatever the model's type is."""
+    from evaluate.measure.engines import transformers as engine
+
+    monkeypatch.setattr(engine, "cpu_has_bf16", lambda: False)
+    group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": "float"}}
+    content = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": content}))
+    assert engine._dtype("auto", tmp_path) == (
+        expected if not torch.cuda.is_available() else "auto"
+    )
+    assert engine._dtype("bfloat16", tmp_path) == torch.bfloat16
+
+
 @pytest.mark.slow
 def test_layers_in_codebooks_have_weights_of_a_usual_size(tmp_path: Path) -> None:
     config = evaluate_config(

@@ -49,6 +49,22 @@ def test_a_16_bit_checkpoint_weighs_its_bytes() -> None:
     assert weigh(tensors, CONFIG, 2, kv_bytes=1).kv_bytes == found.kv_bytes / 2
 
 
+def test_packed_weights_count_by_the_bits_of_their_group() -> None:
+    tensors = {
+        "model.layers.0.up.weight_packed": Tensor("I32", (128, 8)),
+        "model.layers.0.down.weight_packed": Tensor("I32", (128, 16)),
+    }
+    groups = {
+        f"group_{bits}": {
+            "weights": INT8 | {"num_bits": bits},
+            "targets": [f"model.layers.0.{name}"],
+        }
+        for name, bits in (("up", 4), ("down", 8))
+    }
+    config = CONFIG | {"quantization_config": {"config_groups": groups}}
+    assert weigh(tensors, config, 2).body_weights == 2 * 128 * 64
+
+
 def test_a_tied_head_is_the_embedding() -> None:
     tensors = {"model.embed_tokens.weight": Tensor("BF16", (1000, 64))}
     assert weigh(tensors, CONFIG, 2).head_weights == 64_000

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError, bad_input, environment_failure
 from conf.schema.commands import ModelConfig
-from conf.schema.recipe import NumberFormat
+from conf.schema.number_format import NumberFormat
 from quantize.calibrate.compress import _named_failure
 from quantize.checkpoint.check_saved import gated
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors, similarity

@@ -16,6 +16,8 @@ from quantize.steps.base.formats import formats
 RECIPES = {
     "fp8_block": "fp8",
     "fp8_dynamic": "fp8",
+    "mxfp4": "mx",
+    "nvfp4": "nvfp4_activations",
     "nvfp4a16": "nvfp4",
     "w4a16_gptq": "weight_only_int",
     "w4afp8_awq": "w4afp8",

@@ -27,10 +27,15 @@ FORMATS = {
     "fp8_dynamic": "float8, a scale for each channel",
     "fp8_block": "float8, a scale for each block",
     "nvfp4a16": "float4, a scale for each tensor_group of 16",
+    "nvfp4": "float4, a scale for each tensor_group of 16",
+    "mxfp4": "float4, a scale for each group of 32",
     "sparse24": "bfloat16",
+    "auto": "int4, a scale for each group of 128",
+    "auto_fp8": "int4, a scale for each group of 128",
     "vptq_2bit": "vectors of 8 in codebooks of 256 and 256 entries (2 bits)",
     "vptq_3bit": "vectors of 8 in codebooks of 512 and 64 entries (1.875 bits)",
 }
+MIXED = {"auto": {"int4", "int8"}, "auto_fp8": {"int4", "float8"}}  # they have several formats
 # Layers of `tiny` have too few vectors for larger codebooks.
 SMALLER = {
     "vptq_3bit": [
@@ -48,12 +53,19 @@ def test_the_table_names_every_recipe() -> None:
 @pytest.mark.parametrize("recipe", FORMATS)
 def test_a_recipe_gives_what_it_says(recipe: str, tmp_path: Path) -> None:
     options = [*SMALL, f"recipe={recipe}", f"output_dir={tmp_path}", *SMALLER.get(recipe, [])]
+    options += ["bits=5"] if recipe in MIXED else []
     folder = quantize(quantize_config(*options, "recipe.autoround.iterations=5"))
     assert folder is not None
     proof = verify(folder)
     assert proof.faults == []
-    assert proof.formats == {FORMATS[recipe]: 14, "tied to the embedding": 1}
     record = manifest.read(folder)
+    if recipe in MIXED:
+        assert {name.partition(",")[0] for name in proof.formats} >= MIXED[recipe]
+        assert sum(proof.formats.values()) == 15
+        assert record.recipe_config.choice is not None
+        assert 4.125 < record.recipe_config.choice.bits <= 5
+    else:
+        assert proof.formats == {FORMATS[recipe]: 14, "tied to the embedding": 1}
     assert record.proof.reload_divergence < 1e-3
     assert "## How to serve it" in (folder / "README.md").read_text()
     expected = {"config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"}

@@ -1,0 +1,151 @@
+"""Chooses a format for each layer: the least damage in a size, or the least size for a recovery."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from conf.errors import bad_input, gate_failed
+from conf.schema.mixed import Choice, FormatGroup, LayerFormat, layer_formats
+from conf.schema.recipe import RecipeConfig
+from quantize.calibrate.batches import Tokens
+from quantize.fit import Linears
+from quantize.mixed.knapsack import Option, Table, fill
+from quantize.mixed.measure import Original
+from quantize.mixed.merged import MergedLayer, merged_layers
+
+ROUNDS = 5  # at most, of correcting the sum of damages by the measured one
+Measured = Callable[[int, int], None]
+"""Is told how many layers are measured, and how many there are."""
+
+
+def choose(
+    recipe: RecipeConfig, model: Any, modules: Linears, samples: list[Tokens], measured: Measured
+) -> Choice:
+    """The formats of all modules, by what the model loses on these sequences."""
+    layers, formats = merged_layers(modules), layer_formats(recipe)
+    original = Original(model, samples, layers)
+    options = []
+    for number, layer in enumerate(layers, start=1):
+        options.append(_measured_options(original, layer, formats))
+        measured(number, len(layers))
+    table = fill(options)
+    assert recipe.auto is not None
+    if recipe.auto.min_recovery is not None:
+        most = -math.log(recipe.auto.min_recovery)
+        return _within_divergence(recipe, original, layers, table, most)
+    most_bits = recipe.auto.most_bits
+    assert most_bits is not None
+    indices = table.within_size(most_bits * _weights(layers))
+    return _choice(layers, formats, table, indices, original)
+
+
+def unmeasured_choice(recipe: RecipeConfig, modules: Linears) -> Choice:
+    """A choice of the same size without weights to measure, where every weight counts the same."""
+    assert recipe.auto is not None
+    if recipe.auto.most_bits is None:
+        raise bad_input(
+            f"recipe={recipe.name}: recipe.auto.min_recovery needs trained weights; use "
+            "recipe.auto.bits"
+        )
+    layers, formats = merged_layers(modules), layer_formats(recipe)
+    options = [
+        [
+            Option(layer.bits(form), layer.weights * 4.0 ** -(layer.bits(form) / layer.weights))
+            for form in formats
+        ]
+        for layer in layers
+    ]
+    table = fill(options)
+    indices = table.within_size(recipe.auto.most_bits * _weights(layers))
+    return _choice(layers, formats, table, indices, None)
+
+
+def _measured_options(
+    original: Original, layer: MergedLayer, formats: list[LayerFormat]
+) -> list[Option]:
+    """The size and damage of a layer in each format. The first format is tried in the model; the
+    damage of the others is in proportion to the errors of the layer's output."""
+    tried = dict.fromkeys(layer.modules.values(), formats[0])
+    divergence = original.divergence(tried, original.block_of(layer))
+    errors = [original.output_error(layer, layer_format) for layer_format in formats]
+    if not (errors[0] > 0 and math.isfinite(divergence)):
+        raise gate_failed(f"{layer.name}: its loss cannot be measured, divergence {divergence:.3g}")
+    return [
+        Option(layer.bits(layer_format), divergence * error / errors[0])
+        for layer_format, error in zip(formats, errors, strict=True)
+    ]
+
+
+def _within_divergence(
+    recipe: RecipeConfig, original: Original, layers: list[MergedLayer], table: Table, most: float
+) -> Choice:
+    """The smallest choice whose measured divergence is at most this. The sum of the layers' own
+    damages differs from it, so the limit of the sum is corrected by what is measured."""
+    formats = layer_formats(recipe)
+    limit, kept = most, None
+    for _ in range(ROUNDS):
+        try:
+            indices = table.within_damage(limit)
+        except ValueError:
+            break
+        choice = _choice(layers, formats, table, indices, original)
+        assert choice.divergence is not None
+        if choice.divergence <= most and (kept is None or choice.bits < kept.bits):
+            kept = choice
+        if choice.divergence <= 0 or (choice == kept and choice.divergence > 0.95 * most):
+            break
+        limit *= most / choice.divergence
+    if kept is None or not any(group.weights for group in kept.groups):
+        raise gate_failed(
+            f"min_recovery={math.exp(-most):g}: no choice of recipe={recipe.name} is predicted to "
+            "keep it; lower it, or allow other formats with recipe.auto.formats"
+        )
+    return kept
+
+
+def _choice(
+    layers: list[MergedLayer],
+    formats: list[LayerFormat],
+    table: Table,
+    indices: list[int],
+    original: Original | None,
+) -> Choice:
+    chosen = [formats[index] for index in indices]
+    options = [layer[index] for layer, index in zip(table.options, indices, strict=True)]
+    divergence = None
+    if original is not None:
+        divergence = original.divergence(
+            {
+                module: layer_format
+                for layer, layer_format in zip(layers, chosen, strict=True)
+                for module in layer.modules.values()
+            }
+        )
+    return Choice(
+        _groups(layers, formats, indices),
+        bits=sum(option.size for option in options) / _weights(layers),
+        summed_divergence=sum(option.damage for option in options) if original else 0.0,
+        divergence=divergence,
+        recovery=None if divergence is None else math.exp(-divergence),
+    )
+
+
+def _groups(
+    layers: list[MergedLayer], formats: list[LayerFormat], indices: list[int]
+) -> list[FormatGroup]:
+    """The modules of each format that is used."""
+    groups = []
+    for number, form in enumerate(formats):
+        members = [
+            name
+            for layer, index in zip(layers, indices, strict=True)
+            if index == number
+            for name in layer.modules
+        ]
+        if members:
+            groups.append(FormatGroup(form.name, form.weights, form.activations, members))
+    return groups
+
+
+def _weights(layers: Iterable[MergedLayer]) -> int:
+    return sum(layer.weights for layer in layers)

@@ -1,0 +1,79 @@
+"""The choice of formats as a part of a run: measured once, recorded for a resume, and printed."""
+
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+
+from conf.schema.mixed import Choice, MixedRecipe, with_choice
+from conf.schema.recipe import RecipeConfig
+from conf.terminal import progress
+from quantize.calibrate.batches import Tokens
+from quantize.calibrate.compress import Batches
+from quantize.calibrate.resume import WorkFolder
+from quantize.checkpoint.save import on_device
+from quantize.fit import check_fit
+from quantize.mixed.choose import choose
+
+RECORD = "choice.json"
+CHOICE = TypeAdapter(Choice)
+
+
+def chosen_recipe(
+    recipe: RecipeConfig,
+    model: Any,
+    name: str,
+    batches: Batches,
+    work: WorkFolder,
+    console: Console,
+) -> MixedRecipe:
+    """The recipe with a format for each module. The model is only read, but may be on the GPU
+    afterwards. A run that was interrupted keeps its choice."""
+    choice = _recorded(work)
+    if choice is None:
+        choice = _measured(recipe, model, name, batches, console)
+        work.write_record(RECORD, CHOICE.dump_json(choice).decode())
+    for line in choice_lines(choice):
+        console.print(f"{name}: {line}", highlight=False, soft_wrap=True)
+    return with_choice(recipe, choice)
+
+
+def _measured(
+    recipe: RecipeConfig, model: Any, name: str, batches: Batches, console: Console
+) -> Choice:
+    modules = check_fit(model, recipe, name)
+    on_device(model)
+    with progress(console) as bars:
+        task = bars.add_task("trying each layer")
+
+        def measured(layers: int, of_layers: int) -> None:
+            bars.update(task, completed=layers, total=of_layers)
+
+        return choose(recipe, model, modules, _trial_samples(recipe, batches), measured)
+
+
+def _trial_samples(recipe: RecipeConfig, batches: Batches) -> list[Tokens]:
+    """The first sequences of the calibration text, cut to the length of a trial."""
+    assert recipe.auto is not None
+    rows = [row for batch in batches for row in batch["input_ids"].tolist()]
+    return [row[: recipe.auto.length] for row in rows[: recipe.auto.samples]]
+
+
+def _recorded(work: WorkFolder) -> Choice | None:
+    text = work.record(RECORD)
+    try:
+        return CHOICE.validate_json(text) if text is not None else None
+    except ValidationError:  # cut short: it is measured again
+        return None
+
+
+def choice_lines(choice: Choice) -> list[str]:
+    """What was chosen, for the terminal."""
+    counts = ", ".join(f"{len(group.modules)} modules {group.name}" for group in choice.groups)
+    lines = [f"{choice.bits:.3f} bits a weight: {counts}"]
+    if choice.divergence is not None and choice.recovery is not None:
+        lines.append(
+            f"predicted by plain rounding: divergence {choice.divergence:.4f}, recovery "
+            f"{choice.recovery:.4f}"
+        )
+    return lines

@@ -1,0 +1,151 @@
+"""The damage of layers, measured on a trained model, and what is chosen by it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from llmcompressor import oneshot
+from llmcompressor.modifiers.quantization import QuantizationModifier
+
+from conf.errors import QuantlineError
+from conf.schema.commands import ModelConfig
+from conf.schema.mixed import Choice, LayerFormat, layer_formats
+from conf.schema.recipe import RecipeConfig
+from quantize.calibrate.batches import Tokens
+from quantize.checkpoint.reload import mean_divergence
+from quantize.fit import Linears, check_fit
+from quantize.mixed.choose import choose, unmeasured_choice
+from quantize.mixed.measure import Original, round_weight
+from quantize.mixed.merged import MergedLayer, merged_layers
+from quantize.models.load import load
+from quantize.steps.base.formats import formats, quantization_args
+from tests.conftest import quantize_config
+
+SAMPLES: list[Tokens] = [list(range(start, start + 32)) for start in (20, 60, 100)]
+
+
+@pytest.fixture
+def model(tiny: tuple[ModelConfig, Path]) -> Any:
+    config, folder = tiny
+    return load(folder, config)[0]
+
+
+def recipe(**limits: float) -> RecipeConfig:
+    auto_recipe = quantize_config("recipe=auto", "model=tiny").recipe
+    assert auto_recipe.auto is not None
+    return replace(auto_recipe, auto=replace(auto_recipe.auto, **limits))
+
+
+def modules(model: Any) -> Linears:
+    return check_fit(model, recipe(), "tiny")
+
+
+def chosen(model: Any, **limits: float) -> Choice:
+    return choose(recipe(**limits), model, modules(model), SAMPLES, lambda *_: None)
+
+
+def base_of(model: Any) -> tuple[Original, list[MergedLayer], LayerFormat]:
+    layers = merged_layers(modules(model))
+    return Original(model, SAMPLES, layers), layers, layer_formats(recipe())[0]
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        answer: torch.Tensor = model(torch.tensor(SAMPLES)).logits
+    return answer
+
+
+def test_divergence_is_that_of_rounding_by_llm_compressor(model: Any) -> None:
+    original, layers, base = base_of(model)
+    everything = {module: base for layer in layers for module in layer.modules.values()}
+    ours, before = original.divergence(everything), logits(model)
+    oneshot(model=model, recipe=QuantizationModifier(**formats(replace(recipe(), auto=None))))
+    assert ours == pytest.approx(mean_divergence(before, logits(model)), rel=1e-3)
+
+
+def test_skipped_blocks_change_no_divergence(model: Any) -> None:
+    original, layers, base = base_of(model)
+    last = layers[-1]
+    assert original.block_of(last) == 1
+    rounded = dict.fromkeys(last.modules.values(), base)
+    whole, skipped = original.divergence(rounded), original.divergence(rounded, 1)
+    assert skipped == pytest.approx(whole, rel=1e-3)
+    assert whole > 0
+    assert original.divergence({}) == pytest.approx(0, abs=1e-6)
+
+
+def test_finer_formats_have_smaller_errors(model: Any) -> None:
+    original, layers, _ = base_of(model)
+    errors = [original.output_error(layers[0], entry) for entry in layer_formats(recipe())]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == 0
+    fp8 = quantize_config("recipe=auto_fp8").recipe
+    by_tokens = [original.output_error(layers[0], entry) for entry in layer_formats(fp8)]
+    assert by_tokens[0] > errors[0]  # the activations are rounded, too
+
+
+def test_the_weights_are_as_they_were(model: Any) -> None:
+    before = logits(model)
+    chosen(model, bits=5)
+    assert torch.equal(logits(model), before)
+
+
+def test_the_size_is_kept_and_merged_modules_share_a_format(model: Any) -> None:
+    choice = chosen(model, bits=5)
+    assert 4.125 < choice.bits <= 5
+    format_of = choice.format_of()
+    assert set(format_of) == set(modules(model))
+    for layer in merged_layers(modules(model)):
+        assert len({format_of[name].name for name in layer.modules}) == 1
+    assert choice.divergence == pytest.approx(choice.summed_divergence, rel=0.5)
+    assert choice.recovery == pytest.approx(math.exp(-(choice.divergence or 0)))
+
+
+def test_more_bits_lose_less(model: Any) -> None:
+    divergences = [chosen(model, bits=bits).summed_divergence for bits in (4.2, 5, 8)]
+    assert divergences == sorted(divergences, reverse=True)
+
+
+def test_a_fragile_layer_gets_more_bits(model: Any) -> None:
+    """One outlier in each group spoils the scale of all other weights."""
+    fragile = model.model.layers[1].mlp.down_proj
+    fragile.weight.data[:, ::128] *= 30
+    choice = chosen(model, bits=5)
+    weights = choice.format_of()["model.layers.1.mlp.down_proj"].weights
+    assert weights is None or weights.bits == 8
+
+
+def test_a_recovery_is_kept_with_few_bits(model: Any) -> None:
+    most = chosen(model, bits=4.13).divergence
+    assert most is not None
+    limit = math.exp(-most / 3)
+    choice = chosen(model, min_recovery=limit)
+    assert choice.recovery is not None
+    assert choice.recovery >= limit
+    assert choice.bits < 8
+
+
+def test_a_recovery_that_no_format_keeps_fails(model: Any) -> None:
+    coarse = replace(recipe(), auto=replace(recipe().auto, formats=["w4a16_g32"]))
+    strict = replace(coarse, auto=replace(coarse.auto, min_recovery=0.9999))
+    with pytest.raises(QuantlineError, match=r"min_recovery=0.9999: no choice of recipe=auto"):
+        choose(strict, model, modules(model), SAMPLES, lambda *_: None)
+
+
+def test_without_weights_only_a_size_can_be_kept(model: Any) -> None:
+    choice = unmeasured_choice(recipe(bits=6), modules(model))
+    assert 5 < choice.bits <= 6
+    assert choice.divergence is None
+    with pytest.raises(QuantlineError, match="min_recovery needs trained weights"):
+        unmeasured_choice(recipe(min_recovery=0.99), modules(model))
+
+
+def test_rounding_is_the_formats_own(model: Any) -> None:
+    weight = model.model.layers[0].mlp.up_proj.weight
+    args = quantization_args(recipe().weights)  # type: ignore[arg-type]
+    rounded = round_weight(weight, args)
+    groups = rounded.reshape(len(weight), -1, 128)
+    assert max(len(values.unique()) for row in groups for values in row) <= 16
