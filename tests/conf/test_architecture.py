@@ -18,6 +18,8 @@ KNOWN = {
     "qwen3-32b": 32_762_123_264,
     "qwen2-0.5b": 494_032_768,
     "qwen2-1.5b": 1_543_714_304,
+    "qwen2.5-coder-0.5b": 494_032_768,
+    "qwen2.5-coder-1.5b": 1_543_714_304,
     "qwen2-7b": 7_615_616_512,
     "qwen2-57b-a14b": 57_410_000_000,  # as published, rounded
     "qwen2-72b": 72_706_203_648,
@@ -44,7 +46,7 @@ def test_parameters_match_the_model_that_transformers_builds(name: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from quantize.models.make import architecture_config
+    from quantize.models.architecture_config import architecture_config
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture_config(architecture(name)))

