@@ -215,7 +215,8 @@ class Planner:
             return cell_key(environment, (inspected.target.name, name), inspected.sha256, settings)
 
         keys = {
-            name: key_of(name, timed, scenario) for name, scenario in self.config.scenario.items()
+            name: key_of(name, timed, scenario.identity())
+            for name, scenario in self.config.scenario.items()
         }
         accuracy = self.config.accuracy
         if accuracy.kind != "none":

@@ -89,7 +89,7 @@ class EventRecorder:
         if plan.work is not None:
             memory["weights_read_gib"] = plan.work.weight_gib
             memory["kv_token_bytes"] = plan.work.kv_bytes
-        if "kv_cache_tokens" in memory:
+        if "kv_cache_tokens" in memory and scenario.traffic is None:
             memory["kv_cache_requests"] = memory["kv_cache_tokens"] / scenario.tokens
         return self.recorder.record(
             SpeedRow,
@@ -100,7 +100,7 @@ class EventRecorder:
             repeat=event.repeat,
             values=values,
             requests=asdict(event.requests),
-            settings={k: value for k, value in asdict(scenario).items() if value is not None},
+            settings=scenario.recorded(),
             startup=loaded.startup,
             memory=memory,
             kernels=loaded.kernels,

@@ -235,7 +235,7 @@ def test_our_processes_are_started_in_one_place() -> None:
     }
     foreign = {
         "serve.engine.process": "vLLM's server, which has a way of its own to end",
-        "quantize.models.package": "pip",
+        "conf.files.wheels": "pip",
         "evaluate.measure.environment": "git",
         "evaluate.accuracy.tasks.harness": "the version of lm-eval in another interpreter",
     }

@@ -16,6 +16,8 @@ from conf.schema.load import ScenarioConfig
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
 
+NOT_SENT, UNFINISHED = "not sent", "not finished"
+
 
 @dataclass
 class Request:
@@ -29,10 +31,16 @@ class Request:
     """When the request was handed over."""
     error: str = ""
     """Why there is no answer. A failed request is counted, but is in no average."""
+    send_delay: float = 0.0
+    """How much later than planned it was sent: the generator's own delay."""
 
     @property
     def output_tokens(self) -> int:
         return len(self.token_times)
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.token_times) and not self.error
 
     @property
     def ttft(self) -> float:
@@ -88,7 +96,7 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
     answered = _answered(requests)
     begin = min(request.start for request in requests)
     duration = max(request.token_times[-1] for request in answered) - begin
-    good = [request for request in answered if _in_time(request, scenario)]
+    good = [request for request in answered if is_in_time(request, scenario)]
     waits = [request.ttft for request in answered]
     latencies = [request.latency for request in answered]
     return SpeedValues(
@@ -109,18 +117,20 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
         goodput_requests_per_s=len(good) / duration,
         good_share=len(good) / len(requests),
         failed_requests=float(len(requests) - len(answered)),
+        send_delay_p99_s=percentile([request.send_delay for request in answered], PERCENT_99),
     )
 
 
 def _answered(requests: list[Request]) -> list[Request]:
     """The answered requests. Raises with the first error if all requests failed."""
-    answered = [request for request in requests if request.token_times]
+    answered = [request for request in requests if request.is_answered]
     if not answered:
         raise environment_failure(f"all {len(requests)} requests failed: {requests[0].error}")
     return answered
 
 
-def _in_time(request: Request, scenario: ScenarioConfig) -> bool:
+def is_in_time(request: Request, scenario: ScenarioConfig) -> bool:
+    """Whether an answered request met both targets."""
     assert scenario.ttft_ms is not None
     assert scenario.tpot_ms is not None
     return (

@@ -100,7 +100,7 @@ def cost(
 
 def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
     """The least time of a batch's two phases."""
-    batch, inputs, outputs = scenario.count, scenario.input_tokens, scenario.output_tokens
+    batch, inputs, outputs = scenario.count, scenario.input_tokens or 0, scenario.output_tokens or 0
     prompt = batch * inputs
     pairs = batch * inputs * (inputs + 1) / 2
     reading = (work.body_bytes + work.head_bytes + prompt * work.kv_bytes) / rates.bandwidth
@@ -140,7 +140,7 @@ def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedVal
         head_gb=work.head_bytes / 1e9,
         prefill_share=least.prefill_s / prefill,
     )
-    if latency > prefill and scenario.output_tokens > 1:
+    if latency > prefill and (scenario.output_tokens or 0) > 1:
         limit.decode_share = least.decode_s / (latency - prefill)
     return limit
 

