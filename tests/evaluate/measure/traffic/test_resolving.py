@@ -1,5 +1,6 @@
 """From conversations to requests: lengths, choice, limits, prefixes and turns."""
 
+import itertools
 import json
 import random
 import statistics
@@ -132,8 +133,8 @@ def test_a_trace_is_replayed_and_other_arrivals_are_drawn(folder: Path) -> None:
     _, closed, _ = resolved(folder, path, "traffic.arrivals=closed", "traffic.concurrency=2")
     load = traffic_load(closed, read_resolved(traffic.sha256), "traffic", 0, 1000)
     assert (load.at_once, load.takes_turns, load.is_open) == (2, True, False)
+    requests_file(folder, {"input_tokens": 5, "output_tokens": 2})
     with pytest.raises(QuantlineError, match="have no timestamps"):
-        requests_file(folder, {"input_tokens": 5, "output_tokens": 2})
         resolved(folder, path, "traffic.arrivals=replayed")
 
 
@@ -144,7 +145,7 @@ def test_arrivals_have_the_rate_and_variation_that_were_asked_for(
     traffic = TrafficLoad(arrivals=arrivals, burstiness=0.25)
     scenario = ScenarioConfig(from_traffic=True, traffic=traffic, rate=50.0)
     times = arrival_times(8000, scenario, [], random.Random(2))
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert statistics.mean(gaps) == pytest.approx(1 / 50, rel=0.1)
     assert statistics.stdev(gaps) * 50 == pytest.approx(variation, rel=0.15)
 
