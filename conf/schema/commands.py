@@ -266,6 +266,12 @@ class EvaluateConfig:
             raise ValueError(
                 f"scenario={searches[0]}: give targets.ttft_ms and targets.tpot_ms, in milliseconds"
             )
+        takes_traffic = [name for name, entry in self.scenario.items() if entry.from_traffic]
+        if takes_traffic and self.side_by_side > 1:
+            raise ValueError(
+                f"side_by_side={self.side_by_side}: scenario={takes_traffic[0]} needs the whole "
+                "GPU for its KV cache"
+            )
         if self.starts > 1 and self.engine.url is not None:
             raise ValueError(
                 f"starts={self.starts}: engine.url names a running server, which is not restarted"

@@ -58,7 +58,7 @@ class TrafficConfig:
     """closed (clients that wait for their answers), poisson, bursty (gamma) or replayed (the
     trace's own times)."""
     rate: float = field(default=4.0, metadata=above(0, 1e6))
-    """For poisson and bursty: conversations that begin each second, in the mean."""
+    """For poisson and bursty: requests a second in the mean, all turns counted."""
     burstiness: float = field(default=0.25, metadata=above(0, 1000))
     """For bursty: the shape of the gamma distribution. 1 is Poisson, less comes in bursts."""
     concurrency: int = field(default=16, metadata=within(1, 10**6))

@@ -101,6 +101,7 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
     latencies = [request.latency for request in answered]
     return SpeedValues(
         latency_s=duration,
+        request_latency_mean_s=statistics.fmean(latencies),
         request_latency_median_s=statistics.median(latencies),
         request_latency_p99_s=percentile(latencies, PERCENT_99),
         ttft_first_s=min(waits),

@@ -83,6 +83,8 @@ def warm_up(scenario: ScenarioConfig) -> ScenarioConfig:
     if scenario.is_sustained:
         request_limit = max(WARM_UP_REQUESTS, WARM_UP_ROUNDS * (scenario.concurrency or 0))
         shorter.requests = min(scenario.count or request_limit, request_limit)
+    if scenario.capacity is not None:
+        shorter.rate = scenario.capacity.first_rate
     return shorter
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from conf.schema.kernels import KERNELS_OPTION, VLLM
 from evaluate.results.row_types import WorkloadSettings
-from evaluate.results.rows import Row, SpeedRow
+from evaluate.results.rows import Row, SpeedRow, TrialRow
 from evaluate.results.significance import Sample, Start
 from evaluate.results.summary import Summary, outliers, summarize
 
@@ -233,7 +233,7 @@ def chosen_options(row: Row) -> dict[str, str]:
     options = row.environment.facts(*CHOSEN)
     # An evaluation sets the context length to what its scenarios need; that is no team's choice.
     options.pop(CONTEXT_OPTION, None)
-    has_traffic = isinstance(row, SpeedRow) and row.settings.traffic is not None
+    has_traffic = isinstance(row, SpeedRow | TrialRow) and row.settings.traffic is not None
     if has_traffic and row.environment.engine_options.get(PREFIX_OPTION) is True:
         options.pop(PREFIX_OPTION, None)  # nor is this, which is the usual one for traffic
     kernels = row.environment.engine_options.get(KERNELS_OPTION)

@@ -166,6 +166,16 @@ class TrafficSettings(Part):
     reusable_share: Maybe[Share] = None
 
 
+class SearchSettings(Part):
+    """The options of a capacity search."""
+
+    share: Share
+    resolution: Annotated[float, Field(gt=0, le=1)]
+    first_rate: Annotated[Rate, AsWritten]
+    seconds: Annotated[Rate, AsWritten]
+    least_requests: Size
+
+
 class WorkloadSettings(Part):
     """The scenario of a speed row: a batch, or a stream of requests."""
 
@@ -179,6 +189,8 @@ class WorkloadSettings(Part):
     tpot_ms: Maybe[Annotated[Rate, AsWritten]] = None
     traffic: Maybe[TrafficSettings] = None
     """Set where requests have lengths of their own; then there are no input_tokens here."""
+    capacity: Maybe[SearchSettings] = None
+    """Set for a trial of a capacity search."""
 
     @property
     def has_own_arrivals(self) -> bool:
@@ -190,6 +202,14 @@ class WorkloadSettings(Part):
     def request_count(self) -> int | None:
         """Requests in one run."""
         return self.requests if self.batch is None else self.batch
+
+
+class TrialSettings(WorkloadSettings):
+    """The workload of a trial."""
+
+    rate: Annotated[Rate, AsWritten]
+    traffic: TrafficSettings
+    capacity: SearchSettings
 
 
 class Startup(NumberPart):

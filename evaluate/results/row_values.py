@@ -73,6 +73,9 @@ class SpeedValues(NumberPart):
     prefix_hits: Maybe[WholeNumber] = None
     send_delay_p99_s: Maybe[Wait] = None
     """How late requests were sent: the generator's own delay, which is part of every TTFT."""
+    request_latency_mean_s: Maybe[Seconds] = None
+    cut_off_requests: Maybe[WholeNumber] = None
+    """Requests of a trial that were not sent or not finished, because it was decided."""
 
     def figure(self, name: str) -> float | None:
         """The value of that name, declared or not; None if it was not measured."""

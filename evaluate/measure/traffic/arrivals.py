@@ -21,10 +21,12 @@ def arrival_times(
     assert scenario.rate is not None
     # Of a gamma distribution with this shape the mean is 1; shape 1 is the exponential one.
     shape = (traffic.burstiness or 1.0) if traffic.arrivals == BURSTY else 1.0
+    # The rate is that of requests: a conversation of several turns begins less often.
+    turns = traffic.requests / traffic.conversations if traffic.conversations else 1.0
     moment, times = 0.0, []
     for _ in range(count):
         times.append(moment)
-        moment += generator.gammavariate(shape, 1 / shape) / scenario.rate
+        moment += generator.gammavariate(shape, 1 / shape) * turns / scenario.rate
     return times
 
 

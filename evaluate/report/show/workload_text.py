@@ -29,6 +29,13 @@ def workload_text(workload: WorkloadSettings) -> str:
     return ", ".join(_phrase(name, settings[name]) for name in names if settings[name] is not None)
 
 
+def targets_text(workload: WorkloadSettings) -> str:
+    """The traffic and targets of a capacity search, without the rates that it tried."""
+    names = ("traffic", "ttft_ms", "tpot_ms")
+    settings = workload.content()
+    return ", ".join(_phrase(name, settings[name]) for name in names if name in settings)
+
+
 def _phrase(name: str, value: Any) -> str:
     if name == "traffic":
         return _traffic_phrase(TrafficSettings.model_validate(value))
