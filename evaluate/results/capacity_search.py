@@ -11,6 +11,7 @@ from dataclasses import dataclass
 DOUBLING = 2.0
 NEAR = 4.0  # steps of a search that knows where to begin, in units of its resolution
 MOST_TRIALS = 40
+ROUNDING = 1e-6  # rows keep seven digits of a rate
 LOWEST = 1 / 4096  # of the first rate; below, no rate meets the targets
 
 
@@ -78,4 +79,4 @@ def found(trials: Sequence[Trial], first_rate: float, resolution: float) -> Foun
         return None
     if low is None:
         return Found(0.0, high) if high <= 2 * LOWEST * first_rate else None
-    return Found(low, high) if high / low <= (1 + resolution) * (1 + 1e-9) else None
+    return Found(low, high) if high / low <= (1 + resolution) * (1 + ROUNDING) else None

@@ -112,7 +112,9 @@ def _resolve(
     context = min(context, config.engine.max_model_len or context)
     limits = Limits(context, traffic.max_input_tokens or context, traffic.max_output_tokens)
     tokenizer = folder / TOKENIZER
-    encode = _encoder(tokenizer) if tokenizer.is_file() else None
+    # The tokenizer beside random weights is a made-up one.
+    is_real = tokenizer.is_file() and config.weights != "random"
+    encode = _encoder(tokenizer) if is_real else None
     resolver = _Resolver(traffic, limits, encode)
     resolved = resolver.resolve(_ordered(conversations, traffic))
     if not resolved:

@@ -1,5 +1,6 @@
 """Capacity and cost in the report, from trials that are made up."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def trial_row(checkpoint: str, rate: float, meets: bool, repeat: int, gpus: int 
             "engine_options": {"enable_prefix_caching": True, "tensor_parallel_size": gpus},
             "checkpoint_sha256": checkpoint,
         },
-        time=f"2026-01-01T00:00:{repeat:02}+00:00",
+        time=datetime.fromtimestamp(repeat * 10**6 + rate * 1000, UTC).isoformat(),
     )  # fmt: skip
 
 
