@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
@@ -13,7 +14,7 @@ from evaluate.measure.engines import Engine, LoadRequest, Positions, Stop
 from evaluate.measure.engines.vllm_log import loaded
 from evaluate.measure.engines.vllm_steps import SteppedRun
 from evaluate.measure.metrics import Request
-from evaluate.measure.workload import Load
+from evaluate.measure.workload import Load, PlannedRequest
 from serve.engine.launch import environment, options
 
 RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"
@@ -79,7 +80,25 @@ class VllmEngine(Engine):
         """Adds each request at its time, with at most `at_once` running, and steps. A request that
         arrives during a step waits for it: its clock starts at its arrival time. With limited
         concurrency, its clock starts when it is added."""
-        return SteppedRun(self.llm.llm_engine, load, self.numbers, stop).run()
+        return SteppedRun(self.llm.llm_engine, load, self._add_request, stop).run()
+
+    def _add_request(self, planned: PlannedRequest) -> str:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        name = str(next(self.numbers))
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=planned.output_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        prompt: dict[str, Any] = {"prompt_token_ids": planned.prompt}
+        if planned.salt:
+            prompt["cache_salt"] = planned.salt
+        self.llm.llm_engine.add_request(name, prompt, sampling)
+        return name
 
     def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         from vllm import SamplingParams

@@ -3,19 +3,22 @@
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from evaluate.measure.engines import Stop
 from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request
-from evaluate.measure.workload import Load
+from evaluate.measure.workload import Load, PlannedRequest
+
+Add = Callable[[PlannedRequest], str]
+"""Adds a request to the engine, and returns the engine's name for it."""
 
 
 class SteppedRun:
     """One run of a load. Its clock starts before the first request."""
 
-    def __init__(self, engine: Any, load: Load, numbers: Iterator[int], stop: Stop | None) -> None:
-        self.engine, self.load, self.numbers, self.stop = engine, load, numbers, stop
+    def __init__(self, engine: Any, load: Load, add: Add, stop: Stop | None) -> None:
+        self.engine, self.load, self.add, self.stop = engine, load, add, stop
         self.requests = [Request(0, [], error=NOT_SENT) for _ in load.requests]
         self.waiting: list[tuple[float, int]] = []
         """Requests that nothing holds back but their time: when they are due, and their place."""
@@ -49,24 +52,9 @@ class SteppedRun:
         return time.perf_counter() - self.start
 
     def _add(self, due: float, place: int, now: float) -> None:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        planned, name = self.load.requests[place], str(next(self.numbers))
-        sampling = SamplingParams(
-            temperature=0,
-            max_tokens=planned.output_tokens,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
-        prompt: dict[str, Any] = {"prompt_token_ids": planned.prompt}
-        if planned.salt:
-            prompt["cache_salt"] = planned.salt
         request = self.requests[place]
         request.start, request.error = now if self.load.takes_turns else due, UNFINISHED
-        self.engine.add_request(name, prompt, sampling)
-        self.running[name] = place
+        self.running[self.add(self.load.requests[place])] = place
 
     def _step(self) -> bool:
         """Runs one step of the engine. Returns whether the run is decided."""

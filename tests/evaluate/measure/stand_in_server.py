@@ -53,8 +53,14 @@ class StandIn:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith(b"GET"):
+                    _whole(writer, {"data": [{"id": "stand-in"}]} if b"/models" in head else None)
+                    continue
                 length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
                 body = json.loads(await reader.readexactly(length))
+                if not body.get("stream"):
+                    _whole(writer, {"choices": [{"text": body["prompt"]}]})
+                    continue
                 self.bodies.append(body)
                 await self._answer(body, len(self.bodies), writer)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -82,6 +88,12 @@ class StandIn:
                 _chunk(writer, {"id": "cmpl-1", "model": "m", "choices": [choice], "usage": usage})
             self.running -= 1
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n" + END)
+
+
+def _whole(writer: asyncio.StreamWriter, content: dict[str, Any] | None) -> None:
+    data = json.dumps(content).encode() if content is not None else b""
+    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
 
 
 def _chunk(writer: asyncio.StreamWriter, content: dict[str, Any]) -> None:
