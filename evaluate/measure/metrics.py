@@ -16,6 +16,7 @@ from conf.schema.load import ScenarioConfig
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
 
+RAMP_SHARE = 0.2  # of the time in which requests arrive
 NOT_SENT, UNFINISHED = "not sent", "not finished"
 
 
@@ -118,8 +119,20 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
         goodput_requests_per_s=len(good) / duration,
         good_share=len(good) / len(requests),
         failed_requests=float(len(requests) - len(answered)),
+        **_steady_rate(answered),
         send_delay_p99_s=percentile([request.send_delay for request in answered], PERCENT_99),
     )
+
+
+def _steady_rate(answered: list[Request]) -> dict[str, float]:
+    """The output rate from a fifth of the arrivals' time to the last arrival; empty where requests
+    do not arrive over time. In an open loop, a run's end has few requests left."""
+    first, last = (limit(request.start for request in answered) for limit in (min, max))
+    begin = first + RAMP_SHARE * (last - first)
+    if last <= begin:
+        return {}
+    tokens = sum(begin < moment <= last for request in answered for moment in request.token_times)
+    return {"steady_tokens_per_s": tokens / (last - begin)}
 
 
 def _answered(requests: list[Request]) -> list[Request]:

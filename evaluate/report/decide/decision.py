@@ -25,6 +25,8 @@ class Answer:
     workloads: list[Choice]
     """One per workload, and one for each capacity that was searched."""
     capacities: list[CapacityTable] = field(default_factory=list)
+    by_rate: list[Choice] = field(default_factory=list)
+    """One for each capacity, if there are other workloads beside it."""
 
 
 @dataclass
@@ -57,4 +59,5 @@ def _answer(group: ComparisonGroup, judged: Qualities, config: ReportConfig) -> 
         overall = choose_mix(group, config.mix, config.targets, judged)
     else:  # trials of searches alone
         overall = by_rate[0] if by_rate else Choice("capacity", None, why="no search has ended")
-    return Answer(group, overall, [*choices, *by_rate], tables)
+    beside_others = by_rate if group.workloads else by_rate[1:]
+    return Answer(group, overall, [*choices, *by_rate], tables, beside_others)

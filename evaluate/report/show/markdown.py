@@ -91,6 +91,9 @@ def _answer(answer: Answer, has_several_groups: bool) -> list[str]:
     if not has_several_groups:
         lines += [f"{escape(answer.group.title)}.", ""]
     lines += [f"**{escape(choice.headline)}**: {escape(choice.why)}.", ""]
+    for by_rate in answer.by_rate:
+        name, text = escape(by_rate.workload), escape(by_rate.why)
+        lines += [f"For {name}: **{escape(by_rate.headline)}**: {text}.", ""]
     if choice.tied:
         lines += [f"No significant difference from: {escape(', '.join(choice.tied))}.", ""]
     if choice.second:

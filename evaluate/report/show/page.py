@@ -105,6 +105,7 @@ class AnswerText:
     workloads: dict[str, str]
     choice_titles: list[str]
     choices: list[list[str]]
+    by_rate: list[Choice]
 
 
 def write_page(report: Report, out: Path) -> None:
@@ -208,6 +209,7 @@ def _answer_text(answer: Answer, report: Report) -> AnswerText:
         workloads={workload.name: workload_text(workload.settings) for workload in group.workloads},
         choice_titles=titles,
         choices=choices,
+        by_rate=answer.by_rate,
     )
 
 

@@ -37,7 +37,7 @@ def trial_row(checkpoint: str, rate: float, meets: bool, repeat: int, gpus: int 
             "tpot_p99_s": 0.02,
             "input_tokens": float(COUNT * INPUTS),
             "output_tokens": float(COUNT * OUTPUTS),
-            "generated_tokens_per_s": rate * OUTPUTS,
+            "steady_tokens_per_s": rate * OUTPUTS,
             "good_share": 0.995 if meets else 0.9,
             "cut_off_requests": 0.0 if meets else 100.0,
             "energy_j": 5000.0 * gpus,
@@ -171,7 +171,9 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
 def test_a_capacity_stands_beside_other_workloads(tmp_path: Path) -> None:
     cell = Cell("original", [1.0, 1.01, 0.99], engine="vllm_server", versions={"vllm": "0.25.1"})
     speed = [row.with_fields(environment=row.environment) for row in runs(cell)]
-    markdown, _ = written([*speed, *searched("original", 10.0)], tmp_path)
+    markdown, page = written([*speed, *searched("original", 10.0)], tmp_path)
+    assert "For capacity: **Serve original**: holds " in markdown
+    assert "For capacity: <b>Serve original</b>, holds " in page
     assert "| interactive | original" in markdown
     assert "| capacity    | original" in markdown
 

@@ -45,7 +45,7 @@ def _rate_record(group: ComparisonGroup, cell: CapacityCell) -> RateRecord:
     low, high = cell.interval
     pace, ttft = cell.at_best("tpot_median_s"), cell.at_best("ttft_p99_s")
     tpot = cell.at_best("tpot_p99_s")
-    output, hits = cell.at_best("generated_tokens_per_s"), cell.at_best("prefix_hits")
+    output, hits = cell.at_best("steady_tokens_per_s"), cell.at_best("prefix_hits")
     inputs = cell.at_best("input_tokens")
     return RateRecord(
         group=group.title,
@@ -102,12 +102,12 @@ def _trials_of(group: ComparisonGroup, table: CapacityTable) -> list[TrialRecord
             rate=row.settings.rate / cell.gpus,
             meets="yes" if row.trial.meets else "no",
             user_tok_s=1 / row.values.tpot_median_s,
-            gpu_tok_s=row.values.generated_tokens_per_s / cell.gpus,
+            gpu_tok_s=row.values.steady_tokens_per_s / cell.gpus,
             is_best=False,
         )
         for cell in table.cells
         for row in cell.rows
-        if _is_whole(row) and row.values.tpot_median_s and row.values.generated_tokens_per_s
+        if _is_whole(row) and row.values.tpot_median_s and row.values.steady_tokens_per_s
     ]
     highest = 0.0
     for record in sorted(records, key=lambda r: (-r.user_tok_s, -r.gpu_tok_s)):
