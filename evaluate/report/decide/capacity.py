@@ -14,6 +14,8 @@ from evaluate.results.rows import TrialRow
 from evaluate.results.significance import Ratio
 from evaluate.results.summary import summarize
 
+LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
+
 
 @dataclass
 class CapacityCell:
@@ -48,7 +50,10 @@ class CapacityCell:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the rate, never narrower than the searches' own steps."""
+        """95 % interval of the rate, never narrower than the searches' own steps. Of fewer than three
+        searches, the rates between which all of them ended."""
+        if len(self.ends) < LEAST_SEARCHES:
+            return min(end.low for end in self.ends), max(end.high for end in self.ends)
         summary = summarize([end.rate for end in self.ends], [])
         low = min(summary.low, statistics.median(end.low for end in self.ends))
         return max(0.0, low), max(summary.high, statistics.median(end.high for end in self.ends))

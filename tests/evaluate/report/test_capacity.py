@@ -98,9 +98,10 @@ def test_the_capacity_has_an_interval_and_is_compared_with_the_original() -> Non
     assert [cell.candidate for cell in table.cells] == ["fp8", "original", "w8a8"]
     fp8, original, w8a8 = table.cells
     assert fp8.rate == pytest.approx(19.2, rel=0.04)
-    low, high = fp8.interval
-    assert low < 19.0
-    assert high > 19.4
+    assert fp8.interval == (
+        min(end.low for end in fp8.ends),
+        max(end.high for end in fp8.ends),
+    )
     assert w8a8.interval == pytest.approx((w8a8.ends[0].low, w8a8.ends[0].high))
     assert fp8.ratio is not None
     assert fp8.ratio.differs
@@ -109,6 +110,15 @@ def test_the_capacity_has_an_interval_and_is_compared_with_the_original() -> Non
     assert not w8a8.ratio.differs
     assert original.ratio is None
     assert fp8.users == pytest.approx(2 * fp8.rate)
+
+
+def test_three_searches_have_an_interval_of_their_mean() -> None:
+    (cell,) = table_of(searched("original", 10.0, 12.0, 14.0)).cells
+    low, high = cell.interval
+    assert low < 10 * 0.95
+    assert high > 14 * 1.05
+    (level,) = table_of(searched("original", 10.0, 10.0, 10.0)).cells
+    assert level.interval == (level.ends[0].low, level.ends[0].high)
 
 
 def test_money_and_joules_for_a_million_tokens() -> None:
