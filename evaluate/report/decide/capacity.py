@@ -50,7 +50,7 @@ class CapacityCell:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the rate, never narrower than the searches' own steps. Of fewer than three
+        """95 % interval of the rate, never narrower than the searches' own steps. Of one or two
         searches, the rates between which all of them ended."""
         if len(self.ends) < LEAST_SEARCHES:
             return min(end.low for end in self.ends), max(end.high for end in self.ends)
