@@ -86,7 +86,9 @@ def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
     ]
     keys = {override.key_or_group for override in parsed}
     if keys & {"model.path", "model.id"} and "model" not in keys:
-        return ["model=custom", *overrides]
+        overrides = ["model=custom", *overrides]
+    if "traffic.path" in keys and "traffic" not in keys:
+        overrides = ["traffic=file", *overrides]
     return overrides
 
 

@@ -21,6 +21,7 @@ COMMANDS = (
     ("limits", "evaluate.limits", "Measures this machine's bandwidth and matrix products."),
     ("quantize.benchmark", "quantize.benchmark", "Compares quantizing with llm-compressor's own."),
     ("evaluate.kernels", "evaluate.kernels", "Times kernels one by one beside torch's bf16."),
+    ("evaluate.traffic", "evaluate.traffic", "Writes the lengths of traffic, without its texts."),
     ("evaluate.benchmark", "evaluate.benchmark", "Compares timed runs with plain vLLM."),
 )
 NAMES = {module: name for name, module, _ in COMMANDS}

@@ -15,7 +15,7 @@ from omegaconf import MISSING
 from conf import sources
 from conf.compose import Command
 from conf.explain import without_none
-from conf.schema.ranges import TEXT, range_text
+from conf.schema.ranges import HIDDEN, TEXT, range_text
 
 FIELDS = "Options of the groups, with their defaults; a chosen file may set others (see --cfg job)"
 WIDTH = 100
@@ -106,6 +106,8 @@ def options(schema: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
     texts, types = documentation(schema), typing.get_type_hints(schema)
     documented_options = []
     for field in dataclasses.fields(schema):
+        if field.metadata.get(HIDDEN):
+            continue
         option_type, name = without_none(types[field.name]), prefix + field.name
         if typing.get_origin(option_type) is dict and dataclasses.is_dataclass(
             typing.get_args(option_type)[1]

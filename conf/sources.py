@@ -25,10 +25,11 @@ from conf.schema.commands import AccuracyConfig, CalibrationConfig, ModelConfig
 from conf.schema.config_files import check_named, check_types
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
 from conf.schema.recipe import RecipeConfig
+from conf.schema.traffic import TrafficConfig
 
 CONF = ROOT / "conf"
 RECIPES = ROOT / "recipes"
-GROUPS = ("model", "recipe", "calibration", "scenario", "accuracy", "engine", "gpu")
+GROUPS = ("model", "recipe", "calibration", "scenario", "traffic", "accuracy", "engine", "gpu")
 TEAM_FOLDERS = "QUANTLINE_RECIPES"
 SCHEME = "recipes"
 
@@ -38,6 +39,7 @@ SCHEMAS: dict[str, type[Any]] = {
     "recipe": RecipeConfig,
     "calibration": CalibrationConfig,
     "scenario": ScenarioConfig,
+    "traffic": TrafficConfig,
     "accuracy": AccuracyConfig,
     "engine": EngineConfig,
     "gpu": GpuConfig,

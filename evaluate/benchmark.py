@@ -20,7 +20,7 @@ from evaluate.command import COMMAND as EVALUATE
 from evaluate.measure.engines import LoadRequest
 from evaluate.measure.metrics import batch_values
 from evaluate.measure.targets import targets
-from evaluate.measure.workload import prompts
+from evaluate.measure.workload import load_of, prompts
 
 COMMAND = replace(
     EVALUATE,
@@ -65,8 +65,8 @@ def _measure(config: EvaluateConfig, load: LoadRequest) -> dict[str, dict[str, f
         timed_loop: list[float] = []
         plain_generate: list[float] = []
         for repeat in range(-1, config.repeats):
-            tokens = prompts(scenario, name, 2 * repeat, vocabulary)
-            values = batch_values(engine.run_requests(tokens, scenario))
+            sent = load_of(scenario, name, 2 * repeat, vocabulary)
+            values = batch_values(engine.run_requests(sent))
             timed_loop.append(values.latency_s or 0.0)
             tokens = prompts(scenario, name, 2 * repeat + 1, vocabulary)
             start = time.perf_counter()

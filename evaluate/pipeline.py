@@ -17,6 +17,7 @@ from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.measure.rates.known import rates
 from evaluate.measure.targets import Target, targets
+from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.plan import Plan, Planner, inspect
 from evaluate.record import EventRecorder
 from evaluate.report.show.terminal_tables import (
@@ -35,7 +36,12 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     """Measures all targets; one failure does not stop the others. Returns their rows, including
     those of earlier evaluations."""
     recorder = Recorder(config, environment(config.gpu, config.engine))
+    uses_traffic = any(scenario.from_traffic for scenario in config.scenario.values())
+    conversations = read_traffic(config.traffic) if uses_traffic else []
     all_targets = targets(config)
+    if uses_traffic:
+        config = with_traffic(config, conversations, _first_folder(all_targets))
+        recorder.use(config, environment(config.gpu, config.engine))
     limits = None
     if config.engine.url is None:
         limits = rates(resolve_gpu(config.gpu), gpus_of(config.engine.options))
@@ -64,7 +70,7 @@ def _plan_targets(
     config: EvaluateConfig, all_targets: list[Target], recorder: Recorder
 ) -> list[Plan]:
     """The plan of every target that can be measured. The failures of others are recorded."""
-    original = next((target.folder for target in all_targets if target.folder is not None), Path())
+    original = _first_folder(all_targets)
     planner = Planner(config, recorder.environment, recorder.before)
     plans = []
     for target in all_targets:
@@ -81,6 +87,11 @@ def _plan_targets(
         count = len(recorder.rows)
         say(f"{recorder.path}: {count} runs are there already (force=true measures them again)")
     return plans
+
+
+def _first_folder(all_targets: list[Target]) -> Path:
+    """The folder of the original, or of the first target that can be loaded."""
+    return next((target.folder for target in all_targets if target.folder is not None), Path())
 
 
 def _checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Path:

@@ -29,8 +29,9 @@ from evaluate.measure.side_by_side import (
 )
 from evaluate.measure.targets import Target
 from evaluate.measure.text_view import view_path
+from evaluate.missing import missing_repeats, trials_of
 from evaluate.results.row_types import Environment
-from evaluate.results.rows import AccuracyRow, Row, current
+from evaluate.results.rows import AccuracyRow, Row, TrialRow, current
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import checkpoint_hash, quantization_hash
 from serve.kernels.memory import extra_bytes
@@ -89,6 +90,8 @@ class Plan:
     """The other scenarios, with the reason."""
     repeats: list[dict[str, list[int]]]
     """The missing repeats, by start and scenario."""
+    trials: dict[str, list[TrialRow]]
+    """The valid trials of capacity searches that the results have, by scenario."""
     accuracy: AccuracyConfig
     keys: dict[str, str]
     """The key of the rows, by scenario and for the accuracy."""
@@ -159,6 +162,9 @@ class Planner:
         scenarios = {
             name: scenario for name, scenario in self.config.scenario.items() if name not in skipped
         }
+        before = [] if self.config.force else current(self.before)
+        trials = {name: trials_of(before, keys[name], target.name) for name in scenarios}
+        recorded_of = {name: [r for r in recorded if r.measure == name] for name in scenarios}
         view = view_path(keys.get(self.config.accuracy.kind, ""))
         kind = self.config.accuracy.kind
         accuracies = [
@@ -175,9 +181,15 @@ class Planner:
             scenarios=scenarios,
             skipped=skipped,
             repeats=[
-                {name: self._missing(name, start, recorded) for name in scenarios}
+                {
+                    name: missing_repeats(
+                        start, self.config.repeats, recorded_of[name], trials[name], scenario
+                    )
+                    for name, scenario in scenarios.items()
+                }
                 for start in range(self.config.starts)
             ],
+            trials=trials,
             accuracy=self.config.accuracy,
             keys=keys,
             environment=timed,
@@ -189,11 +201,6 @@ class Planner:
             options=options,
             held_gib=self._held_gib(inspected, options),
         )
-
-    def _missing(self, scenario: str, start: int, recorded: list[Row]) -> list[int]:
-        """The repeats of one start that have no row."""
-        done = {(row.start, row.repeat) for row in recorded if row.measure == scenario}
-        return [number for number in range(self.config.repeats) if (start, number) not in done]
 
     def _recorded_rows(self, keys: dict[str, str], checkpoint: str) -> list[Row]:
         """The valid runs of earlier evaluations: the last of each start and repeat."""
@@ -216,7 +223,8 @@ class Planner:
             return cell_key(environment, (inspected.target.name, name), inspected.sha256, settings)
 
         keys = {
-            name: key_of(name, timed, scenario) for name, scenario in self.config.scenario.items()
+            name: key_of(name, timed, scenario.identity())
+            for name, scenario in self.config.scenario.items()
         }
         accuracy = self.config.accuracy
         if accuracy.kind != "none":

@@ -20,6 +20,7 @@ from evaluate.measure.events import (
     RunMeasured,
     RunStarted,
     TextRead,
+    TrialDone,
     WindowStarted,
 )
 from evaluate.measure.profiles import profile_values
@@ -29,7 +30,7 @@ from evaluate.plan import Plan
 from evaluate.results.recorder import Recorder
 from evaluate.results.row_types import Limit
 from evaluate.results.row_values import SpeedValues
-from evaluate.results.rows import ProfileRow, QuickAccuracyRow, Row, SpeedRow
+from evaluate.results.rows import ProfileRow, QuickAccuracyRow, Row, SpeedRow, TrialRow
 from evaluate.run import Turn
 
 NOT_LOADED = EngineLoaded()
@@ -67,6 +68,8 @@ class EventRecorder:
                     self.display.running(plan.name, event.measure, event.repeat)
                 case RunMeasured():
                     self._show(self.speed_row(turn, loaded, event))
+                case TrialDone():
+                    self._trial_row(turn, loaded, event)
                 case WindowStarted():
                     self.display.judging(plan.name, event.window, event.windows)
                 case TextRead():
@@ -89,7 +92,7 @@ class EventRecorder:
         if plan.work is not None:
             memory["weights_read_gib"] = plan.work.weight_gib
             memory["kv_token_bytes"] = plan.work.kv_bytes
-        if "kv_cache_tokens" in memory:
+        if "kv_cache_tokens" in memory and scenario.traffic is None:
             memory["kv_cache_requests"] = memory["kv_cache_tokens"] / scenario.tokens
         return self.recorder.record(
             SpeedRow,
@@ -100,7 +103,7 @@ class EventRecorder:
             repeat=event.repeat,
             values=values,
             requests=asdict(event.requests),
-            settings={k: value for k, value in asdict(scenario).items() if value is not None},
+            settings=scenario.recorded(),
             startup=loaded.startup,
             memory=memory,
             kernels=loaded.kernels,
@@ -108,6 +111,34 @@ class EventRecorder:
             limit=self._limit(plan, scenario, values),
             invalid=[*event.invalid, *loaded.faults, *not_finite],
             environment=plan.environment,
+        )
+
+    def _trial_row(self, turn: Turn, loaded: EngineLoaded, event: TrialDone) -> None:
+        """Records one trial of a capacity search."""
+        plan, scenario = turn.plan, event.scenario
+        values, not_finite = finite(event.values)
+        self.recorder.record(
+            TrialRow,
+            plan.name,
+            event.measure,
+            plan.keys[event.measure],
+            start=turn.start,
+            repeat=event.repeat,
+            values=values,
+            requests=asdict(event.requests),
+            settings=scenario.recorded(),
+            startup=loaded.startup,
+            memory=loaded.memory,
+            kernels=loaded.kernels,
+            layer_kernels=[kernels.content for kernels in loaded.layer_kernels],
+            invalid=[*event.invalid, *loaded.faults, *not_finite],
+            environment=plan.environment,
+        )
+        verdict = "meets" if event.meets else "misses"
+        share = values.get("good_share", 0.0)
+        self.display.note(
+            f"{plan.name}: {event.measure}, {scenario.rate:.4g} requests/s {verdict} the targets "
+            f"({'' if event.meets else 'at most '}{share:.1%} in time)"
         )
 
     def _limit(

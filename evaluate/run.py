@@ -11,7 +11,7 @@ from conf.process.running import Running, start
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import gpus_of
 from conf.terminal import say
-from evaluate.measure.events import WORKER, EngineLoaded, Event, Job
+from evaluate.measure.events import WORKER, EngineLoaded, Event, Job, RecordedTrial
 from evaluate.measure.gpu_watch import GpuWatch
 from evaluate.measure.side_by_side import groups, room_gib, variables
 from evaluate.plan import Plan
@@ -111,5 +111,13 @@ class Group:
             view=str(plan.view),
             traces=str(traces.absolute()) if profiled else None,
             others=self.others,
+            trials={
+                name: [
+                    RecordedTrial(row.repeat, row.trial.rate, row.trial.meets)
+                    for row in rows
+                    if row.start == turn.start
+                ]
+                for name, rows in plan.trials.items()
+            },
             neighbours=len(self.turns) - 1,
         )

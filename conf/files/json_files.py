@@ -82,15 +82,17 @@ def read_object(path: Path) -> JsonObject:
     return parse_object(read_text(path), shown_path(path))
 
 
-def parse_object(text: str, where: str) -> JsonObject:
-    """The JSON object in a text: no key twice, every number finite, every string valid Unicode."""
+def parse_object(text: str, where: str, is_line: bool = False) -> JsonObject:
+    """The JSON object in a text: no key twice, every number finite, every string valid Unicode.
+    For a single line, `where` names the line."""
     try:
         content = json.loads(text, object_pairs_hook=_object_without_repeats)
         if not isinstance(content, dict):
             raise bad_input(f"{where}: holds {_type_text(content)}, a JSON object is expected")
         _check_values(content, where, "")
     except json.JSONDecodeError as error:
-        raise bad_input(f"{where}:{error.lineno}: no JSON ({error.msg})") from error
+        place = where if is_line else f"{where}:{error.lineno}"
+        raise bad_input(f"{place}: no JSON ({error.msg})") from error
     except RecursionError as error:
         raise bad_input(f"{where}: is nested too deeply") from error
     except _RepeatedKeyError as error:

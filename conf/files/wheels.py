@@ -70,15 +70,20 @@ def _reason(output: str, folder: Path) -> str:
     return last_line(output)
 
 
-def file_blocks(requirement: str, path: Path, file: str) -> Iterator[bytes]:
+def file_blocks(
+    requirement: str, path: Path, file: str, most: int | None = None, limit: str = ""
+) -> Iterator[bytes]:
     """A wheel's file, block by block. It is read as a stream and never under its own path, so that
-    neither its path nor its true size can do harm."""
-    name = f"{requirement}: {file}"
+    neither its path nor its true size can do harm. `limit` says where `most` bytes come from."""
+    size, name = 0, f"{requirement}: {file}"
     try:
         with zipfile.ZipFile(path) as archive:
             _check_listed(requirement, file, archive.namelist())
             with archive.open(file) as content:
                 while block := content.read(READ_AT_ONCE):
+                    size += len(block)
+                    if most is not None and size > most:
+                        raise bad_input(f"{name} is larger than the {most} bytes that {limit}")
                     yield block
     except QuantlineError:
         raise

@@ -20,6 +20,7 @@ from conf.schema.ranges import (
 )
 from conf.schema.recipe import GROUP_SIZE, HEADS, KV_CACHES, RecipeConfig, check_pattern
 from conf.schema.report import MAX_SPREAD, SHARE, SPREAD, TargetsConfig
+from conf.schema.traffic import CapacityConfig, TrafficConfig
 
 WEIGHTS = ("trained", "random")
 AUTO = "auto"
@@ -252,6 +253,7 @@ class EvaluateConfig:
 
     model: ModelConfig = MISSING
     scenario: dict[str, ScenarioConfig] = field(default_factory=dict)
+    traffic: TrafficConfig = field(default_factory=TrafficConfig)
     accuracy: AccuracyConfig = MISSING
     engine: EngineConfig = MISSING
     gpu: GpuConfig = MISSING
@@ -284,8 +286,20 @@ class EvaluateConfig:
     targets: TargetsConfig = field(default_factory=TargetsConfig)
     mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
     """Shares of the service's time by scenario, for the report at the end."""
+    capacity: CapacityConfig = field(default_factory=CapacityConfig)
 
     def __post_init__(self) -> None:
+        searches = [name for name, scenario in self.scenario.items() if scenario.search]
+        if searches and not (self.targets.ttft_ms and self.targets.tpot_ms):
+            raise ValueError(
+                f"scenario={searches[0]}: give targets.ttft_ms and targets.tpot_ms, in milliseconds"
+            )
+        takes_traffic = [name for name, entry in self.scenario.items() if entry.from_traffic]
+        if takes_traffic and self.side_by_side > 1:
+            raise ValueError(
+                f"side_by_side={self.side_by_side}: scenario={takes_traffic[0]} needs the whole "
+                "GPU for its KV cache"
+            )
         if self.starts > 1 and self.engine.url is not None:
             raise ValueError(
                 f"starts={self.starts}: engine.url names a running server, which is not restarted"

@@ -1,13 +1,20 @@
 """Options of an evaluation's workload, engine and accelerator."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
-
 from conf.schema.kernels import KernelsConfig
-from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, choices, within
+from conf.schema.ranges import (
+    MILLISECONDS_MOST,
+    TOKENS_MOST,
+    above,
+    choices,
+    not_an_option,
+    not_empty,
+    within,
+)
+from conf.schema.traffic import CapacityConfig, TrafficLoad
 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 # vLLM's options that say how much memory an engine takes.
@@ -17,13 +24,18 @@ EngineOptions = dict[str, Any]
 """The engine's own options by name. The engine declares their types."""
 
 
+LOADS = ("batch", "concurrency", "rate")
+# Fields that older rows do not have. They are in a row's settings and key only where they are set.
+ADDED = ("from_traffic", "search", "traffic", "capacity")
+
+
 @dataclass
 class ScenarioConfig:
     """One workload: a batch that starts at once, or requests over time."""
 
-    input_tokens: int = field(default=MISSING, metadata=within(1, TOKENS_MOST))
+    input_tokens: int | None = field(default=None, metadata=within(1, TOKENS_MOST))
     """Tokens in each prompt."""
-    output_tokens: int = field(default=MISSING, metadata=within(1, TOKENS_MOST))
+    output_tokens: int | None = field(default=None, metadata=within(1, TOKENS_MOST))
     """Tokens in each answer."""
     batch: int | None = field(default=None, metadata=within(1, 10**6))
     """Requests that start at once; null for a sustained workload."""
@@ -37,9 +49,25 @@ class ScenarioConfig:
     """A request of a sustained workload counts as good if its first token comes in this time."""
     tpot_ms: float | None = field(default=None, metadata=above(0, MILLISECONDS_MOST))
     """And if the following tokens take no longer than this each, in the mean."""
+    from_traffic: bool = False
+    """Take requests and arrivals from traffic=NAME; the file has nothing else then."""
+    search: bool = False
+    """With from_traffic: search the highest rate that meets the targets."""
+    traffic: TrafficLoad | None = field(default=None, metadata=not_an_option())
+    """Set by the evaluation, from the traffic that it read."""
+    capacity: CapacityConfig | None = field(default=None, metadata=not_an_option())
+    """Set by the evaluation, for a search."""
 
     def __post_init__(self) -> None:
-        kinds = [name for name in ("batch", "concurrency", "rate") if getattr(self, name)]
+        if self.from_traffic:
+            self._check_traffic()
+            return
+        if self.search:
+            raise ValueError("scenario: search needs from_traffic")
+        for name in ("input_tokens", "output_tokens"):
+            if getattr(self, name) is None:
+                raise ValueError(f"scenario: {name} is missing")
+        kinds = [name for name in LOADS if getattr(self, name)]
         if len(kinds) != 1:
             given = f"found {' and '.join(kinds)}" if kinds else "found none"
             raise ValueError(f"scenario: give one of batch, concurrency and rate; {given}")
@@ -51,6 +79,15 @@ class ScenarioConfig:
             raise ValueError(
                 "scenario: a sustained workload needs its targets, ttft_ms and tpot_ms"
             )
+
+    def _check_traffic(self) -> None:
+        """Traffic has its own lengths and arrivals: a second source of them is refused."""
+        if self.traffic is not None:
+            return  # the evaluation has set the rest
+        for name in ("input_tokens", "output_tokens", *LOADS, "requests", "ttft_ms", "tpot_ms"):
+            if getattr(self, name) is not None:
+                instead = "targets" if name in ("ttft_ms", "tpot_ms") else "traffic"
+                raise ValueError(f"scenario: from_traffic has no {name}; see {instead}.NAME")
 
     @property
     def is_sustained(self) -> bool:
@@ -65,7 +102,22 @@ class ScenarioConfig:
     @property
     def tokens(self) -> int:
         """The longest context it reaches."""
-        return self.input_tokens + self.output_tokens
+        if self.traffic is not None:
+            return self.traffic.longest_tokens
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings as a row holds them."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None and (name not in ADDED or isinstance(value, dict))
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this workload from others, for the key of its rows."""
+        own = {name: value for name, value in asdict(self).items() if name not in ADDED}
+        return own | {name: value for name, value in self.recorded().items() if name in ADDED}
 
 
 @dataclass
@@ -117,3 +169,9 @@ class GpuConfig:
     """FP8 matrix products; null where it has none."""
     int8_tops: float | None = field(default=None, metadata=above(0, 1e7))
     """INT8 matrix products."""
+    price_per_hour: float | None = field(default=None, metadata=above(0, 1e6))
+    """Price of one card for an hour, for the cost of tokens."""
+    energy_price_per_kwh: float | None = field(default=None, metadata=above(0, 1e6))
+    """Price of energy, added to the card's price; null where that includes it."""
+    currency: str = field(default="USD", metadata=not_empty())
+    """Currency of both prices, as tables show it."""

@@ -18,6 +18,7 @@ from conf.errors import nearest
 from conf.explain import without_none
 
 RANGE, CHOICES, NOT_EMPTY, TEXT = "range", "choices", "not_empty", "text"
+HIDDEN = "hidden"
 # Characters that no file name and no JSON record can hold.
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 SEED_MOST = 2**32 - 1  # numpy takes no larger seed
@@ -80,6 +81,11 @@ def choices(*known: str) -> Metadata:
 def not_empty() -> Metadata:
     """Metadata: a text that is not blank; in a list, each entry."""
     return {NOT_EMPTY: True}
+
+
+def not_an_option() -> Metadata:
+    """Metadata: a field that the program sets itself, and help does not show."""
+    return {HIDDEN: True}
 
 
 def documented(text: str) -> Metadata:

@@ -2,11 +2,13 @@
 
 from dataclasses import asdict, dataclass, field
 
+from conf.schema.load import GpuConfig
 from conf.schema.ranges import MILLISECONDS_MOST, above, not_empty
 
 MAX_SPREAD = 0.1
 SPREAD = above(0, 100)
 SHARE = above(0, 1e9)
+PRICES = ("price_per_hour", "energy_price_per_kwh", "currency")
 
 
 @dataclass
@@ -40,6 +42,7 @@ class ReportConfig:
     shares of every standard scenario."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not ranked."""
+    gpu: GpuConfig = field(default_factory=GpuConfig)
 
     def __post_init__(self) -> None:
         if not self.results:
@@ -76,6 +79,10 @@ def changed_options(config: ReportConfig) -> list[str]:
             options.append(
                 f"targets.{name}={str(value).lower() if value is True else f'{value:g}'}"
             )
+    for name in PRICES:
+        if getattr(config.gpu, name) != getattr(defaults.gpu, name):
+            value = getattr(config.gpu, name)
+            options.append(f"gpu.{name}={value if isinstance(value, str) else f'{value:g}'}")
     if config.max_spread != defaults.max_spread:
         options.append(f"max_spread={config.max_spread:g}")
     return options

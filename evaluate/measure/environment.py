@@ -99,13 +99,15 @@ def engine_options(engine: EngineConfig) -> EngineOptions:
 def cell_key(
     environment: Environment, names: tuple[str, str], checkpoint: str, settings: Any
 ) -> str:
-    """Equal for runs that may be combined as repeats of one cell."""
+    """Equal for runs that may be combined as repeats of one cell. The settings are a dataclass or
+    its content."""
     fields = {"device", "versions", "engine", "engine_options", "variables"}
     if environment.device == CPU:
         fields |= {"cpu", "cores"}
     if environment.kernels_version is not None:  # older rows have none, and keep their keys
         fields.add("kernels_version")
-    identity = [environment.model_dump(include=fields), names, checkpoint, asdict(settings)]
+    content = settings if isinstance(settings, dict) else asdict(settings)
+    identity = [environment.model_dump(include=fields), names, checkpoint, content]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -10,6 +10,15 @@ from serve.kernels.record import LayerKernels
 
 
 @dataclass(frozen=True)
+class RecordedTrial:
+    """A trial of an interrupted search."""
+
+    repeat: int
+    rate: float
+    meets: bool
+
+
+@dataclass(frozen=True)
 class Job:
     """The measurements of one worker on one checkpoint."""
 
@@ -29,6 +38,8 @@ class Job:
     """The file for its view of the text."""
     others: int = 0
     """Processes on the GPU that are not ours, counted before any engine was started."""
+    trials: dict[str, list[RecordedTrial]] = field(default_factory=dict)
+    """Earlier trials of each capacity search in this start."""
     neighbours: int = 0
     """Other engines that are loaded at the same time, and idle while this one is measured."""
 
@@ -84,6 +95,19 @@ class RunMeasured:
 
 
 @dataclass(frozen=True)
+class TrialDone:
+    """One rate of a capacity search was tried."""
+
+    measure: str
+    repeat: int
+    scenario: ScenarioConfig
+    meets: bool
+    values: dict[str, float]
+    requests: CompactRequests
+    invalid: list[str]
+
+
+@dataclass(frozen=True)
 class WindowStarted:
     """The model begins to read a window of the evaluation text."""
 
@@ -117,6 +141,7 @@ Event = (
     EngineLoaded
     | RunStarted
     | RunMeasured
+    | TrialDone
     | WindowStarted
     | TextRead
     | ProfileWritten
@@ -125,6 +150,15 @@ Event = (
 WORKER: Program[Job, Event] = Program(
     "evaluate.measure.worker",
     Job,
-    (EngineLoaded, RunStarted, RunMeasured, WindowStarted, TextRead, ProfileWritten, MeasureFailed),
+    (
+        EngineLoaded,
+        RunStarted,
+        RunMeasured,
+        TrialDone,
+        WindowStarted,
+        TextRead,
+        ProfileWritten,
+        MeasureFailed,
+    ),
     called="the engine",
 )

@@ -16,6 +16,9 @@ from conf.schema.load import ScenarioConfig
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
 
+RAMP_SHARE = 0.2  # of the time in which requests arrive
+NOT_SENT, UNFINISHED = "not sent", "not finished"
+
 
 @dataclass
 class Request:
@@ -29,10 +32,16 @@ class Request:
     """When the request was handed over."""
     error: str = ""
     """Why there is no answer. A failed request is counted, but is in no average."""
+    send_delay: float = 0.0
+    """How much later than planned it was sent: the generator's own delay."""
 
     @property
     def output_tokens(self) -> int:
         return len(self.token_times)
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.token_times) and not self.error
 
     @property
     def ttft(self) -> float:
@@ -88,11 +97,12 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
     answered = _answered(requests)
     begin = min(request.start for request in requests)
     duration = max(request.token_times[-1] for request in answered) - begin
-    good = [request for request in answered if _in_time(request, scenario)]
+    good = [request for request in answered if is_in_time(request, scenario)]
     waits = [request.ttft for request in answered]
     latencies = [request.latency for request in answered]
     return SpeedValues(
         latency_s=duration,
+        request_latency_mean_s=statistics.fmean(latencies),
         request_latency_median_s=statistics.median(latencies),
         request_latency_p99_s=percentile(latencies, PERCENT_99),
         ttft_first_s=min(waits),
@@ -109,18 +119,32 @@ def serving_values(requests: list[Request], scenario: ScenarioConfig) -> SpeedVa
         goodput_requests_per_s=len(good) / duration,
         good_share=len(good) / len(requests),
         failed_requests=float(len(requests) - len(answered)),
+        **_steady_rate(answered),
+        send_delay_p99_s=percentile([request.send_delay for request in answered], PERCENT_99),
     )
+
+
+def _steady_rate(answered: list[Request]) -> dict[str, float]:
+    """The output rate from a fifth of the arrivals' time to the last arrival; empty where requests
+    do not arrive over time. In an open loop, a run's end has few requests left."""
+    first, last = (limit(request.start for request in answered) for limit in (min, max))
+    begin = first + RAMP_SHARE * (last - first)
+    if last <= begin:
+        return {}
+    tokens = sum(begin < moment <= last for request in answered for moment in request.token_times)
+    return {"steady_tokens_per_s": tokens / (last - begin)}
 
 
 def _answered(requests: list[Request]) -> list[Request]:
     """The answered requests. Raises with the first error if all requests failed."""
-    answered = [request for request in requests if request.token_times]
+    answered = [request for request in requests if request.is_answered]
     if not answered:
         raise environment_failure(f"all {len(requests)} requests failed: {requests[0].error}")
     return answered
 
 
-def _in_time(request: Request, scenario: ScenarioConfig) -> bool:
+def is_in_time(request: Request, scenario: ScenarioConfig) -> bool:
+    """Whether an answered request met both targets."""
     assert scenario.ttft_ms is not None
     assert scenario.tpot_ms is not None
     return (

@@ -169,7 +169,7 @@ def _expert_counts(config: Mapping[str, object]) -> tuple[int, int] | None:
 
 def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
     """The least time of a batch's two phases."""
-    batch, inputs, outputs = scenario.count, scenario.input_tokens, scenario.output_tokens
+    batch, inputs, outputs = scenario.count, scenario.input_tokens or 0, scenario.output_tokens or 0
     prompt = batch * inputs
     pairs = batch * inputs * (inputs + 1) / 2
     layer_bytes, step_bytes = work.layer_bytes(prompt), work.layer_bytes(batch)
@@ -210,7 +210,7 @@ def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedVal
         head_gb=work.head_bytes / 1e9,
         prefill_share=least.prefill_s / prefill,
     )
-    if latency > prefill and scenario.output_tokens > 1:
+    if latency > prefill and (scenario.output_tokens or 0) > 1:
         limit.decode_share = least.decode_s / (latency - prefill)
     return limit
 

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from conf.schema.load import ScenarioConfig
 from evaluate.measure.metrics import Request
+from evaluate.measure.workload import Load
+from evaluate.results.summary import PERCENT_99, percentile
 
 MOST_PREFIX_HITS = 0.01
+# A generator that sends later than both of these distorts what it measures.
+LATEST_SEND_S, LATEST_SEND_SHARE = 0.02, 0.2
 LEAST_CLOCK = 0.9
 
 
@@ -29,29 +32,31 @@ class Observed:
     """Processes on the GPU that do not belong to the engine."""
 
 
-def reasons(requests: list[Request], scenario: ScenarioConfig, observed: Observed) -> list[str]:
+def reasons(requests: list[Request], load: Load, observed: Observed) -> list[str]:
     """Why the run must not be ranked; empty for a valid run."""
     faults = []
-    failed = [request.error for request in requests if request.error or not request.token_times]
+    failed = [request.error for request in requests if not request.is_answered]
     if failed:
         faults.append(f"{len(failed)} of {len(requests)} requests failed: {failed[0]}")
-    answered = [request for request in requests if request.token_times]
-    for expected, counts, direction in (
-        (scenario.input_tokens, [request.input_tokens for request in answered], "in"),
-        (scenario.output_tokens, [request.output_tokens for request in answered], "out"),
+    answered = [
+        (planned, request)
+        for planned, request in zip(load.requests, requests, strict=True)
+        if request.is_answered
+    ]
+    for counts, direction in (
+        ([(len(planned.prompt), request.input_tokens) for planned, request in answered], "in"),
+        ([(planned.output_tokens, request.output_tokens) for planned, request in answered], "out"),
     ):
-        wrong_counts = [count for count in counts if count != expected]
+        wrong_counts = [(expected, count) for expected, count in counts if count != expected]
         if wrong_counts:
+            expected, count = wrong_counts[0]
             faults.append(
-                f"{len(wrong_counts)} requests had {wrong_counts[0]} tokens {direction}, "
-                f"asked for {expected}"
+                f"{len(wrong_counts)} requests had {count} tokens {direction}, asked for {expected}"
             )
-    if (
-        observed.prefix_queries
-        and observed.prefix_hits / observed.prefix_queries > MOST_PREFIX_HITS
-    ):
-        share = observed.prefix_hits / observed.prefix_queries
-        faults.append(f"{share:.0%} of the prompt tokens came from a warm prefix cache")
+    hits, queries = observed.prefix_hits, observed.prefix_queries
+    if queries and hits / queries > MOST_PREFIX_HITS and not load.shares_prefixes:
+        faults.append(f"{hits / queries:.0%} of the prompt tokens came from a warm prefix cache")
+    faults += _late_sending([request for _, request in answered])
     if observed.compiled:
         faults.append(f"compiled while it was timed: {observed.compiled[0]}")
     if observed.throttled:
@@ -61,6 +66,16 @@ def reasons(requests: list[Request], scenario: ScenarioConfig, observed: Observe
     if observed.other_processes:
         faults.append(f"{observed.other_processes} other processes were using the GPU")
     return faults
+
+
+def _late_sending(answered: list[Request]) -> list[str]:
+    if not answered:
+        return []
+    delay = percentile([request.send_delay for request in answered], PERCENT_99)
+    wait = percentile([request.ttft for request in answered], 0.5)
+    if delay > max(LATEST_SEND_S, LATEST_SEND_SHARE * wait):
+        return [f"the client sent requests {delay * 1e3:.0f} ms too late, it is too slow"]
+    return []
 
 
 def _is_slow(clock_share: float, power_capped: float) -> bool:

@@ -1,7 +1,8 @@
 """Measures one checkpoint in its own process, and sends each finished run through a pipe."""
 
 import gc
-from collections import Counter, defaultdict
+import statistics
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,17 @@ from conf.process.inside import Send, run_program, wait_for_turn
 from conf.process.messages import Failure
 from conf.schema.load import ScenarioConfig
 from conf.text import windows
-from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Engine, LoadRequest, create
+from evaluate.measure.engines import (
+    CANARIES,
+    CANARY_TOKENS,
+    Engine,
+    LoadRequest,
+    Stop,
+    create,
+)
 from evaluate.measure.engines.vllm_log import LateCompiling
 from evaluate.measure.events import (
     WORKER,
-    CompactRequests,
     EngineLoaded,
     Event,
     Job,
@@ -26,15 +33,27 @@ from evaluate.measure.events import (
     RunMeasured,
     RunStarted,
     TextRead,
+    TrialDone,
     WindowStarted,
 )
 from evaluate.measure.gpu_watch import GpuWatch, Watched
-from evaluate.measure.metrics import Request, batch_values, serving_values
+from evaluate.measure.metrics import batch_values, serving_values
+from evaluate.measure.run_parts import add_energy, compact_requests
 from evaluate.measure.text_view import TextView
+from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
+from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun
 from evaluate.measure.validity import Observed, constant_output, reasons
-from evaluate.measure.workload import PROFILE, WARM_UP, prompts, warm_up
+from evaluate.measure.workload import (
+    PROFILE,
+    WARM_UP,
+    Load,
+    load_of,
+    shortened,
+    traffic_load,
+    warm_up,
+)
+from evaluate.results.capacity_search import Trial, found
 from evaluate.results.row_types import Startup
-from evaluate.results.row_values import SpeedValues
 
 PROFILED_TOKENS = 9  # the first comes from the prefill, eight from decode steps
 
@@ -65,6 +84,13 @@ class _Measurement:
         self.own_processes = 0
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
+        self.conversations: dict[str, list[ResolvedConversation]] = {}
+        """Traffic by its hash."""
+        self.trials: dict[str, dict[int, list[Trial]]] = defaultdict(lambda: defaultdict(list))
+        """Trials by capacity search and repeat."""
+        for name, recorded in job.trials.items():
+            for trial in recorded:
+                self.trials[name][trial.repeat].append(Trial(trial.rate, trial.meets))
 
     def run(self) -> None:
         try:
@@ -106,25 +132,86 @@ class _Measurement:
         repeats = self.job.repeats[name]
         if repeats or self.job.traces:
             self.send(RunStarted(name, WARM_UP))
-            shorter = warm_up(scenario)
+            load = self._load(name, warm_up(scenario), WARM_UP)
             with self.watch.watching() as watched:
-                tokens = prompts(shorter, name, WARM_UP, self.job.vocabulary)
-                self.engine.run_requests(tokens, shorter)
+                self.engine.run_requests(shortened(load) if scenario.traffic else load)
             self._clock_share(name, watched)
         for repeat in repeats:
             self.send(RunStarted(name, repeat))
-            tokens = prompts(scenario, name, repeat, self.job.vocabulary)
-            self._timed_run(name, scenario, repeat, tokens)
+            if scenario.capacity is not None:
+                self._search(name, scenario, repeat)
+            else:
+                self._timed_run(name, scenario, repeat, self._load(name, scenario, repeat))
         if self.job.traces and not scenario.is_sustained:
             self._profile(name, scenario)
 
-    def _timed_run(
-        self, name: str, scenario: ScenarioConfig, repeat: int, tokens: list[list[int]]
-    ) -> None:
+    def _load(self, name: str, scenario: ScenarioConfig, repeat: int) -> Load:
+        vocabulary = self.job.vocabulary
+        if scenario.traffic is None:
+            return load_of(scenario, name, repeat, vocabulary)
+        sha256 = scenario.traffic.sha256
+        if sha256 not in self.conversations:
+            self.conversations[sha256] = read_resolved(sha256)
+        return traffic_load(scenario, self.conversations[sha256], name, repeat, vocabulary)
+
+    def _search(self, name: str, scenario: ScenarioConfig, repeat: int) -> None:
+        """Searches the highest rate that meets the targets. Later repeats begin where the first one
+        ended."""
+        capacity = scenario.capacity
+        assert capacity is not None
+        rule = (capacity.first_rate, capacity.resolution)
+        trials = self.trials[name]
+        ends = [end for number in range(repeat) if (end := found(trials[number], *rule))]
+        rates = [end.rate for end in ends if end.low]
+
+        def report(measured: TrialMeasured) -> None:
+            add_energy(measured.values, measured.run.watched)
+            measured.values.prefix_hits = float(measured.run.observed.prefix_hits)
+            compact = replace(compact_requests(measured.run.requests), times_s=[])
+            self.send(
+                TrialDone(
+                    measure=name,
+                    repeat=repeat,
+                    scenario=measured.scenario,
+                    meets=measured.trial.meets,
+                    values=measured.values.numbers(),
+                    requests=compact,
+                    invalid=measured.invalid,
+                )
+            )
+
+        searcher = Searcher(
+            scenario,
+            lambda at_rate: self._load(f"{name} at {at_rate.rate:.6g}", at_rate, repeat),
+            partial(self._watched_run, name),
+            report,
+        )
+        searcher.search(trials[repeat], statistics.median(rates) if rates else None)
+
+    def _timed_run(self, name: str, scenario: ScenarioConfig, repeat: int, load: Load) -> None:
+        requests, observed, watched = self._watched_run(name, load, None)
+        values = (
+            serving_values(requests, scenario) if scenario.is_sustained else batch_values(requests)
+        )
+        add_energy(values, watched)
+        values.prefix_hits = float(observed.prefix_hits)
+        self.send(
+            RunMeasured(
+                measure=name,
+                repeat=repeat,
+                values=values.numbers(),
+                requests=compact_requests(requests),
+                # The GPU's total; with several engines loaded it belongs to none of them.
+                peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
+                invalid=reasons(requests, load, observed),
+            )
+        )
+
+    def _watched_run(self, name: str, load: Load, stop: Stop | None) -> WatchedRun:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
         with self.watch.watching() as watched:
-            requests = self.engine.run_requests(tokens, scenario)
+            requests = self.engine.run_requests(load, stop)
         hits_after, queries_after = self.engine.prefix_cache()
         observed = Observed(
             prefix_hits=hits_after - hits,
@@ -135,22 +222,7 @@ class _Measurement:
             power_capped=watched.power_capped or 0.0,
             other_processes=self.job.others + max(0, self.watch.processes() - self.own_processes),
         )
-        values = (
-            serving_values(requests, scenario) if scenario.is_sustained else batch_values(requests)
-        )
-        _add_energy(values, watched)
-        values.prefix_hits = float(observed.prefix_hits)
-        self.send(
-            RunMeasured(
-                measure=name,
-                repeat=repeat,
-                values=values.numbers(),
-                requests=_compact_requests(requests),
-                # The GPU's total; with several engines loaded it belongs to none of them.
-                peak_memory_gib=None if self.job.neighbours else watched.peak_memory_gib,
-                invalid=reasons(requests, scenario, observed),
-            )
-        )
+        return WatchedRun(requests, observed, watched)
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
         """The clock as a share of the fastest clock under this workload."""
@@ -160,10 +232,10 @@ class _Measurement:
         return watched.sm_clock_mhz / self.clocks[name]
 
     def _profile(self, name: str, scenario: ScenarioConfig) -> None:
-        tokens = prompts(scenario, name, PROFILE, self.job.vocabulary)
-        steps = min(PROFILED_TOKENS, scenario.output_tokens)
+        steps = min(PROFILED_TOKENS, scenario.output_tokens or PROFILED_TOKENS)
+        load = self._load(name, replace(scenario, output_tokens=steps), PROFILE)
         self.send(RunStarted(name, PROFILE))
-        trace = self.engine.profile(tokens, replace(scenario, output_tokens=steps))
+        trace = self.engine.profile(load)
         self.send(ProfileWritten(name, str(trace), steps))
 
     def _score_text(self) -> None:
@@ -195,30 +267,6 @@ class _Measurement:
         )
         view.save(Path(self.job.view))
         self.send(TextRead())
-
-
-def _add_energy(values: SpeedValues, watched: Watched) -> None:
-    if watched.energy_j and values.output_tokens:
-        values.energy_j = watched.energy_j
-        values.joules_per_output_token = watched.energy_j / values.output_tokens
-    if watched.sm_clock_mhz:
-        values.sm_clock_mhz = watched.sm_clock_mhz
-    if watched.power_capped is not None:
-        values.power_capped_share = watched.power_capped
-
-
-def _compact_requests(requests: list[Request]) -> CompactRequests:
-    """Counts the answered requests by their tokens and by their times in microseconds."""
-    answered = [request for request in requests if request.token_times]
-    times = Counter(
-        (round(r.start, 6), round(r.token_times[0], 6), round(r.token_times[-1], 6))
-        for r in answered
-    )
-    return CompactRequests(
-        input_tokens=dict(Counter(str(request.input_tokens) for request in answered)),
-        output_tokens=dict(Counter(str(request.output_tokens) for request in answered)),
-        times_s=[(*moments, count) for moments, count in sorted(times.items())],
-    )
 
 
 def work(job: Job, send: Send[Event]) -> None:

@@ -24,6 +24,7 @@ def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
         targets=config.targets,
         mix=config.mix,
         max_spread=config.max_spread,
+        gpu=config.gpu,
     )
     try:
         from evaluate.report.writing import write_report

@@ -44,7 +44,7 @@ def make_report(config: ReportConfig) -> Report:
         raise bad_input(_no_rows(config, faults))
     decision = decide(rows, config)
     groups = decision.groups
-    sets = make_sets(groups, decision.qualities, rows)
+    sets = make_sets(decision.answers, decision.qualities, rows)
     names = Names(
         candidates=list(dict.fromkeys(name for group in groups for name in group.candidates)),
         scenarios=list(

@@ -8,6 +8,7 @@ from conf.schema.report import ReportConfig
 from conf.terminal import say
 from evaluate.report.contents import Report, make_report
 from evaluate.report.decide.decision import Answer
+from evaluate.report.decide.recommend import Choice
 from evaluate.report.show.charts.plots import write_plots
 from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.page import library, write_page
@@ -31,6 +32,8 @@ def write_report(config: ReportConfig) -> Report:
         say(f"{fault}; the line is left out")
     for answer in report.answers:
         print(answer_line(answer))
+        for choice in answer.by_rate:
+            print(rate_line(choice))
     say(f"{out / 'report.html'} and {out / 'report.md'} are written")
     return report
 
@@ -38,3 +41,8 @@ def write_report(config: ReportConfig) -> Report:
 def answer_line(answer: Answer) -> str:
     choice = answer.overall
     return f"{answer.group.title}: {choice.headline}, {choice.why}"
+
+
+def rate_line(choice: Choice) -> str:
+    """The answer of a capacity search."""
+    return f"{choice.workload}: {choice.headline}, {choice.why}"

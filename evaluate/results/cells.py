@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from conf.schema.kernels import KERNELS_OPTION, VLLM
 from evaluate.results.row_types import WorkloadSettings
-from evaluate.results.rows import Row, SpeedRow
+from evaluate.results.rows import Row, SpeedRow, TrialRow
 from evaluate.results.significance import Sample, Start
 from evaluate.results.summary import Summary, outliers, summarize
 
@@ -17,6 +17,7 @@ LATENCY, REQUEST_LATENCY = "latency_s", "request_latency_median_s"
 LEAST_RUNS = 2  # of a cell that is compared
 LEAST_STARTS = 3  # for an interval of starts; of two, Student's factor alone is 12.7
 CONTEXT_OPTION = "max_model_len"
+PREFIX_OPTION = "enable_prefix_caching"
 CHOSEN = ("engine_options", "variables")
 KERNEL_SUFFIX = "LinearKernel"
 SETUP = ("device", "engine", "engine_options", "versions", "variables")
@@ -73,7 +74,7 @@ class Cell:
     def ranked_by(self) -> str:
         """The name of the time that ranks setups. The arrivals, not the engine, set the duration
         of an open loop, so there it is the latency of a request."""
-        return REQUEST_LATENCY if self.settings.rate else LATENCY
+        return REQUEST_LATENCY if self.settings.has_own_arrivals else LATENCY
 
     def values(self, name: str) -> list[float]:
         figures = [row.values.figure(name) for row in self.valid]
@@ -232,6 +233,9 @@ def chosen_options(row: Row) -> dict[str, str]:
     options = row.environment.facts(*CHOSEN)
     # An evaluation sets the context length to what its scenarios need; that is no team's choice.
     options.pop(CONTEXT_OPTION, None)
+    has_traffic = isinstance(row, SpeedRow | TrialRow) and row.settings.traffic is not None
+    if has_traffic and row.environment.engine_options.get(PREFIX_OPTION) is True:
+        options.pop(PREFIX_OPTION, None)  # nor is this, which is the usual one for traffic
     kernels = row.environment.engine_options.get(KERNELS_OPTION)
     if kernels == VLLM:  # as rows without the option
         del options[KERNELS_OPTION]

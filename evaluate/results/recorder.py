@@ -33,6 +33,10 @@ class Recorder:
         """Rows for the tables at the end: earlier ones and new ones."""
         self.failures: list[QuantlineError] = []
 
+    def use(self, config: EvaluateConfig, environment: Environment) -> None:
+        """Sets the config and environment of further rows."""
+        self.config, self.environment = config, environment
+
     def _check_mix(self) -> None:
         """Checks the mix before anything is measured: the report would refuse it only at the
         end."""

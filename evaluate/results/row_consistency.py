@@ -67,7 +67,7 @@ def _check_settings(settings: WorkloadSettings) -> Iterator[str]:
     if len(kinds) > 1:
         yield f"settings has {' and '.join(kinds)}: a workload has only one of them"
     for name in TOKENS:
-        if kinds and name not in settings.names:
+        if kinds and name not in settings.names and settings.traffic is None:
             yield f"settings.{name} is missing"
 
 
@@ -106,7 +106,8 @@ def _check_counts(row: SpeedRow) -> Iterator[str]:
     if failed and not row.invalid:
         yield f"values.failed_requests is {failed:g}, and the run is not marked invalid"
     hits, inputs = values.prefix_hits or 0, values.input_tokens
-    if inputs and not row.invalid and hits > MOST_HITS * inputs:
+    counts_hits = inputs and not row.invalid and settings.traffic is None
+    if counts_hits and hits > MOST_HITS * (inputs or 0):
         yield f"values.prefix_hits is {hits:g} of {inputs:g}, and the run is not marked invalid"
     if not answered and expected_requests and not failed and not row.invalid:
         for name, total, length in (

@@ -146,6 +146,36 @@ class Requests(Part):
     times_s: list[RequestTimes] = Field(default_factory=list)
 
 
+class TrafficSettings(Part):
+    """The traffic of a workload: what the evaluation read, and how requests arrive."""
+
+    source: Maybe[Name] = None
+    sha256: Maybe[Name] = None
+    arrivals: Maybe[Name] = None
+    burstiness: Annotated[Rate, AsWritten] | None = None
+    speed: Annotated[Rate, AsWritten] | None = None
+    pause_s: Annotated[Wait, AsWritten] | None = None
+    prefix_caching: Maybe[bool] = None
+    tokens: Maybe[Name] = None
+    conversations: Maybe[Size] = None
+    requests: Maybe[Size] = None
+    left_out: Maybe[Count] = None
+    longest_tokens: Maybe[Size] = None
+    input_tokens_mean: Maybe[Amount] = None
+    output_tokens_mean: Maybe[Amount] = None
+    reusable_share: Maybe[Share] = None
+
+
+class SearchSettings(Part):
+    """The options of a capacity search."""
+
+    share: Share
+    resolution: Annotated[float, Field(gt=0, le=1)]
+    first_rate: Annotated[Rate, AsWritten]
+    seconds: Annotated[Rate, AsWritten]
+    least_requests: Size
+
+
 class WorkloadSettings(Part):
     """The scenario of a speed row: a batch, or a stream of requests."""
 
@@ -157,11 +187,29 @@ class WorkloadSettings(Part):
     requests: Maybe[Size] = None
     ttft_ms: Maybe[Annotated[Rate, AsWritten]] = None
     tpot_ms: Maybe[Annotated[Rate, AsWritten]] = None
+    traffic: Maybe[TrafficSettings] = None
+    """Set where requests have lengths of their own; then there are no input_tokens here."""
+    capacity: Maybe[SearchSettings] = None
+    """Set for a trial of a capacity search."""
+
+    @property
+    def has_own_arrivals(self) -> bool:
+        """Whether the arrivals, not the engine, set the duration of a run."""
+        replayed = self.traffic is not None and self.traffic.arrivals == "replayed"
+        return self.rate is not None or replayed
 
     @property
     def request_count(self) -> int | None:
         """Requests in one run."""
         return self.requests if self.batch is None else self.batch
+
+
+class TrialSettings(WorkloadSettings):
+    """The workload of a trial."""
+
+    rate: Annotated[Rate, AsWritten]
+    traffic: TrafficSettings
+    capacity: SearchSettings
 
 
 class Startup(NumberPart):

@@ -71,6 +71,13 @@ class SpeedValues(NumberPart):
     sm_clock_mhz: Maybe[Annotated[float, Field(gt=0, le=1e5)]] = None
     power_capped_share: Maybe[Share] = None
     prefix_hits: Maybe[WholeNumber] = None
+    send_delay_p99_s: Maybe[Wait] = None
+    """How late requests were sent: the generator's own delay, which is part of every TTFT."""
+    request_latency_mean_s: Maybe[Seconds] = None
+    steady_tokens_per_s: Maybe[RateOrNone] = None
+    """Output tokens a second while requests arrive, without the beginning and the end of a run."""
+    cut_off_requests: Maybe[WholeNumber] = None
+    """Requests of a trial that were not sent or not finished, because it was decided."""
 
     def figure(self, name: str) -> float | None:
         """The value of that name, declared or not; None if it was not measured."""

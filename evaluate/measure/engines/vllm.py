@@ -4,16 +4,17 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections import deque
 from pathlib import Path
+from typing import Any
 
 from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
-from conf.schema.load import EngineOptions, ScenarioConfig
-from evaluate.measure.engines import Engine, LoadRequest, Positions
+from conf.schema.load import EngineOptions
+from evaluate.measure.engines import Engine, LoadRequest, Positions, Stop
 from evaluate.measure.engines.vllm_log import loaded
+from evaluate.measure.engines.vllm_steps import SteppedRun
 from evaluate.measure.metrics import Request
-from evaluate.measure.workload import schedule
+from evaluate.measure.workload import Load, PlannedRequest
 from serve.engine.launch import environment, options
 
 RANDOM_WEIGHTS = "evaluate.measure.engines.vllm_random.RandomWeights"
@@ -75,45 +76,29 @@ class VllmEngine(Engine):
                 return environment_failure(f"the engine's process {process.name} {cause}")
         return None
 
-    def run_requests(self, prompts: list[list[int]], scenario: ScenarioConfig) -> list[Request]:
-        """Adds each prompt at its arrival time, with at most `at_once` running, and steps. A
-        request that arrives during a step waits for it: its clock starts at its arrival time. With
-        limited concurrency, its clock starts when it is added."""
+    def run_requests(self, load: Load, stop: Stop | None = None) -> list[Request]:
+        """Adds each request at its time, with at most `at_once` running, and steps. A request that
+        arrives during a step waits for it: its clock starts at its arrival time. With limited
+        concurrency, its clock starts when it is added."""
+        return SteppedRun(self.llm.llm_engine, load, self._add_request, stop).run()
+
+    def _add_request(self, planned: PlannedRequest) -> str:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        name = str(next(self.numbers))
         sampling = SamplingParams(
             temperature=0,
-            max_tokens=scenario.output_tokens,
+            max_tokens=planned.output_tokens,
             ignore_eos=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        engine = self.llm.llm_engine
-        arrivals, at_once = schedule(prompts, scenario)
-        waiting = deque(zip(prompts, arrivals, strict=True))
-        requests: dict[str, Request] = {}
-        running, takes_turns = 0, at_once < len(prompts)
-        start = time.perf_counter()
-        while waiting or running:
-            now = time.perf_counter() - start
-            while waiting and running < at_once and waiting[0][1] <= now:
-                number = str(next(self.numbers))
-                prompt, due = waiting.popleft()
-                requests[number] = Request(0, [], start=now if takes_turns else due)
-                engine.add_request(number, {"prompt_token_ids": prompt}, sampling)
-                running += 1
-            if not running:
-                time.sleep(max(0.0, waiting[0][1] - now))
-                continue
-            outputs = engine.step()
-            now = time.perf_counter() - start
-            for output in outputs:
-                request = requests[output.request_id]
-                request.token_times += [now] * len(output.outputs[0].token_ids)
-                request.input_tokens = len(output.prompt_token_ids)
-                running -= output.finished
-        return list(requests.values())
+        prompt: dict[str, Any] = {"prompt_token_ids": planned.prompt}
+        if planned.salt:
+            prompt["cache_salt"] = planned.salt
+        self.llm.llm_engine.add_request(name, prompt, sampling)
+        return name
 
     def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         from vllm import SamplingParams
@@ -153,11 +138,11 @@ class VllmEngine(Engine):
         hits = totals.get("vllm:prefix_cache_hits", 0)
         return float(hits), float(totals.get("vllm:prefix_cache_queries", 0))
 
-    def profile(self, prompts: list[list[int]], scenario: ScenarioConfig) -> Path:
+    def profile(self, load: Load) -> Path:
         assert self.traces is not None
         traces_before = set(self.traces.rglob("*.json*"))
         self.llm.start_profile()
-        self.run_requests(prompts, scenario)
+        self.run_requests(load)
         self.llm.stop_profile()
         new_traces = set(self.traces.rglob("*.json*")) - traces_before
         # The worker's trace has the operators; the front end writes another, small one.

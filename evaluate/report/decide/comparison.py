@@ -14,7 +14,7 @@ from conf.schema.kernels import KERNELS_OPTION
 from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options, differing
 from evaluate.results.restart_noise import Noise
 from evaluate.results.row_types import Environment, WorkloadSettings
-from evaluate.results.rows import Row, SpeedRow
+from evaluate.results.rows import Row, SpeedRow, TrialRow
 from evaluate.results.significance import Ratio
 
 ENGINE_PACKAGES = {
@@ -113,13 +113,17 @@ class ComparisonGroup:
         checkpoints = {
             e.candidate: e.checkpoint for workload in self.workloads for e in workload.entries
         }
+        names = CandidateNames(self.rows)
+        for row in self.rows:
+            if isinstance(row, TrialRow):
+                checkpoints.setdefault(names.of(row), row.checkpoint)
         return sorted(checkpoints, key=lambda candidate: checkpoints[candidate] != ORIGINAL)
 
 
 def comparison_groups(rows: Sequence[Row]) -> list[ComparisonGroup]:
-    """The comparison groups of the speed rows with their workloads. The group with the most runs
-    comes first."""
-    groups = grouped([row for row in rows if isinstance(row, SpeedRow)])
+    """The comparison groups of speed rows and trials, with their workloads. The one with the most
+    runs comes first."""
+    groups = grouped([row for row in rows if isinstance(row, SpeedRow | TrialRow)])
     for group in groups:
         group.workloads = _workloads(group.rows)
     return groups
@@ -167,31 +171,41 @@ def _device(environment: Environment) -> str:
 
 
 def _workloads(rows: list[Row]) -> list[Workload]:
-    usual = _usual([chosen_options(row) for row in rows])
-    weights: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        weights[row.checkpoint].add(_sha256(row))
-    kernels_versions = {row.environment.kernels_version for row in rows} - {None}
+    names = CandidateNames(rows)
     workloads: dict[tuple[str, str], Workload] = {}
     for cell in cells(rows):
         key = (cell.measure, cell.settings_name)
         workload = workloads.setdefault(key, Workload(cell.measure, cell.measure, cell.settings))
         row = cell.row
-        options = chosen_options(row)
-        differences = [
-            f"{option}={value}" for option, value in options.items() if usual.get(option) != value
-        ]
-        differences += [f"without {option}" for option in usual if option not in options]
-        if len(weights[cell.checkpoint]) > 1:
-            differences.append(f"weights {_sha256(row)[:8]}")
-        if len(kernels_versions) > 1 and row.environment.kernels_version is not None:
-            differences.append(f"version {row.environment.kernels_version} of our kernels")
-        label = cell.checkpoint + (f" ({', '.join(differences)})" if differences else "")
-        workload.entries.append(Entry(workload, cell, label, options))
+        workload.entries.append(Entry(workload, cell, names.of(row), chosen_options(row)))
     for workload in workloads.values():
         _name_duplicates(workload)
     _name_by_settings(list(workloads.values()))
     return list(workloads.values())
+
+
+class CandidateNames:
+    """Names candidates by their checkpoint, and by the options in which they differ from the usual
+    ones of a group's rows."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.usual = _usual([chosen_options(row) for row in rows])
+        self.weights: dict[str, set[str]] = defaultdict(set)
+        for row in rows:
+            self.weights[row.checkpoint].add(_sha256(row))
+        self.kernels_versions = {row.environment.kernels_version for row in rows} - {None}
+
+    def of(self, row: Row) -> str:
+        options, usual = chosen_options(row), self.usual
+        differences = [
+            f"{option}={value}" for option, value in options.items() if usual.get(option) != value
+        ]
+        differences += [f"without {option}" for option in usual if option not in options]
+        if len(self.weights[row.checkpoint]) > 1:
+            differences.append(f"weights {_sha256(row)[:8]}")
+        if len(self.kernels_versions) > 1 and row.environment.kernels_version is not None:
+            differences.append(f"version {row.environment.kernels_version} of our kernels")
+        return row.checkpoint + (f" ({', '.join(differences)})" if differences else "")
 
 
 def _sha256(row: Row) -> str:
@@ -248,4 +262,12 @@ def _name_by_settings(workloads: list[Workload]) -> None:
             named = [
                 name for name in dict.fromkeys((*LENGTHS, *differing_names)) if name in own_settings
             ]
-            workload.name += f" ({', '.join(f'{name} {own_settings[name]}' for name in named)})"
+            texts = [_setting_text(workload, name) for name in named]
+            workload.name += f" ({', '.join(texts)})"
+
+
+def _setting_text(workload: Workload, name: str) -> str:
+    traffic = workload.settings.traffic
+    if name == "traffic" and traffic is not None:
+        return f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
+    return f"{name} {workload.settings.content()[name]}"

@@ -1,9 +1,11 @@
 """Turns rows into an answer: groups what may be compared, ranks it, and chooses what to serve."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from conf.schema.report import ReportConfig
+from evaluate.report.decide.capacity import CapacityTable, capacities
+from evaluate.report.decide.choose_capacity import choose_capacity
 from evaluate.report.decide.comparison import ComparisonGroup, comparison_groups
 from evaluate.report.decide.mix import choose_mix
 from evaluate.report.decide.quality import Qualities, qualities
@@ -21,7 +23,10 @@ class Answer:
     overall: Choice
     """For the mix, or for all workloads with equal shares."""
     workloads: list[Choice]
-    """One per workload."""
+    """One per workload, and one for each capacity that was searched."""
+    capacities: list[CapacityTable] = field(default_factory=list)
+    by_rate: list[Choice] = field(default_factory=list)
+    """One for each capacity, if there are other workloads beside it."""
 
 
 @dataclass
@@ -41,12 +46,18 @@ def decide(rows: Sequence[Row], config: ReportConfig) -> Decision:
     known_names = {name for workload in workloads for name in (workload.name, workload.measure)}
     if groups:
         check_mix(config.mix, known_names)
-    answers = [
-        Answer(
-            group,
-            choose_mix(group, config.mix, config.targets, judged),
-            [choose(workload, config.targets, judged, group.noise) for workload in group.workloads],
-        )
-        for group in groups
+    return Decision(groups, judged, [_answer(group, judged, config) for group in groups])
+
+
+def _answer(group: ComparisonGroup, judged: Qualities, config: ReportConfig) -> Answer:
+    tables = capacities(group, config.gpu)
+    by_rate = [choose_capacity(table, config.targets, judged) for table in tables]
+    choices = [
+        choose(workload, config.targets, judged, group.noise) for workload in group.workloads
     ]
-    return Decision(groups, judged, answers)
+    if group.workloads:
+        overall = choose_mix(group, config.mix, config.targets, judged)
+    else:  # trials of searches alone
+        overall = by_rate[0] if by_rate else Choice("capacity", None, why="no search has ended")
+    beside_others = by_rate if group.workloads else by_rate[1:]
+    return Answer(group, overall, [*choices, *by_rate], tables, beside_others)

@@ -1,7 +1,7 @@
 """The GPU memory that a candidate needs: weights, graphs, and the KV cache of the workload."""
 
 from evaluate.report.decide.comparison import Entry
-from evaluate.results.row_types import Memory
+from evaluate.results.row_types import Memory, WorkloadSettings
 
 
 def need_gib(entry: Entry) -> float | None:
@@ -14,9 +14,17 @@ def need_gib(entry: Entry) -> float | None:
     requests = settings.batch or settings.concurrency
     if requests is None:
         return None  # the concurrency of an open loop is not known
-    tokens = requests * ((settings.input_tokens or 0) + (settings.output_tokens or 0))
+    tokens = requests * _context(settings)
     fixed = weights + (memory.graphs_gib or 0.0)
     return fixed + min(tokens, cached) * _kv_token_gib(memory, fixed, cached)
+
+
+def _context(settings: WorkloadSettings) -> float:
+    """Tokens of a request; of traffic, in the mean."""
+    if settings.traffic is not None:
+        inputs, outputs = settings.traffic.input_tokens_mean, settings.traffic.output_tokens_mean
+        return (inputs or 0.0) + (outputs or 0.0)
+    return (settings.input_tokens or 0) + (settings.output_tokens or 0)
 
 
 def _kv_token_gib(memory: Memory, fixed: float, cached: float) -> float:

@@ -85,7 +85,9 @@ def choose_mix(
     pool = [
         mix_candidate
         for mix_candidate in served
-        if may_be_headline(mix_candidate.first_entry, mix_candidate.quality, some_judged, targets)
+        if may_be_headline(
+            mix_candidate.first_entry.row, mix_candidate.quality, some_judged, targets
+        )
     ]
     served.sort(key=lambda mix_candidate: _relative_time(mix_candidate, reference, shares))
     if not pool:

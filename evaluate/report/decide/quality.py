@@ -34,11 +34,14 @@ class Qualities:
     by_name: dict[tuple[str, str], list[AccuracyRow]]
 
     def of(self, entry: Entry) -> Quality | None:
-        """The quality of an entry's checkpoint, found by the hash of its weights; for random
+        """The quality of an entry's checkpoint."""
+        return self.of_row(entry.row)
+
+    def of_row(self, row: Row) -> Quality | None:
+        """The quality of a row's checkpoint, found by the hash of its weights; for random
         weights, by the recipe's name. Another checkpoint with the same name does not count. Ours
         and vLLM's kernels may round differently, so the same ones count, if they were judged."""
-        row = entry.row
-        if entry.checkpoint == ORIGINAL:
+        if row.checkpoint == ORIGINAL:
             return Quality(1.0, 1.0, 1.0, "the original")
         if row.environment.has_random_weights:
             rows = self.by_name.get((row.model, row.checkpoint), [])

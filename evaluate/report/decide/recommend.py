@@ -11,6 +11,7 @@ from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.report.decide.ranking import speed_ratio, tied_with, unbeaten
 from evaluate.results.restart_noise import Noise
+from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
 
 TTFT = ("ttft_p99_s", "ttft_last_s")
@@ -79,10 +80,11 @@ def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list
         missed.append(f"the memory of {entry.workload.name} is not known")
     elif target is not None and need is not None and need > target:
         missed.append(f"it needs {need:.1f} GiB, over {target:g} GiB")
-    return missed + _quality_unmet(quality, targets)
+    return missed + quality_unmet(quality, targets)
 
 
-def _quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]:
+def quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]:
+    """The quality targets that a checkpoint misses, as text."""
     least = targets.min_recovery
     if quality is None:
         return [NOT_JUDGED] if least is not None else []
@@ -113,7 +115,9 @@ def choose(
         return Choice(workload.name, None, why=why, refused=refused)
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
     pool = [
-        e for e in meeting_targets if may_be_headline(e, judged[e.candidate], some_judged, targets)
+        e
+        for e in meeting_targets
+        if may_be_headline(e.row, judged[e.candidate], some_judged, targets)
     ]
     if not pool:
         return Choice(
@@ -153,13 +157,13 @@ def no_original(workload: Workload) -> str:
 
 
 def may_be_headline(
-    entry: Entry, quality: Quality | None, some_judged: bool, targets: TargetsConfig
+    row: Row, quality: Quality | None, some_judged: bool, targets: TargetsConfig
 ) -> bool:
     """Whether it may be recommended. A candidate without judged accuracy may not if other quantized
     checkpoints have one, or if it is pruned: pruning removes half of the weights."""
     if quality is not None or targets.allow_unjudged:
         return True
-    return not some_judged and not entry.row.environment.pruned
+    return not some_judged and not row.environment.pruned
 
 
 def no_headline(fastest: str) -> str:

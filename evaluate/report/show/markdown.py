@@ -25,6 +25,7 @@ from evaluate.report.show.our_kernels.columns import (
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord
 from evaluate.report.show.row_records import accuracy_records
+from evaluate.report.show.served_rates.columns import EXPLANATION, TITLE, rate_columns
 from evaluate.report.show.tables import (
     ACCURACY,
     CHECKPOINT,
@@ -70,6 +71,7 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     lines += _bullets("Before you trust it", report.notes)
     lines += _bullets("What stands out", report.findings)
     lines += _charts(report, plots, ("overview", "frontier", "batches", "kernels"))
+    lines += _rates(report, plots)
     lines += _our_kernels(report, plots)
     for group in report.groups:
         lines += _scenarios(report, group)
@@ -89,6 +91,9 @@ def _answer(answer: Answer, has_several_groups: bool) -> list[str]:
     if not has_several_groups:
         lines += [f"{escape(answer.group.title)}.", ""]
     lines += [f"**{escape(choice.headline)}**: {escape(choice.why)}.", ""]
+    for by_rate in answer.by_rate:
+        name, text = escape(by_rate.workload), escape(by_rate.why)
+        lines += [f"For {name}: **{escape(by_rate.headline)}**: {text}.", ""]
     if choice.tied:
         lines += [f"No significant difference from: {escape(', '.join(choice.tied))}.", ""]
     if choice.second:
@@ -132,6 +137,18 @@ def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
             "",
         ]
     return lines
+
+
+def _rates(report: Report, plots: dict[str, str]) -> list[str]:
+    records = report.sets.rates
+    if not records:
+        return []
+    lines = [f"## {TITLE}", "", EXPLANATION, ""]
+    for group_and_traffic in dict.fromkeys((r.group, r.traffic) for r in records):
+        own = [r for r in records if (r.group, r.traffic) == group_and_traffic]
+        lines += [f"{escape(', '.join(group_and_traffic))}.", ""]
+        lines += [*_used_columns_table(rate_columns(own), own), ""]
+    return lines + _charts(report, plots, ("interactivity",), level=3)
 
 
 def _our_kernels(report: Report, plots: dict[str, str]) -> list[str]:

@@ -16,7 +16,7 @@ from evaluate.report.contents import Report
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
 from evaluate.report.published.figures import sources
-from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, Chart
+from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, RATES, Chart
 from evaluate.report.show.charts.plots import drawn_records, plot_inside
 from evaluate.report.show.choice_table import choice_table
 from evaluate.report.show.our_kernels.columns import kernel_tables
@@ -25,6 +25,7 @@ from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord, Record
 from evaluate.report.show.row_records import accuracy_records
 from evaluate.report.show.sentences import sentence_lists
+from evaluate.report.show.served_rates.columns import EXPLANATION, TITLE, rate_columns
 from evaluate.report.show.tables import (
     ACCURACY,
     CHECKPOINT,
@@ -104,6 +105,7 @@ class AnswerText:
     workloads: dict[str, str]
     choice_titles: list[str]
     choices: list[list[str]]
+    by_rate: list[Choice]
 
 
 def write_page(report: Report, out: Path) -> None:
@@ -207,6 +209,7 @@ def _answer_text(answer: Answer, report: Report) -> AnswerText:
         workloads={workload.name: workload_text(workload.settings) for workload in group.workloads},
         choice_titles=titles,
         choices=choices,
+        by_rate=answer.by_rate,
     )
 
 
@@ -225,6 +228,9 @@ def _tables(report: Report) -> list[Table]:
     columns += [*(GOODPUT if served else ()), *SECOND]
     sets = report.sets
     tables = [_table(CELLS, "Every measurement", columns, cells, report)]
+    rates = _table(RATES, TITLE, rate_columns(sets.rates), sets.rates, report)
+    rates.note = EXPLANATION
+    tables.append(rates)
     for own in kernel_tables(sets):
         table = _table(own.name, own.title, own.columns, own.records, report)
         table.note = own.note

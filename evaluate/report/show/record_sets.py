@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.curves import BATCH, CONTEXT
+from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.quality import Qualities
 from evaluate.report.show.kernels.records import GridRecord, grid_records
 from evaluate.report.show.our_kernels.records import (
@@ -42,6 +42,12 @@ from evaluate.report.show.row_records import (
     profile_records,
     sensitivity_records,
 )
+from evaluate.report.show.served_rates.records import (
+    RateRecord,
+    TrialRecord,
+    rate_records,
+    trial_records,
+)
 from evaluate.results.rows import Row
 
 
@@ -64,14 +70,15 @@ class RecordSets:
     operators: list[OperatorRecord]
     sensitivity: list[SensitivityRecord]
     kernel_grid: list[GridRecord]
+    rates: list[RateRecord]
+    trials: list[TrialRecord]
 
     def by_name(self) -> dict[str, Sequence[Record]]:
         return vars(self)
 
 
-def make_sets(
-    groups: list[ComparisonGroup], qualities: Qualities, rows: Sequence[Row]
-) -> RecordSets:
+def make_sets(answers: list[Answer], qualities: Qualities, rows: Sequence[Row]) -> RecordSets:
+    groups = [answer.group for answer in answers]
     return RecordSets(
         cells=[record for group in groups for record in cell_records(group, qualities)],
         batches=[record for group in groups for record in curve_records(group, BATCH)],
@@ -88,4 +95,6 @@ def make_sets(
         operators=operator_records(rows),
         sensitivity=sensitivity_records(rows),
         kernel_grid=grid_records(rows),
+        rates=[r for a in answers for r in rate_records(a.group, a.capacities)],
+        trials=[r for a in answers for r in trial_records(a.group, a.capacities)],
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from evaluate.results.row_types import WorkloadSettings
+from evaluate.results.row_types import TrafficSettings, WorkloadSettings
 
 PHRASES = {
     "batch": ("{:,} request at once", "{:,} requests at once"),
@@ -29,7 +29,25 @@ def workload_text(workload: WorkloadSettings) -> str:
     return ", ".join(_phrase(name, settings[name]) for name in names if settings[name] is not None)
 
 
+def targets_text(workload: WorkloadSettings) -> str:
+    """The traffic and targets of a capacity search, without the rates that it tried."""
+    names = ("traffic", "ttft_ms", "tpot_ms")
+    settings = workload.content()
+    return ", ".join(_phrase(name, settings[name]) for name in names if name in settings)
+
+
 def _phrase(name: str, value: Any) -> str:
+    if name == "traffic":
+        return _traffic_phrase(TrafficSettings.model_validate(value))
     if name not in PHRASES:
         return f"{name.replace('_', ' ')} {value}"
     return PHRASES[name][value != 1].format(value)
+
+
+def _traffic_phrase(traffic: TrafficSettings) -> str:
+    inputs, outputs = traffic.input_tokens_mean or 0.0, traffic.output_tokens_mean or 0.0
+    caching = "" if traffic.prefix_caching else ", without a prefix cache"
+    return (
+        f"{traffic.source} traffic, {traffic.arrivals} arrivals, {inputs:,.0f} tokens in and "
+        f"{outputs:,.0f} out in the mean{caching}"
+    )

@@ -12,7 +12,7 @@ from conf.compose import Command, compose
 from conf.errors import QuantlineError
 from conf.explain import without_none
 from conf.help import help_text, options
-from conf.schema.ranges import RANGE, Range, check_value, check_values
+from conf.schema.ranges import HIDDEN, RANGE, Range, check_value, check_values
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
 from evaluate.report.command import COMMAND as REPORT
@@ -32,6 +32,8 @@ def numbers_in(hint: Any) -> bool:
 def numeric_fields(schema: type[Any], before: str = "") -> Iterator[tuple[str, Any]]:
     hints = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
+        if HIDDEN in field.metadata:
+            continue
         part, name = without_none(hints[field.name]), before + field.name
         if typing.get_origin(part) is dict and dataclasses.is_dataclass(typing.get_args(part)[1]):
             part = typing.get_args(part)[1]

@@ -95,3 +95,15 @@ def test_goodput_counts_requests_within_both_targets() -> None:
     assert values.output_tokens_per_s == 9 / 5
     assert values.overall_tokens_per_s == 39 / 5
     assert values.failed_requests == 1
+
+
+def test_the_steady_rate_leaves_out_the_beginning_and_the_end() -> None:
+    scenario = ScenarioConfig(
+        input_tokens=1, output_tokens=2, rate=1, requests=11, ttft_ms=1e4, tpot_ms=1e4
+    )
+    requests = [Request(1, [start + 0.5, start + 9.0], start=float(start)) for start in range(11)]
+    values = serving_values(requests, scenario)
+    # From 2 to 10 s: eight first tokens and, from 9 s on, two second ones.
+    assert values.steady_tokens_per_s == pytest.approx(10 / 8)
+    at_once = [Request(1, [1.0, 2.0]), Request(1, [1.0, 2.0])]
+    assert serving_values(at_once, scenario).steady_tokens_per_s is None

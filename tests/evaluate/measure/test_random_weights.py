@@ -30,8 +30,9 @@ IN_VLLM = """
 import json, sys
 from pathlib import Path
 import torch
-from conf.schema.load import EngineConfig, ScenarioConfig
+from conf.schema.load import EngineConfig
 from evaluate.measure.engines import LoadRequest, create, random_weights
+from evaluate.measure.workload import Load, PlannedRequest
 
 fill, seen = random_weights.fill, {}
 
@@ -42,7 +43,7 @@ def looked_at(tensors, spread):
 
 random_weights.fill = looked_at  # vLLM itself imports what uses it
 engine = create(LoadRequest(Path(sys.argv[1]), EngineConfig(), 64, True, Path(sys.argv[2])))
-answers = engine.run_requests([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
+answers = engine.run_requests(Load([PlannedRequest([20] * 8, 3)] * 2, 2))
 codes = seen.get("weight_packed", seen.get("weight"))
 found = {
     "zeros": (codes == 0).float().mean().item(),

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer
 
 from conf.errors import QuantlineError
 from conf.schema.commands import EvaluateConfig
-from conf.schema.load import ScenarioConfig
 from evaluate.measure.engines import LoadRequest, create
 from evaluate.measure.targets import targets
+from evaluate.measure.workload import Load, PlannedRequest
 from quantize.pipeline import quantize
 from serve.tensors import tensors
 from tests.conftest import evaluate_config, quantize_config
@@ -79,7 +79,7 @@ def held_by_transformers(folder: Path, made_up: bool = False) -> dict[str, tuple
     )
     engine = create(load)
     assert [
-        r.output_tokens for r in engine.run_requests([[20] * 8] * 2, ScenarioConfig(8, 3, batch=2))
+        r.output_tokens for r in engine.run_requests(Load([PlannedRequest([20] * 8, 3)] * 2, 2))
     ] == [3, 3]
     model = engine.model  # type: ignore[attr-defined]
     return {name: (value.shape, value.dtype) for name, value in model.named_parameters()}

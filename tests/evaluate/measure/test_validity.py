@@ -6,23 +6,24 @@ from pathlib import Path
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema.load import EngineConfig, ScenarioConfig
+from conf.schema.load import EngineConfig
 from evaluate.measure.engines import LoadRequest
 from evaluate.measure.engines.vllm_log import LateCompiling, loaded
 from evaluate.measure.gpu_watch import GpuSample, Watched, summarize
 from evaluate.measure.metrics import Request
 from evaluate.measure.validity import Observed, constant_output, reasons
+from evaluate.measure.workload import Load, PlannedRequest
 from evaluate.results.row_types import Memory, Startup
 
-SCENARIO = ScenarioConfig(input_tokens=4, output_tokens=2, batch=2)
+LOAD = Load([PlannedRequest([1, 2, 3, 4], 2)] * 2, at_once=2)
 GOOD = [Request(4, [1.0, 2.0]), Request(4, [1.0, 2.0])]
 
 
 def test_a_clean_run_has_no_reason() -> None:
     seen = Observed(prefix_hits=1, prefix_queries=100, clock_share=0.95)
-    assert reasons(GOOD, SCENARIO, seen) == []
+    assert reasons(GOOD, LOAD, seen) == []
     held_down_by_power = Observed(clock_share=0.8, power_capped=0.3)
-    assert reasons(GOOD, SCENARIO, held_down_by_power) == []
+    assert reasons(GOOD, LOAD, held_down_by_power) == []
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,21 @@ def test_a_clean_run_has_no_reason() -> None:
     ],
 )
 def test_each_fault_is_named(requests: list[Request], seen: Observed, words: str) -> None:
-    (reason,) = reasons(requests, SCENARIO, seen)
+    (reason,) = reasons(requests, LOAD, seen)
     assert words in reason
+
+
+def test_hits_of_shared_prefixes_are_part_of_traffic() -> None:
+    seen = Observed(prefix_hits=90, prefix_queries=100)
+    assert reasons(GOOD, replace(LOAD, shares_prefixes=True), seen) == []
+
+
+def test_a_client_that_sends_too_late_is_a_fault() -> None:
+    late = [replace(request, send_delay=0.3) for request in GOOD]
+    (reason,) = reasons(late, LOAD, Observed())
+    assert reason == "the client sent requests 300 ms too late, it is too slow"
+    slightly_late = [replace(request, send_delay=0.1) for request in GOOD]
+    assert reasons(slightly_late, LOAD, Observed()) == []
 
 
 def test_constant_and_empty_answers_are_broken() -> None:

@@ -16,6 +16,7 @@ KERNELS, LIMITS, PROFILES = "kernels", "limits", "profiles"
 SENSITIVITY = "sensitivity"
 KERNEL_GRID = "kernel_grid"
 GAINS, BANDS = "gains", "bands"
+RATES, TRIALS = "rates", "trials"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
 # Widths are those of the plots of report.md; the page sets its own (page_files/charts.js).
 WIDTH = 760

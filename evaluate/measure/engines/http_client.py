@@ -1,0 +1,151 @@
+"""Sends a load to an OpenAI-compatible server over streaming HTTP, and times every token."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from evaluate.measure.engines import Stop
+from evaluate.measure.engines.http_stream import Connections
+from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request
+from evaluate.measure.workload import Load, PlannedRequest
+
+SECONDS_FOR_A_RUN = 3600
+ANSWERED, ASKED = b'"completion_tokens":', b'"prompt_tokens":'
+# A text cannot hold these: JSON escapes its quotes.
+ERROR = b'data: {"error"'
+
+
+@dataclass
+class Server:
+    """Where requests are sent."""
+
+    url: str
+    model: str
+    headers: dict[str, str]
+
+
+def send_load(server: Server, load: Load, stop: Stop | None = None) -> list[Request]:
+    """Sends each request at its time, and waits for all answers, or until `stop` says that the rest
+    does not matter. Returns a request for each planned one."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_Run(server, load, stop).send())
+
+
+class _Run:
+    """One run of a load. Its clock starts before the first request."""
+
+    def __init__(self, server: Server, load: Load, stop: Stop | None) -> None:
+        self.server, self.load, self.stop = server, load, stop
+        self.gate = asyncio.Semaphore(load.at_once)
+        self.done = [asyncio.Event() for _ in load.requests]
+        self.stopped = asyncio.Event()
+        self.requests = [Request(0, [], error=NOT_SENT) for _ in load.requests]
+        self.bodies = [self._body(planned) for planned in load.requests]
+        self.connections = Connections(server.url, server.headers)
+        self.begin = 0.0
+
+    async def send(self) -> list[Request]:
+        self.begin = time.perf_counter()
+        tasks = [asyncio.create_task(self._send_one(place)) for place in range(len(self.requests))]
+        stopping = asyncio.create_task(self._cancel_when_stopped(tasks))
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        stopping.cancel()
+        self.connections.close()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):  # not a cancelled request
+                raise outcome
+        return self.requests
+
+    async def _cancel_when_stopped(self, tasks: list["asyncio.Task[None]"]) -> None:
+        await self.stopped.wait()
+        for task in tasks:
+            task.cancel()
+
+    async def _send_one(self, place: int) -> None:
+        planned, request = self.load.requests[place], self.requests[place]
+        due = planned.arrival_s
+        if planned.after is not None:
+            await self.done[planned.after].wait()
+            due += self._now()
+        await asyncio.sleep(due - self._now())
+        async with self.gate:
+            sent = self._now()
+            request.start = sent if self.load.takes_turns else due
+            request.send_delay = sent - due if self.load.is_open else 0.0
+            request.error = UNFINISHED
+            try:
+                async with asyncio.timeout(SECONDS_FOR_A_RUN):
+                    request.error = await self._stream(self.bodies[place], request)
+            except (OSError, TimeoutError) as error:
+                request.error = f"{type(error).__name__}: {error}"
+            if request.error:
+                request.token_times = []
+        self.bodies[place] = b""
+        self.done[place].set()
+        self._consider(request)
+
+    async def _stream(self, body: bytes, request: Request) -> str:
+        """Reads the answer. Returns the error; empty without one. The counts are searched in what
+        arrived, because parsing every line takes most of the time with hundreds of clients."""
+        rest, failure = b"", ""
+
+        def on_block(block: bytes) -> None:
+            nonlocal rest, failure
+            now = self._now()
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            if ERROR in lines:
+                failure = _text_of_error(lines)
+            count = last_number(lines, ANSWERED)
+            if count is None:
+                return
+            is_first = not request.token_times
+            request.token_times += [now] * (count - request.output_tokens)
+            if is_first:
+                request.input_tokens = last_number(lines, ASKED) or 0
+                self._consider(request)
+
+        answer = await self.connections.post(body, on_block)
+        if answer.status != 200:
+            return f"HTTP {answer.status}: {answer.error_text[:200].decode(errors='replace')}"
+        return failure
+
+    def _consider(self, request: Request) -> None:
+        if self.stop is not None and self.stop(request):
+            self.stopped.set()
+
+    def _now(self) -> float:
+        return time.perf_counter() - self.begin
+
+    def _body(self, planned: PlannedRequest) -> bytes:
+        """The request's JSON, made before the clock starts."""
+        body: dict[str, Any] = {
+            "model": self.server.model,
+            "prompt": planned.prompt,
+            "max_tokens": planned.output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        if planned.salt:
+            body["cache_salt"] = planned.salt
+        return json.dumps(body).encode()
+
+
+def last_number(text: bytes, key: bytes) -> int | None:
+    """The number after the key's last occurrence; None without one."""
+    place = text.rfind(key)
+    if place < 0:
+        return None
+    digits = text[place + len(key) : place + len(key) + 16].lstrip()
+    end = next((n for n, digit in enumerate(digits) if digit not in b"0123456789"), len(digits))
+    return int(digits[:end]) if end else None
+
+
+def _text_of_error(lines: bytes) -> str:
+    line = lines[lines.index(ERROR) :].splitlines()[0]
+    return f"the server failed: {line.decode(errors='replace')[:200]}"

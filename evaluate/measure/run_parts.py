@@ -1,0 +1,33 @@
+"""The parts of a run's row that are not its times."""
+
+from collections import Counter
+
+from evaluate.measure.events import CompactRequests
+from evaluate.measure.gpu_watch import Watched
+from evaluate.measure.metrics import Request
+from evaluate.results.row_values import SpeedValues
+
+
+def add_energy(values: SpeedValues, watched: Watched) -> None:
+    """Adds what was seen of the GPU."""
+    if watched.energy_j and values.output_tokens:
+        values.energy_j = watched.energy_j
+        values.joules_per_output_token = watched.energy_j / values.output_tokens
+    if watched.sm_clock_mhz:
+        values.sm_clock_mhz = watched.sm_clock_mhz
+    if watched.power_capped is not None:
+        values.power_capped_share = watched.power_capped
+
+
+def compact_requests(requests: list[Request]) -> CompactRequests:
+    """Counts the answered requests by their tokens and by their times in microseconds."""
+    answered = [request for request in requests if request.is_answered]
+    times = Counter(
+        (round(r.start, 6), round(r.token_times[0], 6), round(r.token_times[-1], 6))
+        for r in answered
+    )
+    return CompactRequests(
+        input_tokens=dict(Counter(str(request.input_tokens) for request in answered)),
+        output_tokens=dict(Counter(str(request.output_tokens) for request in answered)),
+        times_s=[(*moments, count) for moments, count in sorted(times.items())],
+    )

@@ -1,0 +1,1 @@
+"""Traffic: requests with lengths, prefixes, turns and arrivals of their own."""

@@ -1,0 +1,33 @@
+"""Plain requests: lengths or a text, with or without a time in seconds.
+
+{"timestamp": 0.4, "input_tokens": 220, "output_tokens": 80}
+{"timestamp": 0.9, "text": "What is a mutex?", "output_tokens": 120}
+"""
+
+from pydantic import model_validator
+
+from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
+from evaluate.measure.traffic.formats.base import Moment, Text, Tokens, TrafficFormat, TrafficRecord
+
+
+class PlainRecord(TrafficRecord):
+    timestamp: Moment | None = None
+    """Seconds."""
+    input_tokens: Tokens | None = None
+    text: Text | None = None
+    output_tokens: Tokens
+
+    @model_validator(mode="after")
+    def _has_a_prompt(self) -> "PlainRecord":
+        if (self.input_tokens is None) == (self.text is None):
+            raise ValueError("give either input_tokens or text")
+        return self
+
+
+def conversation(record: PlainRecord) -> Conversation:
+    prompt = Passage(record.text, record.input_tokens or 0)
+    turn = Turn((prompt,), Passage(tokens=record.output_tokens))
+    return Conversation((turn,), record.timestamp)
+
+
+FORMAT = TrafficFormat("plain", ("output_tokens",), PlainRecord, conversation)

@@ -1,0 +1,132 @@
+"""Reads a file of traffic in any of the known formats. An error is one line with file and place."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from conf.errors import bad_input
+from conf.files.json_files import JsonObject, check_regular, parse_object, shown_path, validated
+from conf.schema.traffic import AUTO
+from evaluate.measure.traffic.conversation import Conversation
+from evaluate.measure.traffic.formats import guidellm, mooncake, plain, sharegpt, vllm
+from evaluate.measure.traffic.formats.base import TrafficFormat
+
+# The most specific keys first.
+FORMATS: dict[str, TrafficFormat] = {
+    module.FORMAT.name: module.FORMAT for module in (sharegpt, mooncake, guidellm, vllm, plain)
+}
+LARGEST_FILE = 1 << 31  # bytes
+LONGEST_LINE = 1 << 27  # characters
+MOST_RECORDS = 10**7
+SPACE = " \t\r\n"
+
+
+class Record(NamedTuple):
+    """A record of a file, and where it stands there."""
+
+    content: JsonObject
+    where: str
+
+
+def read_conversations(
+    path: Path, name: str = AUTO, may_be_cut: bool = False
+) -> list[Conversation]:
+    """All conversations of a file. `may_be_cut` takes what precedes the place where a JSON list
+    breaks off."""
+    kind: TrafficFormat | None = FORMATS.get(name)
+    conversations = []
+    for record in _records(path, may_be_cut):
+        if kind is None:
+            kind = _format_of(record)
+        conversation = kind.conversation(validated(kind.record, record.content, record.where))
+        if conversation is not None:
+            conversations.append(conversation)
+        if len(conversations) > MOST_RECORDS:
+            raise bad_input(f"{shown_path(path)}: has more than {MOST_RECORDS:,} records")
+    if not conversations:
+        raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
+    _check_times(conversations, path)
+    return conversations
+
+
+def _format_of(record: Record) -> TrafficFormat:
+    for kind in FORMATS.values():
+        if all(key in record.content for key in kind.keys):
+            return kind
+    keys = ", ".join(list(record.content)[:8]) or "none"
+    known = ", ".join(FORMATS)
+    raise bad_input(
+        f"{record.where}: no known format has the keys {keys}; traffic.format=NAME takes {known}"
+    )
+
+
+def _check_times(conversations: list[Conversation], path: Path) -> None:
+    """Either all requests have a time of arrival or none has, and the times do not go back."""
+    times = [conversation.arrival_s for conversation in conversations]
+    known = [time for time in times if time is not None]
+    if known and len(known) < len(times):
+        raise bad_input(
+            f"{shown_path(path)}: {len(known)} of {len(times)} requests have a timestamp; all or "
+            "none must have one"
+        )
+    for number, (before, after) in enumerate(itertools.pairwise(known), start=2):
+        if after < before:
+            raise bad_input(
+                f"{shown_path(path)}: the timestamp of request {number} is before the one of "
+                f"request {number - 1}; sort the file by time"
+            )
+
+
+def _records(path: Path, may_be_cut: bool) -> Iterator[Record]:
+    check_regular(path)
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise bad_input(f"{shown_path(path)}: has {size:,} bytes, more than {LARGEST_FILE:,}")
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.read(1)
+            while first and first in SPACE:
+                first = file.read(1)
+            if not first:
+                raise bad_input(f"{shown_path(path)}: is empty")
+            file.seek(0)
+            if first == "[":
+                yield from _listed(file.read(), path, may_be_cut)
+                return
+            for number, line in enumerate(file, start=1):
+                if len(line) > LONGEST_LINE:
+                    raise bad_input(f"{shown_path(path)}:{number}: the line is too long")
+                if line.strip():
+                    where = f"{shown_path(path)}:{number}"
+                    yield Record(parse_object(line, where, is_line=True), where)
+    except UnicodeDecodeError as error:
+        raise bad_input(f"{shown_path(path)}: is not UTF-8 (byte {error.start})") from error
+
+
+def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
+    """The objects of a JSON list, one by one, so that those before a cut can be read."""
+    decoder, place = json.JSONDecoder(), text.index("[") + 1
+    for number in itertools.count(1):
+        place = _next_place(text, place, "" if number == 1 else ",")
+        if text[place : place + 1] == "]":
+            return
+        where = f"{shown_path(path)}: record {number}"
+        try:
+            content, place = decoder.raw_decode(text, place)
+        except (json.JSONDecodeError, RecursionError, ValueError) as error:
+            if may_be_cut:
+                return
+            reason = "the file is cut off" if place >= len(text.rstrip()) else "no JSON"
+            raise bad_input(f"{where}: {reason} ({str(error).splitlines()[0]})") from error
+        if not isinstance(content, dict):
+            raise bad_input(f"{where}: a JSON object is expected")
+        yield Record(content, where)
+
+
+def _next_place(text: str, place: int, separator: str) -> int:
+    """The place of the next character that is neither space nor the separator."""
+    while place < len(text) and text[place] in SPACE + separator:
+        place += 1
+    return place

@@ -1,0 +1,127 @@
+"""Measures trials of a capacity search: traffic at a rate, until its targets are decided."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from conf.errors import environment_failure
+from conf.schema.load import ScenarioConfig
+from evaluate.measure.engines import Stop
+from evaluate.measure.gpu_watch import Watched
+from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request, is_in_time, serving_values
+from evaluate.measure.validity import Observed, reasons
+from evaluate.measure.workload import Load
+from evaluate.results.capacity_search import Trial, next_rate
+from evaluate.results.row_values import SpeedValues
+
+MOST_INVALID = 2  # trials of a search that are repeated before it fails
+CUT_OFF = (NOT_SENT, UNFINISHED)
+
+
+class WatchedRun(NamedTuple):
+    """A run, and what was observed beside its times."""
+
+    requests: list[Request]
+    observed: Observed
+    watched: Watched
+
+
+@dataclass
+class Misses:
+    """Counts requests that miss the targets. A run is decided when they are too many."""
+
+    scenario: ScenarioConfig
+    allowed: int
+    """Misses with which the share is still reached."""
+    count: int = 0
+
+    def stop(self, request: Request) -> bool:
+        """Whether the run is decided. An answered request is judged by both targets, one that has
+        its first token by the first one."""
+        assert self.scenario.ttft_ms is not None
+        if id(request) not in self._missed and self._misses(request):
+            self._missed.add(id(request))
+            self.count += 1
+        return self.count > self.allowed
+
+    def __post_init__(self) -> None:
+        self._missed: set[int] = set()
+
+    def _misses(self, request: Request) -> bool:
+        if request.is_answered:
+            return not is_in_time(request, self.scenario)
+        if not request.token_times:
+            return True  # it failed
+        return request.ttft * 1e3 > (self.scenario.ttft_ms or 0.0)
+
+
+@dataclass(frozen=True)
+class TrialMeasured:
+    """One trial, as measured."""
+
+    trial: Trial
+    scenario: ScenarioConfig
+    """With the trial's rate and number of requests."""
+    values: SpeedValues
+    run: WatchedRun
+    invalid: list[str]
+
+
+LoadAt = Callable[[ScenarioConfig], Load]
+Run = Callable[[Load, Stop | None], WatchedRun]
+
+
+@dataclass
+class Searcher:
+    """Searches the capacity of one loaded engine."""
+
+    scenario: ScenarioConfig
+    load_at: LoadAt
+    """The requests of a trial."""
+    run: Run
+    report: Callable[[TrialMeasured], None]
+
+    def search(self, trials: list[Trial], expected: float | None) -> None:
+        """Measures trials until the search ends. `trials` has those of an interrupted search."""
+        capacity = self.scenario.capacity
+        assert capacity is not None
+        invalid = 0
+        while True:
+            rate = next_rate(trials, capacity.first_rate, capacity.resolution, expected)
+            if rate is None:
+                return
+            measured = self._trial(rate)
+            self.report(measured)
+            if not measured.invalid:
+                trials.append(measured.trial)
+                continue
+            invalid += 1
+            if invalid > MOST_INVALID:
+                raise environment_failure(
+                    f"{invalid} trials were not valid, the last one: {measured.invalid[0]}"
+                )
+
+    def _trial(self, rate: float) -> TrialMeasured:
+        capacity = self.scenario.capacity
+        assert capacity is not None
+        count = max(capacity.least_requests, round(rate * capacity.seconds))
+        scenario = replace(self.scenario, rate=rate, requests=count)
+        load = self.load_at(scenario)
+        misses = Misses(scenario, allowed=int(count * (1 - capacity.share) + 1e-9))
+        run = self.run(load, misses.stop)
+        sent = [
+            (planned, request)
+            for planned, request in zip(load.requests, run.requests, strict=True)
+            if request.error not in CUT_OFF
+        ]
+        values = serving_values([request for _, request in sent], scenario)
+        cut_off = len(run.requests) - len(sent)
+        values.cut_off_requests = float(cut_off)
+        # Of a run that was cut off, the most that it could have reached.
+        values.good_share = (count - misses.count) / count
+        meets = misses.count <= misses.allowed
+        sent_load = replace(load, requests=[planned for planned, _ in sent])
+        # Clocks are compared within one load, and here each trial has another one.
+        observed = replace(run.observed, clock_share=None)
+        invalid = reasons([request for _, request in sent], sent_load, observed)
+        return TrialMeasured(Trial(rate, meets), scenario, values, run, invalid)

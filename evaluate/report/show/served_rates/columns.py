@@ -1,0 +1,60 @@
+"""The columns of the table of capacities."""
+
+from evaluate.report.show.served_rates.records import RateRecord
+from evaluate.report.show.tables import CHECKPOINT, SCENARIO, Column, number, percent, speedup
+from evaluate.report.show.tables import with_interval as interval
+
+TITLE = "How much traffic one GPU holds"
+EXPLANATION = (
+    "The highest rate at which enough requests met their targets, with a 95 % interval, and what "
+    "was measured at that rate. All figures are for one GPU. Users are requests in progress at "
+    "once. Each cost carries all of the GPU's time and energy, input and output."
+)
+
+
+def cost_title(records: list[RateRecord]) -> str:
+    currencies = list(dict.fromkeys(record.currency for record in records if record.currency))
+    return ", ".join(currencies) or "cost"
+
+
+def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
+    currency = cost_title(records)
+    return (
+        SCENARIO,
+        CHECKPOINT,
+        Column(
+            "requests/s",
+            "requests_s",
+            lambda r: interval(r.requests_s),
+            "highest rate that meets the targets, for one GPU",
+        ),
+        Column(
+            "times the original",
+            "speedup",
+            lambda r: speedup(r.speedup),
+            "capacity over the original's, 95 % interval; = : no significant difference",
+            is_phrase=True,
+        ),
+        Column("users", "users", lambda r: number(r.users), "requests in progress at once"),
+        Column("output (tok/s)", "output_tok_s", lambda r: number(r.output_tok_s)),
+        Column(
+            "tok/s/user",
+            "user_tok_s",
+            lambda r: number(r.user_tok_s),
+            "1 / median time per output token",
+        ),
+        Column("p99 TTFT (ms)", "ttft_p99_ms", lambda r: number(r.ttft_p99_ms)),
+        Column("p99 TPOT (ms)", "tpot_p99_ms", lambda r: number(r.tpot_p99_ms)),
+        Column(
+            "cache hits",
+            "hit_share",
+            lambda r: percent(r.hit_share),
+            "share of the prompts' tokens that came from the prefix cache",
+        ),
+        Column(f"{currency}/M in", "cost_input", lambda r: number(r.cost_input)),
+        Column(f"{currency}/M out", "cost_output", lambda r: number(r.cost_output)),
+        Column("J/M in", "joules_input", lambda r: number(r.joules_input)),
+        Column("J/M out", "joules_output", lambda r: number(r.joules_output)),
+        Column("searches", "searches", lambda r: str(r.searches)),
+        Column("trials", "trials", lambda r: str(r.trials)),
+    )

@@ -1,0 +1,82 @@
+"""The search for the highest rate that meets the targets: doubling, then bisection.
+
+Pure: the next rate follows from the trials so far, so that an interrupted search goes on from the
+rows of its trials.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DOUBLING = 2.0
+NEAR = 4.0  # steps of a search that knows where to begin, in units of its resolution
+MOST_TRIALS = 40
+ROUNDING = 1e-6  # rows keep seven digits of a rate
+LOWEST = 1 / 4096  # of the first rate; below, no rate meets the targets
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One rate that was tried."""
+
+    rate: float
+    meets: bool
+    """Whether enough requests met the targets."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a search ended: the targets are met at `low`, and missed at `high`."""
+
+    low: float
+    """0 where no rate meets them."""
+    high: float
+
+    @property
+    def rate(self) -> float:
+        """The best estimate between both: their geometric mean."""
+        return math.sqrt(self.low * self.high)
+
+
+def next_rate(
+    trials: Sequence[Trial], first_rate: float, resolution: float, expected: float | None = None
+) -> float | None:
+    """The rate of the next trial; None when the search has ended. `expected` is what an earlier
+    search found: a search that begins there takes small steps."""
+    begin = expected or first_rate
+    factor = DOUBLING if expected is None else 1 + NEAR * resolution
+    if not trials:
+        return begin
+    if len(trials) >= MOST_TRIALS:
+        return None
+    low, high = bracket(trials)
+    if high is None:
+        assert low is not None
+        return low * _growing(factor, trials)
+    if low is None:
+        lower = high / _growing(factor, trials)
+        return lower if lower >= LOWEST * min(begin, first_rate) else None
+    return math.sqrt(low * high) if high / low > 1 + resolution else None
+
+
+def _growing(factor: float, trials: Sequence[Trial]) -> float:
+    """Steps in one direction grow: what was expected may be wrong by far."""
+    return float(min(DOUBLING, factor ** len(trials)))
+
+
+def bracket(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
+    """The highest rate that met the targets below the lowest that missed them. A rate that met them
+    above one that missed them did so by chance."""
+    high = min((trial.rate for trial in trials if not trial.meets), default=None)
+    good = [trial.rate for trial in trials if trial.meets and (high is None or trial.rate < high)]
+    return max(good, default=None), high
+
+
+def found(trials: Sequence[Trial], first_rate: float, resolution: float) -> Found | None:
+    """The end of a search; None while it is not decided."""
+    low, high = bracket(trials)
+    if high is None or not trials:
+        return None
+    if low is None:
+        return Found(0.0, high) if high <= 2 * LOWEST * first_rate else None
+    return Found(low, high) if high / low <= (1 + resolution) * (1 + ROUNDING) else None

@@ -1,0 +1,69 @@
+"""`python -m evaluate.traffic traffic=NAME`: writes the lengths of traffic, without its texts.
+
+The lines have the plain format, so that `traffic.path=FILE` reads them on a machine that has
+neither the data nor a network, and lengths can be shared where texts cannot.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from conf.app import run
+from conf.errors import bad_input
+from conf.schema.commands import EvaluateConfig
+from conf.schema.load import ScenarioConfig
+from conf.terminal import say
+from evaluate.command import COMMAND as EVALUATE
+from evaluate.measure.targets import targets
+from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
+from evaluate.measure.traffic.resolving import read_traffic, with_traffic
+from evaluate.results.summary import percentile
+
+COMMAND = replace(
+    EVALUATE,
+    module="evaluate.traffic",
+    purpose="Prints the lengths of a traffic's requests as JSON lines, which traffic.path=FILE "
+    "reads on\nanother machine. Texts are counted with the model's tokenizer, and left out.",
+    examples=(
+        "python -m evaluate.traffic traffic=sharegpt traffic.requests=1000 > lengths.jsonl",
+        "python -m evaluate.traffic model=tiny traffic.path=requests.jsonl > lengths.jsonl",
+        "python -m evaluate.traffic model=qwen3-8b weights=random traffic=synthetic",
+    ),
+)
+NAME = "traffic"
+SHARES = (0.1, 0.5, 0.9, 0.99)
+
+
+def show_traffic(config: EvaluateConfig) -> None:
+    """Prints the requests, and their percentiles on the standard error."""
+    if config.traffic.turns > 1:
+        raise bad_input(f"traffic.turns={config.traffic.turns}: only single turns can be written")
+    conversations = read_traffic(config.traffic)
+    config = replace(config, scenario={NAME: ScenarioConfig(from_traffic=True)})
+    folder = next(target.folder for target in targets(config) if target.folder is not None)
+    traffic = with_traffic(config, conversations, Path(folder)).scenario[NAME].traffic
+    assert traffic is not None
+    requests = read_resolved(traffic.sha256)
+    lengths = [_line(conversation) for conversation in requests]
+    for line in lengths:
+        print(json.dumps(line))
+    for name in ("input_tokens", "output_tokens"):
+        values = [line[name] for line in lengths]
+        texts = [f"p{share * 100:g} {percentile(values, share):,.0f}" for share in SHARES]
+        say(f"{name}: {', '.join(texts)}")
+    say(f"{len(lengths)} requests, counted by {traffic.tokens}; {traffic.left_out} were too long")
+
+
+def _line(conversation: ResolvedConversation) -> dict[str, float]:
+    (turn,) = conversation.turns
+    line: dict[str, float] = {}
+    if conversation.arrival_s is not None:
+        line["timestamp"] = conversation.arrival_s
+    return line | {
+        "input_tokens": conversation.input_tokens(turn),
+        "output_tokens": turn.output_tokens,
+    }
+
+
+if __name__ == "__main__":
+    run(COMMAND, show_traffic)

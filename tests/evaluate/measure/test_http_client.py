@@ -1,0 +1,86 @@
+"""The client that sends a load over HTTP, against a server whose pace and faults are known."""
+
+import pytest
+
+from evaluate.measure.engines.http_client import Server, last_number, send_load
+from evaluate.measure.metrics import NOT_SENT, Request
+from evaluate.measure.workload import Load, PlannedRequest
+from tests.evaluate.measure.stand_in_server import StandIn, running
+
+
+def load(count: int, at_once: int | None = None, tokens: int = 3) -> Load:
+    requests = [PlannedRequest([7] * (place + 1), tokens) for place in range(count)]
+    return Load(requests, at_once or count)
+
+
+def sent(stand_in: StandIn, planned: Load) -> list[Request]:
+    return send_load(Server(stand_in.url, "m", {"Authorization": "Bearer key"}), planned)
+
+
+def test_every_request_is_answered_in_full_and_in_order() -> None:
+    with running(StandIn(first_s=0.01, pace_s=0.002)) as stand_in:
+        requests = sent(stand_in, load(40))
+    assert [request.input_tokens for request in requests] == list(range(1, 41))
+    assert {request.output_tokens for request in requests} == {3}
+    assert not any(request.error for request in requests)
+    assert all(request.ttft >= 0.01 and request.latency >= 0.014 for request in requests)
+    assert {body["max_tokens"] for body in stand_in.bodies} == {3}
+    assert "cache_salt" not in stand_in.bodies[0]
+
+
+def test_a_closed_loop_has_no_more_requests_at_once_than_clients() -> None:
+    with running(StandIn(first_s=0.005)) as stand_in:
+        requests = sent(stand_in, load(30, at_once=4))
+    assert stand_in.most_running == 4
+    assert requests[-1].start > requests[0].start
+
+
+def test_256_clients_run_at_once() -> None:
+    with running(StandIn(first_s=0.5, pace_s=0.01)) as stand_in:
+        requests = sent(stand_in, load(256))
+    assert stand_in.most_running == 256
+    assert {request.output_tokens for request in requests} == {3}
+
+
+def test_requests_come_at_their_times_and_turns_after_their_answers() -> None:
+    planned = [
+        PlannedRequest([1], 2, arrival_s=0.0, salt="a"),
+        PlannedRequest([1, 2], 2, arrival_s=0.03, after=0, salt="a"),
+        PlannedRequest([3], 2, arrival_s=0.02, salt="b"),
+    ]
+    with running(StandIn(first_s=0.01, pace_s=0.01)) as stand_in:
+        first, second, third = sent(stand_in, Load(planned, 3))
+    assert (first.start, third.start) == (0.0, 0.02)
+    assert second.start == pytest.approx(first.token_times[-1] + 0.03, abs=0.02)
+    assert [body["cache_salt"] for body in stand_in.bodies] == ["a", "b", "a"]
+
+
+def test_faults_of_the_server_are_errors_of_single_requests() -> None:
+    with running(StandIn(refused=2)) as stand_in:
+        requests = sent(stand_in, load(5))
+    assert [request.error for request in requests if request.error] == ["HTTP 503: busy"] * 2
+    assert sum(request.is_answered for request in requests) == 3
+    with running(StandIn(broken=1)) as stand_in:
+        broken, *others = sent(stand_in, load(3))
+    assert broken.error.startswith("the server failed: data: ")
+    assert "the engine died" in broken.error
+    assert all(request.is_answered for request in others)
+    nobody = StandIn(port=9)
+    (request,) = sent(nobody, load(1))
+    assert request.error.startswith("ConnectionRefusedError")
+
+
+def test_a_run_that_is_decided_ends_early() -> None:
+    planned = [PlannedRequest([1], 2, arrival_s=5.0 * place) for place in range(3)]
+    with running(StandIn()) as stand_in:
+        server = Server(stand_in.url, "m", {})
+        requests = send_load(server, Load(planned, 3), stop=lambda request: request.is_answered)
+    assert len(stand_in.bodies) == 1
+    assert [request.error for request in requests[1:]] == [NOT_SENT] * 2
+
+
+def test_numbers_are_found_in_what_arrived() -> None:
+    key = b'"completion_tokens":'
+    assert last_number(b'{"completion_tokens":1}\n{"completion_tokens": 27}', key) == 27
+    assert last_number(b'{"text":"\\"completion_tokens\\":5"}', key) is None
+    assert last_number(b"", key) is None

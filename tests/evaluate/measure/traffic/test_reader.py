@@ -1,0 +1,148 @@
+"""Files of traffic: every format, and what is wrong with a bad file, in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import QuantlineError
+from evaluate.measure.traffic import reader
+from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
+from evaluate.measure.traffic.reader import read_conversations
+
+
+def lines(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def chat(*values: str) -> dict[str, Any]:
+    senders = ("human", "gpt")
+    messages = [{"from": senders[n % 2], "value": value} for n, value in enumerate(values)]
+    return {"id": "x", "conversations": messages}
+
+
+def one_turn(prompt: Passage, tokens: int, arrival: float | None = None) -> Conversation:
+    return Conversation((Turn((prompt,), Passage(tokens=tokens)),), arrival)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"input_tokens": 7, "output_tokens": 3}, one_turn(Passage(tokens=7), 3)),
+        ({"timestamp": 2, "text": "Hi", "output_tokens": 3}, one_turn(Passage("Hi"), 3, 2.0)),
+        ({"prompt": "Hi", "output_tokens": 3}, one_turn(Passage("Hi"), 3)),
+        (
+            {"prompt": "Hi", "prompt_tokens_count": 9, "output_tokens_count": 3},
+            one_turn(Passage("Hi"), 3),
+        ),
+        (
+            {"timestamp": 500, "input_length": 1030, "output_length": 3, "hash_ids": [8, 9, 4]},
+            Conversation(
+                (
+                    Turn(
+                        (
+                            Passage(tokens=512, seed="block 8"),
+                            Passage(tokens=512, seed="block 9"),
+                            Passage(tokens=6, seed="block 4"),
+                        ),
+                        Passage(tokens=3),
+                    ),
+                ),
+                0.5,
+            ),
+        ),
+        (
+            chat("Hi", "Hello", "And?", "Well", "unanswered"),
+            Conversation(
+                (
+                    Turn((Passage("Hi"),), Passage("Hello")),
+                    Turn((Passage("And?"),), Passage("Well")),
+                )
+            ),
+        ),
+    ],
+)
+def test_each_format_is_told_by_its_keys(
+    tmp_path: Path, record: dict[str, Any], expected: Conversation
+) -> None:
+    assert read_conversations(lines(tmp_path / "t.jsonl", record)) == [expected]
+    listed = tmp_path / "t.json"
+    listed.write_text(json.dumps([record, record], indent=1))
+    assert read_conversations(listed) == [expected, expected]
+
+
+PLAIN = {"input_tokens": 7, "output_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "t.jsonl: is empty"),
+        ("\n \n", "t.jsonl: is empty"),
+        ('{"input_tokens": 7, "outp', "t.jsonl:1: no JSON"),
+        (json.dumps(PLAIN) + '\n{"input_tok', "t.jsonl:2: no JSON"),
+        ("[1]", "record 1: a JSON object is expected"),
+        (f"[{json.dumps(PLAIN)}, {json.dumps(PLAIN)[:9]}", "record 2: no JSON"),
+        (f"[{json.dumps(PLAIN)}", "record 2: the file is cut off"),
+        ('{"a": 1}', "t.jsonl:1: no known format has the keys a; traffic.format=NAME takes"),
+        ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
+        ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
+        ('{"input_tokens": 7, "output_tokens": 0}', "output_tokens is 0; should be greater"),
+        ('{"input_tokens": 7, "output_tokens": 1e999}', "output_tokens is inf"),
+        ('{"input_tokens": 7.5, "output_tokens": 3}', "input_tokens is 7.5"),
+        ('{"output_tokens": 3}', "give either input_tokens or text"),
+        ('{"input_tokens": 7, "input_tokens": 8, "output_tokens": 3}', "appears twice"),
+        (
+            '{"input_length": 600, "output_length": 1, "hash_ids": [1, 2, 3]}',
+            "3 hash_ids are more than the 2 blocks of 512 tokens",
+        ),
+        ('{"conversations": [{"from": "human", "value": "Hi"}]}', "has no request with a prompt"),
+        ('{"conversations": "Hi"}', "conversations is 'Hi'; should be a valid list"),
+        ("\xff".encode("latin-1"), "is not UTF-8"),
+        (
+            '{"timestamp": 2, "input_tokens": 7, "output_tokens": 3}\n'
+            '{"timestamp": 1, "input_tokens": 7, "output_tokens": 3}\n',
+            "the timestamp of request 2 is before the one of request 1; sort the file by time",
+        ),
+        (
+            '{"timestamp": 2, "input_tokens": 7, "output_tokens": 3}\n' + json.dumps(PLAIN),
+            "1 of 2 requests have a timestamp; all or none must have one",
+        ),
+        ('{"timestamp": -1, "input_tokens": 7, "output_tokens": 3}', "timestamp is -1"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, content: str | bytes, message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(QuantlineError) as error:
+        read_conversations(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_a_missing_file_a_folder_and_a_huge_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(QuantlineError, match=r"there is no t\.jsonl"):
+        read_conversations(tmp_path / "t.jsonl")
+    with pytest.raises(QuantlineError, match="is a folder, a file is expected"):
+        read_conversations(tmp_path)
+    path = lines(tmp_path / "t.jsonl", PLAIN, PLAIN)
+    monkeypatch.setattr(reader, "LARGEST_FILE", 10)
+    with pytest.raises(QuantlineError, match="bytes, more than 10"):
+        read_conversations(path)
+
+
+def test_a_format_that_is_asked_for_is_held_to(tmp_path: Path) -> None:
+    path = lines(tmp_path / "t.jsonl", {"prompt": "Hi", "output_tokens": 3})
+    with pytest.raises(QuantlineError, match=r"t\.jsonl:1: there is no input_length"):
+        read_conversations(path, "mooncake")
+
+
+def test_what_precedes_a_cut_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([chat("Hi", "Hello"), chat("A", "B")])[:-9])
+    assert len(read_conversations(path, "sharegpt", may_be_cut=True)) == 1

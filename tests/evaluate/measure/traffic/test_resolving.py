@@ -1,0 +1,197 @@
+"""From conversations to requests: lengths, choice, limits, prefixes and turns."""
+
+import itertools
+import json
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from conf.errors import QuantlineError
+from conf.schema.commands import EvaluateConfig
+from conf.schema.load import ScenarioConfig
+from conf.schema.traffic import LengthsConfig, TrafficConfig, TrafficLoad
+from evaluate.measure.traffic.arrivals import arrival_times
+from evaluate.measure.traffic.resolved import read_resolved
+from evaluate.measure.traffic.resolving import read_traffic, with_traffic
+from evaluate.measure.traffic.synthetic import length
+from evaluate.measure.workload import shortened, traffic_load, warm_up
+from tests.conftest import evaluate_config
+
+CONTEXT = 200
+SHORT = ("traffic.input.median=20", "traffic.input.high=40", "traffic.output.high=150")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model without a tokenizer, as for random weights."""
+    config = {"max_position_embeddings": CONTEXT, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def resolved(folder: Path, *overrides: str) -> tuple[EvaluateConfig, ScenarioConfig, TrafficLoad]:
+    config = evaluate_config("model=tiny", "scenario=traffic", *overrides)
+    config = with_traffic(config, read_traffic(config.traffic), folder)
+    scenario = config.scenario["traffic"]
+    assert scenario.traffic is not None
+    return config, scenario, scenario.traffic
+
+
+def requests_file(folder: Path, *records: dict[str, Any]) -> str:
+    path = folder / "requests.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return f"traffic.path={path}"
+
+
+def test_synthetic_requests_have_the_lengths_that_were_asked_for(folder: Path) -> None:
+    options = ("traffic.input.distribution=fixed", "traffic.input.median=20", "traffic.requests=50")
+    config, scenario, traffic = resolved(
+        folder, *options, "traffic.output.distribution=uniform", "traffic.output.low=3",
+        "traffic.output.high=5", "targets.ttft_ms=300",
+    )  # fmt: skip
+    assert (scenario.requests, scenario.rate, scenario.concurrency) == (50, 4.0, None)
+    assert (scenario.ttft_ms, scenario.tpot_ms) == (300, 50)
+    assert (traffic.tokens, traffic.input_tokens_mean) == ("given", 20)
+    assert config.engine.options["enable_prefix_caching"] is True
+    load = traffic_load(scenario, read_resolved(traffic.sha256), "traffic", 0, 1000)
+    assert {len(request.prompt) for request in load.requests} == {20}
+    assert {request.output_tokens for request in load.requests} == {3, 4, 5}
+    assert load.shares_prefixes
+    assert not load.takes_turns
+
+
+def test_lognormal_lengths_have_their_median_and_stay_within_limits() -> None:
+    config, generator = LengthsConfig(median=100, sigma=1.0, low=20, high=900), random.Random(1)
+    drawn = [length(config, generator) for _ in range(4000)]
+    assert statistics.median(drawn) == pytest.approx(100, rel=0.1)
+    assert (min(drawn), max(drawn)) == (20, 900)
+
+
+def test_turns_repeat_the_conversation_and_wait_for_their_answers(folder: Path) -> None:
+    fixed = [f"traffic.{side}.distribution=fixed" for side in ("input", "output")]
+    lengths = ("traffic.input.median=10", "traffic.output.median=5", "traffic.prefix_tokens=16")
+    _, scenario, traffic = resolved(
+        folder, *fixed, *lengths, "traffic.turns=3", "traffic.requests=6", "traffic.pause_s=0.5"
+    )
+    load = traffic_load(scenario, read_resolved(traffic.sha256), "traffic", 0, 1000)
+    first, second, third, other, *_ = load.requests
+    assert [len(request.prompt) for request in (first, second, third)] == [26, 41, 56]
+    assert third.prompt[:26] == first.prompt
+    assert (second.after, second.arrival_s, third.after) == (0, 0.5, 1)
+    assert (other.after, other.prompt[:16]) == (None, first.prompt[:16])
+    assert other.prompt[16:] != first.prompt[16:]
+    assert other.arrival_s > 0
+    # The second and third turn repeat 26 and 41 tokens; the second conversation shares 16.
+    assert traffic.reusable_share == pytest.approx((2 * (26 + 41) + 16) / (2 * (26 + 41 + 56)))
+
+
+def test_texts_have_tokens_of_the_tokenizer_or_of_their_characters(folder: Path) -> None:
+    path = requests_file(folder, {"text": "a function that returns", "output_tokens": 3})
+    _, _, estimated = resolved(folder, path)
+    assert (estimated.tokens, estimated.input_tokens_mean) == ("characters", 6)
+    words = {"a": 5, "function": 6, "that": 7, "returns": 8}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _, scenario, counted = resolved(folder, path)
+    assert (counted.tokens, counted.input_tokens_mean) == ("tokenizer", 4)
+    load = traffic_load(scenario, read_resolved(counted.sha256), "traffic", 0, 1000)
+    assert load.requests[0].prompt == [5, 6, 7, 8]
+
+
+def test_conversations_that_are_too_long_are_left_out_and_counted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    records = [{"input_tokens": size, "output_tokens": 50} for size in (10, 151, 150, 5000)]
+    path = requests_file(folder, *records)
+    _, scenario, traffic = resolved(folder, path)
+    assert (traffic.conversations, traffic.left_out, traffic.longest_tokens) == (2, 2, CONTEXT)
+    assert scenario.tokens == CONTEXT
+    assert "2 conversations are too long: left out" in capfd.readouterr().err
+    _, _, cut = resolved(folder, path, "traffic.max_output_tokens=49")
+    assert (cut.left_out, cut.output_tokens_mean) == (1, 49)
+    with pytest.raises(QuantlineError, match="none of its 4 conversations fits into 5 tokens"):
+        resolved(folder, path, "traffic.max_input_tokens=5")
+
+
+def test_a_trace_is_replayed_and_other_arrivals_are_drawn(folder: Path) -> None:
+    records = [
+        {"timestamp": 10.0 + moment, "input_tokens": 5, "output_tokens": 2} for moment in (0, 3, 4)
+    ]
+    path = requests_file(folder, *records)
+    _, scenario, traffic = resolved(
+        folder, path, "traffic.arrivals=replayed", "traffic.speed=2", "traffic.requests=3"
+    )
+    assert (scenario.rate, scenario.concurrency) == (None, None)
+    load = traffic_load(scenario, read_resolved(traffic.sha256), "traffic", 0, 1000)
+    assert [request.arrival_s for request in load.requests] == [0, 1.5, 2]
+    _, closed, _ = resolved(folder, path, "traffic.arrivals=closed", "traffic.concurrency=2")
+    load = traffic_load(closed, read_resolved(traffic.sha256), "traffic", 0, 1000)
+    assert (load.at_once, load.takes_turns, load.is_open) == (2, True, False)
+    requests_file(folder, {"input_tokens": 5, "output_tokens": 2})
+    with pytest.raises(QuantlineError, match="have no timestamps"):
+        resolved(folder, path, "traffic.arrivals=replayed")
+
+
+@pytest.mark.parametrize(("arrivals", "variation"), [("poisson", 1.0), ("bursty", 2.0)])
+def test_arrivals_have_the_rate_and_variation_that_were_asked_for(
+    arrivals: str, variation: float
+) -> None:
+    traffic = TrafficLoad(arrivals=arrivals, burstiness=0.25)
+    scenario = ScenarioConfig(from_traffic=True, traffic=traffic, rate=50.0)
+    times = arrival_times(8000, scenario, [], random.Random(2))
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert statistics.mean(gaps) == pytest.approx(1 / 50, rel=0.1)
+    assert statistics.stdev(gaps) * 50 == pytest.approx(variation, rel=0.15)
+
+
+def test_runs_share_requests_but_neither_times_nor_cached_prefixes(folder: Path) -> None:
+    _, scenario, traffic = resolved(folder, "traffic.requests=4", *SHORT)
+    conversations = read_resolved(traffic.sha256)
+    one, other = (traffic_load(scenario, conversations, "traffic", n, 1000) for n in (0, 1))
+    assert [r.prompt for r in one.requests] == [r.prompt for r in other.requests]
+    assert [r.arrival_s for r in one.requests] != [r.arrival_s for r in other.requests]
+    assert not {r.salt for r in one.requests} & {r.salt for r in other.requests}
+    longer = traffic_load(replace(scenario, requests=9), conversations, "traffic", 0, 1000)
+    assert len(longer.requests) == 9
+    assert longer.requests[4].prompt == longer.requests[0].prompt
+    assert len({request.salt for request in longer.requests}) == 3
+
+
+def test_a_warm_up_sends_short_answers_at_once(folder: Path) -> None:
+    _, scenario, traffic = resolved(folder, "traffic.requests=4", *SHORT)
+    load = traffic_load(warm_up(scenario), read_resolved(traffic.sha256), "traffic", -1, 1000)
+    short = shortened(load)
+    assert {request.arrival_s for request in short.requests} == {0.0}
+    assert max(request.output_tokens for request in short.requests) <= 128
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("traffic=file",), "traffic=file needs traffic.path=FILE"),
+        (("traffic=synthetic", "traffic.path=x"), "works only with traffic=file"),
+        (("traffic.arrivals=replayed",), "synthetic requests have no times of arrival"),
+        (("traffic.input.low=9", "traffic.input.high=8"), "low=9 is above high=8"),
+        (("traffic.input.median=9000",), "median=9000 is not between low=1 and high=4096"),
+        (("scenario.traffic.rate=3",), "scenario: from_traffic has no rate; see traffic.NAME"),
+        (("scenario=capacity",), "scenario=capacity: give targets.ttft_ms and targets.tpot_ms"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(QuantlineError) as error:
+        evaluate_config("model=tiny", "scenario=traffic", *overrides)
+    assert message in str(error.value)
+
+
+def test_synthetic_traffic_is_the_same_for_the_same_seed() -> None:
+    config = TrafficConfig(requests=20)
+    assert read_traffic(config) == read_traffic(replace(config))
+    assert read_traffic(config) != read_traffic(replace(config, seed=1))

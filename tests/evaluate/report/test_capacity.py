@@ -1,0 +1,202 @@
+"""Capacity and cost in the report, from trials that are made up."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from conf.schema.load import GpuConfig
+from conf.schema.report import ReportConfig
+from evaluate.report.contents import make_report
+from evaluate.report.decide.capacity import CapacityTable, capacities
+from evaluate.report.decide.comparison import comparison_groups
+from evaluate.report.writing import write_report
+from evaluate.results.capacity_search import Trial, next_rate
+from evaluate.results.results_file import read, row_of
+from evaluate.results.rows import Row, TrialRow, line_content
+from tests.evaluate.made_rows import row_with
+from tests.evaluate.report.made import Cell, accuracy_row, runs, write
+
+RESOLUTION, INPUTS, OUTPUTS, COUNT = 0.05, 200, 100, 400
+PRICES = GpuConfig(price_per_hour=3.6, energy_price_per_kwh=0.36, currency="EUR")
+
+
+def trial_row(checkpoint: str, rate: float, meets: bool, repeat: int, gpus: int = 1) -> TrialRow:
+    """A trial of 10 seconds with 500 J each second on a GPU, in which a request takes 2 seconds."""
+    return row_with(
+        TrialRow,
+        checkpoint=checkpoint,
+        measure="capacity",
+        repeat=repeat,
+        key=f"capacity {checkpoint}",
+        values={
+            "latency_s": 10.0,
+            "request_latency_mean_s": 2.0,
+            "tpot_median_s": 0.01 + rate / 1000,
+            "ttft_p99_s": 0.3,
+            "tpot_p99_s": 0.02,
+            "input_tokens": float(COUNT * INPUTS),
+            "output_tokens": float(COUNT * OUTPUTS),
+            "steady_tokens_per_s": rate * OUTPUTS,
+            "good_share": 0.995 if meets else 0.9,
+            "cut_off_requests": 0.0 if meets else 100.0,
+            "energy_j": 5000.0 * gpus,
+            "prefix_hits": COUNT * INPUTS / 4,
+        },
+        requests={"input_tokens": {"200": COUNT}, "output_tokens": {"100": COUNT}},
+        settings={
+            "rate": rate,
+            "requests": COUNT,
+            "ttft_ms": 500,
+            "tpot_ms": 20,
+            "traffic": {"source": "sharegpt", "sha256": "ab", "arrivals": "poisson"},
+            "capacity": {
+                "share": 0.99, "resolution": RESOLUTION, "first_rate": 1.0, "seconds": 30.0,
+                "least_requests": 200,
+            },
+        },
+        environment={
+            "device": "NVIDIA H200",
+            "engine": "vllm_server",
+            "versions": {"vllm": "0.25.1"},
+            "engine_options": {"enable_prefix_caching": True, "tensor_parallel_size": gpus},
+            "checkpoint_sha256": checkpoint,
+        },
+        time=datetime.fromtimestamp(repeat * 10**6 + rate * 1000, UTC).isoformat(),
+    )  # fmt: skip
+
+
+def searched(checkpoint: str, *limits: float, gpus: int = 1) -> list[TrialRow]:
+    """Searches in a server that holds these rates, one in each repeat."""
+    rows = []
+    for repeat, limit in enumerate(limits):
+        trials: list[Trial] = []
+        while (rate := next_rate(trials, 1.0, RESOLUTION)) is not None:
+            trials.append(Trial(rate, rate <= limit))
+            rows.append(trial_row(checkpoint, rate, rate <= limit, repeat, gpus))
+    return rows
+
+
+ROWS = [*searched("original", 10.0, 10.3), *searched("fp8", 19.0, 19.4), *searched("w8a8", 10.1)]
+
+
+def table_of(rows: list[TrialRow]) -> CapacityTable:
+    (group,) = comparison_groups(rows)
+    (table,) = capacities(group, PRICES)
+    return table
+
+
+def test_rows_of_trials_are_read_back_as_they_were() -> None:
+    for row in ROWS:
+        again = row_of(line_content(row))
+        assert isinstance(again, TrialRow)
+        assert again.trial == Trial(again.settings.rate, row.trial.meets)
+
+
+def test_the_capacity_has_an_interval_and_is_compared_with_the_original() -> None:
+    table = table_of(ROWS)
+    assert [cell.candidate for cell in table.cells] == ["fp8", "original", "w8a8"]
+    fp8, original, w8a8 = table.cells
+    assert fp8.rate == pytest.approx(19.2, rel=0.04)
+    assert fp8.interval == (
+        min(end.low for end in fp8.ends),
+        max(end.high for end in fp8.ends),
+    )
+    assert w8a8.interval == pytest.approx((w8a8.ends[0].low, w8a8.ends[0].high))
+    assert fp8.ratio is not None
+    assert fp8.ratio.differs
+    assert fp8.ratio.ratio == pytest.approx(1.89, rel=0.05)
+    assert w8a8.ratio is not None
+    assert not w8a8.ratio.differs
+    assert original.ratio is None
+    assert fp8.users == pytest.approx(2 * fp8.rate)
+
+
+def test_three_searches_have_an_interval_of_their_mean() -> None:
+    (cell,) = table_of(searched("original", 10.0, 12.0, 14.0)).cells
+    low, high = cell.interval
+    assert low < 10 * 0.95
+    assert high > 14 * 1.05
+    (level,) = table_of(searched("original", 10.0, 10.0, 10.0)).cells
+    assert level.interval == (level.ends[0].low, level.ends[0].high)
+
+
+def test_money_and_joules_for_a_million_tokens() -> None:
+    cell = table_of(searched("original", 10.0)).cells[0]
+    assert cell.cost is not None
+    # 3.6 an hour and 500 W at 0.36 a kWh: 0.001 and 0.00005 a second.
+    each_second = 0.001 + 0.00005
+    outputs = cell.rate * OUTPUTS
+    assert cell.cost.per_million_output == pytest.approx(each_second / outputs * 1e6)
+    assert cell.cost.per_million_input == pytest.approx(each_second / outputs / 2 * 1e6)
+    assert cell.cost.joules_per_million_output == pytest.approx(500 / outputs * 1e6)
+    two = table_of(searched("original", 10.0, gpus=2)).cells[0]
+    assert two.cost is not None
+    assert two.cost.per_million_output == pytest.approx(2 * each_second / outputs * 1e6)
+
+
+def test_without_a_price_there_are_joules_alone() -> None:
+    (group,) = comparison_groups(searched("original", 10.0))
+    (table,) = capacities(group, GpuConfig())
+    assert table.cells[0].cost is not None
+    assert table.cells[0].cost.per_million_output is None
+
+
+def test_a_search_that_has_not_ended_has_no_capacity() -> None:
+    (group,) = comparison_groups(searched("original", 10.0)[:-1])
+    assert capacities(group, PRICES) == []
+
+
+def test_targets_that_no_rate_meets_are_said(tmp_path: Path) -> None:
+    rows = [*searched("original", 10.0), *searched("slow", 0.0)]
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", rows))]))
+    (choice,) = report.answers[0].workloads
+    assert choice.candidate == "original"
+    assert [(refusal.candidate, refusal.reasons) for refusal in choice.refused] == [
+        ("slow", ["no rate meets the targets"])
+    ]
+
+
+def written(rows: list[Row], folder: Path) -> tuple[str, str]:
+    results = write(folder / "results.jsonl", rows)
+    assert read(results)[1] == []
+    write_report(ReportConfig(results=[str(results)], out=str(folder), gpu=PRICES))
+    return (folder / "report.md").read_text(), (folder / "report.html").read_text()
+
+
+def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> None:
+    judged = [accuracy_row(name, 0.999, "no loss seen") for name in ("fp8", "w8a8")]
+    markdown, page = written([*ROWS, *judged], tmp_path)
+    assert "**Serve fp8**: holds 19" in markdown
+    assert "times the original's" in markdown
+    assert "EUR per million output tokens" in markdown
+    assert "## How much traffic one GPU holds" in markdown
+    assert "| EUR/M in |" in markdown
+    assert "interactivity.svg" in markdown
+    assert "gpu.price_per_hour=3.6" in markdown
+    assert "How much traffic one GPU holds" in page
+    assert "Throughput against interactivity" in page
+
+
+def test_a_capacity_stands_beside_other_workloads(tmp_path: Path) -> None:
+    cell = Cell("original", [1.0, 1.01, 0.99], engine="vllm_server", versions={"vllm": "0.25.1"})
+    speed = [row.with_fields(environment=row.environment) for row in runs(cell)]
+    markdown, page = written([*speed, *searched("original", 10.0)], tmp_path)
+    assert "For capacity: **Serve original**: holds " in markdown
+    assert "For capacity: <b>Serve original</b>, holds " in page
+    assert "| interactive | original" in markdown
+    assert "| capacity    | original" in markdown
+
+
+def test_the_front_has_no_trial_that_another_one_beats(tmp_path: Path) -> None:
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", ROWS))]))
+    trials = report.sets.trials
+    assert {trial.meets for trial in trials} == {"yes"}  # the others were cut off
+    best = [trial for trial in trials if trial.is_best]
+    assert best
+    for trial in trials:
+        beaten = any(
+            other.user_tok_s > trial.user_tok_s and other.gpu_tok_s > trial.gpu_tok_s
+            for other in trials
+        )
+        assert not (trial.is_best and beaten)

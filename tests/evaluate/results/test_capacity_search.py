@@ -1,0 +1,63 @@
+"""The search for the highest rate: what it tries, where it ends, and that it can be resumed."""
+
+import math
+
+import pytest
+
+from evaluate.results.capacity_search import MOST_TRIALS, Found, Trial, found, next_rate
+
+RESOLUTION = 0.05
+
+
+def search(
+    limit: float,
+    first: float = 1.0,
+    expected: float | None = None,
+    trials: list[Trial] | None = None,
+) -> list[Trial]:
+    """All trials of a search in a server that holds `limit` requests a second."""
+    trials = trials or []
+    while (rate := next_rate(trials, first, RESOLUTION, expected)) is not None:
+        trials.append(Trial(rate, rate <= limit))
+    return trials
+
+
+@pytest.mark.parametrize("limit", [0.03, 0.9, 1.0, 7.3, 500.0, 12345.0])
+def test_it_doubles_then_halves_until_the_interval_is_narrow(limit: float) -> None:
+    trials = search(limit)
+    end = found(trials, 1.0, RESOLUTION)
+    assert end is not None
+    assert end.low <= limit < end.high <= end.low * 1.051
+    assert end.rate == pytest.approx(limit, rel=0.05)
+    assert len(trials) <= 2 * abs(math.log2(limit)) + 8
+
+
+def test_the_first_rates_double() -> None:
+    assert [trial.rate for trial in search(7.3)][:4] == [1, 2, 4, 8]
+    assert [trial.rate for trial in search(0.3)][:3] == [1, 0.5, 0.25]
+
+
+def test_a_search_that_knows_where_to_begin_takes_few_trials() -> None:
+    assert len(search(100, expected=98.0)) <= 5
+    assert len(search(100, expected=104.0)) <= 5
+    end = found(search(1000, expected=10.0), 1.0, RESOLUTION)
+    assert end is not None
+    assert end.low <= 1000 < end.high
+
+
+def test_an_interrupted_search_goes_on_where_it_was() -> None:
+    whole = search(7.3)
+    for count in range(len(whole)):
+        assert search(7.3, trials=whole[:count]) == whole
+        assert found(whole[:count], 1.0, RESOLUTION) is None
+
+
+def test_targets_that_no_rate_meets_end_the_search() -> None:
+    trials = search(0.0)
+    assert found(trials, 1.0, RESOLUTION) == Found(0.0, trials[-1].rate)
+    assert len(trials) < MOST_TRIALS
+
+
+def test_a_lucky_trial_above_a_bad_one_does_not_count() -> None:
+    trials = [Trial(1, True), Trial(2, False), Trial(4, True)]
+    assert next_rate(trials, 1.0, RESOLUTION) == pytest.approx(math.sqrt(2))

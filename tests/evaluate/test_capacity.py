@@ -1,0 +1,70 @@
+"""A capacity search from the command to the report, against a server whose limit is known."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluate.results.results_file import read
+from evaluate.results.rows import TrialRow
+from tests.conftest import Run
+from tests.evaluate.measure.stand_in_server import StandIn, running
+
+# Two answers at once of 25 ms each: 80 a second, and TTFT grows without end above that.
+SATURATED = StandIn(first_s=0.005, pace_s=0.005, slots=2)
+LIMIT = 80.0
+SEARCH = (
+    *("scenario=capacity", "targets.ttft_ms=200", "targets.tpot_ms=100", "repeats=2"),
+    *("capacity.seconds=1", "capacity.least_requests=20", "capacity.resolution=0.5"),
+    *("capacity.share=0.9", "capacity.first_rate=10", "traffic.requests=20"),
+    *("traffic.input.median=8", "traffic.input.high=16"),
+    *("traffic.output.distribution=fixed", "traffic.output.median=5"),
+)
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with running(SATURATED) as server:
+        yield server
+
+
+def trials(path: Path) -> list[TrialRow]:
+    found, faults = read(path)
+    assert faults == []
+    return [row for row in found if isinstance(row, TrialRow)]
+
+
+@pytest.mark.usefixtures("programs_here", "tiny")
+def test_the_highest_rate_is_searched_recorded_and_reported(
+    stand_in: StandIn, command_here: Run, tmp_path: Path
+) -> None:
+    command = ["evaluate", "model=tiny", *SEARCH, "engine=vllm_server"]
+    command += [f"engine.url={stand_in.url}", "gpu.price_per_hour=3.6"]
+    result = command_here(*command)
+    assert result.returncode == 0, result.stderr
+    rows = trials(tmp_path / "results.jsonl")
+    assert {row.repeat for row in rows} == {0, 1}
+    assert any(row.trial.meets for row in rows)
+    missed = [row for row in rows if not row.trial.meets]
+    assert missed
+    assert all(row.values.good_share < 0.9 for row in missed)
+    assert max(row.settings.rate for row in rows if row.trial.meets) < 3 * LIMIT
+    assert "meets the targets" in result.stderr
+    report = (tmp_path / "results-report" / "report.md").read_text()
+    assert "How much traffic one GPU holds" in report
+    assert "USD per million output tokens" in report
+    salts = {body["cache_salt"] for body in stand_in.bodies}
+    assert len(salts) >= len(rows)
+
+    asked = len(stand_in.bodies)
+    again = command_here(*command)
+    assert again.returncode == 0, again.stderr
+    assert len(stand_in.bodies) == asked  # nothing was missing
+
+    lines = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "results.jsonl").write_text("".join(lines[:-1]))
+    assert command_here(*command).returncode == 0
+    resumed = trials(tmp_path / "results.jsonl")
+    assert [row.settings.rate for row in resumed[: len(rows) - 1]] == [
+        row.settings.rate for row in rows[:-1]
+    ]
