@@ -21,7 +21,7 @@ class AutoOptions:
     min_recovery: float | None = field(default=None, metadata=RECOVERY)
     """Instead of bits: the fewest bits whose recovery, predicted by plain rounding, is this."""
     formats: list[str] = field(
-        default_factory=lambda: ["w4a16_g32", "w8a16", ORIGINAL], metadata=choices(*LAYER_FORMATS)
+        default_factory=lambda: ["w8a16", ORIGINAL], metadata=choices(*LAYER_FORMATS)
     )
     """The formats that a layer may have instead of the recipe's own: w4a16_g32, w8a16, w8a8, fp8,
     or original (16 bit)."""

@@ -11,6 +11,7 @@ from conf.schema.recipe import RecipeConfig
 from quantize.mixed.merged import merged_layers
 from tests.conftest import quantize_config
 
+ALL = "recipe.auto.formats=[w4a16_g32,w8a16,original]"
 INT4 = NumberFormat(type="int", bits=4, strategy="group", group_size=128)
 
 
@@ -59,11 +60,11 @@ def test_bits_count_the_scales(weights: NumberFormat | None, bits: float) -> Non
 
 
 def test_no_group_is_wider_than_the_recipes_own() -> None:
-    formats = layer_formats(recipe("recipe.weights.group_size=64"))
+    formats = layer_formats(recipe("recipe.weights.group_size=64", ALL))
     sizes = {entry.name: entry.weights.group_size for entry in formats if entry.weights}
     assert sizes == {"w4a16_g64": 64, "w4a16_g32": 32, "w8a16": 64}
 
 
 def test_a_format_that_is_the_recipes_own_is_no_second_one() -> None:
-    names = [entry.name for entry in layer_formats(recipe("recipe.weights.group_size=32"))]
+    names = [entry.name for entry in layer_formats(recipe("recipe.weights.group_size=32", ALL))]
     assert names == ["w4a16_g32", "w8a16", "original"]
