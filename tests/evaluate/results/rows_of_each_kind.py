@@ -11,6 +11,7 @@ from evaluate.accuracy import divergence as accuracy
 from evaluate.accuracy.sensitivity import summary
 from evaluate.accuracy.tasks import questions
 from evaluate.measure.text_view import TextView
+from evaluate.results.json_lines import lines
 from evaluate.results.row_types import Environment, Part
 from evaluate.results.row_values import Block, LostQuestion, Position, QuickAccuracy, TaskAccuracy
 from evaluate.results.rows import (
@@ -34,8 +35,8 @@ FACTS = Environment(
 )
 
 
-def recorded(path: Path = H200 / "results.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def recorded(path: Path = H200 / "results.jsonl.gz") -> list[dict[str, Any]]:
+    return [json.loads(line) for _, line in lines(path)]
 
 
 @cache
