@@ -229,7 +229,7 @@ class Planner:
         accuracy = self.config.accuracy
         if accuracy.kind != "none":
             # min_recovery does not change the measurement.
-            settings = replace(accuracy, min_recovery=None)
+            settings = replace(accuracy, min_recovery=None).identity()
             keys[accuracy.kind] = key_of(accuracy.kind, environment, settings)
         return keys
 

@@ -21,8 +21,7 @@ from conf.errors import QuantlineError, bad_input, nearest, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import Keys, YamlFile
 from conf.formats.base.refusals import Refusal
-from conf.formats.base.stored_format import EXPONENT_SCALES
-from conf.formats.quant_args import DYNAMIC, LOCAL, STATIC, QuantArgs
+from conf.formats.quant_args import DYNAMIC, EXPONENT_SCALES, LOCAL, STATIC, QuantArgs
 from conf.formats.served import kv_refusal, refusal, stated_spelling
 from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
 from conf.schema.steps import Kind

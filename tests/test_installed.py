@@ -89,7 +89,7 @@ def test_the_wheel_holds_one_package(wheel: Path) -> None:
         (["quantize", "--version"], 0, "quantline 0.1.0"),
         (["evaluate", "--help"], 0, "  quantline evaluate scenario=high_concurrency"),
         (["evaluate", "--cfg", "job"], 0, "name: smollm2-135m"),
-        (["evaluate.report", "--help"], 0, "quantline report [OPTION=VALUE] ..."),
+        (["evaluate.report", "--help"], 0, "quantline report [GROUP=NAME] [OPTION=VALUE] ..."),
         (["compare", "--help"], 0, "quantline compare [OPTION=VALUE] ..."),
         (["serve", "model=tiny"], 2, "make one with `quantline quantize model=tiny`"),
     ],

@@ -19,7 +19,7 @@ PLATFORMS = {  # Linux with glibc 2.35, as in Ubuntu 22.04; Debian 12 has 2.36
     "cuda": ("x86_64-manylinux_2_35", "aarch64-manylinux_2_35"),
 }
 # Published as source alone: pure Python, which every platform builds in a second.
-SOURCE_ONLY = ("antlr4-python3-runtime", "rouge-score", "sqlitedict", "word2number")
+SOURCE_ONLY = ("antlr4-python3-runtime", "langdetect", "rouge-score", "sqlitedict", "word2number")
 # Intel's OpenMP asks for it on Linux, for GPUs; uv reads what a package asks for from one wheel.
 NOT_NEEDED = {"intel-cmplr-lib-ur"}
 CPU_TORCH = "torch"  # its CPU builds are in PyTorch's own index, which may be out of reach

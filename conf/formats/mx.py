@@ -12,7 +12,6 @@ from conf.formats.base.refusals import Refusal, mismatch_refusal, refuse_activat
 from conf.formats.base.stored_format import (
     AMPERE,
     BLACKWELL,
-    EXPONENT_SCALES,
     KernelSupport,
     Machine,
     StoredFormat,
@@ -27,7 +26,7 @@ from conf.formats.base.tensors import (
 )
 from conf.formats.nvfp4 import has_exponent_scales, is_fp4
 from conf.formats.nvfp4_activations import weight_only_summary
-from conf.formats.quant_args import DYNAMIC, FLOAT, STATIC, QuantArgs, QuantGroup
+from conf.formats.quant_args import DYNAMIC, EXPONENT_SCALES, FLOAT, STATIC, QuantArgs, QuantGroup
 
 MXFP4, MXFP8 = "mxfp4-pack-quantized", "mxfp8-quantized"
 BITS = {MXFP4: 4, MXFP8: 8}

@@ -9,7 +9,6 @@ from dataclasses import replace
 from conf.formats.base.refusals import Refusal, mismatch_refusal, refuse_activations, refuse_weights
 from conf.formats.base.stored_format import (
     BLACKWELL,
-    EXPONENT_SCALES,
     KernelSupport,
     Machine,
     StoredFormat,
@@ -21,7 +20,7 @@ from conf.formats.base.tensors import (
     global_scale,
     scales,
 )
-from conf.formats.quant_args import FLOAT, LOCAL, STATIC, QuantArgs, QuantGroup
+from conf.formats.quant_args import EXPONENT_SCALES, FLOAT, LOCAL, STATIC, QuantArgs, QuantGroup
 
 GROUP_SIZE = 16
 LARGEST = 6.0

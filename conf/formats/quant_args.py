@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 INT, FLOAT, VECTOR = "int", "float", "vector"
 STATIC, DYNAMIC, LOCAL = "static", "dynamic", "local"
+EXPONENT_SCALES = "e8m0"  # scales that are powers of two
 GROUPED = ("group", "tensor_group")
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from conf.files.json_files import JsonObject, validated
-from conf.formats.base.stored_format import EXPONENT_SCALES
 from conf.formats.quant_args import (
     DYNAMIC,
+    EXPONENT_SCALES,
     INT,
     LOCAL,
     STATIC,

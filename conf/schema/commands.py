@@ -1,6 +1,7 @@
 """Every option of the three commands, typed. The text under a field is what `--help` prints."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -179,6 +180,11 @@ class AccuracyConfig:
             )
         if self.run_code and self.kind != QUESTIONS:
             raise ValueError("accuracy.run_code=true works only with accuracy=questions")
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this measurement from others, for the key of its rows. Older rows have no
+        run_code."""
+        return {name: value for name, value in asdict(self).items() if value or name != "run_code"}
 
 
 @dataclass

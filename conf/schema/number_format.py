@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from conf.formats.base.stored_format import EXPONENT_SCALES
 from conf.formats.quant_args import (
     DYNAMIC,
+    EXPONENT_SCALES,
     GROUPED,
     LOCAL,
     STATIC,

@@ -51,7 +51,7 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     earlier_rows = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
     measured: list[Row] = []
     for name in names:
-        key = cell_key(facts, (name, config.accuracy.kind), weights, config.accuracy)
+        key = cell_key(facts, (name, config.accuracy.kind), weights, config.accuracy.identity())
         row = earlier_rows.get(key)
         if row is None or config.force or not row.values.names >= SHOWN_VALUES:
             row = SensitivityRow(

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from conf.formats.base.stored_format import EXPONENT_SCALES
-from conf.formats.quant_args import DYNAMIC
+from conf.formats.quant_args import DYNAMIC, EXPONENT_SCALES
 from conf.schema.steps import Kind, NoOptions
 from quantize.steps.base.step import Step
 

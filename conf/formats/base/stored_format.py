@@ -10,8 +10,6 @@ from conf.formats.quant_args import INT, QuantArgs, QuantGroup, QuantizationConf
 
 TURING, AMPERE, ADA, HOPPER, BLACKWELL = 7.5, 8.0, 8.9, 9.0, 10.0  # compute capabilities
 
-EXPONENT_SCALES = "e8m0"  # scales that are powers of two
-
 
 @dataclass(frozen=True)
 class Machine:

@@ -3,8 +3,7 @@
 import torch
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 
-from conf.formats.base.stored_format import EXPONENT_SCALES
-from conf.formats.quant_args import LOCAL
+from conf.formats.quant_args import EXPONENT_SCALES, LOCAL
 from conf.formats.served import stated_spelling
 from conf.schema.mixed import Choice, MixedRecipe
 from conf.schema.number_format import NumberFormat

