@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -85,7 +86,7 @@ class EventRecorder:
     def speed_row(self, turn: Turn, loaded: EngineLoaded, event: RunMeasured) -> Row | None:
         """Records the row of one run, from the worker's event, the plan and the limit."""
         plan, scenario = turn.plan, turn.plan.scenarios[event.measure]
-        values, not_finite = finite(event.values)
+        fields = _run_fields(turn, loaded, event, scenario)
         memory = dict(loaded.memory)
         if event.peak_memory_gib:
             memory["peak_gib"] = event.peak_memory_gib
@@ -99,43 +100,25 @@ class EventRecorder:
             plan.name,
             event.measure,
             plan.keys[event.measure],
-            start=turn.start,
-            repeat=event.repeat,
-            values=values,
-            requests=asdict(event.requests),
-            settings=scenario.recorded(),
-            startup=loaded.startup,
+            **fields,
             memory=memory,
-            kernels=loaded.kernels,
-            layer_kernels=[kernels.content for kernels in loaded.layer_kernels],
-            limit=self._limit(plan, scenario, values),
-            invalid=[*event.invalid, *loaded.faults, *not_finite],
-            environment=plan.environment,
+            limit=self._limit(plan, scenario, fields["values"]),
         )
 
     def _trial_row(self, turn: Turn, loaded: EngineLoaded, event: TrialDone) -> None:
         """Records one trial of a capacity search."""
         plan, scenario = turn.plan, event.scenario
-        values, not_finite = finite(event.values)
+        fields = _run_fields(turn, loaded, event, scenario)
         self.recorder.record(
             TrialRow,
             plan.name,
             event.measure,
             plan.keys[event.measure],
-            start=turn.start,
-            repeat=event.repeat,
-            values=values,
-            requests=asdict(event.requests),
-            settings=scenario.recorded(),
-            startup=loaded.startup,
+            **fields,
             memory=loaded.memory,
-            kernels=loaded.kernels,
-            layer_kernels=[kernels.content for kernels in loaded.layer_kernels],
-            invalid=[*event.invalid, *loaded.faults, *not_finite],
-            environment=plan.environment,
         )
         verdict = "meets" if event.meets else "misses"
-        share = values.get("good_share", 0.0)
+        share = fields["values"].get("good_share", 0.0)
         self.display.note(
             f"{plan.name}: {event.measure}, {scenario.rate:.4g} requests/s {verdict} the targets "
             f"({'' if event.meets else 'at most '}{share:.1%} in time)"
@@ -201,6 +184,25 @@ class EventRecorder:
     def _show(self, row: Row | None) -> None:
         if row is not None:
             self.display.row(row)
+
+
+def _run_fields(
+    turn: Turn, loaded: EngineLoaded, event: RunMeasured | TrialDone, scenario: ScenarioConfig
+) -> dict[str, Any]:
+    """What the rows of a run and of a trial have in common."""
+    values, not_finite = finite(event.values)
+    return {
+        "start": turn.start,
+        "repeat": event.repeat,
+        "values": values,
+        "requests": asdict(event.requests),
+        "settings": scenario.recorded(),
+        "startup": loaded.startup,
+        "kernels": loaded.kernels,
+        "layer_kernels": [kernels.content for kernels in loaded.layer_kernels],
+        "invalid": [*event.invalid, *loaded.faults, *not_finite],
+        "environment": turn.plan.environment,
+    }
 
 
 def finite(values: dict[str, float]) -> tuple[dict[str, float], list[str]]:

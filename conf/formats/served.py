@@ -74,11 +74,7 @@ def support(
 def _experts_support(config: QuantizationConfig, machine: Machine) -> KernelSupport | None:
     """The same for experts; None where it is unknown. Where groups differ, each may hold some."""
     supports = [_group_experts_support(config, group, machine) for group in _layer_groups(config)]
-    known = [entry for entry in supports if entry is not None]
-    refused = next((entry for entry in known if not entry.runs), None)
-    if refused is not None or not known:
-        return refused
-    return replace(known[0], summary=", ".join(dict.fromkeys(entry.summary for entry in known)))
+    return _together([entry for entry in supports if entry is not None])
 
 
 def _group_experts_support(
@@ -101,18 +97,23 @@ def _layer_groups(config: QuantizationConfig) -> list[QuantGroup]:
 
 def _linear_support(config: QuantizationConfig | None, machine: Machine) -> KernelSupport:
     """The same without experts. Every group of layers counts; the output head does not."""
-    supports = _supports(config, machine)
-    refused = next((entry for entry in supports if not entry.runs), None)
-    if refused is not None:
-        return refused
+    together = _together(_supports(config, machine))
+    if together is not None and not together.runs:
+        return together
     if machine.capability is not None and machine.capability < TURING:
         reason = (
             f"vLLM needs a GPU since Turing ({TURING:g}), this has compute capability "
             f"{machine.capability:g}"
         )
         return KernelSupport(False, reason, "it on another GPU")
-    if not supports:
-        return _unknown_support(config)
+    return together or _unknown_support(config)
+
+
+def _together(supports: list[KernelSupport]) -> KernelSupport | None:
+    """The first one that does not run, else all of them in one; None where nothing is known."""
+    refused = next((entry for entry in supports if not entry.runs), None)
+    if refused is not None or not supports:
+        return refused
     summary = ", ".join(dict.fromkeys(entry.summary for entry in supports))
     instead = next((entry.instead for entry in supports if entry.instead), "")
     return KernelSupport(True, summary, instead)

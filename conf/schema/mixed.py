@@ -49,6 +49,13 @@ class Choice:
         return [name for group in self.groups if not group.weights for name in group.modules]
 
 
+def prediction_lines(divergence: float | None, recovery: float | None) -> list[str]:
+    """What a choice of formats is predicted to cost, if it was measured."""
+    if divergence is None or recovery is None:
+        return []
+    return [f"predicted by plain rounding: divergence {divergence:.4f}, recovery {recovery:.4f}"]
+
+
 @dataclass
 class MixedRecipe(RecipeConfig):
     """A recipe with its choice, as it runs and as the manifest records it."""

@@ -116,9 +116,7 @@ def traffic_load(
     requests: list[PlannedRequest] = []
     begun: list[ResolvedConversation] = []
     firsts: list[int] = []
-    for number, conversation in zip(
-        itertools.count(), itertools.cycle(conversations), strict=False
-    ):
+    for number, conversation in enumerate(itertools.cycle(conversations)):
         if len(requests) >= most:
             break
         salt = f"{run} {number // len(conversations)}"

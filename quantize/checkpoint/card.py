@@ -1,5 +1,6 @@
 """The model card that a checkpoint carries: what it is, how it was made, how to serve it."""
 
+from conf.schema.mixed import prediction_lines
 from conf.schema.package import quantization_bits
 from quantize.checkpoint.manifest import Manifest
 from quantize.checkpoint.manifest_parts import ModelClaim, RecipeClaim
@@ -59,12 +60,8 @@ def choice_lines(recipe: RecipeClaim) -> list[str]:
         return []
     counts = ", ".join(f"{len(group.modules)} {group.name}" for group in choice.groups)
     lines = [f"- {choice.bits:.3f} bits a weight of the layers: {counts}"]
-    if choice.divergence is not None and choice.recovery is not None:
-        lines.append(
-            f"- predicted by plain rounding: divergence {choice.divergence:.4f}, "
-            f"recovery {choice.recovery:.4f}"
-        )
-    return lines
+    predicted = prediction_lines(choice.divergence, choice.recovery)
+    return lines + [f"- {line}" for line in predicted]
 
 
 def _license(original: ModelClaim) -> list[str]:

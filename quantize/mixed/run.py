@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
-from conf.schema.mixed import Choice, MixedRecipe, with_choice
+from conf.schema.mixed import Choice, MixedRecipe, prediction_lines, with_choice
 from conf.schema.recipe import RecipeConfig
 from conf.terminal import progress
 from quantize.calibrate.batches import Tokens
@@ -71,9 +71,4 @@ def choice_lines(choice: Choice) -> list[str]:
     """What was chosen, for the terminal."""
     counts = ", ".join(f"{len(group.modules)} modules {group.name}" for group in choice.groups)
     lines = [f"{choice.bits:.3f} bits a weight: {counts}"]
-    if choice.divergence is not None and choice.recovery is not None:
-        lines.append(
-            f"predicted by plain rounding: divergence {choice.divergence:.4f}, recovery "
-            f"{choice.recovery:.4f}"
-        )
-    return lines
+    return lines + prediction_lines(choice.divergence, choice.recovery)

