@@ -9,9 +9,10 @@ READY := .venv/.ready-$(DEVICE)
 DEV_READY := .venv/.dev-$(DEVICE)
 LM_EVAL_READY := .venv-lm-eval/.ready
 TRITON_READY := .triton/.ready
+CLUSTER_READY := .venv/.cluster-$(DEVICE)
 DEMO ?= checkpoints
 
-.PHONY: help setup setup-lm-eval setup-triton browser demo test lint lock clean
+.PHONY: help setup setup-lm-eval setup-triton setup-cluster try-cluster browser demo test lint lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +40,19 @@ $(TRITON_READY): locks/triton.txt locks/environment.py | $(READY)
 
 setup-triton: $(TRITON_READY) ## make .triton, whose interpreter the tests of our kernels need
 
+$(CLUSTER_READY): locks/cluster.txt locks/environment.py | $(READY)
+	@$(PYTHON) locks/environment.py install cluster
+	@touch $@
+
+setup-cluster: $(CLUSTER_READY) ## add Ray and submitit to .venv, for launcher=ray and launcher=slurm
+
+# After what installs into .venv, too: two installers at once would disturb each other.
+try-cluster: $(DEV_READY)
+	@$(MAKE) --no-print-directory setup-cluster || \
+	    echo "Ray and submitit could not be installed: the tests of both launchers are skipped"
+	@command -v slurmctld munged > /dev/null || \
+	    echo "Slurm is not installed (apt-get install slurm-wlm munge): its tests are skipped"
+
 browser: ## install Debian's Chromium for the tests of the report's page, where there is none
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || \
 	    { echo "installing chromium" && $(if $(filter 0,$(shell id -u)),,sudo -n) sh -c \
@@ -55,7 +69,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2
 
-test: lint $(DEV_READY) $(LM_EVAL_READY) $(TRITON_READY) browser ## lint, types and all tests that this machine can run
+test: lint $(DEV_READY) $(LM_EVAL_READY) $(TRITON_READY) try-cluster browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 lint: $(DEV_READY) ## ruff (lint and format) and mypy

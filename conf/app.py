@@ -30,11 +30,19 @@ from conf.compose import (
     register,
     to_object,
 )
-from conf.entry import CLOSED_PIPE, answer_flags, drop_unread_output, set_child_import_path
+from conf.entry import (
+    CLOSED_PIPE,
+    answer_flags,
+    drop_unread_output,
+    set_child_import_path,
+    show,
+)
 from conf.errors import QuantlineError, bad_input
 from conf.explain import explain
 from conf.help import help_text
 from conf.job import Job, JobFailure, Outcome
+from conf.launch import plugin
+from conf.shell import completion, listing
 
 INTERRUPTED = 130
 
@@ -43,11 +51,11 @@ def run(command: Command, main: Callable[[Any], object]) -> None:
     """Runs `main` on the typed config of the command line, and exits."""
     arguments = sys.argv[1:]
     try:
-        if {"--help", "-h", "--version"} & set(arguments):
-            answer_flags(arguments, help_text(command))
+        if _answers_flag(command, arguments):
+            sys.exit(0)
         set_child_import_path()
         outcomes = _run_jobs(command, arguments, main)
-        failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+        failures = [failure for outcome in outcomes for failure in outcome.failures]
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -58,6 +66,19 @@ def run(command: Command, main: Callable[[Any], object]) -> None:
     if drop_unread_output() and any(failure.is_closed_pipe for failure in failures):
         sys.exit(CLOSED_PIPE)
     sys.exit(max([failure.report() for failure in failures], default=0))
+
+
+def _answers_flag(command: Command, arguments: list[str]) -> bool:
+    """Answers a flag for which nothing is run. Returns whether there is one."""
+    if {"--help", "-h", "--version"} & set(arguments):
+        answer_flags(arguments, help_text(command))
+    if listing.FLAG in arguments:
+        show(listing.listing(command, listing.groups_after_flag(arguments)))
+        return True
+    if set(completion.FLAGS) & set(arguments):
+        show(completion.answer(arguments, command))
+        return True
+    return False
 
 
 def _run_jobs(
@@ -72,12 +93,12 @@ def _run_jobs(
     # Hydra prints its own errors and exits 1 unless this is set; ours suggest close names.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        if parsed.cfg or parsed.info or parsed.shell_completion or parsed.experimental_rerun:
+        if parsed.cfg or parsed.info or parsed.experimental_rerun:
             hydra.main(str(sources.CONF), command.name, VERSION_BASE)(
                 lambda config: main(to_object(config))
             )()
             return []
-        return _launch(command, parsed, Job(main))
+        return _launch(command, parsed, Job(main, command if command.sweep else None))
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
 
@@ -95,6 +116,9 @@ def _launch(command: Command, parsed: Namespace, job: Job) -> list[Outcome]:
         search_path.prepend(provider="command-line", path=f"file://{folder}", anchor=anchor)
     launcher = Hydra.create_main_hydra2(command.name, search_path)
     name, overrides = parsed.config_name or command.name, list(parsed.overrides)
+    if command.sweep is not None:
+        plugin.register()
+        overrides += plugin.chosen(overrides, parsed.config_dir is not None)
     try:
         mode = launcher.get_mode(name, overrides)
         if parsed.multirun or mode == RunMode.MULTIRUN:

@@ -21,8 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf import sources
 from conf.cache import cache_root
-from conf.errors import bad_input, unknown
+from conf.errors import QuantlineError, bad_input, unknown
 from conf.explain import check_key, explain, field_type
+from conf.files.option_file import FILE, options_in
+from conf.launch.hooks import SweepHooks
 from conf.schema.load import EngineConfig
 from conf.schema.ranges import check_values
 from conf.schema.steps import options_with_file
@@ -57,6 +59,8 @@ class Command:
     """Name and field of each option that is named like a group: Hydra would choose the group."""
     purpose: str = ""
     """What the command does; empty where the options' own documentation says it."""
+    sweep: SweepHooks | None = None
+    """How the jobs of `-m` are split and gathered; None where `launcher` is no option."""
 
     @property
     def groups(self) -> list[str]:
@@ -70,7 +74,9 @@ def register(command: Command) -> None:
 
 
 def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
-    """The overrides for Hydra, each checked against the known options and names."""
+    """The overrides for Hydra, each checked against the known options and names. Those of
+    config=FILE come first."""
+    overrides = [*_file_overrides(command, overrides), *overrides]
     overrides = [_as_list(_as_field(text, command), command) for text in overrides]
     parsed = OverridesParser.create().parse_overrides(overrides)
     folders = sources.folders_of(_search_path(parsed))
@@ -90,6 +96,22 @@ def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
     if "traffic.path" in keys and "traffic" not in keys:
         overrides = ["traffic=file", *overrides]
     return overrides
+
+
+def _file_overrides(command: Command, overrides: list[str]) -> list[str]:
+    """The options of config=FILE that the command line does not give itself."""
+    paths = [text.partition("=")[2] for text in overrides if text.startswith(f"{FILE}=")]
+    if not paths or FILE not in command.schema.__dataclass_fields__:
+        return []
+    path = Path(paths[-1].strip("'\"")).expanduser()
+    given = {text.lstrip("+").partition("=")[0] for text in overrides}
+    options = options_in(path, command.schema)
+    try:
+        checked_overrides(command, list(options.values()))
+    except (QuantlineError, HydraException) as error:
+        message = explain(error) if isinstance(error, HydraException) else str(error)
+        raise bad_input(f"{FILE}={path}: {message}") from error
+    return [text for name, text in options.items() if name not in given]
 
 
 def _check_recipe_file(keys: set[str]) -> None:

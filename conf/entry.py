@@ -15,13 +15,17 @@ COMMANDS = (
     ("verify", "quantize.verify", "Verifies a compressed-tensors checkpoint."),
     ("evaluate", "evaluate", "Measures checkpoints beside the original."),
     ("compare", "evaluate.compare", "Compares two sets of runs: faster, slower, or a tie."),
+    ("merge", "evaluate.merge", "Adds what the jobs of a sweep left to its results."),
     ("report", "evaluate.report", "Writes the report: which checkpoint to serve."),
+    ("tune", "evaluate.tune", "Searches the fastest engine settings of one checkpoint."),
     ("serve", "serve", "Serves a checkpoint, or asks it one question."),
     ("kernels", "serve.kernels", "Shows which kernel is the fastest for which layer."),
     ("limits", "evaluate.limits", "Measures this machine's bandwidth and matrix products."),
     ("quantize.benchmark", "quantize.benchmark", "Compares quantizing with llm-compressor's own."),
     ("evaluate.kernels", "evaluate.kernels", "Times kernels one by one beside torch's bf16."),
     ("evaluate.traffic", "evaluate.traffic", "Writes the lengths of traffic, without its texts."),
+    ("evaluate.sweep.benchmark", "evaluate.sweep.benchmark", "Measures what a launcher costs."),
+    ("evaluate.traffic_check", "evaluate.traffic_check", "Compares our load with vLLM's."),
     ("evaluate.benchmark", "evaluate.benchmark", "Compares timed runs with plain vLLM."),
 )
 NAMES = {module: name for name, module, _ in COMMANDS}
@@ -116,6 +120,7 @@ def overview() -> str:
             "Commands; `quantline COMMAND --help` shows the options of each",
             *rows,
             "",
-            "  --version  Prints the version.",
+            "  --version                        Prints the version.",
+            "  --shell-completion install=bash  Prints a script that bash evaluates.",
         ]
     )

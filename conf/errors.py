@@ -12,6 +12,7 @@ INTERNAL_ERROR = 1
 BAD_INPUT = 2
 ENVIRONMENT_FAILURE = 3
 GATE_FAILED = 4
+UNDECIDED = 5  # a comparison that the data cannot decide
 MOST_LISTED, NEAREST_LISTED = 60, 8
 LONGEST_REASON = 400
 # The machine lacks or refuses something, whatever the request. A missing path is not among them.

@@ -25,7 +25,7 @@ COLUMN = 28
 def help_text(command: Command) -> str:
     """What the command does, the groups with their choices, the options, three examples."""
     purpose = command.purpose or inspect.getdoc(command.schema) or ""
-    defaults = _defaults(command.name)
+    defaults = default_choices(command.name)
     folders = sources.folders_of([])
     groups = "[GROUP=NAME] " if command.groups else ""
     sections = [
@@ -38,11 +38,18 @@ def help_text(command: Command) -> str:
             [
                 "More",
                 _row("-m recipe=a,b", "One run for each; continues if one fails."),
+                *_launcher_rows(command),
                 _row(
                     sources.TEAM_FOLDERS,
                     f"Folders with your own recipes, with '{os.pathsep}' between.",
                 ),
                 _row("QUANTLINE_DEBUG=1", "Shows the traceback of an error."),
+                *(
+                    [_row("--list [GROUP]", "Prints the choices of the groups, one line each.")]
+                    if command.groups
+                    else []
+                ),
+                _row("--shell-completion", "install=bash: prints a script that bash evaluates."),
                 _row("--version", "Prints the version."),
             ]
         ),
@@ -51,7 +58,14 @@ def help_text(command: Command) -> str:
     return "\n\n".join(sections)
 
 
-def _defaults(name: str) -> dict[str, str]:
+def _launcher_rows(command: Command) -> list[str]:
+    if command.sweep is None:
+        return []
+    return [_row("-m ... launcher=slurm", "The jobs on a cluster (docs/scaling.md).")]
+
+
+def default_choices(name: str) -> dict[str, str]:
+    """The choice of each group in a command's config file."""
     entries = yaml.safe_load((sources.CONF / f"{name}.yaml").read_text())["defaults"]
     pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
     return {str(group): str(choice) for group, choice in pairs}

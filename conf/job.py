@@ -15,9 +15,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from conf.compose import to_object
+from conf.compose import Command, to_object
 from conf.entry import as_called
-from conf.errors import INTERNAL_ERROR, QuantlineError, message_and_code
+from conf.errors import INTERNAL_ERROR, QuantlineError, bad_input, message_and_code
+from conf.launch.options import NONE
 
 DEBUG = "QUANTLINE_DEBUG"
 
@@ -58,6 +59,12 @@ class Outcome:
 
     value: object = None
     failure: JobFailure | None = None
+    more_failures: tuple[JobFailure, ...] = ()
+    """Of a job whose parts ran apart."""
+
+    @property
+    def failures(self) -> list[JobFailure]:
+        return [*([self.failure] if self.failure else []), *self.more_failures]
 
     def __float__(self) -> float:
         """The job's value as a number, for sweepers that optimize."""
@@ -73,6 +80,8 @@ class Job:
     """Runs a command's `main` on the typed object of a composed config."""
 
     main: Callable[[Any], object]
+    command: Command | None = None
+    """The command, where its jobs may run on a launcher."""
 
     def __call__(self, config: DictConfig) -> Outcome:
         """Returns a failure instead of raising it, so that the other jobs of a sweep run."""
@@ -80,6 +89,10 @@ class Job:
         is_multirun = settings.mode == RunMode.MULTIRUN
         name = " ".join(settings.overrides.task) if is_multirun else ""
         try:
-            return Outcome(self.main(to_object(config)))
+            options = to_object(config)
+            if self.command is not None and options.launcher.kind != NONE and not is_multirun:
+                kind = options.launcher.kind
+                raise bad_input(f"launcher={kind}: works only for a sweep; add -m")
+            return Outcome(self.main(options))
         except Exception as error:
             return Outcome(failure=JobFailure.of(error, name))

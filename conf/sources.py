@@ -21,6 +21,7 @@ from conf import ROOT
 from conf.errors import bad_input, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import YamlFile
+from conf.launch.options import LauncherConfig
 from conf.schema.commands import AccuracyConfig, CalibrationConfig, ModelConfig
 from conf.schema.config_files import check_named, check_types
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
@@ -29,7 +30,10 @@ from conf.schema.traffic import TrafficConfig
 
 CONF = ROOT / "conf"
 RECIPES = ROOT / "recipes"
-GROUPS = ("model", "recipe", "calibration", "scenario", "traffic", "accuracy", "engine", "gpu")
+GROUPS = (
+    *("model", "recipe", "calibration", "scenario", "traffic", "accuracy", "engine", "gpu"),
+    "launcher",
+)
 TEAM_FOLDERS = "QUANTLINE_RECIPES"
 SCHEME = "recipes"
 
@@ -43,6 +47,7 @@ SCHEMAS: dict[str, type[Any]] = {
     "accuracy": AccuracyConfig,
     "engine": EngineConfig,
     "gpu": GpuConfig,
+    "launcher": LauncherConfig,
 }
 PACKAGE = "# @package"  # a Hydra header: the keys belong to another place
 

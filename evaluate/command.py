@@ -11,6 +11,7 @@ from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema.commands import LM_EVAL, QUESTIONS, EvaluateConfig
 from conf.terminal import say
+from evaluate.sweep.hooks import EvaluateSweep
 
 if TYPE_CHECKING:
     from evaluate.measured import Measured
@@ -23,8 +24,9 @@ COMMAND = Command(
     (
         "python -m evaluate scenario=high_concurrency",
         "python -m evaluate 'scenario=[interactive,base]' accuracy=quick",
-        "python -m evaluate model=tiny checkpoints=[/models/mine] results=mine.jsonl",
+        "python -m evaluate -m weights=random launcher=slurm launcher.partition=gpu",
     ),
+    sweep=EvaluateSweep(),
 )
 
 
@@ -36,12 +38,15 @@ def main(config: EvaluateConfig) -> "Measured":
     """Runs the evaluation. The result converts to a number that a sweeper can minimize."""
     from evaluate.results.lock import only_writer
 
-    with _ended_by_sigterm(config.results), only_writer(Path(config.results)):
-        return _measure_and_report(config)
+    with ended_by_sigterm(config.results):
+        if config.results_before:  # a job of a sweep: its shard has no other writer
+            return _measure(config)
+        with only_writer(Path(config.results)):
+            return _measure_and_report(config)
 
 
 @contextmanager
-def _ended_by_sigterm(results: str) -> Iterator[None]:
+def ended_by_sigterm(results: str) -> Iterator[None]:
     """Makes SIGTERM end the command as Ctrl-C does, including the processes that it started."""
 
     def end(number: int, _: object) -> None:

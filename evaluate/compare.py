@@ -2,7 +2,8 @@
 
 Compares two results files cell by cell, or two checkpoints within the given results. The verdict
 uses a confidence interval of the ratio of latencies, never bare means. For two files, it also
-prints how their environments differ.
+prints how their environments differ. With thresholds it is a gate: the exit code says whether the
+second is at least as good.
 """
 
 import math
@@ -18,6 +19,8 @@ from conf.errors import bad_input, unknown
 from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
+from evaluate.gate import Finding, Verdict, failure, quality_finding, speed_finding
+from evaluate.report.decide.quality import Qualities, qualities
 from evaluate.results.cells import Cell, by_workload, cells, kernel_names, kernels_of
 from evaluate.results.merging import merged_rows
 from evaluate.results.restart_noise import (
@@ -27,7 +30,7 @@ from evaluate.results.restart_noise import (
     noise_of,
     ran_on_two_machines,
 )
-from evaluate.results.rows import Row
+from evaluate.results.rows import Row, SpeedRow
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
 NARROWEST_TABLE = 120
@@ -42,7 +45,7 @@ COMMAND = Command(
     (
         "python -m evaluate.compare results=[before.jsonl,after.jsonl]",
         "python -m evaluate.compare results=[a.jsonl] checkpoints=[original,w8a8_smooth_gptq]",
-        "python -m evaluate.compare results=[a.jsonl,b.jsonl] value=ttft_last_s",
+        "python -m evaluate.compare results=[old.jsonl,new.jsonl] min_ratio=0.98 min_recovery=0.99",
     ),
     module="evaluate.compare",
 )
@@ -51,13 +54,16 @@ COMMAND = Command(
 def main(config: CompareConfig) -> None:
     files = [Path(entry).expanduser() for entry in config.results]
     faults: list[str] = []
+    unmatched: list[Cell] = []
     if config.checkpoints is not None:
-        cell_lists = [_cells(files, faults)]
+        row_lists = [_rows(files, faults)]
+        cell_lists = [cells(row_lists[0])]
         pairs = _two_checkpoints(cell_lists[0], *config.checkpoints)
         titles = list(config.checkpoints)
     else:
-        cell_lists = [_cells([path], faults) for path in files]
-        pairs = _two_files(cell_lists[0], cell_lists[1])
+        row_lists = [_rows([path], faults) for path in files]
+        cell_lists = [cells(rows) for rows in row_lists]
+        pairs, unmatched = _two_files(cell_lists[0], cell_lists[1])
         titles = _distinct_names(files)
     if not pairs:
         labels = dict.fromkeys(cell.label for cell_list in cell_lists for cell in cell_list)
@@ -89,24 +95,62 @@ def main(config: CompareConfig) -> None:
         say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
+    _apply_gate(config, pairs, _still_there(unmatched, pairs), noise, qualities(row_lists[-1]))
 
 
-def _cells(files: list[Path], faults: list[str]) -> list[Cell]:
-    """The cells of the files. Lines that cannot be read are added to the faults."""
+def _apply_gate(
+    config: CompareConfig,
+    pairs: list[tuple[Cell, Cell]],
+    unmatched: list[Cell],
+    noise: Noise,
+    judged: Qualities,
+) -> None:
+    """Raises where the second is not at least as good, or where that cannot be told."""
+    findings = []
+    if config.min_ratio is not None:
+        for one, other in pairs:
+            ratio = cell_ratio(other, one, noise, one.workload_name, config.value)
+            ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
+            what = f"{other.label} in {other.measure}"
+            findings.append(speed_finding(what, ratio, ranked, config.min_ratio))
+        findings += [
+            Finding(f"{cell.label} in {cell.measure}", Verdict.UNKNOWN, "only the first has it")
+            for cell in unmatched
+        ]
+    if config.min_recovery is not None:
+        for label, cell in {other.label: other for _, other in pairs}.items():
+            quality = judged.of_row(cell.row)
+            findings.append(quality_finding(label, quality, config.min_recovery))
+    error = failure(findings)
+    if error is not None:
+        raise error
+    if findings:
+        say(f"{Verdict.GOOD}: all {len(findings)} comparisons meet their thresholds")
+
+
+def _still_there(unmatched: list[Cell], pairs: list[tuple[Cell, Cell]]) -> list[Cell]:
+    """The unmatched cells of checkpoints that both files have: the second lacks a workload."""
+    checkpoints = {other.checkpoint for _, other in pairs}
+    return [cell for cell in unmatched if cell.checkpoint in checkpoints]
+
+
+def _rows(files: list[Path], faults: list[str]) -> list[Row]:
+    """The rows of the files. Lines that cannot be read are added to the faults."""
     rows, read_faults, notes = merged_rows(files)
     faults += read_faults
     for line in (*read_faults, *notes):
         say(line)
-    file_cells = cells(rows)
-    if not file_cells:
+    if not any(isinstance(row, SpeedRow) for row in rows):
         names = ", ".join(map(str, files))
         raise bad_input(f"results={names}: there are no timed runs in it")
-    return file_cells
+    return rows
 
 
-def _two_files(first_cells: list[Cell], second_cells: list[Cell]) -> list[tuple[Cell, Cell]]:
-    """Pairs of cells of the same checkpoint under the same workload. If a file has several of
-    them, their options must be equal, too."""
+def _two_files(
+    first_cells: list[Cell], second_cells: list[Cell]
+) -> tuple[list[tuple[Cell, Cell]], list[Cell]]:
+    """Pairs of cells of the same checkpoint under the same workload, and the first file's cells
+    without one. If a file has several of them, their options must be equal, too."""
     pairs, unmatched = [], []
     for one in first_cells:
         matching = [other for other in second_cells if _has_same_workload(one, other)]
@@ -114,11 +158,12 @@ def _two_files(first_cells: list[Cell], second_cells: list[Cell]) -> list[tuple[
         if len(matching) > 1 or len(same_workload) > 1:
             matching = [other for other in matching if _has_same_options(one, other)]
         if not matching:
-            unmatched.append(f"{one.label} in {one.measure}")
+            unmatched.append(one)
         pairs += [(one, other) for other in matching[:1]]
     if unmatched:
-        say(f"in the first file only, or under another workload in the second: {listed(unmatched)}")
-    return pairs
+        names = [f"{one.label} in {one.measure}" for one in unmatched]
+        say(f"in the first file only, or under another workload in the second: {listed(names)}")
+    return pairs, unmatched
 
 
 def _has_same_workload(one: Cell, other: Cell) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evaluate.results.cells import cells
 from evaluate.results.rows import Row
@@ -25,6 +25,8 @@ class Measured:
     weight. NaN if nothing was timed."""
 
     medians: list[MeasuredMedian]
+    rows: list[Row] = field(default_factory=list)
+    """All rows of the evaluation, those of earlier runs included."""
 
     def __float__(self) -> float:
         if not self.medians:
@@ -39,4 +41,4 @@ def measured_by(rows: list[Row]) -> Measured:
         summary = cell.summary(cell.ranked_by)
         if summary is not None:
             medians.append(MeasuredMedian(cell.label, cell.measure, cell.ranked_by, summary.median))
-    return Measured(medians)
+    return Measured(medians, rows)

@@ -15,7 +15,7 @@ from conf.terminal import say
 from evaluate.accuracy.judging import engine_findings
 from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
-from evaluate.measure.rates.known import rates
+from evaluate.measure.rates.known import rates, with_links
 from evaluate.measure.targets import Target, targets
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.plan import Plan, Planner, inspect
@@ -26,10 +26,11 @@ from evaluate.report.show.terminal_tables import (
     speed_table,
     worst_table,
 )
-from evaluate.results.recorder import NARROWEST_TABLE, Recorder
+from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, SkippedRow, current
 from evaluate.run import Group, Turn, turns_of
 from serve.checks import check, support_of
+from serve.engine.splits import check_splits
 
 
 def evaluate(config: EvaluateConfig) -> list[Row]:
@@ -40,11 +41,12 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     conversations = read_traffic(config.traffic) if uses_traffic else []
     all_targets = targets(config)
     if uses_traffic:
-        config = with_traffic(config, conversations, _first_folder(all_targets))
+        config = with_traffic(config, conversations, first_folder(all_targets))
         recorder.use(config, environment(config.gpu, config.engine))
     limits = None
     if config.engine.url is None:
-        limits = rates(resolve_gpu(config.gpu), gpus_of(config.engine.options))
+        gpu, options = resolve_gpu(config.gpu), config.engine.options
+        limits = with_links(rates(gpu, gpus_of(options)), gpu, options)
     plans = _plan_targets(config, all_targets, recorder)
     turn_groups = turns_of(config, plans)
     runs = sum(plan.runs for plan in plans)
@@ -70,12 +72,12 @@ def _plan_targets(
     config: EvaluateConfig, all_targets: list[Target], recorder: Recorder
 ) -> list[Plan]:
     """The plan of every target that can be measured. The failures of others are recorded."""
-    original = _first_folder(all_targets)
+    original = first_folder(all_targets)
     planner = Planner(config, recorder.environment, recorder.before)
     plans = []
     for target in all_targets:
         try:
-            folder = _checked_folder(target, original, config)
+            folder = checked_folder(target, original, config)
             plan = planner.plan(inspect(target, folder))
             _record_skipped(plan, recorder)
         except Exception as error:
@@ -89,12 +91,12 @@ def _plan_targets(
     return plans
 
 
-def _first_folder(all_targets: list[Target]) -> Path:
+def first_folder(all_targets: list[Target]) -> Path:
     """The folder of the original, or of the first target that can be loaded."""
     return next((target.folder for target in all_targets if target.folder is not None), Path())
 
 
-def _checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Path:
+def checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Path:
     """The target's folder. Raises if no engine on this machine can load it."""
     if target.problem is not None:
         raise target.problem
@@ -105,6 +107,7 @@ def _checked_folder(target: Target, original: Path, config: EvaluateConfig) -> P
         supported = support_of(target.folder, GpuConfig())
         if not supported.runs:
             raise bad_input(f"{supported.summary}; measure {supported.instead} instead")
+        check_splits(target.folder, config.engine.options)
     return target.folder
 
 
@@ -118,7 +121,7 @@ def _record_skipped(plan: Plan, recorder: Recorder) -> None:
 
 def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -> None:
     """Loads the engines of these turns together, then measures one at a time."""
-    with Group(config, turns, events.recorder.path) as group:
+    with Group(config, turns, results_home(config)) as group:
         for place, turn in enumerate(turns):
             with events.guarded(turn.plan):
                 group.load(place, events.display.loading)

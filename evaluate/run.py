@@ -9,7 +9,7 @@ from pathlib import Path
 from conf.cache import log_file
 from conf.process.running import Running, start
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
-from conf.schema.load import gpus_of
+from conf.schema.load import EngineConfig, gpus_of
 from conf.terminal import say
 from evaluate.measure.events import WORKER, EngineLoaded, Event, Job, RecordedTrial
 from evaluate.measure.gpu_watch import GpuWatch
@@ -24,6 +24,10 @@ class Turn:
 
     plan: Plan
     start: int
+    engine: EngineConfig | None = None
+    """Its engine; None for that of the evaluation."""
+    log_suffix: str = ""
+    """The end of its log's name, where a checkpoint is started with several engines."""
 
 
 def turns_of(config: EvaluateConfig, plans: list[Plan]) -> list[list[Turn]]:
@@ -96,10 +100,10 @@ class Group:
         profiled = self.config.profile and is_first
         if profiled:
             traces.mkdir(parents=True, exist_ok=True)
-        log_suffix = "" if is_first else f"-start-{turn.start + 1}"
+        log_suffix = turn.log_suffix + ("" if is_first else f"-start-{turn.start + 1}")
         return Job(
             folder=str(plan.folder),
-            engine=replace(self.config.engine, options=plan.options),
+            engine=replace(turn.engine or self.config.engine, options=plan.options),
             scenarios=plan.scenarios,
             repeats=plan.repeats[turn.start],
             accuracy=plan.accuracy if plan.judges and is_first else AccuracyConfig(kind="none"),

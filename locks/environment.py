@@ -1,5 +1,5 @@
 """Makes the locks and installs them: `environment.py lock`, `environment.py install
-cpu|cuda|dev|lm-eval|triton`; `environment.py check` says whether this Python can.
+cpu|cuda|dev|cluster|lm-eval|triton`; `environment.py check` says whether this Python can.
 
 Runs on a bare Python: it makes the virtual environment, puts uv into it and lets uv do the rest.
 uv does not read pip's settings, so they are handed on: index, find-links and certificates.
@@ -27,6 +27,7 @@ DEVICES = ("cpu", "cuda")
 LM_EVAL = "lm-eval"
 TRITON = "triton"
 DEV = "dev"
+CLUSTER = "cluster"
 UV = "uv"
 BUILD = "build"  # what builds packages that have no wheel, and Quantline itself
 NOT_ON_A_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
@@ -58,10 +59,11 @@ def main(arguments: list[str]) -> None:
         bootstrap()
         for device in DEVICES:
             lock(device)
-        lock_dev()
+        lock_more(DEV, "--group", DEV)
+        lock_more(CLUSTER, f"locks/{CLUSTER}.in")
         for name in (LM_EVAL, TRITON, UV, BUILD):
             lock_list(name)
-        for name in (*DEVICES, DEV, LM_EVAL, TRITON, UV, BUILD):
+        for name in (*DEVICES, DEV, CLUSTER, LM_EVAL, TRITON, UV, BUILD):
             add_hashes(name)
     elif arguments == ["install", LM_EVAL]:
         bootstrap()
@@ -69,8 +71,8 @@ def main(arguments: list[str]) -> None:
     elif arguments == ["install", TRITON]:
         bootstrap()
         install_triton()
-    elif arguments == ["install", DEV]:
-        install_dev()
+    elif arguments in (["install", DEV], ["install", CLUSTER]):
+        install_more(arguments[1])
     elif len(arguments) == 2 and arguments[0] == "install" and arguments[1] in DEVICES:
         bootstrap()
         install(arguments[1])
@@ -110,12 +112,12 @@ def lock(device: str) -> None:
     uv(command, device)
 
 
-def lock_dev() -> None:
-    """Resolves what tests and lint need beside the packages that users install."""
-    print(f"locking locks/{DEV}.txt", flush=True)
-    command = [*compiling("--group", DEV, name=DEV), "--constraint", "locks/cpu.txt"]
+def lock_more(name: str, *source: str) -> None:
+    """Resolves what tests and lint, or launchers, need beside the packages that users install."""
+    print(f"locking locks/{name}.txt", flush=True)
+    command = [*compiling(*source, name=name), "--constraint", "locks/cpu.txt"]
     users = names_in("cpu") | names_in("cuda")
-    uv([*command, "--universal", *[f"--no-emit-package={name}" for name in sorted(users)]], DEV)
+    uv([*command, "--universal", *[f"--no-emit-package={user}" for user in sorted(users)]], name)
 
 
 def names_in(name: str) -> set[str]:
@@ -177,9 +179,9 @@ def install(device: str) -> None:
     uv([*installing(PYTHON), "--quiet", "--editable", "."], device)
 
 
-def install_dev() -> None:
-    """Adds what tests and lint need to what users install."""
-    uv([*installing(PYTHON), *locked(DEV)], DEV, Progress(DEV, VENV))
+def install_more(name: str) -> None:
+    """Adds what tests and lint, or launchers, need to what users install."""
+    uv([*installing(PYTHON), *locked(name)], name, Progress(name, VENV))
 
 
 def install_lm_eval() -> None:

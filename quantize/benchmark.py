@@ -107,6 +107,9 @@ class QuantizationCost:
             "seconds": {depth: round(cost.seconds, 2) for depth, cost in self.by_depth.items()},
             "seconds_per_layer": round(self.seconds_per_layer, 3),
             "peak_gpu_gib": round(self.deepest.peak_gpu_gib, 2),
+            "peak_gpu_gib_by_depth": {
+                depth: round(cost.peak_gpu_gib, 2) for depth, cost in self.by_depth.items()
+            },
         }
 
 

@@ -33,7 +33,7 @@ class Rates:
 
 
 # One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11, by
-# `python -m quantize.benchmark`: w4a16_gptq takes 0.757 s, w8a8_smooth_gptq 0.752 s. All X'X take
+# `python -m quantize.benchmark`: w4a16_gptq takes 0.78 s, w8a8_smooth_gptq 0.81 s. All X'X take
 # 0.16 s, solving all seven modules 0.1 s. A run without layers takes 1 s.
 # Distances are not measured: each is written and read once, in float32.
 H200 = Rates(passes=5.9e14, products=6.6e14, solving=1.4e13, distances=3e11, step_seconds=1.5)

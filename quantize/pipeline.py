@@ -1,10 +1,11 @@
 """A whole run: check, fetch, read text, calibrate, save, verify, publish."""
 
 import importlib.metadata
+import os
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,23 @@ from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
 from quantize.checkpoint.manifest import Manifest
 from quantize.checkpoint.manifest_parts import CanaryClaim, ModelClaim, RecipeClaim, TextClaim
-from quantize.checkpoint.publish import check_destination, destination, locked, published_atomically
+from quantize.checkpoint.publish import (
+    check_destination,
+    destination,
+    is_to_push_only,
+    locked,
+    published_atomically,
+)
+from quantize.checkpoint.push import check_finished, push
 from quantize.checkpoint.reload import probe_logits
 from quantize.mixed.run import chosen_recipe
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
 from quantize.models.source import check_source
 from quantize.modifiers import modifiers, runnable
+from quantize.parallel.check import shard_count
+from quantize.parallel.ranks import RANKS
+from quantize.parallel.shards import sharded
 from quantize.preflight import Preflight, check_machine, preflight
 from quantize.recipe_file import from_file
 
@@ -87,31 +98,40 @@ def quantize(config: QuantizeConfig) -> Path | None:
         check_document_count(config.calibration)
     if config.preflight == "only":
         return None
-    with locked(folder):
+    with locked(folder) if RANKS.get().is_first else nullcontext():
         check_destination(config)  # another run may have published it since
-        return _write_checkpoint(config, folder, step_modifiers, plan)
+        if is_to_push_only(config):
+            check_finished(folder, config)
+        else:
+            _write_checkpoint(config, folder, step_modifiers, plan)
+    if config.push and RANKS.get().is_first:
+        push(folder, config.push, config.push_private)
+    return folder
 
 
 def _write_checkpoint(
     config: QuantizeConfig, folder: Path, step_modifiers: list[Any], plan: Preflight
-) -> Path:
+) -> None:
     """Makes and publishes the checkpoint while the run holds the folder's lock."""
-    name, recipe = str(config.model.name), config.recipe
+    name, recipe, ranks = str(config.model.name), config.recipe, RANKS.get()
     seconds: dict[str, float] = {}
     with timed(seconds, "fetch"):
-        source = fetch(config.model)
+        source = ranks.first_alone(lambda: fetch(config.model))
         check_source(source, config.model)
-    check_machine(plan, config)  # the fetched files may be on the same disk
-    source_hash = weights_sha256(source)
+    if ranks.is_first:
+        check_machine(plan, config)  # the fetched files may be on the same disk
+    source_hash = ranks.of_first(weights_sha256(source) if ranks.is_first else "")
     with timed(seconds, "load"):
         model, tokenizer = load(source, config.model)
-        check_finite(model)
-        check_usable(model, tokenizer, source, config.prompt)
+        if ranks.is_first:
+            check_finite(model)
+            check_usable(model, tokenizer, source, config.prompt)
     stored_as = save.source_dtype(source)
-    text = _calibration_text(config, tokenizer, step_modifiers)
+    text = ranks.first_alone(lambda: _calibration_text(config, tokenizer, step_modifiers))
     key = _key(config, source_hash, text) | {"config": read_config(source)}
-    work = WorkFolder(folder.with_name(f".{folder.name}.work"), key)
-    log_file = folder.with_name(f"{folder.name}.log")
+    saved_layers = folder.with_name(f".{folder.name}.work")
+    work = ranks.first_alone(lambda: WorkFolder(saved_layers, key, not ranks.is_first))
+    log_file = folder.with_name(f"{folder.name}.log") if ranks.is_first else Path(os.devnull)
     say(f"{name}: {recipe.name} (log in {log_file})")
     with library_output_to(log_file) as console:
         if recipe.auto is not None:
@@ -123,18 +143,21 @@ def _write_checkpoint(
                 step_modifiers = modifiers(recipe)
             del model  # it may be on the GPU now
             model, tokenizer = load(source, config.model)
-        with timed(seconds, "compress"):
+        shards = sharded(text.batches, shard_count(config))
+        with timed(seconds, "compress"), shards as batches_of_rank:
             outcome = compress(
                 model,
                 tokenizer,
                 recipe,
                 step_modifiers,
-                text.batches,
+                batches_of_rank,
                 work,
                 console,
                 stored_as,
                 config.min_expert_tokens,
             )
+        if not ranks.is_first:
+            return  # the first rank has the same model, and writes it
         with published_atomically(folder, config.replace) as unfinished:
             with timed(seconds, "save"), gated(recipe.name):
                 save.on_device(model)
@@ -149,7 +172,6 @@ def _write_checkpoint(
             (unfinished / "README.md").write_text(model_card(manifest))
     work.remove()
     _print_summary(folder, manifest, proven, file_bytes(source))
-    return folder
 
 
 def _calibration_text(config: QuantizeConfig, tokenizer: Any, step_modifiers: list[Any]) -> Text:
@@ -183,6 +205,7 @@ def _key(config: QuantizeConfig, source_hash: str, text: Text) -> dict[str, obje
         "recipe": recipe,
         "text": text.sha256,
         "batch_size": config.batch_size,
+        "shards": shard_count(config),
         "versions": versions(),
         "device": device_name(),
         "cuda": torch.cuda.is_available(),  # the last bits of a CPU's and a GPU's sums differ

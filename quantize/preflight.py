@@ -66,6 +66,10 @@ class Preflight:
     machine: str = ""
     """The GPU that the plan is for, where it is not this machine."""
     has_experts: bool = False
+    gpus: int = 1
+    """GPUs that calibrate together. Each needs the same memory."""
+    card_gib: float | None = None
+    """Memory of one GPU, where it is known."""
 
     def lines(self) -> list[str]:
         return [
@@ -74,8 +78,17 @@ class Preflight:
             f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
             f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
             f"about {max(self.minutes, 0.1):.1f} min",
+            *self._card_lines(),
             *([] if self.recipe.file else _kernel_lines(self.recipe, self.has_experts)),
         ]
+
+    def _card_lines(self) -> list[str]:
+        """Whether one GPU suffices: layers pass through it one after the other, so that its peak
+        does not depend on their number."""
+        if self.card_gib is None or self.gpu_gib > self.card_gib:
+            return []
+        cards = "one GPU suffices" if self.gpus == 1 else f"{self.gpus} GPUs share the text"
+        return [f"{cards}: {self.gpu_peak_gib:.1f} of {self.card_gib:.0f} GiB at the peak"]
 
     def _peak_text(self) -> str:
         has_activations = round(self.gpu_peak_gib, 1) > round(self.gpu_gib, 1)
@@ -175,7 +188,7 @@ def _planned(
     if other_machine:
         free = gpu.memory_gib * GIB if gpu.memory_gib else math.inf
     calibration, steps = config.calibration, steps_named(recipe.steps)
-    samples = calibration.samples if recipe.needs_text else 0
+    samples = math.ceil(calibration.samples / config.gpus) if recipe.needs_text else 0
     text = Text(samples, calibration.length, min(samples, config.batch_size))
     shape = LayerShape.of(model)
     needed = max((step_bytes(step, shape, text.batch_tokens) for step in steps), default=0.0)
@@ -185,6 +198,7 @@ def _planned(
     placed_if_room = min(inner_bytes(steps, shape, text), budget - placed)
     weights = sum(parameter.numel() for parameter in model.parameters())
     host = weights * (2 if on_gpu else 4) * 1.3 + (stream - placed if on_gpu else 2 * stream)
+    host *= config.gpus  # each process holds the model
     rate = rates(gpu.bf16_tflops, on_gpu)
     seconds = calibration_seconds(recipe, steps, shape, text, rate) if samples else 0.0
     seconds += trial_operations(recipe, modules, weights) / rate.passes
@@ -198,6 +212,8 @@ def _planned(
         minutes=seconds / 60,
         machine=other_machine,
         has_experts=shape.has_experts,
+        gpus=config.gpus,
+        card_gib=gpu.memory_gib if on_gpu else None,
     )
 
 

@@ -9,17 +9,11 @@ import psutil
 from conf.errors import bad_input, environment_failure
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
-from conf.models import (
-    CONFIG,
-    head_width,
-    kv_head_count,
-    kv_values_per_token,
-    read_config,
-    required_int,
-)
-from conf.schema.load import PARALLEL, EngineOptions
+from conf.models import kv_values_per_token, read_config, required_int
+from conf.schema.load import PARALLEL, EngineOptions, gpus_of
 from quantize.checkpoint.manifest import is_pruned
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
+from serve.engine.splits import BACKEND, RAY, check_splits, stage_share
 from serve.kernels.memory import extra_bytes
 from serve.kernels.settings import ENTRY, OPTION, read_settings
 from serve.tensors import tensors
@@ -30,6 +24,7 @@ SPARE_SHARE = 0.02
 WORKING_GIB = 2.0  # activations, graphs and what CUDA itself takes, on a GPU
 BLOCK = 16  # tokens
 SHORTEST = 256
+LAYERS = ".layers."  # in the names of decoder layers' tensors
 
 
 @dataclass
@@ -54,8 +49,9 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     """Raises where the weights or a useful cache do not fit."""
     config = read_config(folder)
     tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
-    weights = _weights_gib(folder, options) / (tensor * pipeline)
-    token_bytes = kv_token_bytes(config, options) / pipeline
+    stage = stage_share(config, pipeline)  # of the layers, in the largest stage
+    weights = _weights_gib(folder, options, stage) / tensor
+    token_bytes = kv_token_bytes(config, options) * stage
     limit = required_int(config, "max_position_embeddings")
     context = int(options.get("max_model_len") or 0)
     if context > limit and "hf_overrides" not in options:
@@ -63,7 +59,7 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token_bytes, limit)
-    weights += _layouts_gib(folder, config, options) / (tensor * pipeline)
+    weights += _layouts_gib(folder, config, options) * stage / tensor
     total, free = min(cards, key=lambda card: card[1])
     utilization = float(options.get("gpu_memory_utilization") or 0)
     if utilization * total > free:
@@ -82,10 +78,19 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     return Fit(weights, cache, _tokens(cache, token_bytes), limit, share, total - free)
 
 
-def _weights_gib(folder: Path, options: EngineOptions) -> float:
-    """Memory of the weights in the engine: plain numbers in its own type, others as stored."""
+def _weights_gib(folder: Path, options: EngineOptions, stage: float) -> float:
+    """Memory of a pipeline stage's weights in the engine: plain numbers in its own type, others as
+    stored. `stage`: its share of the layers. The first of several stages has the embedding, the
+    last one the head."""
     float_bytes = 4 if options.get("dtype") == "float32" else 2
-    return sum(tensor.held_bytes(float_bytes) for tensor in tensors(folder).values()) / GIB
+    layers, ends = 0.0, []
+    for name, tensor in tensors(folder).items():
+        held = tensor.held_bytes(float_bytes)
+        if LAYERS in name:
+            layers += held
+        else:
+            ends.append(held)
+    return (layers * stage + (sum(ends) if stage == 1 else max(ends, default=0.0))) / GIB
 
 
 def _layouts_gib(folder: Path, config: Mapping[str, object], options: EngineOptions) -> float:
@@ -126,64 +131,10 @@ def kv_token_bytes(config: Mapping[str, object], options: EngineOptions) -> floa
 
 def check_parallel(folder: Path, options: EngineOptions) -> None:
     """Raises where a split would cut a head or a group, or needs more GPUs than there are."""
-    tensor, pipeline, data = (int(options.get(name, 1)) for name in PARALLEL)
-    config = read_config(folder)
-    if tensor > 1:
-        _check_heads(folder, config, tensor)
-        _check_groups(folder, config, tensor)
-    layers = required_int(config, "num_hidden_layers")
-    if pipeline > layers:
-        raise bad_input(f"engine.pipeline_parallel_size={pipeline}: the model has {layers} layers")
-    needed_gpus, available_gpus = tensor * pipeline * data, len(gpu_memory_gib())
-    if (
-        available_gpus
-        and needed_gpus > available_gpus
-        and options.get("distributed_executor_backend") != "ray"
-    ):
+    check_splits(folder, options)
+    needed_gpus, available_gpus = gpus_of(options), len(gpu_memory_gib())
+    if available_gpus and needed_gpus > available_gpus and options.get(BACKEND) != RAY:
         raise bad_input(
             f"{needed_gpus} GPUs are needed and {available_gpus} are here; across hosts: "
-            "engine.distributed_executor_backend=ray"
+            f"engine.{BACKEND}={RAY}"
         )
-
-
-def _check_heads(folder: Path, config: Mapping[str, object], gpus: int) -> None:
-    heads = required_int(config, "num_attention_heads")
-    kv_heads = kv_head_count(config, heads)
-    if heads % gpus:
-        raise bad_input(
-            f"engine.tensor_parallel_size={gpus}: {folder / CONFIG} has {heads} attention heads, "
-            "which cannot be split evenly"
-        )
-    if kv_heads % gpus and gpus % kv_heads:
-        raise bad_input(
-            f"engine.tensor_parallel_size={gpus}: {kv_heads} key-value heads can neither be "
-            "split nor copied evenly"
-        )
-
-
-def _inner_widths(config: Mapping[str, object]) -> dict[str, int]:
-    """The columns of each kind of MLP's last layer. A mixture has one for its experts, and may
-    have another for a shared expert; its own `intermediate_size` is that of dense layers."""
-    widths = {"down_proj": config.get("intermediate_size")}
-    if config.get("moe_intermediate_size"):
-        widths = {
-            "experts.down_proj": config.get("moe_intermediate_size"),
-            "shared_expert.down_proj": config.get("shared_expert_intermediate_size"),
-        }
-    return {name: width for name, width in widths.items() if isinstance(width, int) and width}
-
-
-def _check_groups(folder: Path, config: Mapping[str, object], gpus: int) -> None:
-    """Raises where a layer that is split along its inputs would be cut inside a group."""
-    quantization = quantization_of(config)
-    heads = required_int(config, "num_attention_heads")
-    columns_of = {"o_proj": heads * head_width(config), **_inner_widths(config)}
-    groups = quantization.groups if quantization is not None else []
-    sizes = [group.weights.group_size for group in groups if group.weights is not None]
-    for size in filter(None, sizes):
-        for name, columns in columns_of.items():
-            if columns % (gpus * size):
-                raise bad_input(
-                    f"engine.tensor_parallel_size={gpus}: {name} has {columns} columns in groups "
-                    f"of {size}, which {gpus} parts would cut; quantize with a smaller group_size"
-                )

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_installer import installer, load
 
-LOCKS = ("cpu", "cuda", "dev", "lm-eval", "uv", "build")
+LOCKS = ("cpu", "cuda", "dev", "cluster", "lm-eval", "uv", "build")
 PYTHONS = range(11, 14)
 Install = Callable[[str], set[str]]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ("conf", "quantize", "serve", "evaluate")
+OURS = ("conf", "quantize", "serve", "evaluate", "quantline")
 MANIFEST, PROGRAMS = "quantize.checkpoint.manifest", "quantize.programs"
 VPTQ = "quantize.vptq"
 # The parts of the house, and for each the parts that its modules may import. A module belongs to
@@ -72,8 +72,10 @@ IMPORTS: dict[str, set[str]] = {
             "evaluate.measure.text_view",
             "evaluate.measure.profiles",
         ),
-        *("evaluate.accuracy", "evaluate.accuracy.judging"),
+        *("evaluate.accuracy", "evaluate.accuracy.judging", "evaluate.accuracy.verdicts"),
     },
+    # The commands as functions.
+    "quantline": {"conf", "quantize", MANIFEST, "evaluate", "evaluate.results", "evaluate.report"},
 }
 # The parts whose modules each part may start as processes of their own.
 STARTS: dict[str, set[str]] = {
@@ -236,9 +238,11 @@ def test_our_processes_are_started_in_one_place() -> None:
     foreign = {
         "serve.engine.process": "vLLM's server, which has a way of its own to end",
         "conf.files.wheels": "pip",
+        "conf.launch.runners.slurm_commands": "Slurm's own commands",
         "evaluate.measure.environment": "git",
         "evaluate.accuracy.questions.sandbox": "programs that a model wrote, in namespaces",
         "evaluate.accuracy.tasks.harness": "the version of lm-eval in another interpreter",
+        "evaluate.traffic_check.vllm_bench": "vllm bench serve",
     }
     assert calls - {"conf.process.running"} == foreign.keys()
 
@@ -266,7 +270,10 @@ def test_conf_names_no_heavy_package_but_datasets() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.kernels", "serve"],
+    [
+        *("quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.kernels"),
+        *("evaluate.traffic_check", "evaluate.tune", "serve"),
+    ],
 )
 def test_nothing_heavy_is_imported_before_a_config_is_accepted(command: str) -> None:
     script = (

@@ -76,6 +76,7 @@ def test_the_wheel_holds_one_package(wheel: Path) -> None:
             if path.is_file() and "__pycache__" not in path.parts
         }
         assert {f"quantline/{name}" for name in ours} <= set(names)
+    assert {"quantline/__main__.py", "quantline/api.py", "quantline/py.typed"} <= set(names)
 
 
 @pytest.mark.network
@@ -100,6 +101,22 @@ def test_commands_work_from_the_wheel(
     result = run(folder, environment / "quantline", *words)
     assert result.returncode == code, result.stderr
     assert said in result.stdout + result.stderr
+
+
+@pytest.mark.network
+def test_the_api_is_imported_from_the_wheel(environment: Path, tmp_path: Path) -> None:
+    """Its functions have the names of packages in the wheel, and of Hugging Face's `evaluate`."""
+    script = (
+        "from quantline import evaluate, quantize, recommend, QuantlineError\n"
+        "try: quantize(recipe='nope')\n"
+        "except QuantlineError as error: print(error)\n"
+        "print(evaluate.__module__, recommend.__module__)"
+    )
+    result = run(tmp_path, environment / "python", "-c", script)
+    assert result.returncode == 0, result.stderr
+    message, modules = result.stdout.splitlines()
+    assert message.startswith("recipe=nope: there is no 'nope'.")
+    assert modules == "quantline.api quantline.api"
 
 
 ENTRY_POINT = """

@@ -154,6 +154,24 @@ def test_the_locks_install(lock: str, platform: str, python: str, tmp_path: Path
     )
 
 
+def test_what_launchers_need_changes_nothing_that_users_have() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [
+        line
+        for line in (ROOT / "locks" / "cluster.in").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert asked == project["optional-dependencies"]["cluster"]
+    packages = set(locked("cluster"))
+    assert {"ray", "submitit"} <= packages
+    assert not packages & (set(locked("cpu")) | set(locked("cuda")))
+    excluded = re.findall(
+        r"^# ([\w.-]+)$", (ROOT / "locks" / "cluster.txt").read_text(), flags=re.MULTILINE
+    )
+    for device in ("cpu", "cuda"):  # so that --no-deps leaves nothing out
+        assert set(excluded) <= set(locked(device))
+
+
 def test_test_tools_are_apart_from_what_users_install() -> None:
     tools = set(locked("dev"))
     assert {"pytest", "ruff", "mypy", "playwright", "scipy"} <= tools

@@ -74,7 +74,8 @@ def test_every_command_of_ours_composes(command: str, command_here: Run, tmp_pat
     arguments = words[words.index("-m") + 1 :]
     if "-m" in arguments:  # a sweep: each of its choices
         arguments.remove("-m")
-        sweep = next(word for word in arguments if "," in word)
+        swept = [word for word in arguments if "," in word and "=[" not in word]
+        sweep = swept[0] if swept else arguments[-1]
         key, values = sweep.split("=", 1)
         composed = [
             [f"{key}={value}" if word == sweep else word for word in arguments]

@@ -184,11 +184,12 @@ class Vptq(StoredFormat):
     def describe(self, weights: QuantArgs) -> str:
         books = weights.codebooks
         assert books is not None
-        residual = f" and {books.residual_entries:,}" if books.residual_entries else ""
+        sizes = f"a codebook of {books.entries:,}"
+        if books.residual_entries:
+            sizes = f"codebooks of {books.entries:,} and {books.residual_entries:,}"
         outliers = f", {books.outlier_columns} outlier columns" if books.outlier_columns else ""
         return (
-            f"vectors of {books.vector_length} in codebooks of {books.entries:,}{residual} "
-            f"entries ({books.bits:g} bits){outliers}"
+            f"vectors of {books.vector_length} in {sizes} entries ({books.bits:g} bits){outliers}"
         )
 
     def tensors(self, group: QuantGroup, rows: int, columns: int) -> dict[str, StoredTensor]:

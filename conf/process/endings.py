@@ -12,6 +12,7 @@ OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 ERROR = re.compile(r"\w*(?:Error|Exception)\b: |\berror: ")
 HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d ")  # as vLLM marks its lines
 UNSPECIFIC = ("See root cause above", "EngineDeadError", 'HTTP/1.1"')
+VALIDATION = "validation error for"
 BY_SHELL = 128  # a shell or a container adds it to the number of the signal
 LAST_LINES = 2
 LONGEST_LINE = 160
@@ -73,4 +74,14 @@ def reason_in(log: str) -> str:
     specific_lines = [
         line for line in error_lines if not any(phrase in line for phrase in UNSPECIFIC)
     ]
-    return (specific_lines or error_lines or [last_line(log)])[-1].strip().removeprefix("error: ")
+    reason = (specific_lines or error_lines or [last_line(log)])[-1]
+    detail = _validation_detail(lines, reason) if VALIDATION in reason else ""
+    return reason.strip().removeprefix("error: ") + detail
+
+
+def _validation_detail(lines: list[str], reason: str) -> str:
+    """What was wrong by pydantic, which says it below its error, before the input."""
+    place = len(lines) - 1 - lines[::-1].index(reason)
+    details = [line.partition(" [type=")[0].strip() for line in lines[place + 1 :]]
+    faults = [line for line in details if line.startswith("Value error, ")]
+    return f": {faults[0].removeprefix('Value error, ')}" if faults else ""

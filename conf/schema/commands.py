@@ -6,8 +6,9 @@ from typing import Any
 from omegaconf import MISSING
 
 from conf.architecture import Architecture
+from conf.launch.options import LauncherConfig
 from conf.schema.auto import BITS, RECOVERY
-from conf.schema.checks import check_plain_name
+from conf.schema.checks import check_plain_name, check_repository
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
 from conf.schema.package import PackageSource
 from conf.schema.ranges import (
@@ -16,6 +17,7 @@ from conf.schema.ranges import (
     TOKENS_MOST,
     above,
     choices,
+    not_an_option,
     not_empty,
     within,
 )
@@ -195,6 +197,7 @@ class QuantizeConfig:
     recipe: RecipeConfig = MISSING
     calibration: CalibrationConfig = MISSING
     gpu: GpuConfig = MISSING
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
     output_dir: str = field(default="checkpoints", metadata=not_empty())
     """Root of all checkpoints; this one goes to output_dir/MODEL/RECIPE."""
     replace: bool = False
@@ -215,16 +218,31 @@ class QuantizeConfig:
     """only: print the plan and stop, before any weight is read; with gpu=NAME for another GPU."""
     batch_size: int = field(default=8, metadata=within(1, 65536))
     """Calibration sequences in one forward pass."""
+    gpus: int = field(default=1, metadata=within(1, 1024))
+    """GPUs that calibrate together, each with a part of the text. torchrun sets it by itself."""
+    shards: int | None = field(default=None, metadata=within(1, 1024))
+    """Parts of the text whose sums are added in their order; null is one for each GPU. One GPU and
+    shards=N gives the same bytes as N GPUs."""
     min_expert_tokens: int = field(default=1, metadata=within(0, 10**9))
     """For a mixture of experts. Gate: exit 4 where an expert that is quantized was chosen for fewer
     calibration tokens."""
     prompt: str = "What is the capital of France?"
     """Prompt for the finished checkpoint; the answer is recorded for serve's canary."""
+    push: str | None = None
+    """Upload the verified checkpoint and its card to this repository of the model hub, ORG/NAME."""
+    push_private: bool = True
+    """Make a repository that is new a private one."""
 
     def __post_init__(self) -> None:
+        check_repository("push", self.push)
         for pattern in self.ignore:
             check_pattern("ignore", pattern)
         self._check_limits()
+        if self.shards is not None and self.gpus not in (1, self.shards):
+            raise ValueError(
+                f"shards={self.shards}: each of gpus={self.gpus} takes one shard; give the same "
+                "number, or gpus=1"
+            )
         if self.recipe.file and (self.lm_head or self.kv_cache or self.group_size or self.ignore):
             raise ValueError(
                 "recipe.file: the file is run as it is; lm_head, kv_cache, group_size and ignore "
@@ -263,6 +281,7 @@ class EvaluateConfig:
     accuracy: AccuracyConfig = MISSING
     engine: EngineConfig = MISSING
     gpu: GpuConfig = MISSING
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
     checkpoints: list[str] | None = None
     """Folders or hub ids to measure; null is every published checkpoint of the model."""
     checkpoint_root: str = field(default="checkpoints", metadata=not_empty())
@@ -275,6 +294,9 @@ class EvaluateConfig:
     """For weights=random: measure the original, too."""
     results: str = field(default="results.jsonl", metadata=not_empty())
     """The file that runs are added to; runs that it already holds are not measured again."""
+    results_before: list[str] = field(default_factory=list, metadata=not_an_option())
+    """Set in a job of a sweep, whose `results` is its own shard: files whose runs are not measured
+    again."""
     force: bool = False
     """Measure everything again; older runs stay in the file but no longer count."""
     repeats: int = field(default=5, metadata=within(1, 10000))
@@ -354,6 +376,8 @@ class ServeConfig:
     model: ModelConfig = MISSING
     engine: EngineConfig = MISSING
     gpu: GpuConfig = MISSING
+    config: str | None = None
+    """A file of options, as `python -m evaluate.tune` writes it; the command line comes first."""
     checkpoint: str | None = None
     """The folder or hub id to serve; null is the newest published checkpoint of the model."""
     recipe_name: str | None = None

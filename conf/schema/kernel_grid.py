@@ -11,6 +11,7 @@ from conf.schema.ranges import TOKENS_MOST, above, choices, not_empty, within
 VPTQ, LINEAR = "vptq", "linear"
 GRIDS = (VPTQ, LINEAR)
 FORMATS = ("int8", "fp8", "int4", "sparse_int8", "sparse_fp8")
+VECTORS = (4, 8)
 VPTQ_TOKENS = 16
 """The most tokens of the product by look-ups."""
 
@@ -29,6 +30,9 @@ class KernelGridConfig:
     schemes: list[str] | None = field(default=None, metadata=choices(*FORMATS))
     """For grid=linear: int8 and fp8 (weights and activations), int4 (weights alone), sparse_int8
     and sparse_fp8 (2:4); null is all."""
+    vectors: list[int] | None = field(default=None, metadata=within(*VECTORS))
+    """For grid=vptq: lengths of vectors. 8 is that of the published tables; 4 has one codebook of
+    4,096 or 256 entries, as our recipes; null is 8."""
     tokens: list[int] | None = field(default=None, metadata=within(1, TOKENS_MOST))
     """Numbers of tokens; null is 1 for vptq, as published, and 1, 16, 64 and 1024 for linear."""
     in_features: list[int] | None = field(default=None, metadata=within(1, 2**24))
@@ -45,12 +49,16 @@ class KernelGridConfig:
     """Measure everything again; older rows stay in the file but no longer count."""
 
     def __post_init__(self) -> None:
-        for name in ("schemes", "tokens", "in_features", "out_features"):
+        for name in ("schemes", "vectors", "tokens", "in_features", "out_features"):
             if getattr(self, name) == []:
                 raise ValueError(f"{name}=[]: leave it out for all")
         if self.grid == VPTQ and max(self.tokens or [1]) > VPTQ_TOKENS:
             raise ValueError(f"tokens={self.tokens}: grid=vptq takes at most {VPTQ_TOKENS}")
         if self.grid == VPTQ and self.schemes is not None:
             raise ValueError("schemes=[...] works only with grid=linear")
+        if not set(self.vectors or VECTORS) <= set(VECTORS):
+            raise ValueError(f"vectors={self.vectors}: grid=vptq has vectors of 4 and 8")
+        if self.grid == LINEAR and self.vectors is not None:
+            raise ValueError("vectors=[...] works only with grid=vptq")
         if self.grid == LINEAR and self.model.architecture is None:
             raise ValueError("grid=linear needs a model whose architecture is listed: model=NAME")

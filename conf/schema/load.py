@@ -169,6 +169,8 @@ class GpuConfig:
     """FP8 matrix products; null where it has none."""
     int8_tops: float | None = field(default=None, metadata=above(0, 1e7))
     """INT8 matrix products."""
+    link_gb_s: float | None = field(default=None, metadata=above(0, 1e6))
+    """What a card sends to the others of its host in one direction, by NVLink or PCIe."""
     price_per_hour: float | None = field(default=None, metadata=above(0, 1e6))
     """Price of one card for an hour, for the cost of tokens."""
     energy_price_per_kwh: float | None = field(default=None, metadata=above(0, 1e6))

@@ -3,11 +3,12 @@
 from dataclasses import asdict, dataclass, field
 
 from conf.schema.load import GpuConfig
-from conf.schema.ranges import MILLISECONDS_MOST, above, not_empty
+from conf.schema.ranges import MILLISECONDS_MOST, above, choices, not_empty
 
 MAX_SPREAD = 0.1
 SPREAD = above(0, 100)
 SHARE = above(0, 1e9)
+ANSWER_TEXT, ANSWER_JSON = "text", "json"
 PRICES = ("price_per_hour", "energy_price_per_kwh", "currency")
 
 
@@ -30,12 +31,12 @@ class TargetsConfig:
 
 @dataclass
 class ReportConfig:
-    """Writes report.md and report.html from results: what to serve, and how certain that is."""
+    """Writes the report from results: what to serve, and how certain that is."""
 
     results: list[str] = field(default_factory=lambda: ["results.jsonl"], metadata=not_empty())
     """Files of results."""
     out: str = field(default="report", metadata=not_empty())
-    """Folder for report.md, report.html and the plots."""
+    """Folder for report.html, report.md, report.json, the plots and the tables."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
     mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
     """Shares of the service's time by scenario, as mix.interactive=0.6; empty is equal
@@ -43,10 +44,21 @@ class ReportConfig:
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not ranked."""
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    answer: str | None = field(default=None, metadata=choices(ANSWER_TEXT, ANSWER_JSON))
+    """text or json: print the answer alone, and write no files. `--answer` and `--answer=json` for
+    short."""
 
     def __post_init__(self) -> None:
         if not self.results:
             raise ValueError("results=[]: name a file of results")
+
+
+@dataclass
+class MergeConfig:
+    """Adds the rows that the jobs of a sweep left in their shards to the results file."""
+
+    results: str = field(default="results.jsonl", metadata=not_empty())
+    """The results file of the sweep. Its shards are in the folder FILE.d."""
 
 
 @dataclass
@@ -61,6 +73,12 @@ class CompareConfig:
     """The metric to compare, of which smaller is better."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not judged."""
+    min_ratio: float | None = field(default=None, metadata=above(0, 100))
+    """Gate: the second must be at least this many times as fast in every workload, as 0.98. Exit 4
+    where it is slower, 5 where the interval cannot tell."""
+    min_recovery: float | None = field(default=None, metadata=above(0, 1))
+    """Gate: the second must keep at least this share of the original's quality, as 0.99. Exit 4
+    where it keeps less, 5 where that cannot be told or was not judged."""
 
     def __post_init__(self) -> None:
         if self.checkpoints is None and len(self.results) != 2:

@@ -16,7 +16,8 @@ from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import progress, say
 from evaluate.measure.environment import cell_key, environment
-from evaluate.results.results_file import append, misfit, read
+from evaluate.results.recorder import earlier_rows as rows_before
+from evaluate.results.results_file import append, misfit
 from evaluate.results.row_types import Part
 from evaluate.results.row_values import Block, SensitivityValues
 from evaluate.results.rows import Row, SensitivityRow, current, line_content
@@ -45,10 +46,8 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
     path = Path(config.results).expanduser()
     facts = environment(config.gpu, config.engine)
     weights = checkpoint_hash(model_folder(config.model))
-    rows, faults = read(path)
-    for fault in faults:
-        say(f"{fault}; the line is ignored")
-    earlier_rows = {row.key: row for row in current(rows) if isinstance(row, SensitivityRow)}
+    rows = current(rows_before(config))
+    earlier_rows = {row.key: row for row in rows if isinstance(row, SensitivityRow)}
     measured: list[Row] = []
     for name in names:
         key = cell_key(facts, (name, config.accuracy.kind), weights, config.accuracy.identity())

@@ -9,8 +9,11 @@ from evaluate.results.kernel_values import KernelSettings
 
 IN_FEATURES = (1024, 2048, 4096, 8192, 16384)
 OUT_FEATURES = (1024, 4096, 8192, 14336, 28672, 53248)
-CENTROIDS = ((4096, 256), (8192, 256), (4096, 512), (8192, 512))
-VECTOR = 8
+CENTROIDS = {
+    8: ((4096, 256), (8192, 256), (4096, 512), (8192, 512)),  # as published
+    4: ((4096, 0), (256, 0)),  # as our recipes
+}
+PUBLISHED_VECTOR = 8
 TOKENS = (1, 16, 64, 1024)
 MERGED = {
     "q_proj": "qkv_proj",
@@ -71,12 +74,13 @@ def _vptq(config: KernelGridConfig) -> list[KernelCase]:
             *(VPTQ, VPTQ, tokens, columns, rows),
             main_centroids=mains,
             residual_centroids=residuals,
-            vector=VECTOR,
+            vector=vector,
         )
+        for vector in config.vectors or [PUBLISHED_VECTOR]
         for tokens in config.tokens or [1]
         for rows in OUT_FEATURES
         for columns in IN_FEATURES
-        for mains, residuals in CENTROIDS
+        for mains, residuals in CENTROIDS[vector]
     ]
 
 

@@ -12,6 +12,8 @@ from evaluate.kernels.linear_weights import linear_products, linear_weight
 from serve.kernels.plans.proof import exact_inputs, product_of
 from serve.kernels.plans.search import Prepared
 from serve.kernels.products.product import Inputs, Unusable
+from serve.kernels.products.short_vectors.layout import VECTOR as SHORT_VECTOR
+from serve.kernels.products.short_vectors.product import ShortFewTokens
 from serve.kernels.products.vptq import VptqFewTokens
 from serve.kernels.products.vptq_layout import VectorWeight
 
@@ -77,7 +79,7 @@ def made_layer(case: KernelCase, device: torch.device) -> Layer:
     if case.grid == LINEAR:
         return linear_layer(case, device)
     weight, x = vector_weight(case, device), activations(case, device)
-    product = VptqFewTokens()
+    product = ShortFewTokens() if case.vector == SHORT_VECTOR else VptqFewTokens()
     return Layer([Prepared(product, product.prepare(weight))], Inputs(x), right_result(x, weight))
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import bad_input
-from conf.hardware import CPU, cpu_name, gpu_names
+from conf.hardware import CPU, VISIBLE, cpu_name, gpu_names
+from conf.launch.task import CPUS_VARIABLE, JOB_VARIABLE
 from conf.schema.load import EngineConfig, EngineOptions, GpuConfig
 from conf.sources import TEAM_FOLDERS
 from evaluate.measure.gpu_watch import GpuWatch
@@ -58,15 +59,25 @@ def environment(gpu: GpuConfig, engine: EngineConfig) -> Environment:
         versions=versions(),
         engine=engine.kind,
         engine_options=chosen,
-        variables={
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(VARIABLES) and not any(word in name for word in SECRET)
-        },
+        variables=variables(),
         commit=commit(),
         command=command(sys.orig_argv),
     )
     return here.with_fields(kernels_version=VERSION) if KERNELS in chosen else here
+
+
+def variables() -> dict[str, str]:
+    """The environment variables that a measurement depends on. In a job of a sweep, the launcher
+    chose the GPU: jobs on two cards of one kind belong to one setup, and `card` tells them
+    apart."""
+    is_job = JOB_VARIABLE in os.environ
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if (name.startswith(VARIABLES) or name == CPUS_VARIABLE)
+        and not any(word in name for word in SECRET)
+        and not (is_job and name == VISIBLE)
+    }
 
 
 def _device(gpu: GpuConfig) -> str:

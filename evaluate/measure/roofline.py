@@ -1,7 +1,8 @@
 """The roofline: the least time that a scenario can take at the measured rates.
 
 Decoding reads all weights and the whole KV cache for every token. Prefill multiplies the prompt
-with all weights. Each phase takes at least the longer of reading and multiplying.
+with all weights. Each phase takes at least the longest of reading, multiplying and, with several
+GPUs, sending activations between them.
 
 Of a mixture of experts, a step reads the experts that its tokens visit. How many differ is not
 known: it is taken as the mean for tokens that choose their experts evenly and independently. A
@@ -9,13 +10,14 @@ router that prefers some experts reads fewer, and may be faster than this.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from conf.formats.quant_args import QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import quantization_of
 from conf.formats.registry import format_of, other_parts, packed_parts
 from conf.models import head_width, kv_values_per_token, required_int
 from conf.schema.load import ScenarioConfig
+from evaluate.measure.rates.links import Links
 from evaluate.results.row_types import Limit
 from evaluate.results.row_values import SpeedValues
 from serve.tensors import Tensor
@@ -33,6 +35,7 @@ class Rates:
     """By number type: bf16, fp8, int8, float32."""
     source: str = "measured"
     """measured, or datasheet."""
+    links: Links = field(default_factory=Links)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Cost:
     """The number type of attention and of layers that are not quantized."""
     experts: Experts | None = None
     """Of a mixture of experts; the body is the rest of the layers."""
+    hidden: int = 0
+    layers: int = 0
 
     @property
     def weight_gib(self) -> float:
@@ -97,7 +102,7 @@ class Cost:
 
 @dataclass
 class LeastTime:
-    """The least seconds of each phase, and whether memory or compute bounds it."""
+    """The least seconds of each phase, and whether memory, compute or the link bounds it."""
 
     prefill_s: float
     prefill_bound: str
@@ -154,6 +159,8 @@ def cost(
         )
         if routed and counts
         else None,
+        hidden=required_int({"hidden_size": 0, **config}, "hidden_size"),
+        layers=layers,
     )
 
 
@@ -175,7 +182,13 @@ def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
     layer_bytes, step_bytes = work.layer_bytes(prompt), work.layer_bytes(batch)
     reading = (layer_bytes + work.head_bytes + prompt * work.kv_bytes) / rates.bandwidth
     multiplying = _multiply_seconds(work, rates, prompt, batch, pairs)
+    prefill = {
+        "memory": reading,
+        "compute": multiplying,
+        "link": _link_seconds(work, rates, prompt),
+    }
     decode_reading = decode_multiplying = decode = 0.0
+    sending = _link_seconds(work, rates, batch)
     for step in range(1, outputs):
         context = batch * (inputs + step)
         read = step_bytes + work.head_bytes + context * work.kv_bytes
@@ -183,13 +196,28 @@ def least_time(work: Cost, scenario: ScenarioConfig, rates: Rates) -> LeastTime:
         multiply_s = _multiply_seconds(work, rates, batch, batch, context)
         decode_reading += read_s
         decode_multiplying += multiply_s
-        decode += max(read_s, multiply_s)
+        decode += max(read_s, multiply_s, sending)
+    of_decode = {
+        "memory": decode_reading,
+        "compute": decode_multiplying,
+        "link": sending * max(0, outputs - 1),
+    }
     return LeastTime(
-        prefill_s=max(reading, multiplying),
-        prefill_bound="memory" if reading > multiplying else "compute",
+        prefill_s=max(prefill.values()),
+        prefill_bound="compute" if multiplying >= max(prefill.values()) else _longest(prefill),
         decode_s=decode,
-        decode_bound="memory" if decode_reading >= decode_multiplying else "compute",
+        decode_bound=_longest(of_decode),
     )
+
+
+def _longest(seconds: dict[str, float]) -> str:
+    """What takes the longest; of equals, the first."""
+    return max(seconds, key=seconds.__getitem__)
+
+
+def _link_seconds(work: Cost, rates: Rates, tokens: float) -> float:
+    value_bytes = 4 if work.plain_product == "float32" else 2
+    return rates.links.seconds(tokens, work.hidden, work.layers, value_bytes)
 
 
 def reached(work: Cost, scenario: ScenarioConfig, rates: Rates, values: SpeedValues) -> Limit:

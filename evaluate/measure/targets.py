@@ -31,12 +31,9 @@ class Target:
 
 def targets(config: EvaluateConfig) -> list[Target]:
     """The original and all requested checkpoints or recipes."""
-    sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
-    if sustained and config.engine.kind == "transformers":
-        raise bad_input(f"scenario={sustained[0]}: {NO_SUSTAINED}")
+    check_requested(config)
     if config.weights == "random":
         return _random_targets(config)
-    _check_folders(config)
     original = Target(ORIGINAL, model_folder(config.model))
     if config.engine.url:
         server_targets = [_checkpoint_target(entry) for entry in config.checkpoints or []]
@@ -59,6 +56,24 @@ def targets(config: EvaluateConfig) -> list[Target]:
             raise bad_input(f"checkpoints: two of them are called {target.name}: {target.folder}")
         names.add(target.name)
     return [original, *checkpoints]
+
+
+def check_requested(config: EvaluateConfig) -> None:
+    """Refuses what can be seen to fail before anything is fetched or measured."""
+    sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
+    if sustained and config.engine.kind == "transformers":
+        raise bad_input(f"scenario={sustained[0]}: {NO_SUSTAINED}")
+    if config.weights == "random":
+        known_names = {ORIGINAL, *known_recipes()}
+        for name in config.recipes or []:
+            if name not in known_names:
+                raise unknown(f"recipes={name}", name, known_names)
+    else:
+        _check_folders(config)
+
+
+def known_recipes() -> list[str]:
+    return sorted(sources.choices("recipe", sources.folders_of([])))
 
 
 def _published(config: EvaluateConfig) -> list[Path]:
@@ -96,12 +111,8 @@ def _random_targets(config: EvaluateConfig) -> list[Target]:
             f"weights=random: the architecture of model={model.name} is not listed; give "
             "model.path=FOLDER with its config.json"
         )
-    known_names = {ORIGINAL, *sources.choices("recipe", sources.folders_of([]))}
-    recipes = config.recipes or sorted(known_names - {ORIGINAL})
+    recipes = config.recipes or known_recipes()
     names = list(dict.fromkeys([ORIGINAL, *recipes] if config.original else recipes))
-    for name in names:
-        if name not in known_names:
-            raise unknown(f"recipes={name}", name, known_names)
     problems = _describe_recipes(model, [n for n in names if not _is_described(model, n)])
     return [
         Target(name, None if name in problems else shapes_folder(model, name), True, problem)

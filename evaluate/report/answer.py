@@ -5,18 +5,14 @@ from pathlib import Path
 
 from conf.errors import bad_input
 from conf.process.inside import Send, run_program
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
+from evaluate.report.decide.commands import served_options
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.decision import Answer
 from evaluate.report.programs import RECOMMEND, Recommended, ServeRequest
 
 VLLM = ("vllm", "vllm_server")
-# Set for a measurement or by the machine; a server chooses its own values.
-NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
-# Sizes of engines that were measured side by side; a server has the GPU to itself.
-SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
 
 
 def recommend(request: ServeRequest) -> Recommended:
@@ -41,7 +37,7 @@ def recommend(request: ServeRequest) -> Recommended:
         raise bad_input(f"results={request.results}: {chosen.group.title}: {chosen.overall.why}")
     entries = _entries(chosen)
     name = Path(request.results).name
-    options = _served_options(entries[0].row.environment.engine_options)
+    options = served_options(entries[0].row.environment.engine_options)
     reasons = dict.fromkeys(options, f"it was fastest with it, in {name}")
     most_requests = _most_at_once(entries, request.targets.tpot_ms)
     if most_requests is not None:
@@ -56,12 +52,6 @@ def recommend(request: ServeRequest) -> Recommended:
         options=options,
         reasons=reasons,
     )
-
-
-def _served_options(measured: EngineOptions) -> EngineOptions:
-    """The engine options of a measurement that a server uses, too."""
-    left_out = {*NOT_HANDED_ON, *(SIDE_BY_SIDE if KV_CACHE_SIZE in measured else ())}
-    return {name: value for name, value in measured.items() if name not in left_out}
 
 
 def _fits(group: ComparisonGroup, request: ServeRequest) -> bool:

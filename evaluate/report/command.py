@@ -1,27 +1,46 @@
-"""The command `evaluate.report`: what to serve, in Markdown and a page."""
+"""The command `evaluate.report`: what to serve, in a page, in Markdown and for programs."""
 
 from conf.compose import Command
 from conf.errors import bad_input
-from conf.schema.report import ReportConfig
+from conf.schema.report import ANSWER_TEXT, ReportConfig
 
 COMMAND = Command(
     "report",
     ReportConfig,
     (
         "python -m evaluate.report results=[results.jsonl] out=report",
-        "python -m evaluate.report targets.tpot_ms=20 targets.min_recovery=0.99",
-        "python -m evaluate.report mix.interactive=0.6 mix.high_concurrency=0.4",
+        "python -m evaluate.report targets.tpot_ms=20 mix.interactive=0.6 mix.base=0.4",
+        "python -m evaluate.report --answer",
     ),
     module="evaluate.report",
 )
 
 
+FLAG = "--answer"
+
+
+def with_answer_option(arguments: list[str]) -> list[str]:
+    """The arguments with `--answer` and `--answer=json` as the option that they stand for. Another
+    form than these is refused as a value of that option is."""
+    return [_option(argument) for argument in arguments]
+
+
+def _option(argument: str) -> str:
+    flag, _, form = argument.partition("=")
+    return f"answer={form or ANSWER_TEXT}" if flag == FLAG else argument
+
+
 def main(config: ReportConfig) -> None:
     import gc
 
-    from evaluate.report.writing import write_report
-
     gc.disable()  # collecting garbage among all rows takes a tenth of the few seconds
-    report = write_report(config)
-    if report.faults:
-        raise bad_input(f"{len(report.faults)} lines were left out, the first: {report.faults[0]}")
+    if config.answer is not None:
+        from evaluate.report.machine.answering import print_answer
+
+        faults = print_answer(config)
+    else:
+        from evaluate.report.writing import write_report
+
+        faults = write_report(config).faults
+    if faults:
+        raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")

@@ -7,6 +7,7 @@ from conf.errors import bad_input
 from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer, decide
+from evaluate.report.decide.quality import Qualities
 from evaluate.report.show.charts.all_charts import charts
 from evaluate.report.show.charts.drawing import Chart, Names
 from evaluate.report.show.how_measured import HowMeasured, how_measured
@@ -24,6 +25,7 @@ class Report:
     rows: list[Row]
     groups: list[ComparisonGroup]
     answers: list[Answer]
+    qualities: Qualities
     sets: RecordSets
     names: Names
     charts: list[Chart]
@@ -39,9 +41,7 @@ class Report:
 
 def make_report(config: ReportConfig) -> Report:
     """Reads the files and decides. Writes nothing."""
-    rows, faults, merging_notes = merged_rows([Path(name).expanduser() for name in config.results])
-    if not rows:
-        raise bad_input(_no_rows(config, faults))
+    rows, faults, merging_notes = read_rows(config)
     decision = decide(rows, config)
     groups = decision.groups
     sets = make_sets(decision.answers, decision.qualities, rows)
@@ -56,6 +56,7 @@ def make_report(config: ReportConfig) -> Report:
         rows=rows,
         groups=groups,
         answers=decision.answers,
+        qualities=decision.qualities,
         sets=sets,
         names=names,
         charts=charts(sets, names),
@@ -70,6 +71,14 @@ def make_report(config: ReportConfig) -> Report:
         findings=findings(groups, rows),
         left_out=left_out(rows, groups),
     )
+
+
+def read_rows(config: ReportConfig) -> tuple[list[Row], list[str], list[str]]:
+    """The rows of the files, the lines that could not be read, and notes on merging them."""
+    rows, faults, notes = merged_rows([Path(name).expanduser() for name in config.results])
+    if not rows:
+        raise bad_input(_no_rows(config, faults))
+    return rows, faults, notes
 
 
 def _options_note(config: ReportConfig) -> list[str]:

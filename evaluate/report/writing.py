@@ -9,13 +9,15 @@ from conf.terminal import say
 from evaluate.report.contents import Report, make_report
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
+from evaluate.report.machine.files import write_files
+from evaluate.report.show.charts.library import library
 from evaluate.report.show.charts.plots import write_plots
 from evaluate.report.show.markdown import write_markdown
-from evaluate.report.show.page import library, write_page
+from evaluate.report.show.page import write_page
 
 
 def write_report(config: ReportConfig) -> Report:
-    """Writes report.md, its plots and report.html, and prints the answer."""
+    """Writes the page, the Markdown, the plots and the files for programs; prints the answer."""
     report = make_report(config)
     out = Path(config.out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
@@ -23,6 +25,7 @@ def write_report(config: ReportConfig) -> Report:
     drawing = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
     drawing.start()
     write_markdown(report, out)
+    write_files(report, out)
     library()  # bundled meanwhile, if it is not cached yet
     drawing.join()
     if drawing.exitcode:

@@ -18,15 +18,29 @@ NARROWEST_TABLE = 140  # columns; names cut short would all look alike
 RowType = TypeVar("RowType", bound=Row)
 
 
+def earlier_rows(config: EvaluateConfig) -> list[Row]:
+    """The rows of earlier evaluations. A job of a sweep has those of the sweep, too."""
+    rows: list[Row] = []
+    for name in [*config.results_before, config.results]:
+        file_rows, faults = read(Path(name).expanduser())
+        rows += file_rows
+        for fault in faults:
+            say(f"{fault}; the line is ignored")
+    return rows
+
+
+def results_home(config: EvaluateConfig) -> Path:
+    """The results file that samples and traces stand beside: the sweep's, for one of its jobs."""
+    return Path((*config.results_before, config.results)[0]).expanduser()
+
+
 class Recorder:
     """Writes rows and failures to the results file. One failure does not stop an evaluation."""
 
     def __init__(self, config: EvaluateConfig, environment: Environment) -> None:
         self.config, self.environment = config, environment
         self.path = Path(config.results).expanduser()
-        self.before, faults = read(self.path)
-        for fault in faults:
-            say(f"{fault}; the line is ignored")
+        self.before = earlier_rows(config)
         self._check_mix()
         self.generations = {row.key: row.generation for row in current(self.before)}
         self.rows: list[Row] = []

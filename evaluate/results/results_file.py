@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ LONGEST_SHOWN = 60
 def append(path: Path, row: Row) -> None:
     """Adds a line in one locked write and waits for the disk. If a crash left the last line
     unfinished, a newline ends it first. A line that does not fit on the disk is removed again."""
-    line = (_line_text(row) + "\n").encode()
+    append_lines(path, (_line_text(row) + "\n").encode())
+
+
+def append_lines(path: Path, text: bytes) -> None:
+    """Adds lines as `append` does."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -39,11 +44,12 @@ def append(path: Path, row: Row) -> None:
             f"results={path}: cannot be written ({error.strerror})"
         ) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system without locks; a shard has one writer
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line
-        _write_or_take_back(descriptor, line, size, path)
+            text = b"\n" + text
+        _write_or_take_back(descriptor, text, size, path)
     finally:
         os.close(descriptor)
 

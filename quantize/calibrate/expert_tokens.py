@@ -14,6 +14,7 @@ import torch
 from conf.errors import gate_failed
 from conf.terminal import listed
 from quantize.models.experts import LinearExperts
+from quantize.parallel.ranks import RANKS
 
 ExpertTokens = dict[str, list[int]]
 """Tokens of each expert, by the name of the layer's experts."""
@@ -31,7 +32,7 @@ def counted_tokens(modules: Mapping[str, torch.nn.Module], counts: ExpertTokens)
                 hook = _counter(name, sums)
                 hooks.callback(module.register_forward_pre_hook(hook).remove)
         yield
-    counts |= {name: tokens.tolist() for name, tokens in sums.items()}
+    counts |= {name: RANKS.get().sum(tokens).tolist() for name, tokens in sums.items()}
 
 
 def _counter(name: str, sums: dict[str, torch.Tensor]) -> Any:

@@ -28,6 +28,7 @@ from quantize.calibrate.solver.block import Pruning
 from quantize.calibrate.solver.grid import Grid
 from quantize.calibrate.solver.products import Modules, SharedProducts
 from quantize.calibrate.solver.solve import output_errors, solve
+from quantize.parallel.ranks import RANKS
 from quantize.steps.base.changes import Errors
 
 
@@ -141,6 +142,7 @@ def shared_smoothing() -> Iterator[None]:
 def _smooth(
     modifier: Any, model: torch.nn.Module, library_apply: Callable[[Any, torch.nn.Module], None]
 ) -> None:
+    _widen_by_other_ranks(modifier.scales_)
     rescaling = SHARED.get()
     if rescaling is None:
         library_apply(modifier, model)
@@ -167,6 +169,17 @@ def _widen(
         lowest = torch.minimum(lowest, ranges[name].min_channel_vals)
         highest = torch.maximum(highest, ranges[name].max_channel_vals)
     ranges[name] = SmoothQuantScale(min_channel_vals=lowest, max_channel_vals=highest)
+
+
+def _widen_by_other_ranks(ranges: dict[str, SmoothQuantScale]) -> None:
+    """Extremes do not depend on the order in which they are compared."""
+    ranks = RANKS.get()
+    if not ranks.are_several:
+        return
+    for name, scale in ranges.items():
+        lowest = torch.stack(ranks.in_order(scale.min_channel_vals)).amin(0)
+        highest = torch.stack(ranks.in_order(scale.max_channel_vals)).amax(0)
+        ranges[name] = SmoothQuantScale(min_channel_vals=lowest, max_channel_vals=highest)
 
 
 def _of_one_format(group: Modules) -> list[Modules]:

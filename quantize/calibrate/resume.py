@@ -44,8 +44,11 @@ class WorkFolder:
     be read counts as not finished.
     """
 
-    def __init__(self, folder: Path, key: Mapping[str, object]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, key: Mapping[str, object], is_read_only: bool = False) -> None:
+        """`is_read_only`: another process of the run writes the folder."""
+        self.folder, self._is_read_only = folder, is_read_only
+        if is_read_only:
+            return
         key_text = json.dumps(key, sort_keys=True)
         with writing(folder):
             if not _has_text(folder / KEY, key_text):
@@ -83,6 +86,8 @@ class WorkFolder:
 
     def write(self, step: int, layer: int, tensors: Tensors, notes: LayerNotes) -> None:
         """Writes a layer atomically, then removes the files of earlier steps."""
+        if self._is_read_only:
+            return
         metadata = {NOTES: notes.model_dump_json()}
         with writing(self.folder):
             _write(

@@ -41,6 +41,7 @@ from quantize.calibrate.stages.blocks import BlockModules
 from quantize.calibrate.stages.layer import StagedLayer
 from quantize.calibrate.stages.search import BlockSearch, ModifierHooks
 from quantize.models.experts import only_chosen_experts
+from quantize.parallel.ranks import RANKS
 from quantize.steps.base.step import Step
 
 NAME = "quantline"
@@ -120,7 +121,7 @@ class _Passes:
             activations = Activations.of(self.dataloader, device, budget)
             session.state.loss_masks = None
             session.state.sequential_prefetch = False
-            finished_layers = self._finished_layers(subgraphs)
+            finished_layers = RANKS.get().of_first(self._finished_layers(subgraphs))
             self.state.resumed_layers += finished_layers
             for layer, subgraph in enumerate(subgraphs):
                 start = time.perf_counter()
@@ -251,7 +252,7 @@ class _Passes:
     def _finished_layers(self, subgraphs: list[Any]) -> int:
         """How many layers, from the first on, an earlier run took through this step."""
         work = self.state.work
-        if work is None:
+        if work is None or not RANKS.get().is_first:  # the first rank's answer counts for all
             return 0
         count = 0
         while count < len(subgraphs) and work.has(self.number, count):

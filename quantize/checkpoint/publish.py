@@ -38,7 +38,14 @@ def check_destination(config: QuantizeConfig) -> None:
     _check_place(folder, config)
     if config.preflight == "only" and not config.replace:
         return
+    if is_to_push_only(config):
+        return
     check_free(folder, config.replace)
+
+
+def is_to_push_only(config: QuantizeConfig) -> bool:
+    """Whether the checkpoint exists and shall only be uploaded."""
+    return bool(config.push) and not config.replace and (destination(config) / FILE).is_file()
 
 
 def check_free(folder: Path, replace: bool) -> None:

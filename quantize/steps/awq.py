@@ -44,6 +44,7 @@ class Awq(RescalingStep[AwqOptions]):
     needs_rounding = True
     modifier_name = "AWQModifier"
     in_one_pass = True
+    in_parallel = True
     skips_other_widths = True
     options_beside_file = ("search",)
 
@@ -98,6 +99,9 @@ class Awq(RescalingStep[AwqOptions]):
             return 1 + options.grid + 1
         share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
         return 1.5 + 0.5 * options.clip + (options.grid + 1) * share + options.grid / 30
+
+    def shares_text(self, recipe: "RecipeConfig") -> bool:
+        return recipe.options_of(self).search == GRAM
 
     def gpu_bytes(self, layer_weights: float, widest: int) -> float:
         """Copies of the layer's weights in 16 and 32 bits; X'X of the widest layer as strips and as

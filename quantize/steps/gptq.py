@@ -39,6 +39,7 @@ class Gptq(Step[GptqOptions]):
     kind = Kind.ROUNDS
     options = GptqOptions
     passes = STAGED_PASSES
+    in_parallel = True
     solves = True
     mixes_formats = True
     gates = ("max_fallback",)

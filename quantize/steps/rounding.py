@@ -21,6 +21,7 @@ class Rounding(Step[NoOptions]):
     options = NoOptions
     passes = 0
     needs_text = False
+    in_parallel = True
     mixes_formats = True
     scale_types = (None, "fp8", EXPONENT_SCALES)
     modifier_name = "QuantizationModifier"

@@ -30,6 +30,7 @@ class SmoothQuant(RescalingStep[SmoothQuantOptions]):
     name = "smoothquant"
     options = SmoothQuantOptions
     passes = 1
+    in_parallel = True
     undoes: ClassVar = {"awq": "scales the same channels anew"}
     modifier_name = "SmoothQuantModifier"
     in_one_pass = True

@@ -40,6 +40,7 @@ class SparseGpt(Step[SparseGptOptions]):
     kind = Kind.PRUNES
     options = SparseGptOptions
     passes = STAGED_PASSES
+    in_parallel = True
     solves = True
     modifier_name = "SparseGPTModifier"
     reads_inputs = True

@@ -42,6 +42,7 @@ class Vptq(Step[VptqOptions]):
     kind = Kind.ROUNDS
     options = VptqOptions
     passes = STAGED_PASSES
+    in_parallel = True
     solves = True
     number_types = ("vector",)
     gates = ("max_fallback",)

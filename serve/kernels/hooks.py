@@ -98,6 +98,9 @@ HOOKS = (
     Hook("compilation/passes/inductor_pass", "get_pass_context"),
     Hook("compilation/passes/pass_manager", "PostGradPassManager.configure", ("config",)),
     Hook("compilation/passes/pass_manager", "PostGradPassManager.add", ("pass_",)),
+    Hook("ir/ops/layernorm", "fused_add_rms_norm", (
+        "x", "x_residual", "weight", "epsilon", "variance_size")),
+    Hook("model_executor/layers/activation", "SiluAndMul.forward_native", ("x",)),
     Hook("scalar_type", "scalar_types"),
 )
 # fmt: on

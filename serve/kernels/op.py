@@ -5,13 +5,15 @@ a captured CUDA graph, so the choice costs nothing there. Its key is the same fo
 kind and shape: vLLM compiles equal layers once.
 """
 
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
 from serve.kernels.plans.plan import Plan
-from serve.kernels.products.product import Inputs, Product
+from serve.kernels.products.product import Inputs, Options, Product
 
 LIBRARY = "quantline"
 NAME = "linear"
@@ -20,6 +22,17 @@ SCHEMA = (
     " bool scales_after=False) -> Tensor"
 )
 DISPATCH_KEYS = ("CUDA", "CPU")
+
+
+class Call(NamedTuple):
+    """What a step of a plan runs: looked up once, as the op is called for each layer and pass."""
+
+    product: Product
+    first: int
+    """Of the layer's tensors."""
+    last: int
+    options: Options
+    reads_rounded: bool
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,15 @@ class Planned:
             first += count
         return places
 
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """One for each step of the plan."""
+        found = []
+        for step in self.plan.steps:
+            product, first, last = self.places[step.product]
+            found.append(Call(product, first, last, step.options, product.reads_rounded))
+        return tuple(found)
+
     @property
     def reads_rounded(self) -> bool:
         """Whether the op needs rounded activations for some number of tokens."""
@@ -61,15 +83,17 @@ class Planned:
         self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
     ) -> torch.Tensor:
         """`scales_after`: the caller multiplies the result by the scales."""
-        step = self.plan.step(inputs.plain.shape[0])
-        product, first, last = self.places[step.product]
-        is_rounded = product.reads_rounded and inputs.rounded is not None
-        given = replace(inputs, scales=None) if scales_after and is_rounded else inputs
-        result = product.multiply(given, tensors[first:last], step.options)
-        if not scales_after or is_rounded or inputs.scales is None:
-            return result
+        place = bisect_left(self.plan.ends, inputs.plain.shape[0])
+        product, first, last, options, reads_rounded = self.calls[place]
+        if not scales_after:
+            return product.multiply(inputs, tensors[first:last], options)
+        scales = inputs.scales
+        if reads_rounded and inputs.rounded is not None:
+            given = Inputs(inputs.plain, inputs.rounded)
+            return product.multiply(given, tensors[first:last], options)
+        result = product.multiply(inputs, tensors[first:last], options)
         # Rare: a graph for numbers of tokens of which only some read rounded activations.
-        return (result.float() / inputs.scales).to(result.dtype)
+        return result if scales is None else (result.float() / scales).to(result.dtype)
 
 
 _TABLE: dict[str, Planned] = {}

@@ -13,6 +13,8 @@ from evaluate.command import COMMAND as EVALUATE
 from evaluate.compare import COMMAND as COMPARE
 from evaluate.kernels.command import COMMAND as KERNEL_GRID
 from evaluate.report.command import COMMAND as REPORT
+from evaluate.traffic_check.command import COMMAND as TRAFFIC_CHECK
+from evaluate.tune.command import COMMAND as TUNE
 from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
 from serve.kernels.command import COMMAND as KERNELS
@@ -24,6 +26,8 @@ COMMANDS = {
     "evaluate.compare": COMPARE,
     "evaluate.report": REPORT,
     "evaluate.kernels": KERNEL_GRID,
+    "evaluate.tune": TUNE,
+    "evaluate.traffic_check": TRAFFIC_CHECK,
     "serve": SERVE,
     "serve.kernels": KERNELS,
 }

@@ -14,13 +14,15 @@ from tests.conftest import Run
 FAST = (
     *("quantize", "quantize.verify", "evaluate", "evaluate.compare", "evaluate.report"),
     *("evaluate.limits", "evaluate.benchmark", "evaluate.kernels", "serve", "serve.kernels"),
-    "evaluate.traffic",
+    *("evaluate.traffic", "evaluate.traffic_check", "evaluate.tune", "evaluate.merge"),
+    "evaluate.sweep.benchmark",
 )
 SLOW = ("quantize.benchmark",)  # imports torch first
 STARTED_BY_OTHERS = (
     *("quantize.models.fetch", "quantize.describe", "quantize.sensitivity"),
     *("evaluate.measure.worker", "evaluate.accuracy.tasks.worker", "evaluate.report.answer"),
-    *("quantize.checkpoint.verify", "evaluate.measure.rates.measuring"),
+    *("quantize.checkpoint.verify", "evaluate.measure.rates.measuring", "conf.launch.work"),
+    "evaluate.traffic_check.paced_server",
 )
 
 
@@ -63,7 +65,7 @@ def test_what_others_start_says_what_it_is(module: str, command_here: Run, tmp_p
 
 @pytest.mark.parametrize("words", [["--help"], ["quantise"], [], ["--versoin"]])
 def test_the_script_in_the_repository(words: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "quantline.py"), *words]
+    command = [sys.executable, "-m", "quantline", *words]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == (0 if words == ["--help"] else 2)
     said = result.stdout + result.stderr
@@ -73,7 +75,7 @@ def test_the_script_in_the_repository(words: list[str], tmp_path: Path) -> None:
 
 
 def test_the_script_runs_a_command(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "quantline.py"), "quantize", "recipe=nope"]
+    command = [sys.executable, "-m", "quantline", "quantize", "recipe=nope"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "there is no 'nope'" in result.stderr
@@ -88,7 +90,7 @@ def test_the_script_runs_a_command(tmp_path: Path) -> None:
         ["-m", "evaluate.report", "--help"],
         ["-m", "evaluate.limits", "--help"],
         ["-m", "quantize", "--version"],
-        [str(ROOT / "quantline.py"), "--help"],
+        ["-m", "quantline", "--help"],
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])

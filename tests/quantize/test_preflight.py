@@ -1,6 +1,7 @@
 """What is caught before a weight is read."""
 
 import json
+import re
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from safetensors.torch import save_file
 from conf.errors import QuantlineError
 from conf.schema.commands import ModelConfig
 from quantize import preflight as module
+from quantize.models.fetch import without_weights
 from quantize.preflight import check_machine, preflight
 from tests.conftest import Run, quantize_config
 
 Disk = namedtuple("Disk", "total used free")
+LONG_TEXT = ("calibration.samples=256", "calibration.length=2048", "calibration.pack=true")
 
 
 def check(source: Path, *options: str) -> module.Preflight:
@@ -200,3 +203,35 @@ def test_a_width_that_a_mask_or_a_word_does_not_divide_is_named(tmp_path: Path) 
 def test_targets_that_overlap_are_no_fault(tiny: tuple[ModelConfig, Path]) -> None:
     found = check(tiny[1], "recipe.targets=['re:.*_proj$',Linear]", "recipe=w4a16_gptq")
     assert found.modules == 14
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "qwen2-72b"])
+def test_one_card_suffices_for_70b(model: str, quantize_here: Run) -> None:
+    result = quantize_here(f"model={model}", "gpu=h200", "preflight=only", *LONG_TEXT)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"one GPU suffices: \d\d\.\d of 141 GiB at the peak", result.stderr)
+
+
+def test_the_peak_of_a_gpu_does_not_depend_on_the_number_of_layers() -> None:
+    plans = []
+    for layers in (3, 80):
+        config = quantize_config("model=llama-3.1-70b", "gpu=h200", "preflight=only", *LONG_TEXT)
+        assert config.model.architecture is not None
+        config.model.architecture.num_hidden_layers = layers
+        with without_weights(config.model) as folder:
+            plans.append(preflight(folder, config))
+    assert plans[0].gpu_gib == plans[1].gpu_gib
+    assert plans[0].gpu_peak_gib == plans[1].gpu_peak_gib
+    assert plans[0].host_gib < plans[1].host_gib / 5
+
+
+def test_several_gpus_share_the_text_and_each_holds_the_model() -> None:
+    plans = []
+    for gpus in (1, 8):
+        options = ("gpu=h200", "preflight=only", f"gpus={gpus}", *LONG_TEXT)
+        config = quantize_config("model=llama-3.1-70b", *options)
+        with without_weights(config.model) as folder:
+            plans.append(preflight(folder, config))
+    assert plans[1].minutes < plans[0].minutes / 2.5
+    assert plans[1].host_gib == pytest.approx(plans[0].host_gib * 8, rel=0.05)
+    assert "8 GPUs share the text" in " ".join(plans[1].lines())

@@ -28,7 +28,7 @@ from evaluate.accuracy.tasks.record import TaskRecorder, remarks
 from evaluate.measure.environment import environment
 from evaluate.measure.targets import targets
 from evaluate.report.show.terminal_tables import lost_table, questions_table
-from evaluate.results.recorder import NARROWEST_TABLE, Recorder
+from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, TaskAccuracyRow
 from serve.engine.launch import environment as engine_environment
 
@@ -44,7 +44,8 @@ def measure_tasks(config: EvaluateConfig) -> list[Row]:
         versions=run_environment.versions | {"lm-eval": python.version}
     )
     recorder = Recorder(config, run_environment)
-    root = recorder.path.with_name(f"{recorder.path.stem}-samples").absolute()
+    home = results_home(config)
+    root = home.with_name(f"{home.stem}-samples").absolute()
     checkpoints = _checkpoints(config, named_tasks, recorder, root)
     missing = missing_of(checkpoints, lambda folder: not config.force and _is_answered(folder))
     events = TaskRecorder(recorder, named_tasks, checkpoints, root)

@@ -58,8 +58,11 @@ class Connection(asyncio.Protocol):
             self._fail(ConnectionError(f"the answer is not HTTP ({error})"))
             self.close()
 
+    def on_headers_complete(self) -> None:
+        self.is_ok = self.parser.get_status_code() == 200
+
     def on_body(self, block: bytes) -> None:
-        if self.parser.get_status_code() == 200:
+        if self.is_ok:
             self.on_block(block)
         else:
             self.error_text += block
@@ -112,6 +115,18 @@ class Connections:
             if connection.is_open and time.monotonic() - connection.idle_since < LONGEST_IDLE_S:
                 return connection
             connection.close()
+        return await self._connect()
+
+    async def open(self, count: int) -> None:
+        """Opens connections before they are needed. Where that fails, the requests will say so."""
+        opening = [self._connect() for _ in range(count)]
+        opened = await asyncio.gather(*opening, return_exceptions=True)
+        for connection in opened:
+            if isinstance(connection, Connection):
+                connection.idle_since = time.monotonic()
+                self.idle.append(connection)
+
+    async def _connect(self) -> Connection:
         connecting = asyncio.get_running_loop().create_connection(
             Connection, self.host, self.port, ssl=self.ssl
         )

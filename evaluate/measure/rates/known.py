@@ -1,7 +1,7 @@
 """The rates of this machine: measured once and cached, or from the datasheet."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -12,8 +12,9 @@ from conf.files.json_files import read_object, validated
 from conf.hardware import cpu_name, gpu_cards, gpu_names
 from conf.process.program import Program
 from conf.process.running import call
-from conf.schema.load import GpuConfig
+from conf.schema.load import PARALLEL, EngineOptions, GpuConfig
 from conf.terminal import say
+from evaluate.measure.rates.links import Links
 from evaluate.measure.roofline import Rates
 
 GIGA, TERA = 1e9, 1e12
@@ -46,6 +47,15 @@ def rates(gpu: GpuConfig, count: int = 1) -> Rates | None:
         return single
     together = {kind: rate * count for kind, rate in single.products.items()}
     return Rates(single.bandwidth * count, together, single.source)
+
+
+def with_links(known: Rates | None, gpu: GpuConfig, options: EngineOptions) -> Rates | None:
+    """The rates with the link between the cards of one replica."""
+    if known is None:
+        return None
+    tensor, pipeline, _ = (int(options.get(name, 1)) for name in PARALLEL)
+    speed = gpu.link_gb_s * GIGA if gpu.link_gb_s else None
+    return replace(known, links=Links(tensor, pipeline, speed))
 
 
 def _single_gpu_rates(gpu: GpuConfig) -> Rates | None:

@@ -1,66 +1,54 @@
 """Chooses the candidate with the highest capacity among those whose quality is good enough."""
 
-from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
 from evaluate.report.decide.capacity import CapacityCell, CapacityTable
 from evaluate.report.decide.quality import Qualities, Quality
-from evaluate.report.decide.recommend import (
-    UNJUDGED,
-    Choice,
-    Refusal,
-    may_be_headline,
-    no_headline,
-    quality_text,
-    quality_unmet,
-)
+from evaluate.report.decide.recommend import UNJUDGED, Choice, Refusal, no_headline, quality_text
+from evaluate.report.decide.rules.facts import SetupFacts
+from evaluate.report.decide.rules.make_facts import limits_of
+from evaluate.report.decide.rules.misses import texts
+from evaluate.report.decide.rules.pick_rate import RatePick, pick_rate
 
 NO_RATE = "no rate meets the targets"
 
 
-def choose_capacity(table: CapacityTable, targets: TargetsConfig, qualities: Qualities) -> Choice:
-    """The highest rate. The original is kept where none is significantly higher."""
-    judged = {cell.candidate: qualities.of_row(cell.row) for cell in table.cells}
+def choose_capacity(
+    table: CapacityTable, place: int, facts: SetupFacts, targets: TargetsConfig, judged: Qualities
+) -> Choice:
+    """The highest rate, in words. The original is kept where none is significantly higher. The
+    table is the one at this place among the facts' searches."""
+    search = facts.searches[place]
+    picked = pick_rate(facts, search, limits_of(targets))
+    names = [candidate.name for candidate in facts.candidates]
     refused = [
-        Refusal(cell.candidate, reasons)
-        for cell in table.cells
-        if (reasons := [*_no_rate(cell), *quality_unmet(judged[cell.candidate], targets)])
+        Refusal(names[found.candidate], reasons)
+        for found in search.rates
+        if (reasons := _reasons(picked, found.candidate))
     ]
-    refused_names = {refusal.candidate for refusal in refused}
-    fitting = [cell for cell in table.cells if cell.candidate not in refused_names]
-    some_judged = any(judged[c.candidate] for c in table.cells if c.checkpoint != ORIGINAL)
-    pool = [
-        cell
-        for cell in fitting
-        if may_be_headline(cell.row, judged[cell.candidate], some_judged, targets)
-    ]
-    if not pool:
-        why = no_headline(fitting[0].candidate) if fitting else "no candidate meets the targets"
+    if picked.candidate is None:
+        why = "no candidate meets the targets"
+        if picked.fitting:
+            why = no_headline(names[picked.fitting[0]])
         return Choice(table.measure, None, why=why, refused=refused)
-    best = pool[0]
-    original = next((cell for cell in pool if cell.checkpoint == ORIGINAL), None)
-    if original is not None and (best.ratio is None or not best.ratio.differs):
-        best = original
-    quality = judged[best.candidate]
+    best = next(cell for cell in table.cells if cell.candidate == names[picked.candidate])
+    quality = judged.of_row(best.row)
     return Choice(
         workload=table.measure,
         candidate=best.candidate,
         ratio=best.ratio,
         quality=quality,
         why=capacity_text(best, quality),
-        tied=[c.candidate for c in pool if c is not best and _overlap(c, best)],
-        second=next((c.candidate for c in pool if c is not best and not _overlap(c, best)), ""),
+        tied=[names[candidate] for candidate in picked.tied],
+        second="" if picked.second is None else names[picked.second],
         changes=[UNJUDGED] if quality is None else [],
         refused=refused,
         unjudged=quality is None,
     )
 
 
-def _no_rate(cell: CapacityCell) -> list[str]:
-    return [] if cell.rate else [NO_RATE]
-
-
-def _overlap(one: CapacityCell, other: CapacityCell) -> bool:
-    return one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
+def _reasons(picked: RatePick, candidate: int) -> list[str]:
+    no_rate = [NO_RATE] if candidate in picked.no_rate else []
+    return [*no_rate, *texts(picked.misses.get(candidate, []))]
 
 
 def capacity_text(cell: CapacityCell, quality: Quality | None) -> str:

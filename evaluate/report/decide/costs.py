@@ -28,8 +28,8 @@ def cost_of(rate: float, trials: Sequence[TrialRow], gpus: int, gpu: GpuConfig) 
     trials. None without a rate, or where neither price nor energy is known."""
     if not rate or not trials:
         return None
-    inputs, outputs = (_per_request(trials, name) for name in ("input_tokens", "output_tokens"))
-    watts = _power_w(trials)
+    inputs, outputs = (per_request(trials, name) for name in ("input_tokens", "output_tokens"))
+    watts = power_w(trials)
     price = gpu.price_per_hour * gpus / SECONDS_PER_HOUR if gpu.price_per_hour else None
     if gpu.energy_price_per_kwh and watts is not None:
         price = (price or 0.0) + gpu.energy_price_per_kwh * watts / JOULES_PER_KWH
@@ -48,7 +48,7 @@ def _for_a_million(each_second: float | None, rate: float, tokens: float) -> flo
     return None if each_second is None or not tokens else each_second / (rate * tokens) * MILLION
 
 
-def _per_request(trials: Sequence[TrialRow], name: str) -> float:
+def per_request(trials: Sequence[TrialRow], name: str) -> float:
     totals = [
         ((row.values.figure(name) or 0.0), sum(row.requests.output_tokens.values()))
         for row in trials
@@ -57,7 +57,7 @@ def _per_request(trials: Sequence[TrialRow], name: str) -> float:
     return statistics.median(means) if means else 0.0
 
 
-def _power_w(trials: Sequence[TrialRow]) -> float | None:
+def power_w(trials: Sequence[TrialRow]) -> float | None:
     """Mean power of all GPUs during the trials."""
     powers = [
         row.values.energy_j / row.values.latency_s

@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 
 from conf.schema.report import ReportConfig
 from evaluate.report.decide.capacity import CapacityTable, capacities
+from evaluate.report.decide.cards import with_cards
 from evaluate.report.decide.choose_capacity import choose_capacity
 from evaluate.report.decide.comparison import ComparisonGroup, comparison_groups
 from evaluate.report.decide.mix import choose_mix
 from evaluate.report.decide.quality import Qualities, qualities
 from evaluate.report.decide.ranking import rank_all
 from evaluate.report.decide.recommend import Choice, choose
+from evaluate.report.decide.rules.facts import SetupFacts
+from evaluate.report.decide.rules.make_facts import setup_facts
 from evaluate.results.mix_check import check_mix
 from evaluate.results.rows import Row
 
@@ -24,6 +27,8 @@ class Answer:
     """For the mix, or for all workloads with equal shares."""
     workloads: list[Choice]
     """One per workload, and one for each capacity that was searched."""
+    facts: SetupFacts
+    """What the rule of the recommendation reads."""
     capacities: list[CapacityTable] = field(default_factory=list)
     by_rate: list[Choice] = field(default_factory=list)
     """One for each capacity, if there are other workloads beside it."""
@@ -51,13 +56,18 @@ def decide(rows: Sequence[Row], config: ReportConfig) -> Decision:
 
 def _answer(group: ComparisonGroup, judged: Qualities, config: ReportConfig) -> Answer:
     tables = capacities(group, config.gpu)
-    by_rate = [choose_capacity(table, config.targets, judged) for table in tables]
+    facts = setup_facts(group, judged, tables)
+    by_rate = [
+        choose_capacity(table, place, facts, config.targets, judged)
+        for place, table in enumerate(tables)
+    ]
     choices = [
-        choose(workload, config.targets, judged, group.noise) for workload in group.workloads
+        with_cards(choose(workload, config.targets, judged, group.noise), workload, config.gpu)
+        for workload in group.workloads
     ]
     if group.workloads:
-        overall = choose_mix(group, config.mix, config.targets, judged)
+        overall = choose_mix(group, config.mix, config.targets, judged, facts)
     else:  # trials of searches alone
         overall = by_rate[0] if by_rate else Choice("capacity", None, why="no search has ended")
     beside_others = by_rate if group.workloads else by_rate[1:]
-    return Answer(group, overall, [*choices, *by_rate], tables, beside_others)
+    return Answer(group, overall, [*choices, *by_rate], facts, tables, beside_others)

@@ -1,196 +1,126 @@
 """Chooses the candidate that serves a whole mix of workloads in the least time, under targets."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 
-from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
 from conf.terminal import MOST_NAMED, listed
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
-from evaluate.report.decide.quality import Qualities, Quality
-from evaluate.report.decide.ranking import speed_ratio, unbeaten
+from evaluate.report.decide.quality import Qualities
 from evaluate.report.decide.recommend import (
     NO_ORIGINAL,
     UNJUDGED,
     Choice,
     Refusal,
     changes,
-    may_be_headline,
     no_headline,
     no_original,
-    preference,
     reasons_for,
-    unmet,
 )
-from evaluate.results.restart_noise import Noise
+from evaluate.report.decide.rules.facts import SetupFacts, Shares, WorkloadFacts
+from evaluate.report.decide.rules.make_facts import limits_of, setup_facts
+from evaluate.report.decide.rules.misses import texts
+from evaluate.report.decide.rules.pick import MixRatio, Pick, Problem, mix_ratio, pick
 from evaluate.results.significance import Ratio
 
 STANDARD = (
     *("interactive", "decode_bound", "prefill_bound", "long_context"),
     *("medium_batch", "base", "high_concurrency"),
 )
-SMALLEST = 1e-9
-
-Entries = dict[str, Entry]
-
-
-@dataclass
-class MixCandidate:
-    """A candidate that was measured in all workloads of a mix."""
-
-    candidate: str
-    entries: Entries
-    """By workload."""
-    quality: Quality | None
-    reasons: list[str]
-    """Targets that it misses."""
-
-    @property
-    def first_entry(self) -> Entry:
-        return next(iter(self.entries.values()))
 
 
 def choose_mix(
-    group: ComparisonGroup, mix: dict[str, float], targets: TargetsConfig, qualities: Qualities
+    group: ComparisonGroup,
+    mix: dict[str, float],
+    targets: TargetsConfig,
+    qualities: Qualities,
+    facts: SetupFacts | None = None,
 ) -> Choice:
     """The candidate that serves the whole mix in the least time, among those that meet the targets
-    in every workload. Shares are shares of the original's time."""
+    in every workload, in words. Shares are shares of the original's time."""
     title = "the mix" if mix else "all scenarios alike"
     shares, missing = shares_of(group, mix)
     if missing:
         return Choice(title, None, why=f"{', '.join(missing)} was not measured here")
-    noise = group.noise
-    mix_candidates, refused = _mix_candidates(group, shares, targets, qualities)
-    served = [mix_candidate for mix_candidate in mix_candidates if not mix_candidate.reasons]
-    if not served:
-        why = "no candidate can be ranked in all of it"
-        if mix_candidates:
-            why = "no candidate meets the targets in all of it"
+    facts = facts or setup_facts(group, qualities)
+    picked = pick(facts, shares, limits_of(targets))
+    refused = _refused(facts, picked, shares)
+    if picked.candidate is None:
+        why = _why_none(group, facts, picked, shares)
         return Choice(title, None, why=why, refused=refused)
-    originals = [
-        mix_candidate
-        for mix_candidate in mix_candidates
-        if mix_candidate.first_entry.checkpoint == ORIGINAL
-    ]
-    if not originals:
-        return Choice(title, None, why=_without_original(group, shares), refused=refused)
-    reference = min(
-        originals, key=lambda mix_candidate: _relative_time(mix_candidate, originals[0], shares)
-    )
-    some_judged = any(
-        mix_candidate.quality
-        for mix_candidate in mix_candidates
-        if mix_candidate.first_entry.checkpoint != ORIGINAL
-    )
-    pool = [
-        mix_candidate
-        for mix_candidate in served
-        if may_be_headline(
-            mix_candidate.first_entry.row, mix_candidate.quality, some_judged, targets
-        )
-    ]
-    served.sort(key=lambda mix_candidate: _relative_time(mix_candidate, reference, shares))
-    if not pool:
-        return Choice(title, None, why=no_headline(served[0].candidate), refused=refused)
-    pool.sort(key=lambda mix_candidate: _relative_time(mix_candidate, reference, shares))
-    tied = unbeaten(
-        pool, lambda mix_candidate, faster: not _differs(mix_candidate, faster, shares, noise)
-    )
-    best_setups = [
-        one for one in tied if not any(_is_better_setup(other, one, noise) for other in tied)
-    ]
-    best = min(
-        best_setups or tied,
-        key=lambda mix_candidate: preference(mix_candidate.first_entry, mix_candidate.quality),
-    )
-    ratio = None
-    if best is not reference:
-        ratio = mixed(best.entries, reference.entries, shares, noise)
-    not_served = [
-        (mix_candidate, mix_candidate.reasons)
-        for mix_candidate in mix_candidates
-        if mix_candidate.reasons
-    ]
-    not_served += [
-        (mix_candidate, [UNJUDGED]) for mix_candidate in served if mix_candidate not in pool
-    ]
-    why = reasons_for(
-        best.first_entry, [mix_candidate.first_entry for mix_candidate in tied], best.quality, ratio
-    )
+    names = [candidate.name for candidate in facts.candidates]
+    best = _first_entry(group, shares, names[picked.candidate])
+    quality = qualities.of(best)
+    tied = [_first_entry(group, shares, names[place]) for place in picked.tied]
+    ratio = _as_ratio(picked.ratio)
+    why = reasons_for(best, [best, *tied], quality, ratio)
     return Choice(
         workload=title,
         candidate=best.candidate,
         ratio=ratio,
-        quality=best.quality,
+        quality=quality,
         why=why.replace("the original (", "the original over the whole mix (", 1),
-        tied=[mix_candidate.candidate for mix_candidate in tied if mix_candidate is not best],
-        second=next(
-            (mix_candidate.candidate for mix_candidate in pool if mix_candidate not in tied), ""
-        ),
+        tied=[names[place] for place in picked.tied],
+        second="" if picked.second is None else names[picked.second],
         changes=[
-            *changes(best.first_entry, _ratios_to(best, not_served, shares, noise), best.quality),
-            *_other_winners(best, pool, noise),
+            *changes(best, _ratios_to(facts, picked, shares), quality),
+            *_other_winners(facts, picked, shares),
         ],
         refused=refused,
-        unjudged=best.quality is None,
+        unjudged=quality is None,
     )
 
 
-def _is_better_setup(one: MixCandidate, other: MixCandidate, noise: Noise) -> bool:
-    """Whether both are the same checkpoint, and one setup of it is faster in some workloads and
-    slower in none."""
-    environments = [candidate.first_entry.row.environment for candidate in (one, other)]
-    if one.first_entry.checkpoint != other.first_entry.checkpoint:
-        return False
-    if environments[0].checkpoint_sha256 != environments[1].checkpoint_sha256:
-        return False
-    ratios = [speed_ratio(entry, other.entries[name], noise) for name, entry in one.entries.items()]
-    different = [ratio.ratio > 1 for ratio in ratios if ratio is not None and ratio.differs]
-    return bool(different) and all(different)
+def _as_ratio(ratio: MixRatio | None) -> Ratio | None:
+    return None if ratio is None else Ratio(ratio.ratio, ratio.low, ratio.high)
 
 
-def _ratios_to(
-    best: MixCandidate,
-    not_served: list[tuple[MixCandidate, list[str]]],
-    shares: dict[str, float],
-    noise: Noise,
-) -> list[tuple[Refusal, Ratio]]:
-    """The speed-up over the best of each candidate that may not be served, with the reasons."""
-    ratios = []
-    for mix_candidate, reasons in not_served:
-        ratio = mixed(mix_candidate.entries, best.entries, shares, noise)
-        if ratio is not None:
-            ratios.append((Refusal(mix_candidate.candidate, reasons), ratio))
-    return ratios
+def _first_entry(group: ComparisonGroup, shares: Shares, candidate: str) -> Entry:
+    entries = (one.of(candidate) for one in group.workloads if one.name in shares)
+    return next(entry for entry in entries if entry is not None)
 
 
-def _mix_candidates(
-    group: ComparisonGroup, shares: dict[str, float], targets: TargetsConfig, qualities: Qualities
-) -> tuple[list[MixCandidate], list[Refusal]]:
-    """The candidates that are ranked in all workloads of the mix, and the refused ones with the
-    reasons."""
-    workloads = {workload.name: workload for workload in group.workloads if workload.name in shares}
-    mix_candidates, refused = [], []
-    for candidate in group.candidates:
-        entries: Entries = {}
+def _mixed_workloads(facts: SetupFacts, shares: Shares) -> list[WorkloadFacts]:
+    return [workload for workload in facts.workloads if workload.name in shares]
+
+
+def _why_none(
+    group: ComparisonGroup, facts: SetupFacts, picked: Pick, shares: dict[str, float]
+) -> str:
+    if picked.problem == Problem.NO_ORIGINAL:
+        return _without_original(group, shares)
+    if picked.problem == Problem.UNJUDGED:
+        fastest = next(one.candidate for one in picked.standings if not one.misses)
+        return no_headline(facts.candidates[fastest].name)
+    if picked.problem == Problem.TARGETS:
+        return "no candidate meets the targets in all of it"
+    return "no candidate can be ranked in all of it"
+
+
+def _refused(facts: SetupFacts, picked: Pick, shares: Shares) -> list[Refusal]:
+    """The candidates that are not ranked in all of the mix, or miss targets, with the reasons."""
+    reasons = {one.candidate: texts(one.misses) for one in picked.standings if one.misses}
+    for candidate in picked.incomplete:
         gaps: dict[str, list[str]] = defaultdict(list)
-        for name, workload in workloads.items():
-            entry = workload.of(candidate)
-            if entry is None or entry.rank is None:
-                gaps["not measured" if entry is None else "cannot be ranked"].append(name)
-            else:
-                entries[name] = entry
-        if gaps:
-            reasons = [f"{why} in {listed(names)}" for why, names in gaps.items()]
-            refused.append(Refusal(candidate, reasons))
-            continue
-        quality = qualities.of(next(iter(entries.values())))
-        reasons = [why for entry in entries.values() for why in unmet(entry, quality, targets)]
-        reasons = list(dict.fromkeys(reasons))
-        mix_candidates.append(MixCandidate(candidate, entries, quality, reasons))
-        if reasons:
-            refused.append(Refusal(candidate, reasons))
-    return mix_candidates, refused
+        for workload in _mixed_workloads(facts, shares):
+            if workload.entry(candidate) is None:
+                measured = candidate in workload.unranked
+                gaps["cannot be ranked" if measured else "not measured"].append(workload.name)
+        reasons[candidate] = [f"{why} in {listed(names)}" for why, names in gaps.items()]
+    return [Refusal(facts.candidates[place].name, reasons[place]) for place in sorted(reasons)]
+
+
+def _ratios_to(facts: SetupFacts, picked: Pick, shares: Shares) -> list[tuple[Refusal, Ratio]]:
+    """The speed-up over the best of each candidate that may not be served, with the reasons."""
+    assert picked.candidate is not None
+    workloads, ratios = _mixed_workloads(facts, shares), []
+    refused = [one for one in picked.standings if one.misses]
+    unjudged = [one for one in picked.standings if one.unjudged]
+    for standing in [*sorted(refused, key=lambda one: one.candidate), *unjudged]:
+        ratio = _as_ratio(mix_ratio(workloads, shares, standing.candidate, picked.candidate))
+        if ratio is not None:
+            reasons = texts(standing.misses) or [UNJUDGED]
+            ratios.append((Refusal(facts.candidates[standing.candidate].name, reasons), ratio))
+    return ratios
 
 
 def _without_original(group: ComparisonGroup, shares: dict[str, float]) -> str:
@@ -201,46 +131,6 @@ def _without_original(group: ComparisonGroup, shares: dict[str, float]) -> str:
             missing[why].append(workload.name)
     reasons = [f"{why}: {listed(names)}" for why, names in missing.items()]
     return "; ".join(reasons) or f"in parts of the mix, {NO_ORIGINAL}"
-
-
-def _relative_time(
-    mix_candidate: MixCandidate, reference: MixCandidate, shares: dict[str, float]
-) -> float:
-    """The time over the mix as a share of the reference's time."""
-    values = {name: entry.cell.ranked_by for name, entry in mix_candidate.entries.items()}
-    return sum(
-        share
-        * (mix_candidate.entries[name].median(values[name]) or 0.0)
-        / (reference.entries[name].median(values[name]) or SMALLEST)
-        for name, share in shares.items()
-    )
-
-
-def _differs(
-    mix_candidate: MixCandidate, other: MixCandidate, shares: dict[str, float], noise: Noise
-) -> bool:
-    ratio = mixed(mix_candidate.entries, other.entries, shares, noise)
-    return ratio is not None and ratio.differs
-
-
-def mixed(
-    entries: Entries, reference: Entries, shares: dict[str, float], noise: Noise
-) -> Ratio | None:
-    """The speed-up over a mix, from the sum of the relative times of its shares. All workloads of
-    a candidate come from one start of the engine, so their errors may be correlated. Therefore the
-    half widths are added up, too."""
-    relative_time = half_width = 0.0
-    for name, share in shares.items():
-        ratio = speed_ratio(entries[name], reference[name], noise)
-        if ratio is None:
-            return None
-        relative_time += share / ratio.ratio
-        half_width += share * (1 / ratio.low - 1 / ratio.high) / 2
-    return Ratio(
-        1 / relative_time,
-        1 / (relative_time + half_width),
-        1 / max(relative_time - half_width, SMALLEST),
-    )
 
 
 def shares_of(group: ComparisonGroup, mix: dict[str, float]) -> tuple[dict[str, float], list[str]]:
@@ -263,21 +153,22 @@ def shares_of(group: ComparisonGroup, mix: dict[str, float]) -> tuple[dict[str, 
     return dict(shares), missing
 
 
-def _other_winners(best: MixCandidate, served: list[MixCandidate], noise: Noise) -> list[str]:
+def _other_winners(facts: SetupFacts, picked: Pick, shares: Shares) -> list[str]:
     """Workloads of the mix that another candidate serves faster, by candidate."""
-    if len(best.entries) < 2:
+    best = picked.candidate
+    pool = {one.candidate for one in picked.standings if not one.misses and not one.unjudged}
+    workloads = _mixed_workloads(facts, shares)
+    if len(workloads) < 2 or best is None:
         return []
-    winners: dict[str, list[str]] = defaultdict(list)
-    for name, best_entry in best.entries.items():
-        value = best_entry.cell.ranked_by
-        first = min(
-            served, key=lambda mix_candidate: mix_candidate.entries[name].median(value) or 0.0
-        )
-        ratio = speed_ratio(first.entries[name], best_entry, noise)
-        if first is not best and ratio is not None and ratio.differs:
-            winners[first.candidate].append(name)
+    winners: dict[int, list[str]] = defaultdict(list)
+    for workload in workloads:
+        entries = [entry for entry in workload.entries if entry.candidate in pool]
+        first = min(entries, key=lambda entry: entry.median).candidate
+        ratio = mix_ratio([workload], {workload.name: 1.0}, first, best)
+        if first != best and ratio is not None and ratio.differs:
+            winners[first].append(workload.name)
     ordered = sorted(winners.items(), key=lambda item: -len(item[1]))
     return [
-        f"alone, {listed(names)} would be served faster by {winner}"
+        f"alone, {listed(names)} would be served faster by {facts.candidates[winner].name}"
         for winner, names in ordered[:MOST_NAMED]
     ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from conf.models import ORIGINAL
-from evaluate.accuracy.divergence import BROKEN, VERDICTS
+from evaluate.accuracy.verdicts import BROKEN, VERDICTS
 from evaluate.report.decide.comparison import Entry
 from evaluate.results.cells import kernels_of
 from evaluate.results.rows import AccuracyRow, Row
@@ -24,6 +24,10 @@ class Quality:
     rows: list[AccuracyRow] = field(default_factory=list)
     other_kernels: bool = False
     """Whether it was judged on other kernels than the speed was measured on."""
+
+    @property
+    def is_broken(self) -> bool:
+        return self.verdict == BROKEN
 
 
 @dataclass

@@ -1,27 +1,29 @@
 """Chooses the candidate to serve for one workload under targets, and what would change that."""
 
-import math
 from dataclasses import dataclass, field
 
 from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
-from evaluate.accuracy.divergence import BROKEN, LOSS
 from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.report.decide.ranking import speed_ratio, tied_with, unbeaten
+from evaluate.report.decide.rules import pick as rule
+from evaluate.report.decide.rules.make_facts import (
+    candidate_facts,
+    entry_facts,
+    limits_of,
+    workload_facts,
+)
+from evaluate.report.decide.rules.misses import misses, texts
 from evaluate.results.restart_noise import Noise
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
 
-TTFT = ("ttft_p99_s", "ttft_last_s")
-TPOT = "tpot_median_s"
 UNJUDGED = "its accuracy was not judged: run accuracy=quick before you serve it"
-NOT_JUDGED = "its accuracy was not measured"
 FASTEST = "Fastest, accuracy not judged"
 NO_ORIGINAL = "the original was not measured here, so nothing can be compared with it"
 UNRANKED_ORIGINAL = "the original cannot be ranked here (too few valid runs, or too much spread)"
-CLOSE = 0.02  # difference of recovery below which the smaller loss does not decide
 
 
 @dataclass
@@ -62,41 +64,9 @@ class Choice:
 def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
     """The targets that an entry misses, as text. A target whose metric was not measured counts as
     missed."""
-    missed = []
-    ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
-    has_tpot = entry.row.settings.output_tokens != 1
-    for value, target, name in (
-        (ttft, targets.ttft_ms, "TTFT"),
-        (entry.median(TPOT), targets.tpot_ms if has_tpot else None, "TPOT"),
-    ):
-        if target is not None and value is None:
-            missed.append(f"its {name} in {entry.workload.name} was not measured")
-        elif target is not None and value is not None and value * 1e3 > target:
-            missed.append(
-                f"{name} {value * 1e3:.3g} ms in {entry.workload.name} is over {target:g} ms"
-            )
-    need, target = need_gib(entry), targets.max_memory_gib
-    if target is not None and need is None:
-        missed.append(f"the memory of {entry.workload.name} is not known")
-    elif target is not None and need is not None and need > target:
-        missed.append(f"it needs {need:.1f} GiB, over {target:g} GiB")
-    return missed + quality_unmet(quality, targets)
-
-
-def quality_unmet(quality: Quality | None, targets: TargetsConfig) -> list[str]:
-    """The quality targets that a checkpoint misses, as text."""
-    least = targets.min_recovery
-    if quality is None:
-        return [NOT_JUDGED] if least is not None else []
-    if quality.verdict == BROKEN:
-        return ["it is broken"]
-    if least is None:
-        return ["it was judged a loss"] if quality.verdict == LOSS else []
-    if quality.recovery is None:
-        return [NOT_JUDGED]
-    if quality.recovery < least:
-        return [f"{quality.recovery:.2%} of the quality is left, less than {least:.2%}"]
-    return []
+    candidate = candidate_facts(entry.candidate, entry.row, quality)
+    facts, limits = workload_facts(entry.workload), limits_of(targets)
+    return texts(misses(facts, entry_facts(entry), candidate, limits))
 
 
 def choose(
@@ -159,11 +129,9 @@ def no_original(workload: Workload) -> str:
 def may_be_headline(
     row: Row, quality: Quality | None, some_judged: bool, targets: TargetsConfig
 ) -> bool:
-    """Whether it may be recommended. A candidate without judged accuracy may not if other quantized
-    checkpoints have one, or if it is pruned: pruning removes half of the weights."""
-    if quality is not None or targets.allow_unjudged:
-        return True
-    return not some_judged and not row.environment.pruned
+    """Whether it may be recommended, by the rule for its judged accuracy."""
+    facts = candidate_facts("", row, quality)
+    return rule.may_be_headline(facts, some_judged, targets.allow_unjudged)
 
 
 def no_headline(fastest: str) -> str:
@@ -171,16 +139,10 @@ def no_headline(fastest: str) -> str:
 
 
 def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float, str]:
-    """Sort key among ties; smaller is better. Unknown memory never wins a tie."""
-    recovery = quality.recovery if quality and quality.recovery is not None else 0.0
-    steps = -round(min(recovery, 1.0) / CLOSE)
-    need = need_gib(entry)
-    return (
-        entry.checkpoint != ORIGINAL,
-        steps,
-        math.inf if need is None else need,
-        entry.candidate,
-    )
+    """Sort key among ties; smaller is better."""
+    recovery = quality.recovery if quality else None
+    is_original = entry.checkpoint == ORIGINAL
+    return rule.preference(is_original, recovery, need_gib(entry), entry.candidate)
 
 
 def reasons_for(

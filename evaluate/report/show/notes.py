@@ -1,15 +1,15 @@
 """The sentences of a report: notes, findings, and the runs that are left out."""
 
 from conf.models import ORIGINAL
-from conf.schema.kernels import KERNELS_OPTION, VLLM
+from conf.schema.kernels import KERNELS_OPTION
 from conf.terminal import listed
 from evaluate.accuracy.judging import engine_findings
+from evaluate.report.decide.commands import second_starts
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.report.decide.our_kernels import gain_findings, on_two_machines, runs_ours
 from evaluate.report.decide.quality import Qualities
-from evaluate.results.cells import kernels_of
 from evaluate.results.restart_noise import bandwidth_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
@@ -43,33 +43,10 @@ def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
 
 def _second_start_notes(group: ComparisonGroup, results: list[str]) -> list[str]:
     """Ties with the original that another start would very likely decide, with the command."""
-    by_kernels: dict[str, dict[str, list[str]]] = {}
-    for workload in group.workloads:
-        for entry in workload.entries:
-            if entry.ratio is not None and entry.ratio.second_start_decides:
-                undecided = by_kernels.setdefault(kernels_of(entry.row), {})
-                undecided.setdefault(workload.measure, []).append(entry.checkpoint)
     return [
-        _second_start_note(group, undecided, kernels, results[-1])
-        for kernels, undecided in by_kernels.items()
+        f"{group.title}: a second start would very likely decide {listed(ties)}: {command}"
+        for ties, command in second_starts(group, results[-1])
     ]
-
-
-def _second_start_note(
-    group: ComparisonGroup, undecided: dict[str, list[str]], kernels: str, results: str
-) -> str:
-    scenarios = ",".join(undecided)
-    checkpoints = list(dict.fromkeys(name for names in undecided.values() for name in names))
-    options = f"model={group.model} engine={group.engine} 'scenario=[{scenarios}]'"
-    if group.rows[0].environment.has_random_weights:
-        options += f" weights=random 'recipes=[{','.join(checkpoints)}]'"
-    if kernels != VLLM:
-        options += f" engine.kernels={kernels}"
-    ties = [f"{name} in {workload}" for workload, names in undecided.items() for name in names]
-    return (
-        f"{group.title}: a second start would very likely decide {listed(ties)}: "
-        f"python -m evaluate {options} starts=2 results={results}"
-    )
 
 
 def _weights_notes(group: ComparisonGroup) -> list[str]:

@@ -1,22 +1,21 @@
 """Writes report.html: one page that works offline, with its data, charts and script inside."""
 
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import vl_convert
 from markupsafe import Markup
 
-from conf.cache import cache_root
-from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
+from evaluate.report.decide.commands import Missing, missing_of, serve_commands
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
+from evaluate.report.machine.build import candidate_rows
 from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, RATES, Chart
+from evaluate.report.show.charts.library import packed_library
 from evaluate.report.show.charts.plots import drawn_records, plot_inside
 from evaluate.report.show.choice_table import choice_table
 from evaluate.report.show.our_kernels.columns import kernel_tables
@@ -25,6 +24,7 @@ from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord, Record
 from evaluate.report.show.row_records import accuracy_records
 from evaluate.report.show.sentences import sentence_lists
+from evaluate.report.show.served_loads import columns as served_loads
 from evaluate.report.show.served_rates.columns import EXPLANATION, TITLE, rate_columns
 from evaluate.report.show.tables import (
     ACCURACY,
@@ -48,7 +48,10 @@ from evaluate.report.show.workload_text import workload_text
 FILES = Path(__file__).parent / "page_files"
 MOST_LINES = 3000
 FIRST_CHOICES = 8  # scenarios whose choice is shown before the reader expands the list
-SCRIPTS = ("charts.js", "page.js")
+SCRIPTS = (
+    *("library.js", "charts.js", "rules.js", "settings.js", "controls.js", "outcome.js"),
+    *("what_if.js", "page.js"),
+)
 ROW_NAMES = (SCENARIO.key, CHECKPOINT.key, CHECKPOINT.title)
 EXPLAINED = (*FIRST, *GOODPUT, *SECOND)
 
@@ -106,6 +109,8 @@ class AnswerText:
     choice_titles: list[str]
     choices: list[list[str]]
     by_rate: list[Choice]
+    serve_commands: list[str]
+    missing: list[Missing]
 
 
 def write_page(report: Report, out: Path) -> None:
@@ -123,7 +128,7 @@ def write_page(report: Report, out: Path) -> None:
         title=", ".join(group.title for group in report.groups),
         style=(FILES / "style.css").read_text(encoding="utf-8"),
         script="\n".join((FILES / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        library=library(),
+        library=packed_library(),
         data=page_data(report),
         answers=[_answer_text(answer, report) for answer in report.answers],
         setups=_setups(report),
@@ -180,17 +185,6 @@ def _place(title: str, report: Report) -> int | None:
     return places[0] if places else None
 
 
-def library() -> str:
-    """The charting library as one script. Bundling takes seconds, so the result is cached."""
-    path = cache_root() / "page" / f"vega-{importlib.metadata.version('vl-convert-python')}.js"
-    if not path.is_file():
-        with write_whole(path) as unfinished:
-            unfinished.write_text(
-                vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), encoding="utf-8"
-            )
-    return path.read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
 def _answer_text(answer: Answer, report: Report) -> AnswerText:
     choice, group = answer.overall, answer.group
     weights = [
@@ -210,6 +204,10 @@ def _answer_text(answer: Answer, report: Report) -> AnswerText:
         choice_titles=titles,
         choices=choices,
         by_rate=answer.by_rate,
+        serve_commands=serve_commands(candidate_rows(answer)[choice.candidate])
+        if choice.candidate
+        else [],
+        missing=missing_of(group, answer.facts, report.config.mix, report.config.results[-1]),
     )
 
 
@@ -231,6 +229,11 @@ def _tables(report: Report) -> list[Table]:
     rates = _table(RATES, TITLE, rate_columns(sets.rates), sets.rates, report)
     rates.note = EXPLANATION
     tables.append(rates)
+    served_table = _table(
+        served_loads.NAME, served_loads.TITLE, served_loads.PERCENTILE, sets.percentiles, report
+    )
+    served_table.note = served_loads.EXPLANATION
+    tables.append(served_table)
     for own in kernel_tables(sets):
         table = _table(own.name, own.title, own.columns, own.records, report)
         table.note = own.note

@@ -5,10 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from conf.files.json_files import JsonObject
+from conf.schema.report import ReportConfig
 from evaluate.report.contents import Report
 from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.decide.decision import Answer
+from evaluate.report.decide.rules.misses import TEXTS
 from evaluate.report.show.charts.drawing import CELLS
 from evaluate.report.show.records import Record
+from evaluate.report.show.what_if.data import what_if
 from evaluate.report.show.workload_text import workload_text
 
 SHOWN_LINES = 250  # of a table, before the reader asks for the rest
@@ -36,12 +40,20 @@ def page_data(report: Report) -> str:
             name: [_content(record, name, report.groups) for record in records]
             for name, records in report.sets.by_name().items()
         },
+        "whatIf": [_what_if(report.config, answer) for answer in report.answers],
+        "answers": [answer.overall.candidate for answer in report.answers],
+        "missTexts": TEXTS,
         "charts": [
             {"name": c.name, "data": c.data, "spec": c.spec, "value": c.value}
             for c in report.charts
         ],
     }
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _what_if(config: ReportConfig, answer: Answer) -> JsonObject | None:
+    found = what_if(config, answer)
+    return None if found is None else asdict(found)
 
 
 @dataclass(frozen=True)

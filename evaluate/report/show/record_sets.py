@@ -42,6 +42,14 @@ from evaluate.report.show.row_records import (
     profile_records,
     sensitivity_records,
 )
+from evaluate.report.show.served_loads.records import (
+    BatchPointRecord,
+    PercentileRecord,
+    TimelineRecord,
+    batch_point_records,
+    percentile_records,
+    timeline_records,
+)
 from evaluate.report.show.served_rates.records import (
     RateRecord,
     TrialRecord,
@@ -72,6 +80,9 @@ class RecordSets:
     kernel_grid: list[GridRecord]
     rates: list[RateRecord]
     trials: list[TrialRecord]
+    percentiles: list[PercentileRecord]
+    timelines: list[TimelineRecord]
+    batch_points: list[BatchPointRecord]
 
     def by_name(self) -> dict[str, Sequence[Record]]:
         return vars(self)
@@ -97,4 +108,7 @@ def make_sets(answers: list[Answer], qualities: Qualities, rows: Sequence[Row]) 
         kernel_grid=grid_records(rows),
         rates=[r for a in answers for r in rate_records(a.group, a.capacities)],
         trials=[r for a in answers for r in trial_records(a.group, a.capacities)],
+        percentiles=[record for group in groups for record in percentile_records(group)],
+        timelines=[record for group in groups for record in timeline_records(group)],
+        batch_points=[record for group in groups for record in batch_point_records(group)],
     )

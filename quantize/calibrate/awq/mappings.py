@@ -1,5 +1,6 @@
 """The layers of AWQ's mappings, and the scales that are tried for them."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,9 @@ import torch
 from compressed_tensors.utils import get_execution_device
 from llmcompressor.modifiers.transform.awq.mappings import ResolvedMapping
 from torch.nn import Linear, Module
+
+from quantize.parallel.ranks import RANKS
+from quantize.parallel.shards import ShardedSum
 
 # Scores depend on a product of two of these outputs, which one layer's error does not describe.
 # AWQ's authors do not clip them either.
@@ -35,16 +39,31 @@ def clippable_layers(mapping: ResolvedMapping) -> list[Module]:
     ]
 
 
-def add_sizes(
-    stats: dict[str, list[Any]], name: str, _module: Module, args: tuple[Any, ...]
-) -> None:
-    """Adds up the sizes of the inputs, channel by channel, and counts the tokens."""
-    tokens = args[0].detach().flatten(0, -2)
-    total, count = tokens.abs().sum(dim=0, dtype=torch.float32), len(tokens)
-    if name in stats:
-        stats[name] = [stats[name][0] + total, stats[name][1] + count]
-    else:
-        stats[name] = [total, count]
+class InputSizes:
+    """The sizes of inputs, channel by channel, and the number of tokens, by a mapping's name."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, ShardedSum] = defaultdict(ShardedSum)
+        self._counts: dict[str, int] = defaultdict(int)
+
+    def add(self, name: str, _module: Module, args: tuple[Any, ...]) -> None:
+        """Adds the input of one call."""
+        tokens = args[0].detach().flatten(0, -2)
+        self._sums[name].add(tokens.abs().sum(dim=0, dtype=torch.float32))
+        self._counts[name] += len(tokens)
+
+    def take(self) -> dict[str, list[Any]]:
+        """The sum and the count of each name, over all ranks; starts again with none."""
+        counts = RANKS.get().objects(dict(self._counts))
+        if any(list(count) != list(counts[0]) for count in counts):
+            raise RuntimeError("the processes have seen calls of different modules")
+        totals = {
+            name: [total.total(), sum(count[name] for count in counts)]
+            for name, total in self._sums.items()
+        }
+        self._sums.clear()
+        self._counts.clear()
+        return totals
 
 
 def candidate_scales(modifier: Any, mapping: ResolvedMapping) -> Iterator[torch.Tensor]:

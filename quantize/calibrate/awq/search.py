@@ -26,7 +26,7 @@ from torch.nn import Module
 from torch.nn.functional import mse_loss
 
 from quantize.calibrate.awq.mappings import (
-    add_sizes,
+    InputSizes,
     candidate_scales,
     clippable_layers,
     compares_own_output,
@@ -42,6 +42,8 @@ from quantize.calibrate.awq.rounding import (
 from quantize.calibrate.awq.sample import Arguments, Sample
 from quantize.calibrate.solver.products import SharedProducts, output_energy
 from quantize.models.experts import only_chosen_experts
+from quantize.parallel.ranks import RANKS
+from quantize.parallel.shards import SHARDS, sum_of_shards
 
 Loss = Callable[[Weights], torch.Tensor]
 """The squared error of an output when the layers have these weights."""
@@ -104,10 +106,11 @@ class _Search:
         self._products = SharedProducts()
         self._grams: Weights = {}
         """X'X of each linear layer whose products were summed up."""
-        self._samples: dict[Module, Sample] = {}
-        """Inputs of the parents that are not one linear layer."""
-        self._runs: dict[Module, list[Arguments]] = {}
-        """The same while the scales are searched, as batches."""
+        self._sizes = InputSizes()
+        self._samples: dict[Module, dict[int, Sample]] = {}
+        """Inputs of the parents that are not one linear layer, by shard of the text."""
+        self._runs: dict[Module, list[list[Arguments]]] = {}
+        """The same while the scales are searched, as batches of each shard."""
         self._names: dict[Module, list[str]] = defaultdict(list)
         """The names of a parent's mappings."""
         self._chosen: list[tuple[ResolvedMapping, torch.Tensor]] = []
@@ -118,12 +121,12 @@ class _Search:
         for mapping in modifier._resolved_mappings:
             parent = mapping.parent
             observed = mapping.activation_hook_target or mapping.balance_layers[0]
-            hook = partial(add_sizes, modifier._smooth_activation_stats, mapping.smooth_name)
+            hook = partial(self._sizes.add, mapping.smooth_name)
             modifier.register_hook(observed, hook, "forward_pre")
             for layer in self._layers_with_products(mapping):
                 modifier.register_hook(layer, self._add_product, "forward_pre")
             if not compares_own_output(mapping) and parent not in self._samples:
-                self._samples[parent] = Sample(self._sequences)
+                self._samples[parent] = {}
                 modifier.register_hook(parent, self._add_sample, "forward_pre", with_kwargs=True)
             self._names[parent].append(mapping.smooth_name)
             # Stays empty; llm-compressor deletes it after the search.
@@ -139,8 +142,12 @@ class _Search:
     def _add_sample(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
         arguments |= arguments.pop("kwargs", {})
+        shards = SHARDS.get()
+        sample = self._samples[module].setdefault(
+            shards.current(), Sample(max(1, self._sequences // shards.count))
+        )
         # The pass fills this cache, and the search must not read it.
-        self._samples[module].add(
+        sample.add(
             {
                 name: None if isinstance(value, QuantizedKVCache) else value
                 for name, value in arguments.items()
@@ -153,9 +160,10 @@ class _Search:
         """Replaces `_apply_smoothing`, which this calls."""
         for modules, gram in self._products.take():
             self._grams |= dict.fromkeys(modules, gram)
-        self._runs = {parent: list(sample.batches()) for parent, sample in self._samples.items()}
-        for sample in self._samples.values():
-            sample.clear()
+        modifier._smooth_activation_stats.update(self._sizes.take())
+        for parent, samples in self._samples.items():
+            self._runs[parent] = [list(sample.batches()) for sample in samples.values()]
+            samples.clear()
         library_apply(modifier, model)
         if self._clips:
             for mapping, scales in self._chosen:
@@ -172,9 +180,10 @@ class _Search:
         sums = [total for total, count in parent_stats if count]
         if not sums or not all(total.isfinite().all() for total in sums):
             return sums
-        if parent in self._samples:
-            return [_output(parent, arguments) for arguments in self._runs[parent]]
-        return [*sums, parent.weight]
+        if parent not in self._samples:
+            return [*sums, parent.weight]
+        outputs = [_output(parent, run) for runs in self._runs[parent] for run in runs]
+        return outputs if _are_finite_in_all_ranks(outputs) else [sums[0] * math.nan]
 
     def best_scale(
         self,
@@ -197,7 +206,7 @@ class _Search:
                 values = rounded({layer: weights[layer] * scales for layer in layers})
                 losses.append(loss({layer: value / scales for layer, value in values.items()}))
         errors = [value if math.isfinite(value) else math.inf for value in _numbers(losses)]
-        best = min(range(len(errors)), key=errors.__getitem__)
+        best = RANKS.get().of_first(min(range(len(errors)), key=errors.__getitem__))
         if errors[best] == math.inf:
             raise RuntimeError(
                 f"{mapping.parent_name}: its output is NaN or infinite at every scale that AWQ "
@@ -225,11 +234,15 @@ class _Search:
     ) -> torch.Tensor:
         for layer, value in values.items():
             layer.weight.data = value.to(layer.weight.dtype)
-        total = torch.zeros((), device=outputs[0].device)
-        for arguments, output in zip(self._runs[parent], outputs, strict=True):
-            changed = _output(parent, arguments)
-            total += mse_loss(changed.float(), output.float(), reduction="sum")
-        return total
+        originals = iter(outputs)
+        losses = []
+        for runs in self._runs[parent]:
+            total = torch.zeros((), device=outputs[0].device)
+            for arguments in runs:
+                changed = _output(parent, arguments)
+                total += mse_loss(changed.float(), next(originals).float(), reduction="sum")
+            losses.append(total)
+        return sum_of_shards(losses)
 
     def _clip(self, mapping: ResolvedMapping, scales: torch.Tensor) -> None:
         blocks = {
@@ -245,6 +258,14 @@ def _numbers(losses: list[torch.Tensor]) -> list[float]:
     """The losses on the host, by one copy: a copy for each would stop the GPU each time."""
     numbers: list[float] = torch.stack(losses).tolist()
     return numbers
+
+
+def _are_finite_in_all_ranks(outputs: list[torch.Tensor]) -> bool:
+    """All ranks skip a mapping, or none. One process leaves the check to llm-compressor."""
+    ranks = RANKS.get()
+    if not ranks.are_several:
+        return True
+    return all(ranks.objects(all(bool(output.isfinite().all()) for output in outputs)))
 
 
 def _output(parent: Module, arguments: dict[str, Any]) -> torch.Tensor:

@@ -5,6 +5,7 @@ few random tokens. Any other is left as it is.
 """
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -91,7 +92,18 @@ def _fused_forwards(
         if kind not in fits:
             fits[kind] = _gives_the_same(module, forward, width, device)
         if fits[kind]:
-            yield module, forward
+            yield module, _called_as(kind.forward, forward)
+
+
+def _called_as(original: Callable[..., Any], forward: Forward) -> Forward:
+    """Takes its input by position or by the original's name for it, as AWQ repeats calls."""
+
+    @functools.wraps(original)
+    def called(module: torch.nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        (values,) = (*inputs, *named.values())
+        return forward(module, values)
+
+    return called
 
 
 def _fused_forward(module: torch.nn.Module, kernels: Kernels) -> tuple[Forward | None, int]:

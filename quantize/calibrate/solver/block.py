@@ -20,6 +20,9 @@ class Pruning:
         kept = self.kept if order is None or self.kept is None else self.kept[:, order]
         return Pruning(kept, self.choose)
 
+    def rows(self, rows: slice) -> "Pruning":
+        return Pruning(None if self.kept is None else self.kept[rows], self.choose)
+
 
 NOTHING_PRUNED = Pruning()
 

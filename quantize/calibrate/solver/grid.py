@@ -69,6 +69,11 @@ class Grid:
             zero_point=torch.cat(zeros) if zeros else None,
         )
 
+    def rows(self, rows: slice) -> "Grid":
+        """The grid of some of the rows."""
+        zeros = None if self.zero_point is None else self.zero_point[rows]
+        return replace(self, scale=self.scale[rows], zero_point=zeros)
+
     def ordered(self, order: torch.Tensor | None) -> "Grid":
         """The grid for columns in another order."""
         if order is None or self.group_of_column is None:

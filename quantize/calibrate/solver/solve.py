@@ -18,11 +18,14 @@ from quantize.calibrate.solver import torch_walk
 from quantize.calibrate.solver.block import NOTHING_PRUNED, TINY, Block, Pruning
 from quantize.calibrate.solver.grid import Grid
 from quantize.calibrate.solver.products import output_energy
+from quantize.parallel.shards import of_all_rows
 
 OUTER_BLOCK = 1024  # columns behind it are updated by one product
 
 
 Walk = Callable[[Block, Grid | None, Pruning], None]
+Factored = tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]
+"""What `factor` returns."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,27 @@ def solve(
 ) -> Solution:
     """Rounds or prunes weights [rows, columns] whose inputs have these products [columns, columns].
 
-    Without a grid, weights are only pruned."""
+    Without a grid, weights are only pruned. With several ranks, each solves for a part of the rows,
+    and all have the whole solution."""
     order = column_order(products, pruning.choose) if act_order else None
-    unit, diagonal, dead, fell_back = factor(products, order, dampening)
+    factored = factor(products, order, dampening)
+
+    def solved(rows: slice) -> torch.Tensor:
+        part = None if grid is None else grid.rows(rows)
+        return _solved(weights[rows], factored, order, part, pruning.rows(rows), block_size)
+
+    return Solution(of_all_rows(len(weights), solved), fell_back=factored[3])
+
+
+def _solved(
+    weights: torch.Tensor,
+    factored: Factored,
+    order: torch.Tensor | None,
+    grid: Grid | None,
+    pruning: Pruning,
+    block_size: int,
+) -> torch.Tensor:
+    unit, diagonal, dead, _ = factored
     values = weights.to(torch.float32, copy=True)
     values = values if order is None else values[:, order]
     values.masked_fill_(dead, 0.0)
@@ -77,9 +98,7 @@ def solve(
             walk(block, grid, pruning)
             values[:, stop:last].addmm_(block.errors, unit[here, stop:last])
         values[:, last:].addmm_(errors[:, : last - first], unit[first:last, last:])
-    if order is not None:
-        values = values[:, order.argsort()]
-    return Solution(values, fell_back)
+    return values if order is None else values[:, order.argsort()]
 
 
 def column_order(products: torch.Tensor, by_four: bool) -> torch.Tensor:
@@ -92,9 +111,7 @@ def column_order(products: torch.Tensor, by_four: bool) -> torch.Tensor:
     return (groups[:, None] * MASK_WIDTH + places).flatten()
 
 
-def factor(
-    products: torch.Tensor, order: torch.Tensor | None, dampening: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+def factor(products: torch.Tensor, order: torch.Tensor | None, dampening: float) -> Factored:
     """R with its columns divided by the diagonal, the diagonal, columns whose input is always zero,
     and whether there is no factorization.
 

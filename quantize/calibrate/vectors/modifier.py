@@ -21,6 +21,7 @@ from quantize.calibrate.hooks import log_errors
 from quantize.calibrate.run_state import RUN
 from quantize.calibrate.solver.products import Modules, SharedProducts
 from quantize.calibrate.vectors.solve import Factor, Settings, solve
+from quantize.parallel.ranks import RANKS
 from quantize.vptq.attached import attach, fill
 
 
@@ -71,11 +72,33 @@ class VectorModifier(Modifier):  # type: ignore[misc]
         factored = Factor.of(matrix, self.settings)
         originals = [module.weight.data.clone() for module in modules]
         changed = []
-        for module in modules:
+        for module, tensors in zip(modules, self._solved(modules, factored), strict=True):
             assert isinstance(module, torch.nn.Linear)
-            stored_as = RUN.get().stored_as
-            tensors = solve(module.weight.data, factored, self.codebooks, self.settings, stored_as)
             changed.append(fill(module, tensors))
         if factored.fell_back:
             self._fallbacks += [self._names[module] for module in modules]
         log_errors("VPTQ", modules, originals, changed, matrix)
+
+    def _solved(self, modules: Modules, factored: Factor) -> list[dict[str, torch.Tensor]]:
+        """The tensors of each module. Ranks take the modules in turn: one codebook serves all rows
+        of a module."""
+        ranks, stored_as = RANKS.get(), RUN.get().stored_as
+        own = {
+            number: solve(module.weight.data, factored, self.codebooks, self.settings, stored_as)
+            for number, module in enumerate(modules)
+            if number % ranks.size == ranks.rank
+        }
+        if not ranks.are_several:
+            return list(own.values())
+        on_host = {
+            number: {name: tensor.cpu() for name, tensor in tensors.items()}
+            for number, tensors in own.items()
+        }
+        everyone = ranks.objects(on_host)
+        return [
+            {
+                name: tensor.to(modules[number].weight.device)
+                for name, tensor in everyone[number % ranks.size][number].items()
+            }
+            for number in range(len(modules))
+        ]

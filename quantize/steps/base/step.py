@@ -46,6 +46,9 @@ class Step(StepSchema[Options], ABC):
     reads_inputs: bool = False
     """Whether the step reads only the inputs of modules, so that the calibrating pass may end at
     the last of them."""
+    in_parallel: bool = False
+    """Whether it exchanges what it sums over the text with other processes, so that each of them
+    reads only a part of the text."""
     shows_error_as: str = ""
     """The name under which the step records the relative error of a module's output; empty where it
     records none."""
@@ -88,6 +91,10 @@ class Step(StepSchema[Options], ABC):
     def check_model(self, model: Any, name: str, modifier: "Modifier | None", option: str) -> None:
         """Raises if the step cannot work on this architecture. `modifier`: that of a recipe file;
         `option`: the start of the message."""
+
+    def shares_text(self, recipe: "RecipeConfig") -> bool:
+        """Whether several processes can run it, each on a part of the text."""
+        return self.in_parallel
 
     # ---- its way through the layers -------------------------------------------------------
 

@@ -62,7 +62,13 @@ FP8: Catalog = {
 }
 STREAMED_PACKED = Place("streamed.packed", "StreamedPacked", "streamed_packed")
 PACKED: Catalog = {WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")]}
-PACKED_FP8: Catalog = {W4AFP8: [STREAMED_PACKED, Place("unpack", "UnpackFp8")]}
+PACKED_FP8: Catalog = {
+    W4AFP8: [
+        STREAMED_PACKED,
+        Place("streamed.w4a8", "StreamedW4A8", STREAMED_PACKED.layout),
+        Place("unpack", "UnpackFp8"),
+    ]
+}
 ALL = [
     *VLLM,
     *(

@@ -23,6 +23,7 @@ from serve.kernels.linear.conditions import (
 )
 from serve.kernels.linear.int8 import with_sparsity
 from serve.kernels.linear.loading import LayerKind, Rounding
+from serve.kernels.linear.rounding import is_ours, round_fp8
 from serve.kernels.linear.stored import fp8_weight, merged_widths
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.scaled import CutlassFp8
@@ -32,7 +33,7 @@ ADA = 89
 
 
 class QuantlineFp8LinearKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # type: ignore[misc]
-    """Rounding is vLLM's QuantFP8, which is traced as vLLM's own path is."""
+    """Rounding is an op of ours, with the numbers of vLLM's QuantFP8, which has the other cases."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -63,7 +64,14 @@ class QuantlineFp8LinearKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # typ
 
     def rounding(self, layer: torch.nn.Module) -> Rounding:
         bound = getattr(layer, self.layer_param_names[3], None)
-        return lambda flat: self.quant_fp8(flat, None, bound)
+
+        def rounded(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            if bound is None and is_ours(flat):
+                return round_fp8(flat)
+            by_vllm: tuple[torch.Tensor, torch.Tensor] = self.quant_fp8(flat, None, bound)
+            return by_vllm
+
+        return rounded
 
     def apply_scaled_mm(self, **arguments: Any) -> torch.Tensor:
         """Part of vLLM's interface; only its own kernels are called this way."""

@@ -31,7 +31,7 @@ from serve.kernels.products.product import Weight
 
 
 class QuantlineInt8LinearKernel(QuantlineLinear, Int8ScaledMMLinearKernel):  # type: ignore[misc]
-    """Activations are rounded in traced PyTorch, which Inductor fuses with what comes before."""
+    """Activations are rounded by an op of ours, which a pass fuses with what comes before."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:

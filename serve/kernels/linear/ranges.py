@@ -19,7 +19,9 @@ from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 from serve.kernels import op
 from serve.kernels.linear.choice import FEW, MANY
 from serve.kernels.op import Planned
-from serve.kernels.settings import ENTRY, OPTION, add_to_graph_key
+from serve.kernels.rounding.fusing import fuse
+from serve.kernels.rounding.lowering import lower
+from serve.kernels.settings import ENTRY, OPTION, VERSION, add_to_graph_key
 
 logger = logging.getLogger("vllm.quantline")
 MOST_TOKENS = 1 << 30
@@ -36,14 +38,24 @@ SAME_NUMBERS = (
 
 
 class InputsPass(InductorPass):  # type: ignore[misc]
-    """Takes inputs out of our ops that no product of the compiled range reads. A key of an op has a
-    hash of its plan, so vLLM's cache of graphs knows what this pass depends on."""
+    """Takes inputs out of our ops that no product of the compiled range reads, and fuses the
+    rounding that is left with what comes before. A key of an op has a hash of its plan, so vLLM's
+    cache of graphs knows what this pass depends on; VERSION stands for the rest."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         tokens = get_pass_context().compile_range
         target = torch.ops.quantline.linear.default
         for node in graph.find_nodes(op="call_function", target=target):
             _trim(graph, node, tokens.start, tokens.end)
+        try:
+            fuse(graph)
+            lower(graph)
+        except Exception as error:  # a rounding that is not fused is slower, and just as right
+            logger.warning("quantline: rounding is not fused: %s", error)
+            logger.debug("quantline: rounding", exc_info=True)
+
+    def uuid(self) -> str:
+        return f"{super().uuid()} {VERSION}"
 
 
 def _trim(graph: torch.fx.Graph, node: torch.fx.Node, start: int, end: int) -> None:
@@ -58,8 +70,8 @@ def _trim(graph: torch.fx.Graph, node: torch.fx.Node, start: int, end: int) -> N
                 return
             after = [False]
         rounded = scales = None
-    if False not in kinds and isinstance(x, torch.fx.Node):
-        x = _without_columns(graph, node, x)
+    if False not in kinds and isinstance(x, torch.fx.Node) and x.meta["val"].shape[1] != 0:
+        x = _without_columns(graph, node, x, rounded)
     node.args = (x, rounded, scales, tensors, key, rows, *after)
     _update_traced_inputs(node, x, rounded is None)
 
@@ -78,14 +90,17 @@ def _without_scaling(node: torch.fx.Node, scales: Any) -> bool:
     return False
 
 
-def _without_columns(graph: torch.fx.Graph, node: torch.fx.Node, x: torch.fx.Node) -> torch.fx.Node:
-    """An empty tensor with the type of x and its number of tokens."""
+def _without_columns(
+    graph: torch.fx.Graph, node: torch.fx.Node, x: torch.fx.Node, rounded: Any
+) -> torch.fx.Node:
+    """An empty tensor with the type of x and its number of tokens, which is that of the rounded
+    ones: nothing is left that reads x."""
     value = x.meta["val"]
     tokens: Any = value.shape[0]
     with graph.inserting_before(node):
         size: Any = tokens
         if not isinstance(tokens, int):
-            size = graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
+            size = graph.call_function(torch.ops.aten.sym_size.int, (rounded, 0))
             size.meta["val"] = tokens
         empty = graph.call_function(
             torch.ops.aten.empty.memory_format,
@@ -135,16 +150,18 @@ def _reads(planned: Planned) -> Iterator[tuple[int, int | None, bool]]:
 
 
 def split_ranges(planned: Planned) -> None:
-    """Has vLLM compile a layer's graph in ranges that end where its plan changes its input."""
+    """Has vLLM compile a layer's graph in ranges that end where its plan changes its input, and run
+    our pass over each of them."""
     from vllm.config import get_current_vllm_config_or_none
 
+    if planned.reads_rounded:
+        _install_pass()
     config = get_current_vllm_config_or_none()
     compilation = getattr(config, "compilation_config", None)
     ends = list(getattr(compilation, "compile_ranges_endpoints", None) or [])
     further = [end for end in boundaries(planned) if ends and end < max(ends) and end not in ends]
     if not further or len(ends) + len(further) > MOST_RANGES:
         return
-    _install_pass()
     assert compilation is not None
     compilation.compile_ranges_endpoints = sorted([*ends, *further])
     add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints}")

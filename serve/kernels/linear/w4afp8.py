@@ -1,5 +1,5 @@
-"""INT4 weights in groups of 128 with FP8 activations: Marlin with 16-bit activations for few
-tokens, CUTLASS W4A8 for prompts and large batches, as measured."""
+"""INT4 weights in groups of 128 with FP8 activations: 16-bit ones for few tokens, a kernel of ours
+for up to 128, CUTLASS W4A8 for prompts and large batches, as measured."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from serve.kernels.linear.catalog import PACKED_FP8, products_of
 from serve.kernels.linear.conditions import answer, asked_families, engine_refusal
 from serve.kernels.linear.loading import LayerKind, Rounding
 from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.linear.rounding import is_ours, round_fp8
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.packed import CutlassW4A8, Machete, Marlin
 
@@ -22,8 +23,8 @@ HOPPER = 90
 
 
 class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
-    """CUTLASS W4A8 rounds group scales to FP8. Marlin keeps the checkpoint's, so it is closer to
-    it: decoding and prompts differ by that, and by the rounding of activations."""
+    """CUTLASS W4A8 rounds group scales to FP8. The others keep the checkpoint's, so they are closer
+    to it: decoding and prompts differ by that, and by the rounding of activations."""
 
     def __init__(self, c: MPLinearLayerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(c, *args, **kwargs)
@@ -45,8 +46,11 @@ class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
         self.load_packed(layer, kind, torch.bfloat16)
 
     def rounding(self, layer: torch.nn.Module) -> Rounding:
-        rounding: Rounding = self.quant_fp8
-        return rounding
+        def rounded(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            by_vllm: Rounding = self.quant_fp8
+            return round_fp8(flat) if is_ours(flat) else by_vllm(flat)
+
+        return rounded
 
 
 def _refusal(c: MPLinearLayerConfig) -> str | None:

@@ -51,12 +51,13 @@ class Plan:
             raise ValueError("a plan's steps must be in the order of their tokens")
 
     @cached_property
-    def _ends(self) -> list[int]:
+    def ends(self) -> list[int]:
+        """The most tokens of each step but the last."""
         return [step.up_to for step in self.steps if step.up_to is not None]
 
     def step(self, tokens: int) -> Step:
         """The choice for a number of tokens."""
-        return self.steps[bisect_left(self._ends, tokens)]
+        return self.steps[bisect_left(self.ends, tokens)]
 
     @property
     def products(self) -> list[str]:

@@ -38,7 +38,7 @@ class Weight:
         return int(self.codes.shape[0])
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: it is made in each call, and that would take twice as long
 class Inputs:
     """Activations of a layer. At least one of `plain` and `rounded` is used by a product."""
 

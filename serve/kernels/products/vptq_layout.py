@@ -53,6 +53,13 @@ class VectorWeight(Weight):
     outliers: "VectorWeight | None" = None
     """The first columns, where they have codebooks of their own. All others follow them in the
     activations, and the columns of this weight do not count them."""
+    joined: tuple["VectorWeight", ...] = ()
+    """Layers with the same inputs and the same sizes of codebooks, whose outputs follow."""
+
+    @property
+    def outputs(self) -> int:
+        """Of all joined layers."""
+        return self.rows + sum(layer.rows for layer in self.joined)
 
     @property
     def book(self) -> torch.Tensor:

@@ -130,6 +130,8 @@ def prepared(
     always have scales, which tell how many they are."""
     if not isinstance(weight, VectorWeight):
         raise Unusable("takes vector-quantized weights only")
+    if weight.joined:
+        raise Unusable("takes one layer at a time")
     check(weight)
     main, codes = weight.book, in_lanes(weight.codes.long())
     entries = int(main.shape[0])

@@ -8,8 +8,9 @@ import torch
 from serve.kernels.op import Planned
 from serve.kernels.plans.plan import Plan, Step
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
+from serve.kernels.products.vptq_layout import VectorWeight
 from serve.kernels.vptq.blocks import Block
-from serve.kernels.vptq.plans import PRODUCTS, key_of, prepared_block
+from serve.kernels.vptq.plans import PRODUCTS, joined, key_of, prepared_block
 
 NAME = "vptq"
 
@@ -91,6 +92,26 @@ class PreparedLayer:
         return Planned((self.product,), (len(self.tensors),), plan)
 
 
+def on_gpu(weight: VectorWeight) -> bool:
+    return bool(weight.codes.is_cuda)
+
+
+def with_joined(
+    parts: Sequence[tuple[int, Sequence[Block]]],
+) -> Sequence[tuple[int, Sequence[Block]]]:
+    """All parts as one, where a single launch can multiply them on a GPU: that saves the begin and
+    the end of the others."""
+    weights = [block.weight for rows, blocks in parts for block in blocks]
+    whole = all(
+        len(blocks) == 1 and blocks[0].columns is None and blocks[0].weight.rows == rows
+        for rows, blocks in parts
+    )
+    if len(parts) == 1 or not whole or not all(map(on_gpu, weights)):
+        return parts
+    weight = joined(weights)
+    return parts if weight is None else [(weight.outputs, [Block(weight)])]
+
+
 def prepared_layer(parts: Sequence[tuple[int, Sequence[Block]]]) -> PreparedLayer:
     """The product of parts, each with its number of outputs and its blocks. The key of equal layers
     is the same, so that vLLM compiles them once; it has no trace of what was measured."""
@@ -99,7 +120,7 @@ def prepared_layer(parts: Sequence[tuple[int, Sequence[Block]]]) -> PreparedLaye
     names: list[str] = []
     refused: dict[str, str] = {}
     row = 0
-    for rows, blocks in parts:
+    for rows, blocks in with_joined(parts):
         for number, block in enumerate(blocks):
             prepared = prepared_block(block.weight)
             refused |= prepared.refused

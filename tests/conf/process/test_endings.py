@@ -79,3 +79,14 @@ def test_a_child_that_a_shell_started_is_known_by_its_code() -> None:
     number = -code if code < 0 else code - 128
     assert number == signal.SIGABRT
     assert ending(code, "", 0).startswith("was ended by SIGABRT")
+
+
+def test_the_fault_that_pydantic_names_below_its_error_is_quoted() -> None:
+    log = """pydantic_core.ValidationError: 1 validation error for SchedulerConfig
+  Value error, max_num_batched_tokens (20) must be at least max_num_seqs. [type=value_error, x]
+    For further information visit the documentation
+"""
+    assert reason_in(log) == (
+        "pydantic_core.ValidationError: 1 validation error for SchedulerConfig: "
+        "max_num_batched_tokens (20) must be at least max_num_seqs."
+    )

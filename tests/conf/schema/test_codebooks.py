@@ -10,7 +10,7 @@ BOOKS = "recipe.weights.codebooks"
 
 
 def test_the_bits_follow_from_the_codebooks() -> None:
-    recipe = compose(COMMAND, ["recipe=vptq_3bit", f"{BOOKS}.residual_entries=0"]).recipe
+    recipe = compose(COMMAND, ["recipe=vptq_3bit", f"{BOOKS}.vector_length=8"]).recipe
     assert recipe.weights.stored.codebooks.bits == 1.5
     assert recipe.weights.stored.bits == 2
     for name, bits in (("vptq_2bit", 2), ("vptq_3bit", 3)):

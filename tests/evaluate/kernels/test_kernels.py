@@ -38,6 +38,10 @@ def test_the_grid_is_that_of_the_published_tables() -> None:
         (f.in_features, f.out_features, f.main_centroids, f.residual_centroids) for f in published
     }
     assert len(cases(made.grid(tokens=[1, 8], in_features=[4096]))) == 2 * 6 * 4
+    short = cases(made.grid(vectors=[4], in_features=[4096]))
+    assert {(c.vector, c.main_centroids, c.residual_centroids) for c in short} == {
+        *((4, 4096, 0), (4, 256, 0)),
+    }
     with pytest.raises(QuantlineError, match="no such shape"):
         cases(made.grid(out_features=[7]))
 
@@ -185,6 +189,10 @@ def test_linear_weights_have_products_and_the_right_result(
 def test_options_that_contradict_each_other() -> None:
     with pytest.raises(ValueError, match="at most 16"):
         made.grid(tokens=[17])
+    with pytest.raises(ValueError, match="works only with grid=vptq"):
+        made.grid(grid="linear", vectors=[4])
+    with pytest.raises(ValueError, match="vectors of 4 and 8"):
+        made.grid(vectors=[6])
     with pytest.raises(ValueError, match="works only with grid=linear"):
         made.grid(schemes=["int8"])
     with pytest.raises(ValueError, match="leave it out"):

@@ -3,6 +3,7 @@
 import pytest
 
 from evaluate.measure.engines.http_client import Server, last_number, send_load
+from evaluate.measure.engines.http_stream import Connections
 from evaluate.measure.metrics import NOT_SENT, Request
 from evaluate.measure.workload import Load, PlannedRequest
 from tests.evaluate.measure.stand_in_server import StandIn, running
@@ -77,6 +78,26 @@ def test_a_run_that_is_decided_ends_early() -> None:
         requests = send_load(server, Load(planned, 3), stop=lambda request: request.is_answered)
     assert len(stand_in.bodies) == 1
     assert [request.error for request in requests[1:]] == [NOT_SENT] * 2
+
+
+def test_connections_are_open_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    open_connections = Connections.open
+
+    async def count(connections: Connections, number: int) -> None:
+        await open_connections(connections, number)
+        opened.append((number, len(connections.idle)))
+
+    monkeypatch.setattr(Connections, "open", count)
+    spread = [PlannedRequest([1], 2, arrival_s=0.01 * place) for place in range(3)]
+    with running(StandIn()) as stand_in:
+        sent(stand_in, load(30, at_once=4))
+        sent(stand_in, load(6))
+        sent(stand_in, Load(spread, 3))
+    assert opened == [(4, 4), (6, 6), (1, 1)]
+    (request,) = sent(StandIn(port=9), load(1))
+    assert opened[-1] == (1, 0)  # no failure of its own
+    assert request.error.startswith("ConnectionRefusedError")
 
 
 def test_numbers_are_found_in_what_arrived() -> None:

@@ -32,13 +32,14 @@ FORMATS = {
     "sparse24": "bfloat16",
     "auto": "int4, a scale for each group of 128",
     "auto_fp8": "int4, a scale for each group of 128",
-    "vptq_2bit": "vectors of 8 in codebooks of 256 and 256 entries (2 bits)",
+    "vptq_2bit": "vectors of 4 in a codebook of 256 entries (2 bits)",
     "vptq_3bit": "vectors of 8 in codebooks of 512 and 64 entries (1.875 bits)",
 }
 MIXED = {"auto": {"int4", "int8"}, "auto_fp8": {"int4", "float8"}}  # they have several formats
 # Layers of `tiny` have too few vectors for larger codebooks.
 SMALLER = {
     "vptq_3bit": [
+        "recipe.weights.codebooks.vector_length=8",
         "recipe.weights.codebooks.entries=512",
         "recipe.weights.codebooks.residual_entries=64",
     ]

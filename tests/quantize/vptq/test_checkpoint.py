@@ -29,7 +29,8 @@ Q = "model.layers.0.self_attn.q_proj"
 OTHER_Q = "model.layers.1.self_attn.q_proj.indices"
 OPTIONS = [
     *("model=tiny", "recipe=vptq_2bit", "calibration.samples=8", "calibration.length=128"),
-    *("recipe.vptq.rounds=3", "recipe.weights.codebooks.residual_entries=64"),
+    *("recipe.vptq.rounds=3", "recipe.weights.codebooks.vector_length=8"),
+    "recipe.weights.codebooks.residual_entries=64",
 ]
 Tensors = dict[str, torch.Tensor]
 

@@ -8,11 +8,11 @@ from tests.conftest import quantize_config
 
 
 def test_a_codebook_of_as_many_entries_as_vectors_is_refused() -> None:
-    """The layers k and v of `tiny` have 4,096 vectors."""
-    options = ["model=tiny", "preflight=only", "recipe=vptq_3bit"]
+    """The layers k and v of `tiny` have 4,096 vectors of eight weights."""
+    books = "recipe.weights.codebooks"
+    options = ["model=tiny", "preflight=only", "recipe=vptq_3bit", f"{books}.vector_length=8"]
     reason = r"4,096 vectors, too few .* use at most 2,048 entries"
     with pytest.raises(QuantlineError, match=reason):
         quantize(quantize_config(*options))
-    books = "recipe.weights.codebooks"
     smaller = [f"{books}.entries=2048", f"{books}.residual_entries=2048"]
     assert quantize(quantize_config(*options, *smaller)) is None

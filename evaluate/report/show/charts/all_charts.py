@@ -9,6 +9,7 @@ from evaluate.report.show.kernels.heat_map import heat_map
 from evaluate.report.show.our_kernels.records import widest_products
 from evaluate.report.show.record_sets import RecordSets
 from evaluate.report.show.records import Record
+from evaluate.report.show.served_loads import charts as served_charts
 from evaluate.report.show.served_rates.chart import interactivity
 
 
@@ -26,6 +27,8 @@ def charts(sets: RecordSets, names: Names) -> list[Chart]:
         (sets.contexts, speed_charts.contexts),
         (sets.limits, speed_charts.limits),
         (sets.trials, interactivity),
+        (sets.batch_points, served_charts.batch_points),
+        (sets.timelines, served_charts.timelines),
         (sets.capacity, side_charts.capacity),
         (sets.engines, side_charts.engines),
         (sets.profiles, side_charts.profiles),

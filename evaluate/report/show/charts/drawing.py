@@ -17,6 +17,7 @@ SENSITIVITY = "sensitivity"
 KERNEL_GRID = "kernel_grid"
 GAINS, BANDS = "gains", "bands"
 RATES, TRIALS = "rates", "trials"
+TIMELINES, BATCH_POINTS = "timelines", "batch_points"
 SWEEP, ENGINES, OPERATORS = "sweep", "engines", "operators"
 # Widths are those of the plots of report.md; the page sets its own (page_files/charts.js).
 WIDTH = 760

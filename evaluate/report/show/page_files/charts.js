@@ -134,6 +134,7 @@ window.quantlineCharts = function (data, recordsOf, loadWords) {
   }
 
   async function embed(place, spec, width) {
+    await window.quantlineLibrary;
     const drawing = await window.vegaEmbed(place, spec, {
       actions: false, renderer: "svg", config: theme(width), tooltip: { theme: root.dataset.theme },
     });

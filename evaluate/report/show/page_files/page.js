@@ -68,13 +68,13 @@
       if (part.dataset.scenario !== undefined) record.scenario = part.dataset.scenario;
       part.hidden = !isOfSetup(record) || !isKept(record);
     }
-    for (const row of all("main tbody tr")) {
+    for (const row of all(".picks tbody tr, .data tbody tr")) {
       const { setups, scenario, candidate } = row.dataset;
       const record = { setups: setups?.split(" ").map(Number), scenario, candidate };
       row.dataset.off = isOfSetup(record) && isKept(record) ? "" : "1";
       row.dataset.other = isOfSetup(record) ? "" : "1";
     }
-    all("main table").forEach(limitRows);
+    all(".picks table, .data table").forEach(limitRows);
     for (const section of all("section.data")) {
       section.hidden = all("tbody tr", section).every((row) => row.dataset.other);
     }
@@ -127,6 +127,7 @@
   function apply() {
     readFilters();
     filterPage();
+    whatIf.show(state.setup);
     charts.redraw();
     showContents();
   }
@@ -174,6 +175,20 @@
     return up ? order : -order;
   }
 
+  // A page from a file may have no clipboard; then the text is selected, to be copied by hand.
+  async function copyText(button, text) {
+    const name = button.dataset.name ?? (button.dataset.name = button.textContent);
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch (error) {
+      const shown = button.previousElementSibling;
+      if (shown) getSelection().selectAllChildren(shown);
+      button.textContent = shown ? "Selected" : "Not copied";
+    }
+    setTimeout(() => { button.textContent = name; }, 1500);
+  }
+
   function setTheme(name) {
     root.dataset.theme = name;
     const button = document.getElementById("theme");
@@ -200,6 +215,12 @@
   }
 
   const charts = window.quantlineCharts(data, recordsOf, loadWords);
+  const whatIf = window.quantlineWhatIf(data);
+  if (whatIf.linkedSetup !== null) state.setup = whatIf.linkedSetup;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".copy");
+    if (button) await copyText(button, button.dataset.text ?? button.previousElementSibling.textContent);
+  });
   document.getElementById("theme").addEventListener("click", () => {
     setTheme(root.dataset.theme === "dark" ? "light" : "dark");
     charts.redraw();

@@ -47,8 +47,9 @@ class Kernel:
     """A compiled kernel. The driver is called directly: PyTorch's own launch of such a kernel
     passes integers and pointers as well, but takes twice the host's time."""
 
-    def __init__(self, source: str, name: str) -> None:
-        compiled: Any = torch.cuda._compile_kernel(source, name)
+    def __init__(self, source: str, name: str, architecture: str | None = None) -> None:
+        """`architecture`: such as 90a, for instructions of one generation only; else the GPU's."""
+        compiled: Any = torch.cuda._compile_kernel(source, name, compute_capability=architecture)
         self.kernel, self.name = compiled, name
         self.driver: Any = torch.cuda._utils._get_gpu_runtime_library()
         self.shared_bytes = 0

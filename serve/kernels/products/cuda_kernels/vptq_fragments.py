@@ -1,13 +1,6 @@
 """Indices and fragments of activations, as functions of the kernel that `vptq.py` describes."""
 
-FRAGMENTS = r"""
-// Both indices of a step in the highest bits of a word.
-__device__ __forceinline__ u32 word_of(const u32 (&low)[4], const u32 (&tail)[4], int s) {
-    const u32 half = s & 1 ? 0x32 : 0x10;  // bytes of it
-    if (TAIL == 0) return bytes_of(low[s >> 1], 0, half << 8 | 0x44);
-    if (TAIL == 1) return bytes_of(low[s >> 1], tail[s >> 2], (4 + (s & 3)) << 12 | half << 4);
-    return bytes_of(low[s >> 1], tail[s >> 1], (half + 0x44) << 8 | half);
-}
+NORMED = r"""
 // Two activations times the scales of their columns; adds what the columns' biases give.
 __device__ __forceinline__ u32 normed(u32 x, u32 scale, u32 bias, float& shift) {
     const float first = wide(x & 0xffffu), second = wide(x >> 16);
@@ -19,6 +12,19 @@ __device__ __forceinline__ uint4 normed4(uint4 x, uint4 scale, uint4 bias, float
     return make_uint4(normed(x.x, scale.x, bias.x, shift), normed(x.y, scale.y, bias.y, shift),
                       normed(x.z, scale.z, bias.z, shift), normed(x.w, scale.w, bias.w, shift));
 }
+"""
+FRAGMENTS = (
+    r"""
+// Both indices of a step in the highest bits of a word.
+__device__ __forceinline__ u32 word_of(const u32 (&low)[4], const u32 (&tail)[4], int s) {
+    const u32 half = s & 1 ? 0x32 : 0x10;  // bytes of it
+    if (TAIL == 0) return bytes_of(low[s >> 1], 0, half << 8 | 0x44);
+    if (TAIL == 1) return bytes_of(low[s >> 1], tail[s >> 2], (4 + (s & 3)) << 12 | half << 4);
+    return bytes_of(low[s >> 1], tail[s >> 1], (half + 0x44) << 8 | half);
+}
+"""
+    + NORMED.lstrip()
+    + r"""
 // Which of a lane's activations of two steps are swapped: for each register of a step, a mask of
 // its halves. Bit 8 m + r of `swapped` is that of column r of matrix m.
 __device__ __forceinline__ void masks_of(u32 (&masks)[4], u32 swapped, int quad) {
@@ -54,3 +60,4 @@ __device__ __forceinline__ void chosen(u32 (&a)[2][4], const uint4 (&x)[2], cons
     }
 }
 """
+)

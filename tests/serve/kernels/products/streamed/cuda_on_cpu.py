@@ -122,29 +122,32 @@ static float from_block(u32 at, u32 rank) {
 }
 """
 LAUNCH = r"""
+#ifndef CLUSTER_BLOCKS
+#define CLUSTER_BLOCKS SPLIT
+#endif
 extern "C" void launch(@PARAMETERS@, int clusters, int bytes, int copies) {
     at_once = copies;
     for (int number = 0; number < clusters; ++number) {
         Cluster here;
-        here.barrier.set(SPLIT * THREADS);
-        here.blocks.resize(SPLIT);
+        here.barrier.set(CLUSTER_BLOCKS * THREADS);
+        here.blocks.resize(CLUSTER_BLOCKS);
         for (auto& one : here.blocks) {
             one.bytes = bytes;
             one.memory = (char*)aligned_alloc(128, (bytes + 127) / 128 * 128);
             memset(one.memory, 0xff, bytes);
             one.barrier.set(THREADS);
-            one.warps.resize(WARPS);
+            one.warps.resize(THREADS / 32);
             for (auto& warp : one.warps) warp.barrier.set(32);
         }
         std::vector<std::thread> threads;
-        for (int i = 0; i < SPLIT * THREADS; ++i) threads.emplace_back([&, i] {
+        for (int i = 0; i < CLUSTER_BLOCKS * THREADS; ++i) threads.emplace_back([&, i] {
             cluster = &here;
             block = &here.blocks[i / THREADS];
             threadIdx.x = i % THREADS;
             warp_here = &block->warps[threadIdx.x / 32];
             lane_here = threadIdx.x % 32;
-            blockIdx.x = number * SPLIT + i / THREADS;
-            gridDim.x = clusters * SPLIT;
+            blockIdx.x = number * CLUSTER_BLOCKS + i / THREADS;
+            gridDim.x = clusters * CLUSTER_BLOCKS;
             @CALL@;
         });
         for (auto& thread : threads) thread.join();

@@ -1,0 +1,78 @@
+"""Reads a file of options, `config=FILE`: each becomes an option as it is typed on a command line.
+
+So a file is checked as any option is. An option on the command line replaces that of the file.
+"""
+
+import dataclasses
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from conf.errors import bad_input
+from conf.explain import field_type
+from conf.files import strict_yaml
+
+NAME = re.compile(r"[A-Za-z_][\w-]*")
+FILE = "config"
+
+
+def options_in(path: Path, schema: type[Any]) -> dict[str, str]:
+    """The options of the file, as NAME=VALUE, by their names. Parts of the schema are nested."""
+    file = strict_yaml.read(path)
+    if not isinstance(file.content, dict):
+        raise bad_input(f"{path}: must be a mapping of options to values")
+    if FILE in file.content:
+        raise file.error((FILE,), "a file of options names no other one")
+    options = {}
+    for keys, value in _leaves((), file.content, schema):
+        try:
+            options[".".join(keys)] = f"{'.'.join(keys)}={_typed(value)}"
+        except ValueError as error:
+            raise file.error(keys, str(error)) from error
+    return options
+
+
+def _leaves(
+    keys: tuple[str, ...], value: Any, schema: type[Any]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values of the schema's fields. What is below a field, as an option of the engine that
+    is a mapping, stays one value."""
+    kind = field_type(".".join(keys), schema) if keys else schema
+    is_part = dataclasses.is_dataclass(kind) or typing.get_origin(kind) is dict
+    if isinstance(value, dict) and is_part:
+        for name, entry in value.items():
+            yield from _leaves((*keys, name), entry, schema)
+    else:
+        yield keys, value
+
+
+def _typed(value: Any) -> str:
+    """The value in the grammar of the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(_typed, value))}]"
+    if isinstance(value, dict):
+        for name in value:
+            if not NAME.fullmatch(str(name)):
+                raise ValueError(f"{name!r} is no name of an option")
+        return f"{{{','.join(f'{name}:{_typed(entry)}' for name, entry in value.items())}}}"
+    raise ValueError(f"{value} is neither text nor number, list or mapping")
+
+
+def _quoted(text: str) -> str:
+    """In quotes, so that text such as `true` stays text."""
+    if "\n" in text or "${" in text:
+        raise ValueError("text must be one line, without ${")
+    if text.endswith("\\"):
+        raise ValueError("text must not end with a backslash")
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    return f"'{escaped}'"

@@ -1,0 +1,1 @@
+"""Sweeps whose jobs run in other processes: on this machine's GPUs, on Slurm or on Ray."""

@@ -1,0 +1,1 @@
+"""What helps at the shell: lists of choices, and completion."""

@@ -1,0 +1,196 @@
+"""The commands that serve a candidate, and that measure what a decision lacks."""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from conf import ROOT
+from conf.entry import as_called
+from conf.files import strict_yaml
+from conf.models import ORIGINAL
+from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
+from conf.terminal import listed
+from evaluate.report.decide.comparison import ComparisonGroup, Entry
+from evaluate.report.decide.mix import shares_of
+from evaluate.report.decide.rules.facts import SetupFacts, Shares
+from evaluate.results.cells import kernels_of
+from evaluate.results.rows import Row
+
+# Set for a measurement or by the machine; a server chooses its own values.
+NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
+# Sizes of engines that were measured side by side; a server has the GPU to itself.
+SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
+SECOND_LAYOUT = "second_layout"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that was not measured, and the command that measures it."""
+
+    what: str
+    command: str
+
+
+def served_options(measured: EngineOptions) -> EngineOptions:
+    """The engine options of a measurement that a server uses, too."""
+    left_out = {*NOT_HANDED_ON, *(SIDE_BY_SIDE if KV_CACHE_SIZE in measured else ())}
+    return {name: value for name, value in measured.items() if name not in left_out}
+
+
+def rows_of(group: ComparisonGroup) -> dict[str, Row]:
+    """The first row of each candidate."""
+    rows: dict[str, Row] = {}
+    for workload in group.workloads:
+        for entry in workload.entries:
+            rows.setdefault(entry.candidate, entry.row)
+    return rows
+
+
+def serve_commands(row: Row) -> list[str]:
+    """The commands that serve a row's checkpoint with the options of its measurement. Random
+    weights are no checkpoint, so that one is quantized first."""
+    commands = []
+    if row.environment.has_random_weights and row.checkpoint != ORIGINAL:
+        commands.append(command("quantize", f"model={row.model}", f"recipe={row.checkpoint}"))
+    options = _engine_options(row)
+    commands.append(command("serve", f"model={row.model}", f"recipe={row.checkpoint}", *options))
+    return commands
+
+
+def missing_of(
+    group: ComparisonGroup, facts: SetupFacts, mix: dict[str, float], results: str
+) -> list[Missing]:
+    """What the decision for a mix lacks: scenarios, accuracy, runs, and second starts."""
+    shares, unmeasured = shares_of(group, mix) if group.workloads else ({}, [])
+    missing = [
+        Missing(f"{name}, a scenario of the mix", _evaluate_command(group, [name], [], results))
+        for name in unmeasured
+    ]
+    missing += _missing_accuracy(group, facts, results)
+    missing += _missing_runs(group, facts, shares, results)
+    return missing + [
+        Missing(f"a second start of {listed(ties)}, which would very likely decide", measured_by)
+        for ties, measured_by in second_starts(group, results)
+    ]
+
+
+def _missing_accuracy(group: ComparisonGroup, facts: SetupFacts, results: str) -> list[Missing]:
+    unjudged = [candidate.name for candidate in facts.candidates if not candidate.judged]
+    if not unjudged:
+        return []
+    return [Missing(f"the accuracy of {listed(unjudged)}", accuracy_command(group, results))]
+
+
+def accuracy_command(group: ComparisonGroup, results: str) -> str:
+    """The command that judges all published checkpoints of a model."""
+    options = (f"model={group.model}", "scenario=none", "accuracy=quick", results_option(results))
+    return command("evaluate", *options)
+
+
+def _missing_runs(
+    group: ComparisonGroup, facts: SetupFacts, shares: Shares, results: str
+) -> list[Missing]:
+    """Candidates that cannot be ranked in some workloads of the mix: one command for all that lack
+    the same scenarios. A candidate that was measured there needs another start."""
+    rows = rows_of(group)
+    gaps: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
+    for place, candidate in enumerate(facts.candidates):
+        lacking = [
+            (workload.measure, place in known.unranked)
+            for workload, known in zip(group.workloads, facts.workloads, strict=True)
+            if workload.name in shares and known.entry(place) is None
+        ]
+        if lacking and candidate.name in rows:
+            more = [*_engine_options(rows[candidate.name])]
+            more += ["starts=2"] if any(measured for _, measured in lacking) else []
+            measures = tuple(dict.fromkeys(measure for measure, _ in lacking))
+            gaps[measures, tuple(more)].append(candidate.name)
+    return [
+        Missing(
+            f"{listed(names)} in {listed([*measures])}",
+            _evaluate_command(group, measures, [rows[name] for name in names], results, *more),
+        )
+        for (measures, more), names in gaps.items()
+    ]
+
+
+def second_starts(group: ComparisonGroup, results: str) -> list[tuple[list[str], str]]:
+    """Ties with the original that another start would very likely decide, with the command. The
+    ties of each choice of kernels have one of their own."""
+    by_kernels: dict[str, list[Entry]] = defaultdict(list)
+    for workload in group.workloads:
+        for entry in workload.entries:
+            if entry.ratio is not None and entry.ratio.second_start_decides:
+                by_kernels[kernels_of(entry.row)].append(entry)
+    undecided = []
+    for entries in by_kernels.values():
+        measures = list(dict.fromkeys(entry.workload.measure for entry in entries))
+        rows: list[Row] = [entry.row for entry in entries]
+        ties = [f"{entry.checkpoint} in {entry.workload.measure}" for entry in entries]
+        more = (*_engine_options(rows[0]), "starts=2")
+        undecided.append((ties, _evaluate_command(group, measures, rows, results, *more)))
+    return undecided
+
+
+def _evaluate_command(
+    group: ComparisonGroup, measures: Sequence[str], rows: list[Row], results: str, *more: str
+) -> str:
+    """The command that measures the rows' checkpoints in scenarios; without rows, all published
+    checkpoints."""
+    scenarios = ",".join(dict.fromkeys(scenario_of(measure) for measure in measures))
+    options = [*evaluate_options(group), f"scenario=[{scenarios}]", *_weights(rows), *more]
+    return command("evaluate", *options, results_option(results))
+
+
+def evaluate_options(group: ComparisonGroup) -> list[str]:
+    return [f"model={group.model}", f"engine={group.engine}"]
+
+
+def candidate_options(rows: list[Row]) -> list[str]:
+    """The options that measure the rows' checkpoints as the first of them was measured."""
+    return [*_weights(rows), *_engine_options(rows[0])]
+
+
+def _weights(rows: list[Row]) -> list[str]:
+    """Trained checkpoints need no option: all published ones are measured."""
+    if not rows or not rows[0].environment.has_random_weights:
+        return []
+    recipes = dict.fromkeys(row.checkpoint for row in rows if row.checkpoint != ORIGINAL)
+    return ["weights=random", f"recipes=[{','.join(recipes)}]"]
+
+
+def results_option(name: str) -> str:
+    """The option that adds to a results file; a packed one is only read."""
+    return f"results={name.removesuffix('.gz')}"
+
+
+def _engine_options(row: Row) -> list[str]:
+    """The options of a measurement that a command repeats."""
+    options = served_options(row.environment.engine_options)
+    names = {SECOND_LAYOUT: f"{KERNELS_OPTION}.{SECOND_LAYOUT}"}
+    return [f"engine.{names.get(name, name)}={_value(value)}" for name, value in options.items()]
+
+
+@cache
+def scenario_of(measure: str) -> str:
+    """The name after `scenario=` that runs a workload: a file may hold several workloads. A team's
+    own file is not known here, so a workload that is in none of ours stands for itself."""
+    files = sorted((ROOT / "conf" / "scenario").glob("*.yaml"))
+    if measure in [path.stem for path in files]:
+        return measure
+    contents = {path.stem: strict_yaml.read(path).content or {} for path in files}
+    return next((name for name, content in contents.items() if measure in content), measure)
+
+
+def command(module: str, *options: str) -> str:
+    """A command of ours, as users call it here."""
+    return as_called(shlex.join(["python", "-m", module, *options]))
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,74 @@
+"""What output tokens cost over a mix. `rules.js` has the same sums for the page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluate.report.decide.rules.facts import RateFacts, Shares, WorkloadFacts
+
+SECONDS_PER_HOUR = 3600.0
+JOULES_PER_KWH = 3.6e6
+MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Prices:
+    """None is not known."""
+
+    per_hour: float | None = None
+    """Of one GPU."""
+    per_kwh: float | None = None
+
+
+@dataclass(frozen=True)
+class TokenCost:
+    """For a million output tokens, with all of the input's time and energy."""
+
+    money: float | None
+    joules: float | None
+
+
+def mix_cost(
+    workloads: Sequence[WorkloadFacts],
+    shares: Shares,
+    candidate: int,
+    reference: int,
+    prices: Prices,
+) -> TokenCost:
+    """The cost over a mix. Each workload counts with the tokens that the reference, the original,
+    makes in its share of the time; so all candidates do the same work."""
+    tokens = gpu_seconds = joules = 0.0
+    has_speed = has_energy = True
+    for workload in workloads:
+        own, other = workload.entry(candidate), workload.entry(reference)
+        if own is None or other is None or not own.tokens_s or not other.tokens_s:
+            has_speed = False
+            break
+        made = shares[workload.name] * other.tokens_s
+        tokens += made
+        gpu_seconds += made / own.tokens_s
+        has_energy = has_energy and own.joules is not None
+        joules += made * (own.joules or 0.0)
+    if not has_speed or not tokens:
+        return TokenCost(None, None)
+    each_joules = joules / tokens if has_energy else None
+    return token_cost(gpu_seconds / tokens, each_joules, prices)
+
+
+def rate_cost(found: RateFacts, prices: Prices) -> TokenCost:
+    """The cost at a capacity."""
+    tokens = found.rate * found.output_tokens
+    if not tokens:
+        return TokenCost(None, None)
+    return token_cost(1 / tokens, None if found.watts is None else found.watts / tokens, prices)
+
+
+def token_cost(gpu_seconds: float, joules: float | None, prices: Prices) -> TokenCost:
+    """The cost of a million tokens from the GPU seconds and the joules of one."""
+    money = None
+    if prices.per_hour:
+        money = prices.per_hour / SECONDS_PER_HOUR * gpu_seconds
+    if prices.per_kwh and joules is not None:
+        money = (money or 0.0) + prices.per_kwh / JOULES_PER_KWH * joules
+    return TokenCost(
+        None if money is None else money * MILLION, None if joules is None else joules * MILLION
+    )

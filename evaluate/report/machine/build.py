@@ -1,0 +1,182 @@
+"""Builds the content of report.json from a report."""
+
+import math
+
+from conf import VERSION as QUANTLINE
+from conf.models import ORIGINAL
+from conf.schema.report import ReportConfig, changed_options
+from evaluate.report.contents import Report
+from evaluate.report.decide.capacity import CapacityCell
+from evaluate.report.decide.commands import missing_of, rows_of, serve_commands
+from evaluate.report.decide.comparison import Entry
+from evaluate.report.decide.costs import Cost
+from evaluate.report.decide.decision import Answer
+from evaluate.report.decide.memory import need_gib
+from evaluate.report.decide.mix import shares_of
+from evaluate.report.decide.quality import Qualities
+from evaluate.report.decide.recommend import Choice
+from evaluate.report.decide.rules.facts import Shares
+from evaluate.report.decide.rules.make_facts import entry_facts
+from evaluate.report.decide.rules.prices import Prices, TokenCost, mix_cost, token_cost
+from evaluate.report.machine import schema
+from evaluate.results.rows import Row
+from evaluate.results.significance import Ratio
+
+NOT_JUDGED = "not judged"
+
+
+def report_file(report: Report) -> schema.ReportFile:
+    return schema.ReportFile(
+        schema_version=schema.VERSION,
+        quantline=QUANTLINE,
+        results=report.config.results,
+        options=changed_options(report.config),
+        setups=[setup_answer(report.config, report.qualities, answer) for answer in report.answers],
+        notes=report.notes,
+        faults=report.faults,
+    )
+
+
+def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> schema.SetupAnswer:
+    group, mix = answer.group, config.mix
+    shares, unmeasured = shares_of(group, mix) if group.workloads else ({}, [])
+    choices = {choice.workload: choice for choice in answer.workloads}
+    rows = candidate_rows(answer)
+    missing = missing_of(group, answer.facts, mix, config.results[-1])
+    return schema.SetupAnswer(
+        setup=schema.Setup(group.model, group.device, group.engine_title, group.title),
+        answer=recommendation(answer.overall),
+        serve_commands=serve_commands(rows[answer.overall.candidate])
+        if answer.overall.candidate
+        else [],
+        capacity_answers=[recommendation(choice) for choice in _searched(answer)],
+        checkpoints=_checkpoints(config, qualities, answer, {} if unmeasured else shares),
+        scenarios=[
+            schema.Scenario(
+                name=workload.name,
+                share=shares.get(workload.name, 0.0),
+                recommendation=recommendation(choices[workload.name]),
+                ranks=[_rank(config, entry) for entry in workload.entries],
+            )
+            for workload in group.workloads
+        ],
+        capacities=[_capacity(cell) for table in answer.capacities for cell in table.cells],
+        missing=[schema.Missing(one.what, one.command) for one in missing],
+    )
+
+
+def candidate_rows(answer: Answer) -> dict[str, Row]:
+    """The first row of each candidate, of trials, too."""
+    rows = rows_of(answer.group)
+    for table in answer.capacities:
+        for cell in table.cells:
+            rows.setdefault(cell.candidate, cell.row)
+    return rows
+
+
+def _searched(answer: Answer) -> list[Choice]:
+    """The choices of the capacity searches, which follow those of the workloads."""
+    return answer.workloads[len(answer.group.workloads) :]
+
+
+def recommendation(choice: Choice) -> schema.Recommendation:
+    return schema.Recommendation(
+        scenario=choice.workload,
+        serve=choice.candidate,
+        accuracy_judged=choice.candidate is not None and not choice.unjudged,
+        reason=choice.why,
+        speed_up=_speed_up(choice.ratio),
+        level_with=choice.tied,
+        next=choice.second or None,
+        would_change=choice.changes,
+        excluded=[schema.Excluded(one.candidate, one.reasons) for one in choice.refused],
+    )
+
+
+def _speed_up(ratio: Ratio | None) -> schema.SpeedUp | None:
+    if ratio is None:
+        return None
+    high = ratio.high if math.isfinite(ratio.high) else None
+    return schema.SpeedUp(ratio.ratio, ratio.low, high, ratio.differs)
+
+
+def _accuracy(row: Row, qualities: Qualities) -> schema.Accuracy:
+    quality = qualities.of_row(row)
+    if quality is None:
+        return schema.Accuracy(NOT_JUDGED)
+    recovery = None
+    if quality.recovery is not None:
+        recovery = schema.Interval(quality.recovery, quality.low, quality.high)
+    return schema.Accuracy(quality.verdict, recovery, quality.measure, quality.other_kernels)
+
+
+def prices_of(config: ReportConfig) -> Prices:
+    return Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh)
+
+
+def _costs(config: ReportConfig, cost: TokenCost) -> schema.Costs | None:
+    if cost.money is None and cost.joules is None:
+        return None
+    return schema.Costs(config.gpu.currency, cost.money, None, cost.joules, None)
+
+
+def _checkpoints(
+    config: ReportConfig, qualities: Qualities, answer: Answer, shares: Shares
+) -> list[schema.Checkpoint]:
+    facts, rows = answer.facts, candidate_rows(answer)
+    workloads = [workload for workload in facts.workloads if workload.name in shares]
+    originals = [place for place, one in enumerate(facts.candidates) if one.original]
+    checkpoints = []
+    for place, candidate in enumerate(facts.candidates):
+        costs = None
+        if workloads and originals:
+            cost = mix_cost(workloads, shares, place, originals[0], prices_of(config))
+            costs = _costs(config, cost)
+        row = rows[candidate.name]
+        accuracy = _accuracy(row, qualities)
+        checkpoints.append(schema.Checkpoint(candidate.name, row.checkpoint, accuracy, costs))
+    return checkpoints
+
+
+def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
+    facts, latency = entry_facts(entry), entry.cell.summary(entry.cell.ranked_by)
+    cost = TokenCost(None, None)
+    if facts.tokens_s:
+        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config))
+    return schema.Rank(
+        checkpoint=entry.candidate,
+        rank=entry.rank,
+        tied=entry.tied,
+        runs=len(entry.cell.valid),
+        speed_up=None if entry.checkpoint == ORIGINAL else _speed_up(entry.ratio),
+        latency_s=schema.Interval(latency.median, latency.low, latency.high) if latency else None,
+        ttft_ms=facts.ttft_ms,
+        tpot_ms=facts.tpot_ms,
+        output_tokens_per_s=facts.tokens_s,
+        memory_gib=need_gib(entry),
+        costs=_costs(config, cost),
+    )
+
+
+def _capacity(cell: CapacityCell) -> schema.Capacity:
+    low, high = cell.interval
+    return schema.Capacity(
+        scenario=cell.measure,
+        checkpoint=cell.candidate,
+        requests_per_s=schema.Interval(cell.rate / cell.gpus, low / cell.gpus, high / cell.gpus),
+        speed_up=_speed_up(cell.ratio),
+        users=None if cell.users is None else cell.users / cell.gpus,
+        costs=_capacity_costs(cell.cost),
+    )
+
+
+def _capacity_costs(cost: Cost | None) -> schema.Costs | None:
+    if cost is None:
+        return None
+    return schema.Costs(
+        cost.currency,
+        cost.per_million_output,
+        cost.per_million_input,
+        cost.joules_per_million_output,
+        cost.joules_per_million_input,
+    )

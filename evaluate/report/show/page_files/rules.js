@@ -1,0 +1,231 @@
+"use strict";
+// The rule of the recommendation: evaluate/report/decide/rules in JavaScript, with the same names
+// and the same order of operations. tests/evaluate/report/rules compares both on random settings.
+window.quantlineRules = (function () {
+  const SMALLEST = 1e-9;
+  const CLOSE = 0.02;
+  const ENTRY = ["candidate", "time", "median", "ttft_ms", "tpot_ms", "memory_gib", "tokens_s", "joules"];
+
+  // The facts as the rule reads them: the page holds entries as lists, to be small.
+  function read(packed) {
+    const workloads = packed.workloads.map((workload) => {
+      const entries = workload.entries.map((values) =>
+        Object.fromEntries(ENTRY.map((name, place) => [name, values[place]])));
+      return { ...workload, entries, places: new Map(entries.map((entry, place) => [entry.candidate, place])) };
+    });
+    return { ...packed, workloads };
+  }
+
+  function entryOf(workload, candidate) {
+    return workload.places.has(candidate) ? workload.entries[workload.places.get(candidate)] : null;
+  }
+
+  function factorOf(workload, one, other) {
+    if (one === other) return 1;
+    const [low, high] = [workload.places.get(one), workload.places.get(other)].sort((a, b) => a - b);
+    const before = low * workload.entries.length - (low * (low + 1)) / 2;
+    return workload.factors[before + high - low - 1];
+  }
+
+  function qualityMisses(candidate, limits) {
+    const least = limits.min_recovery;
+    if (!candidate.judged) return least !== null ? [miss("unjudged")] : [];
+    if (candidate.verdict === "broken") return [miss("broken")];
+    if (least === null) return candidate.verdict === "loss" ? [miss("loss")] : [];
+    if (candidate.recovery === null) return [miss("unjudged")];
+    return candidate.recovery < least ? [miss("recovery", "", candidate.recovery, least)] : [];
+  }
+
+  function miss(rule, workload = "", value = null, limit = null) {
+    return { rule, workload, value, limit };
+  }
+
+  function misses(workload, entry, candidate, limits) {
+    const found = [];
+    for (const [rule, value, limit] of [
+      ["ttft", entry.ttft_ms, limits.ttft_ms],
+      ["tpot", entry.tpot_ms, workload.tpot ? limits.tpot_ms : null],
+      ["memory", entry.memory_gib, limits.max_memory_gib],
+    ]) {
+      if (limit === null) continue;
+      if (value === null) found.push(miss(`${rule} unknown`, workload.name));
+      else if (value > limit) found.push(miss(rule, workload.name, value, limit));
+    }
+    return found.concat(qualityMisses(candidate, limits));
+  }
+
+  function distinct(found) {
+    return [...new Map(found.map((one) => [JSON.stringify(one), one])).values()];
+  }
+
+  function mayBeHeadline(candidate, someJudged, allowUnjudged) {
+    return candidate.judged || allowUnjudged || (!someJudged && !candidate.pruned);
+  }
+
+  function standingsOf(facts, workloads, limits) {
+    const standings = [];
+    const incomplete = [];
+    facts.candidates.forEach((candidate, place) => {
+      const entries = workloads.map((workload) => entryOf(workload, place));
+      if (workloads.length === 0 || entries.includes(null)) {
+        incomplete.push(place);
+        return;
+      }
+      const found = workloads.flatMap((workload, number) => misses(workload, entries[number], candidate, limits));
+      standings.push({ candidate: place, relative_time: Infinity, misses: distinct(found), unjudged: false });
+    });
+    return { standings, incomplete };
+  }
+
+  // The time over the mix as a share of the reference's time.
+  function timeOf(workloads, shares, candidate, reference) {
+    let total = 0;
+    for (const workload of workloads) {
+      const own = entryOf(workload, candidate).median;
+      total += (shares[workload.name] * own) / (entryOf(workload, reference).median || SMALLEST);
+    }
+    return total;
+  }
+
+  // The speed-up over a mix, with its interval.
+  function mixRatio(workloads, shares, one, other) {
+    let relative = 0;
+    let half = 0;
+    for (const workload of workloads) {
+      const factor = factorOf(workload, one, other);
+      const own = entryOf(workload, one).time;
+      const others = entryOf(workload, other).time;
+      if (factor === null || own === null || others === null) return null;
+      const time = (shares[workload.name] * own) / others;
+      relative += time;
+      half += (time * (factor - 1 / factor)) / 2;
+    }
+    return { ratio: 1 / relative, low: 1 / (relative + half), high: 1 / Math.max(relative - half, SMALLEST) };
+  }
+
+  function differs(ratio) {
+    return ratio !== null && !(ratio.low <= 1 && 1 <= ratio.high);
+  }
+
+  function isBetterSetup(facts, workloads, one, other) {
+    if (one === other || facts.candidates[one].weights !== facts.candidates[other].weights) return false;
+    const ratios = workloads.map((workload) => mixRatio([workload], { [workload.name]: 1 }, one, other));
+    const different = ratios.filter(differs).map((ratio) => ratio.ratio > 1);
+    return different.length > 0 && different.every(Boolean);
+  }
+
+  // Smaller is better, field by field: the original, the higher recovery, the smaller memory.
+  function preference(candidate, memory) {
+    const steps = -Math.floor(Math.min(candidate.recovery || 0, 1) / CLOSE + 0.5);
+    return [candidate.original ? 0 : 1, steps, memory === null ? Infinity : memory, candidate.name];
+  }
+
+  function inOrder(one, other) {
+    for (let place = 0; place < one.length; place++) {
+      if (one[place] < other[place]) return -1;
+      if (one[place] > other[place]) return 1;
+    }
+    return 0;
+  }
+
+  function bestOf(facts, workloads, tied) {
+    const good = tied.filter((one) => !tied.some((other) => isBetterSetup(facts, workloads, other, one)));
+    const keyed = (good.length ? good : tied).map((place) =>
+      ({ place, key: preference(facts.candidates[place], entryOf(workloads[0], place).memory_gib) }));
+    return keyed.sort((one, other) => inOrder(one.key, other.key))[0].place;
+  }
+
+  // What to serve for a mix: shares by the workload's name, limits by the target's name.
+  function pick(facts, shares, limits) {
+    const workloads = facts.workloads.filter((workload) => (shares[workload.name] ?? 0) > 0);
+    const { standings, incomplete } = standingsOf(facts, workloads, limits);
+    const result = { candidate: null, problem: "", reference: null, ratio: null, tied: [], second: null, standings, incomplete };
+    const originals = standings.filter((one) => facts.candidates[one.candidate].original);
+    const served = standings.filter((one) => one.misses.length === 0);
+    if (served.length === 0 || originals.length === 0) {
+      result.problem = served.length ? "original" : standings.length ? "targets" : "unranked";
+      return result;
+    }
+    const first = originals[0].candidate;
+    const times = originals.map((one) => timeOf(workloads, shares, one.candidate, first));
+    const reference = originals[times.indexOf(Math.min(...times))].candidate;
+    result.reference = reference;
+    for (const one of standings) one.relative_time = timeOf(workloads, shares, one.candidate, reference);
+    standings.sort((one, other) => one.relative_time - other.relative_time);
+    const someJudged = standings.some((one) => facts.candidates[one.candidate].judged && !facts.candidates[one.candidate].original);
+    for (const one of served) one.unjudged = !mayBeHeadline(facts.candidates[one.candidate], someJudged, limits.allow_unjudged);
+    const pool = standings.filter((one) => one.misses.length === 0 && !one.unjudged).map((one) => one.candidate);
+    if (pool.length === 0) {
+      result.problem = "unjudged";
+      return result;
+    }
+    const tied = pool.filter((candidate, place) =>
+      !pool.slice(0, place).some((faster) => differs(mixRatio(workloads, shares, candidate, faster))));
+    const best = bestOf(facts, workloads, tied);
+    result.candidate = best;
+    if (best !== reference) result.ratio = mixRatio(workloads, shares, best, reference);
+    result.tied = tied.filter((candidate) => candidate !== best);
+    result.second = pool.find((candidate) => !tied.includes(candidate)) ?? null;
+    return result;
+  }
+
+  // The candidate with the highest capacity.
+  function pickRate(facts, search, limits) {
+    const result = { candidate: null, problem: "", misses: {}, no_rate: [], fitting: [], tied: [], second: null };
+    const fitting = [];
+    for (const found of search.rates) {
+      const missed = qualityMisses(facts.candidates[found.candidate], limits);
+      if (missed.length) result.misses[found.candidate] = missed;
+      if (!found.rate) result.no_rate.push(found.candidate);
+      if (found.rate && !missed.length) fitting.push(found);
+    }
+    result.fitting = fitting.map((found) => found.candidate);
+    const someJudged = search.rates.some(({ candidate }) => facts.candidates[candidate].judged && !facts.candidates[candidate].original);
+    const pool = fitting.filter((found) => mayBeHeadline(facts.candidates[found.candidate], someJudged, limits.allow_unjudged));
+    if (pool.length === 0) {
+      result.problem = fitting.length ? "unjudged" : "targets";
+      return result;
+    }
+    const original = pool.find((found) => facts.candidates[found.candidate].original);
+    const best = original && !pool[0].faster ? original : pool[0];
+    const overlap = (found) => found.low <= best.high && best.low <= found.high;
+    const others = pool.filter((found) => found !== best);
+    result.candidate = best.candidate;
+    result.tied = others.filter(overlap).map((found) => found.candidate);
+    result.second = others.find((found) => !overlap(found))?.candidate ?? null;
+    return result;
+  }
+
+  // Money and joules for a million output tokens.
+  function tokenCost(gpuSeconds, joules, prices) {
+    let money = null;
+    if (prices.per_hour) money = (prices.per_hour / 3600) * gpuSeconds;
+    if (prices.per_kwh && joules !== null) money = (money ?? 0) + (prices.per_kwh / 3.6e6) * joules;
+    return { money: money === null ? null : money * 1e6, joules: joules === null ? null : joules * 1e6 };
+  }
+
+  function mixCost(facts, shares, candidate, reference, prices) {
+    let [tokens, seconds, joules, hasEnergy] = [0, 0, 0, true];
+    for (const workload of facts.workloads) {
+      if (!((shares[workload.name] ?? 0) > 0)) continue;
+      const own = entryOf(workload, candidate);
+      const other = entryOf(workload, reference);
+      if (!own?.tokens_s || !other?.tokens_s) return { money: null, joules: null };
+      const made = shares[workload.name] * other.tokens_s;
+      tokens += made;
+      seconds += made / own.tokens_s;
+      hasEnergy = hasEnergy && own.joules !== null;
+      joules += made * (own.joules ?? 0);
+    }
+    if (!tokens) return { money: null, joules: null };
+    return tokenCost(seconds / tokens, hasEnergy ? joules / tokens : null, prices);
+  }
+
+  function rateCost(found, prices) {
+    const tokens = found.rate * found.output_tokens;
+    if (!tokens) return { money: null, joules: null };
+    return tokenCost(1 / tokens, found.watts === null ? null : found.watts / tokens, prices);
+  }
+
+  return { read, pick, pickRate, mixRatio, mixCost, rateCost, entryOf, differs };
+})();

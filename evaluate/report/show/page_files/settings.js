@@ -1,0 +1,113 @@
+"use strict";
+// The settings of the sliders: where they begin, how they are shown, and how a link holds them.
+// Their names are those of the command line.
+window.quantlineSettings = function (data) {
+  const STEPS = 200;
+  const TARGETS = {
+    ttft_ms: { label: "TTFT, at most", unit: "ms", field: "ttft_ms" },
+    tpot_ms: { label: "TPOT, at most", unit: "ms", field: "tpot_ms" },
+    min_recovery: { label: "Quality left, at least", unit: "%" },
+    max_memory_gib: { label: "Memory, at most", unit: "GiB", field: "memory_gib" },
+  };
+  const PRICES = {
+    price_per_hour: { label: "One card for an hour", most: 12, step: 0.05 },
+    energy_price_per_kwh: { label: "A kWh of energy", most: 1, step: 0.01 },
+  };
+
+  // The settings of the report itself.
+  function firstOf(own) {
+    const weights = {};
+    for (const workload of own.facts.workloads) weights[workload.name] = own.weights[workload.name] ?? 0;
+    const prices = { price_per_hour: own.price_per_hour, energy_price_per_kwh: own.energy_price_per_kwh };
+    return { weights, limits: { ...own.limits }, prices };
+  }
+
+  function sharesOf(settings) {
+    const total = Object.values(settings.weights).reduce((sum, weight) => sum + weight, 0);
+    const shares = {};
+    for (const [name, weight] of Object.entries(settings.weights)) if (total > 0 && weight > 0) shares[name] = weight / total;
+    return shares;
+  }
+
+  function short(value) {
+    return String(Number(Number(value).toPrecision(6)));
+  }
+
+  // What differs from the first settings, as options of the command line.
+  function options(settings, first) {
+    const found = [];
+    const names = Object.keys(settings.weights);
+    if (names.some((name) => settings.weights[name] !== first.weights[name])) {
+      for (const name of names) if (settings.weights[name] > 0) found.push([`mix.${name}`, short(settings.weights[name])]);
+    }
+    for (const [name, value] of Object.entries(settings.limits)) {
+      if (value !== first.limits[name]) found.push([`targets.${name}`, value === null ? "null" : typeof value === "boolean" ? String(value) : short(value)]);
+    }
+    for (const [name, value] of Object.entries(settings.prices)) {
+      if (value !== first.prices[name]) found.push([`gpu.${name}`, value === null ? "null" : short(value)]);
+    }
+    return found;
+  }
+
+  // A link ends in #?setup=1&targets.tpot_ms=20.
+  function hashOf(setup, settings, first) {
+    const found = options(settings, first);
+    if (setup > 0) found.unshift(["setup", String(setup)]);
+    return found.length ? "#?" + new URLSearchParams(found).toString() : "";
+  }
+
+  function linked() {
+    if (!location.hash.startsWith("#?")) return null;
+    const found = [...new URLSearchParams(location.hash.slice(2))];
+    const setup = Number(found.find(([name]) => name === "setup")?.[1] ?? 0);
+    return { setup: data.whatIf[setup] ? setup : 0, found };
+  }
+
+  function number(text, least) {
+    const value = Number(text);
+    return text !== "" && Number.isFinite(value) && value >= least ? value : null;
+  }
+
+  // The first settings with what a link says. What a link names and the page lacks is left out.
+  function withLinked(first, found) {
+    const settings = { weights: { ...first.weights }, limits: { ...first.limits }, prices: { ...first.prices } };
+    const mix = found.filter(([name]) => name.startsWith("mix.") && name.slice(4) in first.weights);
+    if (mix.length) {
+      for (const name of Object.keys(settings.weights)) settings.weights[name] = 0;
+      for (const [name, text] of mix) settings.weights[name.slice(4)] = number(text, 0) ?? 0;
+    }
+    for (const [name, text] of found) {
+      const [group, key] = [name.split(".")[0], name.slice(name.indexOf(".") + 1)];
+      if (group === "targets" && key === "allow_unjudged") settings.limits[key] = text === "true";
+      else if (group === "targets" && key in TARGETS) settings.limits[key] = number(text, 1e-9);
+      else if (group === "gpu" && key in PRICES) settings.prices[key] = number(text, 1e-9);
+    }
+    return settings;
+  }
+
+  // The range of a slider, from what was measured. Times are on a scale of ratios.
+  function rangeOf(name, own) {
+    if (name === "min_recovery") return { least: 0.8, most: 1, log: false };
+    const place = { ttft_ms: 3, tpot_ms: 4, max_memory_gib: 5 }[name];
+    const values = own.facts.workloads.flatMap((workload) => workload.entries.map((entry) => entry[place])).filter((value) => value > 0);
+    if (values.length === 0) return null;
+    return { least: Math.min(...values) * 0.8, most: Math.max(...values) * 1.25, log: true };
+  }
+
+  // The slider's far end is no limit: the right one for a most, the left one for a least.
+  function toSlider(name, value, range) {
+    if (value === null) return name === "min_recovery" ? 0 : STEPS;
+    const part = range.log ? Math.log(value / range.least) / Math.log(range.most / range.least) : (value - range.least) / (range.most - range.least);
+    return Math.round(Math.min(Math.max(part, 0), 1) * (STEPS - 1)) + (name === "min_recovery" ? 1 : 0);
+  }
+
+  function fromSlider(name, step, range) {
+    if (name === "min_recovery") {
+      return step === 0 ? null : Number((range.least + ((step - 1) / (STEPS - 1)) * (range.most - range.least)).toFixed(3));
+    }
+    if (step === STEPS) return null;
+    return Number((range.least * (range.most / range.least) ** (step / (STEPS - 1))).toPrecision(2));
+  }
+
+  return { STEPS, TARGETS, PRICES, firstOf, sharesOf, options, hashOf, linked, withLinked, rangeOf, toSlider, fromSlider };
+};

@@ -1,0 +1,1 @@
+"""Served loads: percentiles of their requests, and requests in progress over time."""

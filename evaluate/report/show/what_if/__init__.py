@@ -1,0 +1,1 @@
+"""What the page's sliders read: the facts of the rule, the report's settings, and commands."""

@@ -1,0 +1,1 @@
+"""Sweeps of evaluations on a launcher: their jobs, and the shards of their results."""

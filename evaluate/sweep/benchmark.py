@@ -1,0 +1,140 @@
+"""`python -m evaluate.sweep.benchmark launcher=NAME`: what a launcher costs for each job.
+
+The jobs sleep for a fixed time instead of starting an engine. So what a sweep takes longer than the
+sleep is the launcher's: queueing, a new process, our imports, the record, and noticing the end.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from conf.app import run
+from conf.compose import Command
+from conf.errors import QuantlineError, environment_failure
+from conf.launch.hooks import SweepHooks
+from conf.launch.options import LOCAL, LauncherConfig
+from conf.launch.planning import PlannedTask
+from conf.launch.runners import Resources, start_runner
+from conf.launch.task import JOB_VARIABLE, Record, Task
+from conf.launch.watching import Watch
+from conf.schema.ranges import not_empty, within
+from conf.terminal import say
+
+
+@dataclass
+class SweepBenchmarkConfig:
+    """Measures the overhead of a launcher for each job, with jobs that sleep."""
+
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    jobs: int = field(default=8, metadata=within(1, 1000))
+    """Jobs of the sweep."""
+    at_once: int = field(default=1, metadata=within(1, 1000))
+    """Jobs that run at once: launcher.workers, or what the cluster has room for."""
+    seconds: float = field(default=5.0, metadata=within(0, 3600))
+    """Seconds that a job sleeps, in place of its engine."""
+    folder: str = field(default=".", metadata=not_empty())
+    """Where a temporary folder for the jobs is made. All machines must see it."""
+
+
+class SleepingJobs(SweepHooks):
+    """Jobs without results."""
+
+    def folder(self, config: SweepBenchmarkConfig) -> Path:
+        return Path(config.folder)
+
+    def label(self, config: SweepBenchmarkConfig) -> str:
+        return "sleep"
+
+    def gpus(self, config: SweepBenchmarkConfig) -> int:
+        return 1
+
+    def check(self, configs: list[SweepBenchmarkConfig]) -> None:
+        """There is nothing to check."""
+
+    def is_done(self, config: SweepBenchmarkConfig, record: Record) -> bool:
+        return False
+
+    def in_job(self, config: SweepBenchmarkConfig, shard: Path) -> SweepBenchmarkConfig:
+        return replace(config, launcher=LauncherConfig())
+
+    def outputs(self, config: SweepBenchmarkConfig) -> list[str]:
+        return []
+
+    @contextmanager
+    def holding(self, configs: list[SweepBenchmarkConfig]) -> Iterator[None]:
+        yield
+
+    def gather(self, configs: list[SweepBenchmarkConfig]) -> None:
+        """There is nothing to gather."""
+
+    def finish(self, configs: list[SweepBenchmarkConfig]) -> list[QuantlineError]:
+        return []
+
+
+COMMAND = Command(
+    "sweep_benchmark",
+    SweepBenchmarkConfig,
+    (
+        "python -m evaluate.sweep.benchmark launcher=local",
+        "python -m evaluate.sweep.benchmark launcher=slurm at_once=2 launcher.gpus_per_job=1",
+        "python -m evaluate.sweep.benchmark launcher=ray launcher.workers=2 at_once=2",
+    ),
+    module="evaluate.sweep.benchmark",
+)
+JOB_COMMAND = replace(COMMAND, sweep=SleepingJobs())
+
+
+def main(config: SweepBenchmarkConfig) -> None:
+    begin = time.perf_counter()
+    runner = start_runner(config.launcher, Resources(1))
+    say(f"{config.launcher.kind}: ready after {time.perf_counter() - begin:.1f} s")
+    folder = Path(tempfile.mkdtemp(prefix="sweep-benchmark-", dir=config.folder)).absolute()
+    try:
+        watch = Watch(runner, config.launcher.poll_s, lambda: None)
+        begin, cpu_before = time.perf_counter(), _cpu_of_children()
+        records = watch.run([_planned(number, folder, config) for number in range(config.jobs)])
+        seconds, cpu = time.perf_counter() - begin, _cpu_of_children() - cpu_before
+    except BaseException:
+        runner.cancel()
+        raise
+    finally:
+        runner.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    failed = [record.message for record in records.values() if record.state != "done"]
+    if failed:
+        raise environment_failure(f"{len(failed)} jobs failed, the first: {failed[0]}")
+    rounds = -(-config.jobs // config.at_once)
+    overhead = seconds / rounds - config.seconds
+    print(
+        f"{config.launcher.kind}: {config.jobs} jobs of {config.seconds:g} s, {config.at_once} at "
+        f"once: {seconds:.1f} s, {overhead:.2f} s of overhead for each job"
+    )
+    if config.launcher.kind == LOCAL:  # other launchers start jobs from processes of their own
+        print(f"CPU time of a job: {cpu / config.jobs:.2f} s")
+
+
+def _cpu_of_children() -> float:
+    usage = os.times()
+    return usage.children_user + usage.children_system
+
+
+def _planned(number: int, folder: Path, config: SweepBenchmarkConfig) -> PlannedTask:
+    module = "evaluate.sweep.sleeping_job"
+    overrides = [f"seconds={config.seconds}"]
+    task = Task(f"sleep-{number}", module, overrides, str(folder), str(Path.cwd()))
+    return PlannedTask(task, config)
+
+
+def sleep(config: SweepBenchmarkConfig) -> None:
+    """The work of a job."""
+    assert JOB_VARIABLE in os.environ
+    time.sleep(config.seconds)
+
+
+if __name__ == "__main__":
+    run(COMMAND, main)

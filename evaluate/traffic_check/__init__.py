@@ -1,0 +1,1 @@
+"""Compares our load generator with `vllm bench serve` on one server."""

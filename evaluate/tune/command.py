@@ -1,0 +1,27 @@
+"""The command `evaluate.tune`: searches the fastest engine settings of one checkpoint."""
+
+from conf.compose import Command
+from conf.schema.tune import TuneConfig
+
+COMMAND = Command(
+    "tune",
+    TuneConfig,
+    (
+        "python -m evaluate.tune model=qwen3-8b recipe=fp8_dynamic scenario=high_concurrency",
+        "python -m evaluate.tune checkpoint=/models/mine scenario=decode_bound budget=40m",
+        "python -m evaluate.tune settings=[max_num_seqs,async_scheduling] budget=10m",
+    ),
+    module="evaluate.tune",
+    plain=(("recipe", "recipe_name"),),
+)
+
+
+def main(config: TuneConfig) -> None:
+    from pathlib import Path
+
+    from evaluate.command import ended_by_sigterm
+    from evaluate.results.lock import only_writer
+    from evaluate.tune.pipeline import tune
+
+    with ended_by_sigterm(config.results), only_writer(Path(config.results)):
+        tune(config)

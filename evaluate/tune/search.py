@@ -1,0 +1,191 @@
+"""The search: the default first, then trials in batches, then fresh starts that confirm the best.
+
+It knows engines only by their interface, so it runs on made-up times, too.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from conf.errors import environment_failure
+from conf.terminal import say
+from evaluate.results.significance import Ratio, Start
+from evaluate.tune.comparing import gain_of, is_slower
+from evaluate.tune.optimizer import Optimizer
+from evaluate.tune.space import DEFAULT, Assignment, Space, text_of
+from evaluate.tune.trials import (
+    SEARCH,
+    Budget,
+    Engines,
+    Judgement,
+    Trial,
+    TrialRequest,
+)
+
+JUDGING_STARTS = 2  # of the default settings, and of those that are judged
+NEARLY = 0.005
+"""Trials within this share of the fastest are as good: the one with the fewest changes counts."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How much is measured."""
+
+    repeats: int
+    confirm_starts: int
+    side_by_side: int = 1
+    most_trials: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found."""
+
+    trials: list[Trial]
+    chosen: Assignment = DEFAULT
+    """The settings to serve; the default where nothing is significantly faster."""
+    best: Assignment = DEFAULT
+    """The settings that were confirmed; the default where none looked faster."""
+    gain: Ratio | None = None
+    """The speed-up of the best over the default in the fresh starts."""
+    judgement: Judgement | None = None
+    """For settings that change answers."""
+    reason: str = ""
+    """Why the default is served; empty where it is not."""
+    ended: str = ""
+    """Why no further trial was run."""
+
+
+@dataclass
+class Search:
+    """One search over a space."""
+
+    space: Space
+    engines: Engines
+    budget: Budget
+    options: SearchOptions
+    report: Callable[[list[Trial], Trial | None], None] = lambda _, __: None
+    """Is told all trials and the best one after each change."""
+    trials: dict[Assignment, Trial] = field(default_factory=dict)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        self.optimizer = Optimizer(self.space, self.options.seed)
+
+    def run(self) -> Outcome:
+        """Searches, confirms, and says what to serve."""
+        self._take_over()
+        while batch := self._next_batch():
+            measuring = self.engines.measure(batch, self._is_beaten)
+            with self.budget.batch(), closing(measuring) as trials:
+                for trial in trials:
+                    self._learn(trial)
+        return self._conclude()
+
+    def _take_over(self) -> None:
+        """Learns the finished trials of earlier commands, and continues the others."""
+        recorded = self.engines.recorded()
+        unfinished = []
+        for trial in sorted(recorded, key=lambda trial: trial.assignment != DEFAULT):
+            is_beaten = trial.start is not None and self._is_beaten(trial.start)
+            if trial.failure or is_beaten or trial.runs >= self.options.repeats:
+                self._learn(replace(trial, is_beaten=is_beaten and not trial.failure))
+            elif trial.assignment != DEFAULT:
+                unfinished.append(trial.assignment)
+        if self.trials:
+            say(f"{len(self.trials)} finished trials are there already (force=true repeats them)")
+        self.optimizer.first(unfinished)
+
+    def _next_batch(self) -> list[TrialRequest]:
+        most, begun = self.options.most_trials, len(self.trials)
+        size = self.options.side_by_side
+        if most is not None:
+            size = min(size, most - begun)
+        if size <= 0:
+            self.ended = f"{begun} trials were asked for"
+            return []
+        if not self.budget.allows(self._batches_to_confirm()):
+            self.ended = "the budget ended"
+            return []
+        proposed = [self.optimizer.propose() for _ in range(size)]
+        batch = [TrialRequest(one, SEARCH) for one in proposed if one is not None]
+        if not batch:
+            self.ended = "there is nothing new to try"
+        return batch
+
+    def _batches_to_confirm(self) -> int:
+        starts = 2 * self.options.confirm_starts
+        if any(setting.changes_answers for setting in self.space.settings):
+            starts += JUDGING_STARTS * self.options.side_by_side  # each alone
+        return -(-starts // self.options.side_by_side)
+
+    def _learn(self, trial: Trial) -> None:
+        if trial.failure and trial.assignment == DEFAULT:
+            raise environment_failure(f"the default settings failed: {trial.failure}")
+        self.trials[trial.assignment] = trial
+        self.optimizer.learn(trial.assignment, None if trial.failure else trial.log_time)
+        self.report(list(self.trials.values()), self.best())
+
+    def _is_beaten(self, start: Start) -> bool:
+        best = self.best()
+        return best is not None and best.start is not None and is_slower(start, best.start)
+
+    def best(self, excluded: frozenset[Assignment] = frozenset()) -> Trial | None:
+        """The fastest trial that was measured in full, or one nearly as fast with fewer changes."""
+        whole = [
+            trial
+            for trial in self.trials.values()
+            if not trial.failure and not trial.is_beaten and trial.assignment not in excluded
+        ]
+        fastest = min((trial.log_time for trial in whole), default=0.0)
+        nearly = [trial for trial in whole if trial.log_time <= fastest + NEARLY]
+        return min(nearly, key=lambda trial: (len(trial.assignment), trial.log_time), default=None)
+
+    def _conclude(self) -> Outcome:
+        """Judges and confirms the best."""
+        refused: set[Assignment] = set()
+        judgement = None
+        while True:
+            best = self.best(frozenset(refused))
+            trials = list(self.trials.values())
+            if best is None or best.assignment == DEFAULT:
+                reason = "no trial was faster than the default settings"
+                if len(trials) == 1:
+                    reason = f"only the default settings were measured: {self.ended}"
+                return Outcome(trials, judgement=judgement, reason=reason, ended=self.ended)
+            if not self.space.changes_answers(best.assignment):
+                judgement = None
+                break
+            judgement = self.engines.judge(best.assignment)
+            if judgement.is_good:
+                break
+            say(f"{text_of(best.assignment)}: not served; {judgement.text}")
+            refused.add(best.assignment)
+        return self._confirm(best.assignment, judgement)
+
+    def _confirm(self, best: Assignment, judgement: Judgement | None) -> Outcome:
+        """Measures the default and the best in fresh starts, in turns."""
+        requests = [
+            TrialRequest(assignment, number)
+            for number in range(SEARCH + 1, SEARCH + 1 + self.options.confirm_starts)
+            for assignment in (DEFAULT, best)
+        ]
+        starts: dict[Assignment, list[Start]] = {DEFAULT: [], best: []}
+        outcome = Outcome(
+            list(self.trials.values()), best=best, judgement=judgement, ended=self.ended
+        )
+        size = self.options.side_by_side
+        for first in range(0, len(requests), size):
+            measuring = self.engines.measure(requests[first : first + size], lambda _: False)
+            with closing(measuring) as trials:
+                for trial in trials:
+                    if trial.start is None or trial.failure:
+                        reason = f"a start of {text_of(trial.assignment)} failed: {trial.failure}"
+                        return replace(outcome, reason=f"the gain was not confirmed: {reason}")
+                    starts[trial.assignment].append(trial.start)
+        gain = gain_of(starts[best], starts[DEFAULT])
+        if gain is None or not gain.differs or gain.ratio < 1:
+            reason = "no settings are significantly faster than the default"
+            return replace(outcome, gain=gain, reason=reason)
+        return replace(outcome, gain=gain, chosen=best)

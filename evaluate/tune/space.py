@@ -1,0 +1,175 @@
+"""The space of a search: the settings that apply here, and engines with some of them changed."""
+
+import copy
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conf.errors import bad_input, unknown
+from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.load import EngineConfig, EngineOptions, ScenarioConfig
+from evaluate.tune.settings import NAMES, TABLE, Limit, Need, Setting
+
+Assignment = tuple[tuple[str, str], ...]
+"""The settings that differ from their defaults, and the labels of their values, in table order."""
+DEFAULT: Assignment = ()
+DEFAULT_LABEL = "default"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The facts that decide which settings apply."""
+
+    met: frozenset[Need]
+    sizes: Mapping[Limit, int | None] = field(default_factory=dict)
+    """The workload's sizes; None where arrivals decide."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Settings that cannot be searched, with the reason."""
+
+
+def workload_sizes(scenario: ScenarioConfig) -> dict[Limit, int | None]:
+    """Requests and prompt tokens that can be in the engine at once."""
+    at_once = scenario.batch or scenario.concurrency
+    tokens = at_once * scenario.input_tokens if at_once and scenario.input_tokens else None
+    return {Limit.REQUESTS: at_once, Limit.STEP_TOKENS: tokens}
+
+
+def excluded_settings(engine: EngineConfig, known: Collection[str]) -> dict[str, str]:
+    """The settings that the user has fixed, and those that this engine does not have. `known` are
+    the engine's options."""
+    reasons = {}
+    for setting in TABLE:
+        is_kernels = setting.name == KERNELS_OPTION
+        given = engine.kernels.families if is_kernels else _value_at(engine.options, setting.place)
+        if given is not None:
+            reasons[setting.name] = "is fixed by the command line"
+        elif not is_kernels and setting.place[0] not in known:
+            reasons[setting.name] = "is no option of this version of vLLM"
+    return reasons
+
+
+def check_names(names: Collection[str] | None) -> None:
+    """Raises where a setting is not in the table."""
+    for name in names or ():
+        if name not in NAMES:
+            raise unknown(f"settings={name}", name, NAMES)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings of one search."""
+
+    settings: tuple[Setting, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The other settings of the table, with the reason."""
+
+    @property
+    def size(self) -> int:
+        """How many assignments there are."""
+        return math.prod(len(setting.values) + 1 for setting in self.settings)
+
+    def assignment(self, labels: Mapping[str, str]) -> Assignment:
+        """The assignment of these labels by name; missing ones are defaults."""
+        return tuple(
+            (setting.name, labels[setting.name])
+            for setting in self.settings
+            if labels.get(setting.name, DEFAULT_LABEL) != DEFAULT_LABEL
+        )
+
+    def engine(self, base: EngineConfig, assignment: Assignment) -> EngineConfig:
+        """The engine with these settings beside the user's own options."""
+        options: EngineOptions = copy.deepcopy(base.options)
+        kernels = base.kernels
+        for name, label in assignment:
+            setting = self.setting(name)
+            if name == KERNELS_OPTION:
+                kernels = replace(kernels, families=[label])
+            else:
+                _set_at(options, setting.place, copy.deepcopy(setting.values[label]))
+        return replace(base, options=options, kernels=kernels)
+
+    def assignment_of(self, options: Mapping[str, Any]) -> Assignment:
+        """The assignment in the options that a row records. Options that are in no table do not
+        count: a row's key tells whether they are the same."""
+        labels = {}
+        for setting in self.settings:
+            value = _value_at(options, setting.place)
+            for label, known in setting.values.items():
+                if value is not None and known == value:
+                    labels[setting.name] = label
+        return self.assignment(labels)
+
+    def setting(self, name: str) -> Setting:
+        return next(setting for setting in self.settings if setting.name == name)
+
+    def changes_answers(self, assignment: Assignment) -> bool:
+        return any(self.setting(name).changes_answers for name, _ in assignment)
+
+    def fixes_context(self, assignment: Assignment) -> bool:
+        return any(self.setting(name).fixes_context for name, _ in assignment)
+
+
+def text_of(assignment: Assignment) -> str:
+    """An assignment as people read it."""
+    return ", ".join(f"{name}={label}" for name, label in assignment) or "default settings"
+
+
+def space_of(names: Collection[str] | None, situation: Situation, judges: bool) -> Space:
+    """The settings to search: those that are named, or all that apply. `judges` says whether
+    accuracy is measured, so that settings may change answers. Raises where a named setting cannot
+    be searched, or nothing is left."""
+    check_names(names)
+    chosen, left_out = [], {}
+    for setting in TABLE:
+        reduced, reason = _applicable(setting, situation, judges)
+        if not reason:
+            if names is None or setting.name in names:
+                chosen.append(reduced)
+            continue
+        if names is not None and setting.name in names:
+            raise bad_input(f"settings={setting.name}: {reason}")
+        left_out[setting.name] = reason
+    if not chosen:
+        reasons = "; ".join(
+            f"{', '.join(name for name, own in left_out.items() if own == reason)}: {reason}"
+            for reason in dict.fromkeys(left_out.values())
+        )
+        raise bad_input(f"settings: there is nothing to search here ({reasons})")
+    return Space(tuple(chosen), left_out)
+
+
+def _applicable(setting: Setting, situation: Situation, judges: bool) -> tuple[Setting, str]:
+    """The setting with the values that have an effect, and why there is nothing to search."""
+    if setting.name in situation.excluded:
+        return setting, situation.excluded[setting.name]
+    for need in setting.needs:
+        if need not in situation.met:
+            return setting, need.value
+    if setting.changes_answers and not judges:
+        return setting, "changes answers, so it needs accuracy=quick, which judges it"
+    size = situation.sizes.get(setting.limit) if setting.limit else None
+    if size is None:
+        return setting, ""
+    numbers = {label: value for label, value in setting.values.items() if isinstance(value, int)}
+    enough = min((value for value in numbers.values() if value >= size), default=math.inf)
+    useful = {label: value for label, value in numbers.items() if value <= enough}
+    if enough == min(numbers.values()):
+        assert setting.limit is not None
+        return setting, f"has no effect: the workload has at most {size} {setting.limit.value}"
+    return replace(setting, values=useful), ""
+
+
+def _value_at(options: Mapping[str, Any], place: tuple[str, ...]) -> Any:
+    value: Any = options
+    for name in place:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _set_at(options: EngineOptions, place: tuple[str, ...], value: Any) -> None:
+    for name in place[:-1]:
+        nested = options.get(name)
+        options[name] = dict(nested) if isinstance(nested, Mapping) else {}
+        options = options[name]
+    options[place[-1]] = value

@@ -1,0 +1,103 @@
+"""The checkpoint that is tuned, as an evaluation takes it, and the facts that settings need."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import bad_input, unknown
+from conf.formats.quantization_config import quantization_of
+from conf.models import ORIGINAL
+from conf.schema.commands import AccuracyConfig, EvaluateConfig
+from conf.schema.tune import TuneConfig
+from evaluate.measure.targets import Target, targets
+from evaluate.measure.traffic.resolving import read_traffic, with_traffic
+from evaluate.pipeline import checked_folder, first_folder
+from evaluate.plan import Inspected, inspect
+from evaluate.tune.settings import Need
+from evaluate.tune.space import Situation, excluded_settings, workload_sizes
+from quantize.checkpoint.manifest import published
+from serve.engine.launch import checkpoint_folder, known_options, on_cpu, options
+
+
+@dataclass(frozen=True)
+class TunedCheckpoint:
+    """The checkpoint with the evaluation that measures it."""
+
+    config: EvaluateConfig
+    original: Path
+    """The original's folder, or its own."""
+    inspected: Inspected
+
+    @property
+    def name(self) -> str:
+        return self.inspected.target.name
+
+
+def tuned_checkpoint(config: TuneConfig) -> TunedCheckpoint:
+    """Finds and checks the checkpoint. Raises where it cannot be measured."""
+    evaluation = _evaluation(config)
+    scenario = evaluation.scenario[config.scenario_name]
+    conversations = read_traffic(evaluation.traffic) if scenario.from_traffic else []
+    all_targets = targets(evaluation)
+    original = first_folder(all_targets)
+    if scenario.from_traffic:
+        evaluation = with_traffic(evaluation, conversations, original)
+    target: Target = all_targets[-1]
+    folder = checked_folder(target, original, evaluation)
+    return TunedCheckpoint(evaluation, original, inspect(target, folder))
+
+
+def _evaluation(config: TuneConfig) -> EvaluateConfig:
+    is_random = config.weights == "random"
+    recipe = config.recipe_name or ORIGINAL
+    try:
+        return EvaluateConfig(
+            model=config.model,
+            scenario=config.scenario,
+            traffic=config.traffic,
+            accuracy=AccuracyConfig(),
+            engine=config.engine,
+            gpu=config.gpu,
+            checkpoints=None if is_random else _checkpoints(config),
+            checkpoint_root=config.checkpoint_root,
+            weights=config.weights,
+            recipes=[recipe] if is_random else None,
+            original=not is_random or recipe == ORIGINAL,
+            results=config.results,
+            force=config.force,
+            repeats=config.repeats,
+            side_by_side=config.side_by_side,
+            targets=config.targets,
+        )
+    except ValueError as error:
+        raise bad_input(str(error)) from error
+
+
+def _checkpoints(config: TuneConfig) -> list[str]:
+    """The checkpoint as `evaluate` takes it; none for the original."""
+    if config.checkpoint:
+        return [config.checkpoint]
+    if config.recipe_name == ORIGINAL:
+        return []
+    if config.recipe_name is None:
+        return [str(checkpoint_folder(None, config.checkpoint_root, config.model))]
+    root = Path(config.checkpoint_root).expanduser()
+    known = {folder.name: folder for folder in published(root, str(config.model.name))}
+    if config.recipe_name not in known:
+        what = f"recipe={config.recipe_name} of {config.model.name} under {root}"
+        raise unknown(what, config.recipe_name, [ORIGINAL, *known])
+    return [str(known[config.recipe_name])]
+
+
+def situation_of(tuned: TunedCheckpoint, scenario: str) -> Situation:
+    """What decides which settings apply to this checkpoint, machine and workload."""
+    engine = tuned.config.engine
+    facts = {
+        Need.GPU: not on_cpu(),
+        Need.COMPILING: not options(engine)["enforce_eager"],
+        Need.QUANTIZED: quantization_of(tuned.inspected.config) is not None,
+    }
+    return Situation(
+        met=frozenset(need for need, is_met in facts.items() if is_met),
+        sizes=workload_sizes(tuned.config.scenario[scenario]),
+        excluded=excluded_settings(engine, known_options()),
+    )

@@ -1,0 +1,111 @@
+"""Trials, what runs them, and the time that they may take."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from evaluate.results.significance import Start
+from evaluate.tune.space import Assignment
+
+LEAST_RUNS = 2  # a trial with fewer valid runs has failed
+SAFETY = 1.5
+"""The next batch may take so many times as long as a typical one: it may compile anew."""
+SEARCH = 0
+"""The number of the engine start that the search measures; later ones confirm."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One start of an engine with an assignment, and its valid runs."""
+
+    assignment: Assignment
+    start: Start | None = None
+    """The logarithms of its times; None without a valid run."""
+    runs: int = 0
+    """Valid runs, outliers included."""
+    failure: str = ""
+    """Why it has too few valid runs."""
+    is_beaten: bool = False
+    """Whether it was stopped early, because it was significantly slower than the best."""
+
+    @property
+    def log_time(self) -> float:
+        assert self.start is not None
+        return self.start.mean
+
+    @property
+    def time_s(self) -> float | None:
+        return None if self.start is None else math.exp(self.start.mean)
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """An engine start to measure."""
+
+    assignment: Assignment
+    number: int = SEARCH
+    """The number of the start."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether settings that change answers may be served."""
+
+    is_good: bool
+    text: str
+
+
+IsBeaten = Callable[[Start], bool]
+
+
+class Engines(Protocol):
+    """Starts engines and measures them; tests have one that makes times up."""
+
+    def recorded(self) -> list[Trial]:
+        """The search's trials that the results hold already, oldest first, finished or not."""
+
+    def measure(
+        self, requests: Sequence[TrialRequest], is_beaten: IsBeaten
+    ) -> Generator[Trial, None, None]:
+        """Measures the missing runs of these starts, and yields each trial when it is done. A
+        failure is a trial with its reason. `is_beaten` is asked after every run, and ends a
+        trial."""
+
+    def judge(self, assignment: Assignment) -> Judgement:
+        """Compares answers with those of the default settings."""
+
+
+@dataclass
+class Budget:
+    """The wall time of a command, and what its parts took."""
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    durations: list[float] = field(default_factory=list)
+    """Seconds of each batch of starts."""
+
+    def __post_init__(self) -> None:
+        self.begin = self.clock()
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (self.clock() - self.begin)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Takes the time of a batch of starts."""
+        begin = self.clock()
+        yield
+        self.durations.append(self.clock() - begin)
+
+    def allows(self, later_batches: int) -> bool:
+        """Whether one more batch, and those that must follow, very likely end in time. The first
+        batch is always allowed: nothing is known of its duration."""
+        if not self.durations:
+            return True
+        typical = statistics.median(self.durations)
+        return self.left >= (SAFETY + later_batches) * typical

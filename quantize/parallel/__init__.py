@@ -1,0 +1,1 @@
+"""Several processes that calibrate one model together, one for each GPU."""

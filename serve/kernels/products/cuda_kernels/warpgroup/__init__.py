@@ -1,0 +1,1 @@
+"""Kernels whose warps multiply in groups of four (`wgmma`, on Hopper only)."""

@@ -1,0 +1,1 @@
+"""Rounding of activations by token: ops of ours, and the pass that fuses what comes before."""

@@ -1,0 +1,86 @@
+"""launcher=ray on a real Ray cluster of this machine, with two workers and two made-up GPUs."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conf.launch.slurm_cluster import free_port
+from tests.conf.launch.standin import FAILS
+from tests.conf.launch.sweeps import SECONDS_TO_WAIT, SweepRun, ended, runs_of, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables that reach the cluster. Its token is its own, and is not in the home folder."""
+    pytest.importorskip("ray", reason="ray is not installed (make setup-cluster)")
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "token").write_text(secrets.token_hex(32))
+    port = free_port()
+    variables = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        "RAY_ADDRESS": f"127.0.0.1:{port}",
+    }
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    command += [f"--port={port}", "--num-cpus=2", "--num-gpus=2", "--include-dashboard=false"]
+    log = folder / "head.log"
+    with log.open("wb") as output:
+        head = subprocess.Popen(
+            [*command, "--disable-usage-stats"],
+            env=os.environ | variables,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        deadline = time.monotonic() + SECONDS_TO_WAIT
+        while "Ray runtime started" not in log.read_text():
+            assert head.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        yield variables
+    finally:
+        head.terminate()
+        head.wait()
+
+
+def test_jobs_share_the_cluster_and_a_lost_worker_is_replaced(
+    tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    sweep = SweepRun(tmp_path, cluster)
+    both = ("fp8_dynamic", "w8a8_smooth_gptq")
+    ray = ("launcher=ray", f"launcher.address={cluster['RAY_ADDRESS']}", "repeats=2")
+    recipes = f"recipes=[{','.join([*both, 'fp8_block'])}]"
+    sweep.open_gates(0)
+    process = sweep.start(*ray, recipes, **{FAILS: "fp8_block"})
+    wait_until(lambda: all(sweep.shard_rows(name) for name in both), process)
+    first = {name: sweep.shard_rows(name)[0]["environment"]["versions"] for name in both}
+    assert {versions["gpus"] for versions in first.values()} == {"0", "1"}
+    job = int(first[both[0]]["process"])
+    os.kill(parent_of(job), signal.SIGKILL)  # Ray's worker, which started the job
+    wait_until(lambda: sweep.record(both[0])["attempt"] == 2, process)
+    with pytest.raises(ProcessLookupError):  # the job ended with the worker
+        os.kill(job, 0)
+    sweep.open_gates(1)
+    code, said = ended(process)
+    assert code == 4
+    assert "0 queued, 0 running, 2 done, 1 failed" in said
+    assert "fp8_block is broken (log: " in said
+    assert runs_of(sweep.rows()) == [(name, repeat) for name in both for repeat in (0, 1)]
+    process = sweep.start(*ray, "launcher.gpus_per_job=3", recipes)
+    code, said = ended(process)
+    assert code == 2
+    assert "launcher.gpus_per_job=3: the largest node of the Ray cluster has 2" in said
+
+
+def parent_of(process: int) -> int:
+    """The process that started this one. Fields follow the name, which may hold spaces."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,174 @@
+"""report.json and the tables: by the declared schema, with what the page says."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from conf.schema.load import GpuConfig
+from conf.schema.report import ReportConfig, TargetsConfig
+from evaluate.report.contents import Report, make_report
+from evaluate.report.machine.files import SCHEMA, json_schema, write_files
+from evaluate.results.rows import Row
+from tests.conftest import Run
+from tests.evaluate.report.made import Cell, accuracy_row, runs, write
+from tests.evaluate.report.test_capacity import searched
+
+STEADY = [1.0, 1.001, 0.999]
+LOADS = ("interactive", "high_concurrency")
+
+
+def timed(checkpoint: str, seconds: float, *measures: str, **more: Any) -> list[Cell]:
+    return [
+        Cell(checkpoint, [seconds * t for t in STEADY], measure, **more) for measure in measures
+    ]
+
+
+ROWS: list[Row] = [
+    *runs(*timed("original", 1.0, *LOADS), *timed("w8a8", 0.8, *LOADS)),
+    *runs(*timed("w4a16", 0.6, "interactive")),
+    accuracy_row("w8a8", 0.999, "no loss seen"),
+]
+
+
+def made(folder: Path, rows: list[Row], **options: Any) -> tuple[Report, dict[str, Any]]:
+    results = write(folder / "results.jsonl", rows)
+    report = make_report(ReportConfig(results=[str(results)], **options))
+    write_files(report, folder)
+    content: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report, content
+
+
+def test_the_stored_schema_is_that_of_the_declared_types() -> None:
+    assert json.loads(SCHEMA.read_text()) == json_schema()
+
+
+@pytest.mark.parametrize("rows", [ROWS, [*searched("original", 4), *searched("w8a8", 6)]])
+def test_report_json_follows_the_schema(tmp_path: Path, rows: list[Row]) -> None:
+    _, content = made(tmp_path, rows, gpu=GpuConfig(price_per_hour=3.0))
+    jsonschema.validate(content, json.loads(SCHEMA.read_text()))
+    content["setups"][0]["answer"]["serve"] = 3
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, json.loads(SCHEMA.read_text()))
+
+
+def test_the_answer_has_its_reason_interval_ranks_accuracy_and_commands(tmp_path: Path) -> None:
+    report, content = made(tmp_path, ROWS)
+    (setup,) = content["setups"]
+    answer = setup["answer"]
+    assert answer["serve"] == "w8a8"
+    assert answer["reason"] == report.answers[0].overall.why
+    assert answer["speed_up"]["low"] < 1.25 < answer["speed_up"]["high"]
+    assert answer["accuracy_judged"] is True
+    (excluded,) = answer["excluded"]
+    assert excluded["checkpoint"] == "w4a16"
+    assert setup["serve_commands"] == ["python -m serve model=qwen3-8b recipe=w8a8"]
+    interactive, _ = setup["scenarios"]
+    assert interactive["share"] == 0.5
+    ranks = {one["checkpoint"]: one["rank"] for one in interactive["ranks"]}
+    assert ranks == {"w4a16": 1, "w8a8": 2, "original": 3}
+    accuracy = {one["name"]: one["accuracy"] for one in setup["checkpoints"]}
+    assert accuracy["w8a8"]["verdict"] == "no loss seen"
+    assert accuracy["w8a8"]["recovery"] == {"value": 0.999, "low": 0.998, "high": 1.0}
+    assert accuracy["w4a16"]["verdict"] == "not judged"
+
+
+def test_costs_follow_the_price(tmp_path: Path) -> None:
+    _, content = made(tmp_path, ROWS, gpu=GpuConfig(price_per_hour=3.6, currency="EUR"))
+    costs = {
+        one["name"]: one["mix_costs"] and one["mix_costs"]["money_per_million_output_tokens"]
+        for one in content["setups"][0]["checkpoints"]
+    }
+    # 64 tokens in a second, or in 0.8 s, at a thousandth of a euro a second.
+    assert costs["original"] == pytest.approx(0.001 / 64 * 1e6, rel=1e-3)
+    assert costs["w8a8"] == pytest.approx(0.0008 / 64 * 1e6, rel=1e-3)
+    assert costs["w4a16"] is None  # it did not run all of the mix
+
+
+def test_the_capacity_has_its_cost(tmp_path: Path) -> None:
+    rows = [*searched("original", 4, 4, 4), *searched("w8a8", 8, 8, 8)]
+    _, content = made(tmp_path, rows, gpu=GpuConfig(price_per_hour=3.6))
+    (setup,) = content["setups"]
+    rates = {one["checkpoint"]: one for one in setup["capacities"]}
+    assert rates["w8a8"]["requests_per_s"]["value"] > rates["original"]["requests_per_s"]["value"]
+    cost = rates["w8a8"]["costs"]["money_per_million_output_tokens"]
+    assert cost < rates["original"]["costs"]["money_per_million_output_tokens"]
+    assert setup["capacity_answers"][0]["serve"] == "w8a8"
+
+
+def test_what_is_missing_comes_with_a_command_that_composes(
+    command_here: Run, tmp_path: Path
+) -> None:
+    rows = [
+        *runs(*timed("original", 1.0, "batch_8"), *timed("w8a8_smooth_gptq", 0.8, "batch_8")),
+        *runs(*timed("original", 1.0, "base", options={"linear_backend": "marlin"})),
+    ]
+    _, content = made(tmp_path, rows, mix={"batch_8": 1.0, "base": 1.0})
+    (setup,) = content["setups"]
+    missing = {one["what"]: shlex.split(one["command"]) for one in setup["missing"]}
+    assert "the accuracy of w8a8_smooth_gptq" in missing
+    assert "scenario=[base]" in missing["original, w8a8_smooth_gptq in base"]
+    other = missing["original (linear_backend=marlin) in batch_8"]
+    assert {"scenario=[batch_size]", "engine.linear_backend=marlin"} <= set(other)
+    for command in missing.values():
+        result = command_here(*command[2:], "--cfg", "job")
+        assert result.returncode == 0, result.stderr
+
+
+def test_a_checkpoint_of_random_weights_is_quantized_before_it_is_served(tmp_path: Path) -> None:
+    cells = timed("original", 1.0, *LOADS, weights="random")
+    cells += timed("w8a8_smooth_gptq", 0.7, *LOADS, weights="random", options={"kernels": "auto"})
+    _, content = made(tmp_path, [*runs(*cells)])
+    assert content["setups"][0]["serve_commands"] == [
+        "python -m quantize model=qwen3-8b recipe=w8a8_smooth_gptq",
+        "python -m serve model=qwen3-8b recipe=w8a8_smooth_gptq engine.kernels=auto",
+    ]
+
+
+def test_tables_have_intervals_and_none_is_left_of_an_earlier_report(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "rates.csv").write_text("old")
+    (tmp_path / "tables" / "mine.csv").write_text("mine")
+    made(tmp_path, ROWS)
+    assert not (tmp_path / "tables" / "rates.csv").exists()
+    assert (tmp_path / "tables" / "mine.csv").read_text() == "mine"
+    with (tmp_path / "tables" / "cells.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 5
+    found = next(line for line in lines if line["candidate"] == "w8a8")
+    assert found["setup"] == "qwen3-8b on NVIDIA H200, vllm 0.25.1"
+    assert float(found["latency_s_low"]) < float(found["latency_s"])
+    assert float(found["speedup_low"]) < 1.25 < float(found["speedup_high"])
+
+
+def test_no_recommendation_is_said_with_its_reason(tmp_path: Path) -> None:
+    _, content = made(tmp_path, ROWS, targets=TargetsConfig(tpot_ms=0.1))
+    (setup,) = content["setups"]
+    assert setup["answer"]["serve"] is None
+    assert setup["serve_commands"] == []
+    assert "no candidate meets the targets" in setup["answer"]["reason"]
+
+
+def test_the_answer_alone_as_text_and_as_json(command_here: Run, tmp_path: Path) -> None:
+    write(tmp_path / "results.jsonl", ROWS)
+    text = command_here("evaluate.report", "--answer")
+    assert text.returncode == 0, text.stderr
+    lines = text.stdout.splitlines()
+    assert lines[0] == "qwen3-8b on NVIDIA H200, vllm 0.25.1"
+    assert lines[1] == "  serve:   w8a8"
+    assert "  command: python -m serve model=qwen3-8b recipe=w8a8" in lines
+    found = command_here("evaluate.report", "--answer=json", "targets.tpot_ms=0.1")
+    assert json.loads(found.stdout)["setups"][0]["answer"]["serve"] is None
+    assert not (tmp_path / "report").exists()
+
+
+def test_another_form_of_the_answer_is_refused(command_here: Run) -> None:
+    found = command_here("evaluate.report", "--answer=xml")
+    assert (found.returncode, found.stderr) == (
+        2,
+        "error: answer=xml: choose one of text, json.\n",
+    )

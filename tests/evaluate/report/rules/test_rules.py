@@ -1,0 +1,124 @@
+"""The rule in Python and in the page give the same answers."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
+from evaluate.report.decide.rules.pick import Problem, pick
+from evaluate.report.decide.rules.pick_rate import pick_rate
+from evaluate.report.decide.rules.prices import Prices, mix_cost, rate_cost
+from evaluate.report.show.page import FILES
+from evaluate.report.show.what_if.data import packed
+from tests.evaluate.report.browser import CHROMIUM
+from tests.evaluate.report.rules.random_facts import (
+    random_facts,
+    random_limits,
+    random_prices,
+    random_shares,
+)
+
+CASES = 1000
+BY_PAGE = """(cases) => cases.map(({ facts: packed, shares, limits, prices }) => {
+    const rules = window.quantlineRules;
+    const facts = rules.read(packed);
+    const reference = facts.candidates.findIndex((candidate) => candidate.original);
+    return {
+        picked: rules.pick(facts, shares, limits),
+        costs: facts.candidates.map(
+            (_, place) => rules.mixCost(facts, shares, place, reference, prices)),
+        rates: facts.searches.map((search) => rules.pickRate(facts, search, limits)),
+        rate_costs: facts.searches.map(
+            (search) => search.rates.map((rate) => rules.rateCost(rate, prices))),
+    };
+})"""
+
+
+@dataclass
+class Case:
+    facts: SetupFacts
+    shares: Shares
+    limits: Limits
+    prices: Prices
+
+    def for_page(self) -> dict[str, Any]:
+        return {
+            "facts": packed(self.facts),
+            "shares": self.shares,
+            "limits": asdict(self.limits),
+            "prices": asdict(self.prices),
+        }
+
+    def by_python(self) -> dict[str, Any]:
+        facts, shares = self.facts, self.shares
+        used = [workload for workload in facts.workloads if shares.get(workload.name, 0) > 0]
+        reference = next(place for place, one in enumerate(facts.candidates) if one.original)
+        content = {
+            "picked": asdict(pick(facts, shares, self.limits)),
+            "costs": [
+                asdict(mix_cost(used, shares, place, reference, self.prices))
+                for place in range(len(facts.candidates))
+            ],
+            "rates": [asdict(pick_rate(facts, one, self.limits)) for one in facts.searches],
+            "rate_costs": [
+                [asdict(rate_cost(rate, self.prices)) for rate in one.rates]
+                for one in facts.searches
+            ],
+        }
+        for found in content["rates"]:
+            found["misses"] = {str(place): misses for place, misses in found["misses"].items()}
+        return content
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    chance = random.Random(23)
+    made = []
+    for _ in range(CASES):
+        facts = random_facts(chance)
+        limits, prices = random_limits(chance), random_prices(chance)
+        made.append(Case(facts, random_shares(chance, facts), limits, prices))
+    return made
+
+
+@pytest.fixture(scope="module")
+def by_page(browser: Browser, cases: list[Case]) -> Iterator[list[dict[str, Any]]]:
+    page = browser.new_page()
+    page.add_script_tag(content=(FILES / "rules.js").read_text())
+    # Through JSON, as the page reads its own data.
+    text = json.dumps([case.for_page() for case in cases])
+    yield page.evaluate(f"(text) => ({BY_PAGE})(JSON.parse(text))", text)
+    page.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_the_page_picks_what_python_picks(cases: list[Case], by_page: list[dict[str, Any]]) -> None:
+    for case, found in zip(cases, by_page, strict=True):
+        assert found == case.by_python(), case
+
+
+def test_the_cases_reach_every_part_of_the_rule(cases: list[Case]) -> None:
+    picks = [pick(case.facts, case.shares, case.limits) for case in cases]
+    problems = Counter(one.problem for one in picks)
+    assert set(problems) == set(Problem)
+    assert problems[Problem.NONE] > CASES / 3
+    assert sum(bool(one.tied) for one in picks) > CASES / 20
+    assert sum(one.second is not None for one in picks) > CASES / 20
+    assert any(standing.unjudged for one in picks for standing in one.standings)
+    missed = {miss.rule for one in picks for s in one.standings for miss in s.misses}
+    assert len(missed) == 10
+    # The better setup of a checkpoint comes before the one with the smaller memory.
+    setups = [
+        one
+        for case, one in zip(cases, picks, strict=True)
+        if one.candidate is not None
+        for place in one.tied
+        if case.facts.candidates[place].weights == case.facts.candidates[one.candidate].weights
+    ]
+    assert setups

@@ -1,0 +1,184 @@
+"""Trials as rows of the results file, with workers that make their runs up."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from conf.errors import environment_failure
+from evaluate.measure.environment import environment
+from evaluate.measure.events import EngineLoaded, Event, RunMeasured, RunStarted
+from evaluate.measure.metrics import Request, batch_values
+from evaluate.measure.run_parts import compact_requests
+from evaluate.measure.targets import Target
+from evaluate.plan import Inspected
+from evaluate.results.recorder import Recorder
+from evaluate.results.results_file import read
+from evaluate.results.rows import FailedRow
+from evaluate.run import Turn
+from evaluate.tune.display import TuneDisplay
+from evaluate.tune.engines import EngineTrials
+from evaluate.tune.space import DEFAULT
+from evaluate.tune.target import TunedCheckpoint
+from evaluate.tune.trials import Budget, Trial, TrialRequest
+from tests.conftest import evaluate_config
+from tests.evaluate.test_plan import CONFIG, WEIGHT
+from tests.evaluate.tune.made_up import space
+
+SLOWER = (("performance_mode", "throughput"),)
+BROKEN = (("custom_ops", "all"),)
+TIMES = {DEFAULT: 1.0, SLOWER: 1.5}
+
+
+class MadeUpGroup:
+    """A group of engines without processes."""
+
+    started: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, config: object, turns: list[Turn], results: Path) -> None:
+        self.turns, self.workers = turns, dict[int, object]()
+
+    def __enter__(self) -> "MadeUpGroup":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def load(self, place: int, loading: Callable[[str], None]) -> None:
+        engine = self.turns[place].engine
+        assert engine is not None
+        self.started.append(engine.options)
+        self.workers[place] = object()
+
+    def wait_until_loaded(self) -> None:
+        pass
+
+    def measure(self, place: int) -> Iterator[Event]:
+        turn = self.turns[place]
+        assert turn.engine is not None
+        if "compilation_config" in turn.engine.options:
+            raise environment_failure("the engine stopped with 1: no such op")
+        yield EngineLoaded(startup={"start_s": 30.0 + turn.start})
+        mode = turn.engine.options.get("performance_mode")
+        for repeat in turn.plan.repeats[turn.start]["interactive"]:
+            yield RunStarted("interactive", repeat)
+            yield _run(repeat, TIMES[SLOWER if mode else DEFAULT] * (1 + 0.001 * repeat))
+
+
+def _run(repeat: int, seconds: float) -> RunMeasured:
+    times = [seconds * (token + 1) / 64 for token in range(64)]
+    requests = [Request(128, times)]
+    values = batch_values(requests).numbers()
+    return RunMeasured("interactive", repeat, values, compact_requests(requests), None, [])
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EngineTrials]:
+    monkeypatch.setattr("evaluate.tune.engines.Group", MadeUpGroup)
+    monkeypatch.setattr(MadeUpGroup, "started", [])
+
+    def make(*overrides: str) -> EngineTrials:
+        results = f"results={tmp_path / 'r.jsonl'}"
+        config = evaluate_config("model=tiny", "repeats=4", results, *overrides)
+        inspected = Inspected(Target("w8", Path("/m")), Path("/m"), CONFIG, "5ha", None, WEIGHT)
+        tuned = TunedCheckpoint(config, Path("/m"), inspected)
+        recorder = Recorder(config, environment(config.gpu, config.engine))
+        display = TuneDisplay(Budget(60.0))
+        return EngineTrials(tuned, "interactive", space(), config.accuracy, recorder, display, None)
+
+    return make
+
+
+def measured(engines: EngineTrials, *requests: TrialRequest, beaten: float = 9.0) -> list[Trial]:
+    return list(engines.measure(requests, lambda start: start.mean > beaten))
+
+
+def test_each_run_is_a_row_with_its_settings(
+    trials: Callable[..., EngineTrials], tmp_path: Path
+) -> None:
+    first, second = measured(trials(), TrialRequest(DEFAULT), TrialRequest(SLOWER))
+    assert (first.runs, second.runs) == (4, 4)
+    assert first.time_s == pytest.approx(1.0015, rel=1e-4)
+    assert second.time_s == pytest.approx(1.5 * 1.0015, rel=1e-4)
+    rows, faults = read(tmp_path / "r.jsonl")
+    assert faults == []
+    assert [(row.kind, row.start, row.repeat) for row in rows] == [
+        ("speed", 0, repeat) for repeat in (0, 1, 2, 3) * 2
+    ]
+    modes = [row.environment.engine_options.get("performance_mode") for row in rows]
+    assert modes == [None] * 4 + ["throughput"] * 4
+    assert len({row.key for row in rows}) == 2
+
+
+def test_engines_that_are_loaded_together_have_logs_of_their_own(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    engines = trials("side_by_side=2")
+    turns = [engines.plan(TrialRequest(one)).turn for one in (DEFAULT, SLOWER)]
+    assert turns[0].log_suffix != turns[1].log_suffix
+    assert turns[0].plan.options["kv_cache_memory_bytes"] > 0
+    assert len(measured(engines, TrialRequest(DEFAULT), TrialRequest(SLOWER))) == 2
+
+
+def test_a_beaten_trial_ends_after_the_run_that_shows_it(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    (slower,) = measured(trials(), TrialRequest(SLOWER), beaten=0.1)
+    assert (slower.is_beaten, slower.runs, slower.failure) == (True, 2, "")
+
+
+def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(
+    trials: Callable[..., EngineTrials], tmp_path: Path
+) -> None:
+    broken, default = measured(trials(), TrialRequest(BROKEN), TrialRequest(DEFAULT))
+    assert broken.failure == "the engine stopped with 1: no such op"
+    assert (default.failure, default.runs) == ("", 4)
+    failed = [row for row in read(tmp_path / "r.jsonl")[0] if isinstance(row, FailedRow)]
+    assert [row.reason for row in failed] == [broken.failure]
+    assert failed[0].environment.engine_options["compilation_config"] == {"custom_ops": ["all"]}
+
+
+def test_a_later_command_finds_the_trials_of_an_earlier_one(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    requests = [TrialRequest(one) for one in (DEFAULT, BROKEN, SLOWER)]
+    before = measured(trials(), *requests)
+    measured(trials(), TrialRequest(DEFAULT, 1))
+    found = trials().recorded()
+    assert [(one.assignment, one.runs, one.failure) for one in found] == [
+        (one.assignment, one.runs, one.failure) for one in before
+    ]
+    assert found[2].time_s == pytest.approx(before[2].time_s)
+    assert len(MadeUpGroup.started) == 4
+    again = measured(trials(), TrialRequest(DEFAULT), TrialRequest(DEFAULT, 1))
+    assert [trial.runs for trial in again] == [4, 4]
+    assert len(MadeUpGroup.started) == 4, "no engine was started for what the results hold"
+    assert trials("force=true").recorded() == []
+    assert trials("engine.seed=1").recorded() == [], "other options are other trials"
+    assert trials("scenario.interactive.output_tokens=8").recorded() == []
+
+
+def test_missing_runs_of_an_interrupted_trial_are_added(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    measured(trials(), TrialRequest(DEFAULT), beaten=-9.0)  # ends after two runs
+    (half,) = trials().recorded()
+    assert half.runs == 2
+    (whole,) = measured(trials(), TrialRequest(DEFAULT))
+    assert whole.runs == 4
+    assert [trial.runs for trial in trials().recorded()] == [4]
+
+
+def test_invalid_runs_are_no_trial(
+    trials: Callable[..., EngineTrials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def throttled(repeat: int, seconds: float) -> RunMeasured:
+        return replace(usual(repeat, seconds), invalid=["the GPU was throttled"])
+
+    usual = _run
+    monkeypatch.setattr("tests.evaluate.tune.test_engines._run", throttled)
+    (trial,) = measured(trials(), TrialRequest(DEFAULT))
+    assert (trial.runs, trial.failure) == (0, "the GPU was throttled")
+    assert trials().recorded() == [], "they are measured again"

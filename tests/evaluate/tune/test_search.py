@@ -1,0 +1,160 @@
+"""The search on made-up times: true differences are found, noise is not, faults stop nothing."""
+
+import pytest
+
+from conf.errors import QuantlineError
+from evaluate.tune.space import DEFAULT, Assignment
+from evaluate.tune.trials import SEARCH, TrialRequest
+from tests.evaluate.tune.made_up import MadeUpEngines, faster, searched, space, whole
+
+THROUGHPUT = (("performance_mode", "throughput"),)
+SYNCHRONOUS = (("async_scheduling", "false"),)
+FP8_CACHE = (("kv_cache_dtype", "fp8"),)
+
+
+def test_a_true_difference_is_found_and_its_gain_is_that_of_fresh_starts() -> None:
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.08))
+    outcome = searched(engines)
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+    assert outcome.reason == ""
+    assert outcome.gain is not None
+    assert 1 < outcome.gain.low < 1.08 < outcome.gain.high < 1.2
+    confirming = [request for request in engines.requests if request.number != SEARCH]
+    assert [(request.assignment, request.number) for request in confirming] == [
+        (DEFAULT, 1),
+        (outcome.chosen, 1),
+        (DEFAULT, 2),
+        (outcome.chosen, 2),
+    ]
+
+
+def test_settings_that_add_up_are_combined() -> None:
+    engines = MadeUpEngines(faster(performance_mode_interactivity=1.05, custom_ops_all=1.05))
+    chosen = dict(searched(engines).chosen)
+    assert (chosen["performance_mode"], chosen["custom_ops"]) == ("interactivity", "all")
+
+
+def test_the_default_is_measured_first_and_nothing_twice() -> None:
+    engines = MadeUpEngines()
+    outcome = searched(engines)
+    tried = [request.assignment for request in engines.requests if request.number == SEARCH]
+    assert tried[0] == DEFAULT
+    assert len(tried) == len(set(tried)) == space().size == len(outcome.trials)
+    assert outcome.ended == "there is nothing new to try"
+
+
+def test_noise_without_a_difference_gives_no_gain() -> None:
+    noisy = [MadeUpEngines(seed=seed, start_noise=0.01) for seed in range(40)]
+    outcomes = [searched(engines, space("performance_mode")) for engines in noisy]
+    assert any(outcome.best != DEFAULT for outcome in outcomes), "some look faster by chance"
+    gained = [outcome for outcome in outcomes if outcome.chosen != DEFAULT]
+    assert len(gained) <= 3
+    assert all(outcome.reason for outcome in outcomes if outcome.chosen == DEFAULT)
+
+
+def test_a_lucky_start_of_the_search_is_no_gain() -> None:
+    def lucky(request: TrialRequest) -> float:
+        return 1.1 if request == TrialRequest(THROUGHPUT, SEARCH) else 1.0
+
+    outcome = searched(MadeUpEngines(lucky))
+    assert outcome.best == THROUGHPUT
+    assert outcome.chosen == DEFAULT
+    assert outcome.reason == "no settings are significantly faster than the default"
+    assert outcome.gain is not None
+    assert not outcome.gain.differs
+
+
+def test_settings_that_do_not_start_are_a_failed_trial_with_its_reason() -> None:
+    def failing(assignment: Assignment) -> str:
+        return "no such mode" if ("performance_mode", "interactivity") in assignment else ""
+
+    outcome = searched(MadeUpEngines(faster(custom_ops_all=1.1), failing))
+    failed = [trial for trial in outcome.trials if trial.failure]
+    assert {trial.failure for trial in failed} == {"no such mode"}
+    assert outcome.chosen == (("custom_ops", "all"),)
+
+
+def test_default_settings_that_do_not_start_end_the_search() -> None:
+    with pytest.raises(QuantlineError, match="the default settings failed: out of memory"):
+        searched(MadeUpEngines(failing=lambda _: "out of memory"))
+
+
+def test_a_start_that_fails_while_confirming_leaves_the_default() -> None:
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.1))
+    engines.failing = lambda _: "killed" if len(engines.requests) > space().size + 1 else ""
+    outcome = searched(engines)
+    assert outcome.chosen == DEFAULT
+    assert "the gain was not confirmed" in outcome.reason
+    assert "killed" in outcome.reason
+
+
+def test_a_trial_that_is_beaten_ends_early() -> None:
+    engines = MadeUpEngines(faster(async_scheduling_false=0.5))
+    trials = {trial.assignment: trial for trial in searched(engines).trials}
+    assert trials[SYNCHRONOUS].is_beaten
+    assert trials[SYNCHRONOUS].runs == 2
+    assert trials[DEFAULT].runs == 5
+
+
+def test_trials_of_one_batch_race_each_other() -> None:
+    engines = MadeUpEngines(faster(performance_mode_interactivity=0.5))
+    first, second, *_ = searched(engines, side_by_side=4).trials
+    assert (first.assignment, first.is_beaten) == (DEFAULT, False)
+    assert (second.runs, second.is_beaten) == (2, True)
+
+
+def test_finished_trials_are_taken_over() -> None:
+    half = whole((("custom_ops", "all"),), 1.0, runs=3)
+    beaten = whole(SYNCHRONOUS, 2.0, runs=2)
+    failed = MadeUpEngines(failing=lambda _: "no").measure(
+        [TrialRequest((("performance_mode", "interactivity"),))], lambda _: False
+    )
+    earlier = [half, beaten, whole(THROUGHPUT, 0.9), *failed, whole()]
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.1), earlier=earlier)
+    outcome = searched(engines)
+    searching = [request.assignment for request in engines.requests if request.number == SEARCH]
+    assert searching[0] == half.assignment, "an unfinished trial is continued first"
+    assert not {one.assignment for one in earlier if one is not half} & set(searching)
+    assert len(outcome.trials) == space().size
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+
+
+def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
+    engines = MadeUpEngines(faster(performance_mode_interactivity=1.2))
+    outcome = searched(engines, seconds=8 * 66.0)
+    assert len(outcome.trials) == 3
+    assert outcome.ended == "the budget ended"
+    assert outcome.chosen != DEFAULT
+    assert engines.now <= 8 * 66.0
+
+
+def test_a_budget_for_one_start_keeps_the_default_and_says_so() -> None:
+    engines = MadeUpEngines()
+    outcome = searched(engines, seconds=1.0)
+    assert [request.assignment for request in engines.requests] == [DEFAULT]
+    assert outcome.reason == "only the default settings were measured: the budget ended"
+
+
+def test_the_number_of_trials_has_a_limit() -> None:
+    engines = MadeUpEngines()
+    outcome = searched(engines, most_trials=3, side_by_side=2)
+    assert len(outcome.trials) == 3
+    assert engines.batches[:2] == [2, 1]
+
+
+def test_engines_are_loaded_side_by_side() -> None:
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.1))
+    outcome = searched(engines, side_by_side=4)
+    assert engines.batches == [4, 4, 4, 4]
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_settings_that_change_answers_are_judged_before_they_are_confirmed(is_good: bool) -> None:
+    engines = MadeUpEngines(
+        faster(kv_cache_dtype_fp8=1.2, async_scheduling_false=1.1), is_good=is_good
+    )
+    outcome = searched(engines, space("async_scheduling", "kv_cache_dtype"))
+    both = SYNCHRONOUS + FP8_CACHE
+    assert engines.judged == ([both] if is_good else [both, FP8_CACHE])
+    assert outcome.chosen == (both if is_good else SYNCHRONOUS)

@@ -1,0 +1,126 @@
+"""The table of settings, what applies where, and the way from settings to options and back."""
+
+import pytest
+
+from conf.errors import QuantlineError
+from conf.schema.kernels import KernelsConfig
+from conf.schema.load import EngineConfig, ScenarioConfig
+from evaluate.tune.settings import NAMES, TABLE, Limit, Need
+from evaluate.tune.space import (
+    DEFAULT,
+    Situation,
+    Space,
+    excluded_settings,
+    space_of,
+    text_of,
+    workload_sizes,
+)
+from serve.engine.launch import known_options
+
+ANYTHING = Situation(frozenset(Need))
+MANY = ScenarioConfig(batch=64, input_tokens=256, output_tokens=128)
+
+
+def everything() -> Space:
+    return space_of(None, ANYTHING, judges=True)
+
+
+def test_every_setting_is_an_option_of_the_installed_engine() -> None:
+    assert set(excluded_settings(EngineConfig(), known_options())) == set()
+    assert excluded_settings(EngineConfig(), [])["max_num_seqs"].startswith("is no option")
+    assert len(set(NAMES)) == len(TABLE)
+
+
+def test_an_engine_gets_the_settings_beside_the_users_own_options() -> None:
+    base = EngineConfig(options={"seed": 1, "compilation_config": {"mode": 3}})
+    assignment = everything().assignment(
+        {"kernels": "auto", "fuse_norm_quant": "true", "custom_ops": "all", "max_num_seqs": "64"}
+    )
+    engine = everything().engine(base, assignment)
+    assert engine.kernels.families == ["auto"]
+    assert engine.options == {
+        "seed": 1,
+        "max_num_seqs": 64,
+        "compilation_config": {
+            "mode": 3,
+            "custom_ops": ["all"],
+            "pass_config": {"fuse_norm_quant": True},
+        },
+    }
+    assert base.options == {"seed": 1, "compilation_config": {"mode": 3}}
+    recorded = engine.options | {"kernels": "auto"}
+    assert everything().assignment_of(recorded) == assignment
+
+
+@pytest.mark.parametrize("setting", TABLE, ids=NAMES)
+def test_every_value_is_found_again_in_recorded_options(setting) -> None:
+    for label in setting.values:
+        assignment = ((setting.name, label),)
+        engine = everything().engine(EngineConfig(), assignment)
+        families = engine.kernels.families
+        recorded = engine.options | ({"kernels": families[0]} if families else {})
+        assert everything().assignment_of(recorded) == assignment
+    assert everything().assignment_of({"dtype": "auto"}) == DEFAULT
+
+
+def test_settings_that_change_answers_need_a_judge() -> None:
+    unjudged = space_of(None, ANYTHING, judges=False)
+    assert {"kv_cache_dtype", "speculation"} == set(unjudged.left_out)
+    assert everything().left_out == {}
+    assert everything().changes_answers((("kv_cache_dtype", "fp8"),))
+    assert not everything().changes_answers((("max_num_seqs", "64"),))
+    with pytest.raises(QuantlineError, match=r"settings=speculation: changes .*accuracy=quick"):
+        space_of(["speculation"], ANYTHING, judges=False)
+
+
+def test_values_beyond_the_workload_have_no_effect() -> None:
+    space = space_of(None, Situation(frozenset(), workload_sizes(MANY)), judges=False)
+    values = {setting.name: set(setting.values) for setting in space.settings}
+    assert values["max_num_seqs"] == {"64", "32", "16"}
+    assert values["max_num_batched_tokens"] == {"16384", "8192", "4096", "2048"}
+    single = ScenarioConfig(batch=1, input_tokens=256, output_tokens=512)
+    alone = space_of(None, Situation(frozenset(), workload_sizes(single)), judges=False)
+    assert "at most 1 requests at once" in alone.left_out["max_num_seqs"]
+    arriving = ScenarioConfig(
+        rate=4, requests=8, input_tokens=256, output_tokens=8, ttft_ms=1, tpot_ms=1
+    )
+    assert workload_sizes(arriving) == {Limit.REQUESTS: None, Limit.STEP_TOKENS: None}
+    assert "512" in space_of(["max_num_seqs"], ANYTHING, False).setting("max_num_seqs").values
+
+
+def test_what_the_user_fixes_is_not_searched() -> None:
+    engine = EngineConfig(
+        options={"max_num_seqs": 8, "compilation_config": {"pass_config": {"x": 1}}},
+        kernels=KernelsConfig(["vllm"]),
+    )
+    fixed = excluded_settings(engine, known_options())
+    assert set(fixed) == {"max_num_seqs", "kernels"}
+    with pytest.raises(QuantlineError, match="settings=max_num_seqs: is fixed by the command"):
+        space_of(["max_num_seqs"], Situation(frozenset(), excluded=fixed), judges=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "met", "expected"),
+    [
+        (["max_num_seq"], Need, "Did you mean max_num_seqs?"),
+        (["kernels"], [], "settings=kernels: works only on a GPU"),
+        (["kernels"], [Need.GPU], "settings=kernels: works only for a quantized checkpoint"),
+        (["custom_ops"], [Need.GPU], "engine.enforce_eager is on"),
+    ],
+)
+def test_a_setting_that_cannot_be_searched_is_named(names, met, expected) -> None:
+    with pytest.raises(QuantlineError) as raised:
+        space_of(names, Situation(frozenset(met)), judges=True)
+    assert expected in str(raised.value)
+
+
+def test_an_empty_space_says_why() -> None:
+    fixed = {"max_num_seqs": "is fixed", "max_num_batched_tokens": "is fixed"}
+    fixed["enable_chunked_prefill"] = "is fixed"
+    with pytest.raises(QuantlineError, match=r"nothing to search here .*kernels.*only on a GPU"):
+        space_of(None, Situation(frozenset(), excluded=fixed), judges=True)
+
+
+def test_an_assignment_reads_as_options() -> None:
+    assert text_of(DEFAULT) == "default settings"
+    assert text_of((("a", "1"), ("b", "true"))) == "a=1, b=true"

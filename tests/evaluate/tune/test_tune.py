@@ -1,0 +1,128 @@
+"""The command: bad input, the settings file, and a search on a real engine."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conf.compose import compose
+from conf.schema.load import EngineConfig
+from conf.schema.tune import TuneConfig, budget_seconds
+from evaluate.results.results_file import read
+from evaluate.results.significance import Ratio
+from evaluate.tune.command import COMMAND
+from evaluate.tune.search import Outcome
+from evaluate.tune.serve_file import write_settings
+from serve.command import COMMAND as SERVE
+from tests.conftest import Run
+from tests.evaluate.tune.made_up import space, whole
+
+TUNED = (("performance_mode", "throughput"), ("custom_ops", "all"))
+
+
+def tune_config(*overrides: str) -> TuneConfig:
+    config = compose(COMMAND, list(overrides))
+    assert isinstance(config, TuneConfig)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["budget=abc"], "budget=abc: write a time with its unit, as 90s, 20m or 1h"),
+        (["budget=20"], "budget=20: write a time with its unit"),
+        (["budget=0s"], "budget=0s: must be more than 0s"),
+        (["budget=9999h"], "at most 720h"),
+        (["scenario=standard"], "there is no single goal, its workloads are interactive, "),
+        (["scenario=none"], "there is no single goal, its workloads are none"),
+        (
+            ["scenario=capacity", "targets.ttft_ms=500", "targets.tpot_ms=20"],
+            "scenario=capacity: is a search of its own",
+        ),
+        (["settings=[max_num_seq]"], "Did you mean max_num_seqs?"),
+        (["settings=[]"], "settings=[]: name at least one setting"),
+        (["engine=transformers"], "engine=transformers: only vLLM has settings"),
+        (["engine=vllm_server", "engine.url=http://h:1"], "engine.url: a running server"),
+        (["accuracy=questions", "accuracy.tasks=[mmlu]"], "works only with none or quick here"),
+        (["weights=random", "accuracy=quick"], "weights=random has no accuracy"),
+        (["weights=random", "checkpoint=/m"], "weights=random tunes recipe=NAME"),
+        (["checkpoint=/m", "recipe=x"], "checkpoint and recipe: only one of them"),
+        (["scenario=traffic", "side_by_side=2"], "side_by_side=2: scenario=traffic needs"),
+        (["checkpoint_root=none"], "there is no checkpoint under none; make one with"),
+        (["recipe=w8"], "recipe=w8 of tiny under checkpoints: there is no 'w8'"),
+        (["checkpoint=/nowhere"], "checkpoints=/nowhere: there is no model in that folder"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], expected: str, command_here: Run) -> None:
+    result = command_here("evaluate.tune", "model=tiny", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert expected in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_budget_has_a_unit() -> None:
+    assert [budget_seconds(text) for text in ("90s", "20m", "1.5h")] == [90, 1200, 5400]
+
+
+def written(tmp_path: Path, outcome: Outcome, *overrides: str) -> dict[str, object]:
+    config = tune_config("model=tiny", f"out={tmp_path / 's.yaml'}", *overrides)
+    engine = space().engine(config.engine, outcome.chosen)
+    write_settings(Path(config.out), config, Path("/models/w8"), engine, None, outcome)
+    content = yaml.safe_load(Path(config.out).read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_serve_takes_the_settings_file(tmp_path: Path) -> None:
+    outcome = Outcome([whole()], TUNED, TUNED, Ratio(1.1, 1.05, 1.15))
+    content = written(tmp_path, outcome, "engine.seed=1", "engine.dtype=bfloat16")
+    assert content == {
+        "checkpoint": "/models/w8",
+        "engine": {
+            "dtype": "bfloat16",
+            "seed": 1,
+            "performance_mode": "throughput",
+            "compilation_config": {"custom_ops": ["all"]},
+        },
+    }
+    text = (tmp_path / "s.yaml").read_text()
+    assert "# performance_mode=throughput, custom_ops=all: 1.100 times as fast" in text
+    served = compose(SERVE, [f"config={tmp_path / 's.yaml'}"])
+    assert served.checkpoint == "/models/w8"
+    assert served.engine.options == space().engine(EngineConfig(options={"seed": 1}), TUNED).options
+
+
+def test_the_default_is_written_where_nothing_is_faster(tmp_path: Path) -> None:
+    outcome = Outcome([whole()], reason="no trial was faster than the default settings")
+    assert written(tmp_path, outcome, "recipe=original") == {"model": "tiny", "recipe": "original"}
+    assert "the default settings are kept" in (tmp_path / "s.yaml").read_text()
+    random = written(tmp_path, outcome, "weights=random", "recipe=fp8_dynamic")
+    assert random == {"model": "tiny", "recipe": "fp8_dynamic"}
+    assert "random weights" in (tmp_path / "s.yaml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_a_real_engine_is_tuned_and_a_second_command_measures_nothing(
+    command_here: Run, tmp_path: Path
+) -> None:
+    """Two starts: the default, and settings with which vLLM refuses to start."""
+    command = [
+        *("evaluate.tune", "model=tiny", "recipe=original", "repeats=2", "trials=2"),
+        *("scenario=base", "scenario.base.input_tokens=16", "scenario.base.output_tokens=4"),
+        *("settings=[max_num_seqs]", "engine.max_num_batched_tokens=20", "budget=1h"),
+    ]
+    result = command_here(*command)
+    assert result.returncode == 0, result.stderr
+    rows, faults = read(tmp_path / "results.jsonl")
+    assert faults == []
+    assert [row.kind for row in rows] == ["speed", "speed", "failed"]
+    assert rows[2].environment.engine_options["max_num_seqs"] == 32
+    assert "max_num_batched_tokens" in rows[2].reason
+    assert "no trial was faster than the default settings" in result.stdout
+    again = command_here(*command)
+    assert "2 finished trials are there already" in again.stderr
+    assert read(tmp_path / "results.jsonl")[0] == rows
+    served = command_here("serve", "config=serve.yaml", "dry_run=true")
+    assert served.returncode == 0, served.stderr
+    assert "--max-num-batched-tokens 20" in served.stdout
