@@ -152,10 +152,16 @@ def is_in_time(request: Request, scenario: ScenarioConfig) -> bool:
     )
 
 
-def _token_times(requests: list[Request]) -> dict[str, float]:
-    """TPOT over requests and gaps over all tokens; empty if no answer has two tokens."""
+def come_at_once(requests: list[Request]) -> bool:
+    """Whether all tokens of at least half of the longer answers arrived at one moment."""
     paces = [pace for request in requests if (pace := request.tpot) is not None]
-    if not paces:
+    return bool(paces) and statistics.median(paces) <= 0
+
+
+def _token_times(requests: list[Request]) -> dict[str, float]:
+    """TPOT over requests and gaps over all tokens; empty where no pace can be told."""
+    paces = [pace for request in requests if (pace := request.tpot) is not None]
+    if not paces or come_at_once(requests):
         return {}
     gaps = [gap for request in requests for gap in request.gaps]
     return {

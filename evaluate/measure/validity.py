@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from evaluate.measure.metrics import Request
+from evaluate.measure.metrics import Request, come_at_once
 from evaluate.measure.workload import Load
 from evaluate.results.summary import PERCENT_99, percentile
 
@@ -56,6 +56,11 @@ def reasons(requests: list[Request], load: Load, observed: Observed) -> list[str
     hits, queries = observed.prefix_hits, observed.prefix_queries
     if queries and hits / queries > MOST_PREFIX_HITS and not load.shares_prefixes:
         faults.append(f"{hits / queries:.0%} of the prompt tokens came from a warm prefix cache")
+    if come_at_once([request for _, request in answered]):
+        faults.append(
+            "all tokens of an answer arrived at once: the server does not stream, or this machine "
+            "was too busy to receive them one by one"
+        )
     faults += _late_sending([request for _, request in answered])
     if observed.compiled:
         faults.append(f"compiled while it was timed: {observed.compiled[0]}")

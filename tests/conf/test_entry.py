@@ -138,7 +138,7 @@ def test_every_module_has_its_name() -> None:
 
 def test_processes_look_for_our_packages_here_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/theirs", str(ROOT), ""]))
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # it is set back afterwards
     set_child_import_path()
     assert os.environ["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/theirs"])
     assert os.environ["PYTHONSAFEPATH"] == "1"

@@ -22,9 +22,9 @@ from tests.conftest import Run, evaluate_config
 
 SHORT = ["model=tiny", "scenario=interactive", "scenario.interactive.output_tokens=8"]
 OWN_LOAD = """# A team's own scenario file
-clients: {concurrency: 2, requests: 4, input_tokens: 300, output_tokens: 8,
+clients: {concurrency: 2, requests: 4, input_tokens: 300, output_tokens: 32,
   ttft_ms: 5e3, tpot_ms: 5e3}
-arrivals: {rate: 20, requests: 4, input_tokens: 300, output_tokens: 8, ttft_ms: 5e3, tpot_ms: 5e3}
+arrivals: {rate: 20, requests: 4, input_tokens: 300, output_tokens: 32, ttft_ms: 5e3, tpot_ms: 5e3}
 """
 
 
@@ -204,7 +204,7 @@ def _check_loads_that_last(clients: Row, arrivals: Row) -> None:
     for row in (clients, arrivals):
         assert row.environment.weights == "random"
         assert row.invalid == []
-        assert row.requests.output_tokens == {"8": 4}
+        assert row.requests.output_tokens == {"32": 4}
     times = [line for line in clients.requests.times_s for _ in range(line[3])]
     started, ended = [line[0] for line in times], [line[2] for line in times]
     assert max(started[:2]) < min(ended) <= started[2]
@@ -300,7 +300,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         url = server.url
         command = [
             "evaluate", "model=tiny", "scenario=[interactive,ours]", "engine=vllm_server",
-            "scenario.interactive.output_tokens=8", "scenario.interactive.input_tokens=300",
+            "scenario.interactive.output_tokens=32", "scenario.interactive.input_tokens=300",
             f"engine.url={url}", "repeats=1", "force=true",
         ]  # fmt: skip
         result = command_here(*command, **team)
@@ -312,7 +312,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
             if row.measure != "interactive":
                 assert row.values.good_share == 1
                 assert row.values.goodput_requests_per_s == row.values.requests_per_s
-                assert row.requests.output_tokens == {"8": 4}
+                assert row.requests.output_tokens == {"32": 4}
 
         again = command_here(*command, **team)
         assert again.returncode == 0

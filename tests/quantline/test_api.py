@@ -5,6 +5,8 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,8 +51,14 @@ def test_another_package_of_the_name_is_told(tmp_path: Path) -> None:
     """As Hugging Face's `evaluate`, imported before."""
     (tmp_path / "evaluate.py").write_text("")
     script = "import evaluate, quantline; quantline.recommend"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
     result = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "another module called evaluate was imported before quantline's" in result.stderr
 
@@ -125,15 +133,25 @@ def test_arguments_are_the_commands_options(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.results == "results.jsonl"  # the command's default
 
 
+@contextmanager
+def _hydra_set_to(hydra: object, config: object) -> Iterator[None]:
+    """Hydra replaces its instance, so that monkeypatch would set back one that nobody uses."""
+    before = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = before
+
+
 def test_the_callers_environment_and_hydra_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     hydra, config = object(), object()
-    monkeypatch.setattr(GlobalHydra.instance(), "hydra", hydra)
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", config)
-    with pytest.raises(QuantlineError):
-        recommend(results="/no/where.jsonl")
-    assert (GlobalHydra.instance().hydra, HydraConfig.instance().cfg) == (hydra, config)
+    with _hydra_set_to(hydra, config):
+        with pytest.raises(QuantlineError):
+            recommend(results="/no/where.jsonl")
+        assert (GlobalHydra.instance().hydra, HydraConfig.instance().cfg) == (hydra, config)
     assert os.environ["PYTHONPATH"] == "/theirs"
     assert "PYTHONSAFEPATH" not in os.environ
 

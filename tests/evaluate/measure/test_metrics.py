@@ -75,6 +75,13 @@ def test_one_token_has_no_pace() -> None:
     assert values.output_tokens_per_s == values.decode_tokens_per_s == 0.0
 
 
+def test_answers_that_arrive_at_once_have_no_pace() -> None:
+    at_once, streamed = Request(5, [1.0, 1.0, 1.0]), Request(5, [1.0, 2.0, 3.0])
+    values = batch_values([at_once, at_once, streamed])
+    assert (values.tpot_median_s, values.gap_p99_s) == (None, None)
+    assert batch_values([at_once, streamed, streamed]).tpot_median_s == 1.0
+
+
 def test_goodput_counts_requests_within_both_targets() -> None:
     scenario = ScenarioConfig(
         input_tokens=10, output_tokens=3, concurrency=2, requests=4, ttft_ms=1000, tpot_ms=500

@@ -37,6 +37,7 @@ def test_a_clean_run_has_no_reason() -> None:
         (GOOD, Observed(other_processes=1), "1 other processes"),
         ([GOOD[0], Request(3, [1.0, 2.0])], Observed(), "1 requests had 3 tokens in, asked for 4"),
         ([GOOD[0], Request(4, [1.0])], Observed(), "1 requests had 1 tokens out, asked for 2"),
+        ([Request(4, [1.0, 1.0])] * 2, Observed(), "all tokens of an answer arrived at once"),
         ([GOOD[0], Request(4, [], error="HTTP 500")], Observed(), "1 of 2 requests failed: HTTP"),
     ],
 )

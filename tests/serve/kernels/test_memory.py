@@ -65,7 +65,7 @@ def test_a_sparse_weight_has_three_compressed_layouts(
 
 
 def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"max_position_embeddings": 1024}
+    config = {"max_position_embeddings": 1024, "num_hidden_layers": 2}
     monkeypatch.setattr(fit_module, "read_config", lambda _: config)
     monkeypatch.setattr(fit_module, "tensors", lambda _: PACKED)
     monkeypatch.setattr(fit_module, "quantization_of", lambda _: W4A16)
