@@ -188,9 +188,12 @@ def _switch(flag: str, value: bool) -> list[str]:
 
 
 def server_environment(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of a server, whose engine needs its own process to answer many at once."""
+    """The environment of a server, whose engine needs its own process to answer many at once. On a
+    CPU, vLLM would start a third process, which binds threads to cores; not where it shall bind
+    none."""
     variables = environment(settings)
-    variables.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    if variables.get("VLLM_CPU_OMP_THREADS_BIND") != "nobind":
+        variables.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     return variables
 
 

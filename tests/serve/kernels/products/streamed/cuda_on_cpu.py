@@ -169,15 +169,21 @@ static u16 narrow(float value) {
     return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 """,
+    # Before version 13, g++ for ARM has only the older of the two names in C++.
     "f16": r"""
+#ifdef __aarch64__
+typedef __fp16 half_float;
+#else
+typedef _Float16 half_float;
+#endif
 static float wide(u32 half) {
     const u16 bits = (u16)half;
-    _Float16 value;
+    half_float value;
     memcpy(&value, &bits, 2);
     return (float)value;
 }
 static u16 narrow(float value) {
-    const _Float16 rounded = (_Float16)value;
+    const half_float rounded = (half_float)value;
     u16 bits;
     memcpy(&bits, &rounded, 2);
     return bits;
