@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,7 @@ from evaluate.command import COMMAND as EVALUATE  # noqa: E402
 from quantize.checkpoint.manifest import published  # noqa: E402
 from quantize.command import COMMAND as QUANTIZE  # noqa: E402
 from tests.command_here import Result, Run, call_here, run_here  # noqa: E402
+from tests.fork_server import ForkServer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -65,6 +67,16 @@ def run_command(tmp_path: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Workers that a test's own process starts are forks of one that has imported vLLM."""
+    server = ForkServer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("conf.process.running.spawn", server.spawn)
+        yield
+    server.stop()
 
 
 @pytest.fixture

@@ -18,6 +18,11 @@ def main() -> None:
     if os.fork():
         os.close(life_line)
         os.execvp(command[0], command)
+    kill_group_after(life_line)
+
+
+def kill_group_after(life_line: int) -> None:
+    """Waits for the end of the life line, and kills this process's group."""
     # Pipes that the command talks through must close with the command.
     os.closerange(0, life_line)
     os.closerange(life_line + 1, MOST_DESCRIPTORS)

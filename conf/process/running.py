@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Generic
+from typing import IO, Any, Generic
 
 from conf.cache import log_file
 from conf.errors import QuantlineError, environment_failure
@@ -18,6 +18,28 @@ from conf.process.program import Event, Program, Request
 
 GUARD = Path(__file__).with_name("guard.py")
 NO_LOG = "it wrote no log"
+
+
+def spawn(
+    command: list[str],
+    life_line: int,
+    pipe: int,
+    output: IO[bytes],
+    environment: Mapping[str, str] | None,
+    folder: str | None,
+) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, with a guard that kills it where we end."""
+    guard = [sys.executable, "-I", "-S", str(GUARD), str(life_line)]
+    return subprocess.Popen(
+        [*guard, *command],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=[pipe, life_line],
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    )
 
 
 class Running(Generic[Event]):
@@ -39,18 +61,15 @@ class Running(Generic[Event]):
         self.kills_before = oom_kills()
         read_end, write_end = os.pipe()
         life_line_end, self.life_line = os.pipe()
-        guard = [sys.executable, "-I", "-S", str(GUARD), str(life_line_end)]
         try:
             with log.open("ab") if log else os.fdopen(os.dup(2), "wb") as output:
-                self.process = subprocess.Popen(
-                    [*guard, *command, str(write_end)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=[write_end, life_line_end],
-                    env=environment,
-                    cwd=folder,
-                    start_new_session=True,
+                self.process = spawn(
+                    [*command, str(write_end)],
+                    life_line_end,
+                    write_end,
+                    output,
+                    environment,
+                    folder,
                 )
         finally:
             os.close(write_end)

@@ -21,7 +21,7 @@ from tests.evaluate.made_rows import speed_row, without
 
 LOADS = [f"load_{number}" for number in range(7)]
 WITHOUT_TWINS = "load_7"
-DRAWS = 3000
+DRAWS = 1000
 
 
 def drawn(chance: random.Random, kinds: int, starts: int, shared: float) -> dict[str, bool]:
