@@ -14,6 +14,7 @@ from pathlib import Path
 from conf.errors import bad_input
 from conf.formats.quant_args import GROUPED, INT, QuantArgs, QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import quantization_of
+from conf.hardware import gpu_handles
 from conf.mixture import MIXTURES, QWEN, MixtureNames
 from conf.models import CONFIG, head_width, kv_head_count, read_config, required_int
 from conf.schema.load import PARALLEL, EngineOptions
@@ -56,10 +57,21 @@ def check_splits(folder: Path, options: EngineOptions) -> None:
             raise bad_input(
                 f"engine.pipeline_parallel_size={pipeline}: the model has {layers} layers"
             )
-    if options.get(BACKEND) == RAY and importlib.util.find_spec("ray") is None:
+    if options.get(BACKEND) == RAY:
+        _check_ray()
+
+
+def _check_ray() -> None:
+    """Raises where vLLM would start no workers on Ray."""
+    option = f"engine.{BACKEND}={RAY}"
+    if importlib.util.find_spec("ray") is None:
         raise bad_input(
-            f"engine.{BACKEND}={RAY}: the package ray is not installed; install the same version "
-            "on every host"
+            f"{option}: the package ray is not installed; install the same version on every host"
+        )
+    if not gpu_handles():  # "current platform cpu does not support ray"
+        raise bad_input(
+            f"{option}: vLLM runs on Ray with GPUs only, and there is none here; without this "
+            "option it starts its workers itself"
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.formats.quant_args import Codebooks, vector_args
+from conf.schema.load import EngineOptions
 from serve.engine import splits
 from serve.engine.splits import check_splits, stage_share
 
@@ -122,9 +123,16 @@ def test_stages_and_the_executor_are_checked(
     folder = folder_of(tmp_path, None)
     with pytest.raises(QuantlineError, match="pipeline_parallel_size=81: the model has 80 layers"):
         check_splits(folder, {"pipeline_parallel_size": 81})
+    on_ray: EngineOptions = {"distributed_executor_backend": "ray"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(QuantlineError, match="=ray: the package ray is not installed"):
-        check_splits(folder, {"distributed_executor_backend": "ray"})
+        check_splits(folder, on_ray)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
+    monkeypatch.setattr(splits, "gpu_handles", list)
+    with pytest.raises(QuantlineError, match="=ray: vLLM runs on Ray with GPUs only"):
+        check_splits(folder, on_ray)
+    monkeypatch.setattr(splits, "gpu_handles", lambda: ["one"])
+    check_splits(folder, on_ray)
 
 
 def test_the_largest_stage_has_the_rest_of_the_layers() -> None:
