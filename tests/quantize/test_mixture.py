@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
+from conf.models import read_config
+from evaluate.measure.roofline import cost
 from evaluate.measure.targets import targets
 from quantize.checkpoint import manifest
 from quantize.checkpoint.verify import verify
@@ -94,17 +96,30 @@ def test_the_manifest_has_the_tokens_of_each_expert(checkpoint: Path, family: Fa
     assert sum(counts) == record.text.counts.tokens * 2  # two experts a token
 
 
+def test_the_roofline_reads_the_experts_that_a_batch_visits(
+    checkpoint: Path, family: Family
+) -> None:
+    work = cost(tensors(checkpoint), read_config(checkpoint), dtype_bytes=2)
+    assert work is not None
+    assert work.experts is not None
+    assert work.experts.weights == 4 * 3 * 256 * family.width
+    body = work.layer_bytes(0)
+    assert work.layer_bytes(1) - body == work.experts.bytes / 2  # two experts of four
+    assert work.layer_bytes(2) - body == work.experts.bytes * 3 / 4
+
+
 def test_awq_scales_the_router_with_the_experts(family: Family, tmp_path: Path) -> None:
     """Both read the norm that is scaled. That the result computes the same is proven inside."""
-    options = [*family.options, *TEXT, "recipe=w4a16_awq", "recipe.awq.grid=4"]
+    options = [*family.options, *TEXT, "recipe=w4a16_awq", "recipe.awq.grid=20"]
     made = quantize(quantize_config(*options, f"output_dir={tmp_path}"))
     assert made is not None
     stored = tensors(made)
     assert stored[f"{family.expert}.weight_zero_point"].shape == (family.width // 8, 2)
     source = fetch(quantize_config(*options).model)
-    router = f"{family.router}.weight"
-    old, new = (load_file(folder / "model.safetensors")[router] for folder in (source, made))
-    assert not torch.equal(old, new)
+    old, new = (load_file(folder / "model.safetensors") for folder in (source, made))
+    router, norm = f"{family.router}.weight", "model.layers.0.post_attention_layernorm.weight"
+    assert not torch.equal(old[router], new[router])
+    assert torch.allclose(old[router] * old[norm], new[router] * new[norm], rtol=0.02)
 
 
 def test_too_few_tokens_publish_nothing_and_a_lower_limit_goes_on(tmp_path: Path) -> None:
