@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 from omegaconf import MISSING
 
+from conf.mixture import MIXTURES, QWEN, MixtureNames
 from conf.schema.ranges import above, choices, within
 
-KINDS = ("llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+KINDS = ("llama", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 WIDTH = within(1, 2**24)
 
 
@@ -30,11 +31,11 @@ class Architecture:
     """The dimensions of a decoder, under the names that a transformers config.json gives them."""
 
     model_type: str = field(default=MISSING, metadata=choices(*KINDS))
-    """Family: llama, qwen2, qwen2_moe, qwen3 or qwen3_moe."""
+    """Family: llama, mixtral, qwen2, qwen2_moe, qwen3 or qwen3_moe."""
     hidden_size: int = field(default=MISSING, metadata=WIDTH)
     """Width of the residual stream."""
     intermediate_size: int = field(default=MISSING, metadata=WIDTH)
-    """Width inside a dense feed-forward block."""
+    """Width inside a dense feed-forward block; of mixtral, inside one expert."""
     num_hidden_layers: int = field(default=MISSING, metadata=within(1, 10000))
     """Decoder layers."""
     num_attention_heads: int = field(default=MISSING, metadata=WIDTH)
@@ -64,7 +65,7 @@ class Architecture:
     num_experts_per_tok: int = field(default=0, metadata=within(0, 2**24))
     """Experts that one token visits."""
     moe_intermediate_size: int = field(default=0, metadata=within(0, 2**24))
-    """Width inside one expert."""
+    """Width inside one expert; of mixtral, `intermediate_size` is."""
     shared_expert_intermediate_size: int = field(default=0, metadata=within(0, 2**24))
     """Width inside the expert that every token visits; 0 where there is none."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -83,21 +84,22 @@ class Architecture:
 
     @property
     def feed_forward_matrices(self) -> list[Matrix]:
-        if not self.num_experts:
+        names = MIXTURES.get(self.model_type)
+        if names is None:
             return self._gated_matrices("mlp", self.intermediate_size)
         width = self.shared_expert_intermediate_size
         shared = self._gated_matrices("mlp.shared_expert", width) if width else []
-        experts = self._gated_matrices("mlp.experts", self.moe_intermediate_size)
+        experts = self._gated_matrices(names.experts, getattr(self, names.width), names)
         return shared + [
             matrix._replace(copies=self.num_experts, used_per_token=self.num_experts_per_tok)
             for matrix in experts
         ]
 
-    def _gated_matrices(self, prefix: str, width: int) -> list[Matrix]:
+    def _gated_matrices(self, prefix: str, width: int, names: MixtureNames = QWEN) -> list[Matrix]:
         return [
-            Matrix(f"{prefix}.gate_proj", width, self.hidden_size),
-            Matrix(f"{prefix}.up_proj", width, self.hidden_size),
-            Matrix(f"{prefix}.down_proj", self.hidden_size, width),
+            Matrix(f"{prefix}.{names.gate}", width, self.hidden_size),
+            Matrix(f"{prefix}.{names.up}", width, self.hidden_size),
+            Matrix(f"{prefix}.{names.down}", self.hidden_size, width),
         ]
 
     @property
@@ -161,16 +163,22 @@ class Architecture:
         self._check_experts()
 
     def _check_experts(self) -> None:
-        if self.model_type.endswith("_moe") != bool(self.num_experts):
+        names = MIXTURES.get(self.model_type)
+        if (names is not None) != bool(self.num_experts):
             raise ValueError(
                 f"num_experts={self.num_experts} does not fit model_type={self.model_type}"
             )
-        if not self.num_experts:
+        if names is None:
             return
         if not 0 < self.num_experts_per_tok <= self.num_experts:
             raise ValueError(
                 f"num_experts_per_tok={self.num_experts_per_tok}: a token visits 1 to "
                 f"{self.num_experts} experts"
             )
-        if not self.moe_intermediate_size:
-            raise ValueError("moe_intermediate_size is needed: the width inside an expert")
+        if not getattr(self, names.width):
+            raise ValueError(f"{names.width} is needed: the width inside an expert")
+        if self.moe_intermediate_size and names.width != "moe_intermediate_size":
+            raise ValueError(
+                f"moe_intermediate_size={self.moe_intermediate_size}: the experts of "
+                f"model_type={self.model_type} are as wide as {names.width} says"
+            )

@@ -38,6 +38,12 @@ def cpu_has_amx() -> bool:
     return bool(AMX_FLAGS & _cpu_flags())
 
 
+@cache
+def cpu_has_i8mm() -> bool:
+    """Whether an ARM CPU has INT8 matrix products, which vLLM's kernel for INT8 experts uses."""
+    return "i8mm" in _cpu_flags()
+
+
 def _cpu_flags() -> set[str]:
     try:
         text = Path("/proc/cpuinfo").read_text()

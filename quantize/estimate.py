@@ -106,10 +106,8 @@ class LayerShape:
         inputs = [[*set(block[:-1]), block[-1]] for block in widths.values()]
         experts = experts_of(model)
         # All experts of a layer read the same tokens.
-        shared = sum(
-            (len(each) - 1) * each[0].gate_proj.in_features ** 2 for each in experts.values()
-        )
-        inside = sum(expert.down_proj.in_features for each in experts.values() for expert in each)
+        shared = sum((len(each) - 1) * each[0].gate.in_features ** 2 for each in experts.values())
+        inside = sum(expert.down.in_features for each in experts.values() for expert in each)
         sizes = [(module.out_features, module.in_features) for module in linears.values()]
         layers = max(1, model.config.num_hidden_layers)
         return cls(

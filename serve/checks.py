@@ -17,7 +17,7 @@ from conf.formats.base.stored_format import KernelSupport, Machine
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
 from conf.formats.registry import marks, verified_methods
 from conf.formats.served import support
-from conf.hardware import compute_capability, cpu_has_amx
+from conf.hardware import compute_capability, cpu_has_amx, cpu_has_i8mm
 from conf.models import CONFIG, SHAPES, TOKENIZER, files_sha256, read_config
 from conf.process.running import call_one
 from conf.schema.load import EngineConfig, GpuConfig
@@ -143,7 +143,7 @@ def _check_kv_scales(folder: Path, engine: EngineConfig, stored: dict[str, Tenso
 
 def support_of(folder: Path, gpu: GpuConfig) -> KernelSupport:
     """Whether vLLM runs the checkpoint's format on that GPU, or on this CPU without a GPU."""
-    machine = Machine(compute_capability(gpu), os.uname().machine, cpu_has_amx())
+    machine = Machine(compute_capability(gpu), os.uname().machine, cpu_has_amx(), cpu_has_i8mm())
     has_quantized_experts = any(
         EXPERTS in name and name.endswith(marks()) for name in tensors(folder)
     )

@@ -61,9 +61,10 @@ class Int8(StoredFormat):
     def experts_support(self, weights: QuantArgs, machine: Machine) -> KernelSupport | None:
         if machine.capability is not None:
             return KernelSupport(True, "Triton MoE")
-        if machine.has_amx or not machine.is_x86:
+        if machine.has_amx if machine.is_x86 else machine.has_i8mm:
             return KernelSupport(True, "CPUExpertsInt8")
-        return machine.lacks_experts_kernel("INT8", "AMX on x86")
+        # vLLM does not check i8mm before it runs, and then ends with "Illegal instruction".
+        return machine.lacks_experts_kernel("INT8", "AMX on x86, i8mm on ARM")
 
 
 def _weights_refusal(weights: QuantArgs) -> Refusal | None:

@@ -12,7 +12,7 @@ from quantize.models.experts import FUSED_CLASSES, experts_of
 
 NumberTypes = tuple[QuantArgs, QuantArgs | None]
 """Of weights and activations."""
-ROUTER, SHARED_GATE = ".mlp.gate", ".mlp.shared_expert_gate"
+SHARED_GATE = ".mlp.shared_expert_gate"
 SHARED_GATES = r"re:.*\.mlp\.shared_expert_gate$"
 
 
@@ -28,7 +28,7 @@ def check_experts_layout(model: torch.nn.Module, name: str) -> None:
         raise bad_input(
             f"model={name}: its experts are kept as one tensor ({fused[0]} and {len(fused) - 1} "
             "more), which no recipe quantizes; of mixtures of experts, only those of model_type "
-            f"{' and '.join(FUSED_CLASSES)} can be quantized here"
+            f"{', '.join(FUSED_CLASSES)} can be quantized here"
         )
 
 
@@ -71,9 +71,9 @@ def with_routers(quantization: JsonObject, model: torch.nn.Module) -> JsonObject
     """A config of compressed-tensors that ignores routers. They stay in 16 bit: an error in them
     sends a token to other experts. Here they are no linear layers; in vLLM they are, so that the
     config has to name them."""
-    if not experts_of(model):
+    routers = [f"{name.rpartition('.')[0]}.gate" for name in experts_of(model)]
+    if not routers:
         return quantization
     ignored = quantization.get("ignore")
     names = ignored if isinstance(ignored, list) else []
-    routers = [name for name, _ in model.named_modules() if name.endswith(ROUTER)]
     return quantization | {"ignore": list(dict.fromkeys([*names, *routers]))}

@@ -23,7 +23,7 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 NO_TOKEN = -1  # old Llama files mean by it that there is no padding
 # Fields that change the numbers and no shape, and families whose published files all state them.
-FAMILIES = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 EPSILON = re.compile(r"(^|_)eps(ilon)?$")
 ACTIVATION = re.compile(r"^(hidden_act|activation_function)$")
 ROPE_BASE, POSITIONS_COUNT = "rope_theta", "max_position_embeddings"

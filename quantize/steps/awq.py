@@ -85,7 +85,10 @@ class Awq(RescalingStep[AwqOptions]):
             get_layer_mappings_from_model,
         )
 
-        return get_layer_mappings_from_model(model)
+        from quantize.calibrate.awq.mappings import own_mappings
+
+        with own_mappings():
+            return get_layer_mappings_from_model(model)
 
     def resolved(self, modifier: "Modifier") -> Any:
         return modifier._resolved_mappings

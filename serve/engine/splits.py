@@ -14,6 +14,8 @@ from pathlib import Path
 from conf.errors import bad_input
 from conf.formats.quant_args import GROUPED, INT, QuantArgs, QuantGroup, QuantizationConfig
 from conf.formats.quantization_config import quantization_of
+from conf.hardware import gpu_handles
+from conf.mixture import MIXTURES, QWEN, MixtureNames
 from conf.models import CONFIG, head_width, kv_head_count, read_config, required_int
 from conf.schema.load import PARALLEL, EngineOptions
 from conf.schema.ranges import MASK_WIDTH
@@ -55,10 +57,21 @@ def check_splits(folder: Path, options: EngineOptions) -> None:
             raise bad_input(
                 f"engine.pipeline_parallel_size={pipeline}: the model has {layers} layers"
             )
-    if options.get(BACKEND) == RAY and importlib.util.find_spec("ray") is None:
+    if options.get(BACKEND) == RAY:
+        _check_ray()
+
+
+def _check_ray() -> None:
+    """Raises where vLLM would start no workers on Ray."""
+    option = f"engine.{BACKEND}={RAY}"
+    if importlib.util.find_spec("ray") is None:
         raise bad_input(
-            f"engine.{BACKEND}={RAY}: the package ray is not installed; install the same version "
-            "on every host"
+            f"{option}: the package ray is not installed; install the same version on every host"
+        )
+    if not gpu_handles():  # "current platform cpu does not support ray"
+        raise bad_input(
+            f"{option}: vLLM runs on Ray with GPUs only, and there is none here; without this "
+            "option it starts its workers itself"
         )
 
 
@@ -134,17 +147,22 @@ def _layers(
     yield f"{ATTENTION}.k_proj", kv_heads * width, None, kv_heads
     yield f"{ATTENTION}.v_proj", kv_heads * width, None, kv_heads
     yield f"{ATTENTION}.o_proj", None, heads * width, None
-    widths = {f"{MLP}.": config.get("intermediate_size")}
-    if config.get("moe_intermediate_size"):
-        widths = {
-            f"{MLP}.experts.0.": config.get("moe_intermediate_size"),
-            f"{MLP}.shared_expert.": config.get("shared_expert_intermediate_size"),
-        }
-    for prefix, inner in widths.items():
+    for prefix, inner, names in _gated_blocks(config):
         if isinstance(inner, int) and inner:
-            yield f"{prefix}gate_proj", inner, None, None
-            yield f"{prefix}up_proj", inner, None, None
-            yield f"{prefix}down_proj", None, inner, None
+            yield f"{prefix}.{names.gate}", inner, None, None
+            yield f"{prefix}.{names.up}", inner, None, None
+            yield f"{prefix}.{names.down}", None, inner, None
+
+
+def _gated_blocks(config: Mapping[str, object]) -> Iterator[tuple[str, object, MixtureNames]]:
+    """The feed-forward blocks of a decoder layer: name, width inside, and the products' names.
+    Families that are not known name them as Qwen's do."""
+    names = MIXTURES.get(str(config.get("model_type")), QWEN)
+    if not config.get(names.width):
+        yield MLP, config.get("intermediate_size"), QWEN
+        return
+    yield f"{names.experts}.0", config.get(names.width), names
+    yield f"{MLP}.shared_expert", config.get("shared_expert_intermediate_size"), QWEN
 
 
 def _row_units(weights: QuantArgs) -> Iterator[tuple[int, str]]:

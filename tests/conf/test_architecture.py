@@ -27,6 +27,7 @@ KNOWN = {
     "qwen2-72b": 72_706_203_648,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.1-70b": 70_553_706_496,
+    "mixtral-8x7b": 46_702_792_704,
 }
 LISTED = [name for name in sources.choices("model", []) if name != "custom"]
 
@@ -91,9 +92,16 @@ def test_qwen3_30b_activates_3_3b() -> None:
     assert active == pytest.approx(3.3e9, rel=0.02)
 
 
+def test_mixtral_activates_12_9b() -> None:
+    mixture = architecture("mixtral-8x7b")
+    active = mixture.layer_weights_per_token + 2 * mixture.embedding_parameters
+    assert active == pytest.approx(12.9e9, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("model_type=mixtral", "moe_intermediate_size=256: .* as wide as intermediate_size says"),
         ("num_experts=0", "num_experts=0 does not fit model_type=qwen3_moe"),
         ("num_experts_per_tok=9", "a token visits 1 to 8 experts"),
         ("moe_intermediate_size=0", "moe_intermediate_size is needed"),

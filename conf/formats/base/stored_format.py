@@ -21,6 +21,8 @@ class Machine:
     """x86_64, AMD64 or aarch64."""
     has_amx: bool = False
     """Whether an x86 CPU has Intel's AMX."""
+    has_i8mm: bool = False
+    """Whether an ARM CPU has INT8 matrix products."""
 
     @property
     def is_x86(self) -> bool:

@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from compressed_tensors.utils import get_execution_device
-from llmcompressor.modifiers.transform.awq.mappings import ResolvedMapping
+from compressed_tensors.utils import get_execution_device, patch_attr
+from llmcompressor.modifiers.transform.awq import dynamic_mappings
+from llmcompressor.modifiers.transform.awq.mappings import AWQMapping, ResolvedMapping
 from torch.nn import Linear, Module
 
 from quantize.parallel.ranks import RANKS
@@ -15,6 +17,30 @@ from quantize.parallel.shards import ShardedSum
 # Scores depend on a product of two of these outputs, which one layer's error does not describe.
 # AWQ's authors do not clip them either.
 NOT_CLIPPED = ("q_", "k_", "qkv", "Wqkv", "query", "key")
+OWN_MAPPINGS = {
+    "MixtralForCausalLM": [
+        AWQMapping("re:.*input_layernorm$", ["re:.*q_proj$", "re:.*k_proj$", "re:.*v_proj$"]),
+        AWQMapping("re:.*v_proj$", ["re:.*o_proj$"]),
+        AWQMapping(
+            "re:.*post_attention_layernorm$",
+            [
+                r"re:.*block_sparse_moe\.gate$",
+                r"re:.*experts\.\d+\.w1$",
+                r"re:.*experts\.\d+\.w3$",
+            ],
+        ),
+        AWQMapping(r"re:.*experts\.\d+\.w3$", [r"re:.*experts\.\d+\.w2$"]),
+    ],
+}
+"""Of architectures for which llm-compressor has none: its default names no expert of Mixtral."""
+
+
+@contextmanager
+def own_mappings() -> Iterator[None]:
+    """llm-compressor finds our mappings beside its own."""
+    known = dynamic_mappings.AWQ_MAPPING_REGISTRY
+    with patch_attr(dynamic_mappings, "AWQ_MAPPING_REGISTRY", OWN_MAPPINGS | known):
+        yield
 
 
 def compares_own_output(mapping: ResolvedMapping) -> bool:

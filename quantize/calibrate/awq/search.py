@@ -30,6 +30,7 @@ from quantize.calibrate.awq.mappings import (
     candidate_scales,
     clippable_layers,
     compares_own_output,
+    own_mappings,
     quantized_layers,
 )
 from quantize.calibrate.awq.rounding import (
@@ -54,6 +55,7 @@ def library_search() -> Iterator[None]:
     """llm-compressor's own search. It pins memory even where there is no accelerator."""
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(_recorded_attention())
+        contexts.enter_context(own_mappings())
         if not torch.accelerator.is_available():
             contexts.enter_context(patch_attr(IntermediatesCache, "pin_memory", lambda *_: None))
         yield
@@ -73,6 +75,7 @@ def gram_search(sequences: int, clips: bool) -> Iterator[None]:
     }
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(_recorded_attention())
+        contexts.enter_context(own_mappings())
         for name, replacement in replacements.items():
             contexts.enter_context(patch_attr(AWQModifier, name, replacement))
         yield

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import torch
 from llmcompressor.modeling.moe.context import moe_calibration_context
-from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2MoeConfig, Qwen3MoeConfig
+from safetensors.torch import load_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    MixtralConfig,
+    Qwen2MoeConfig,
+    Qwen3MoeConfig,
+)
 
 from conf.errors import QuantlineError
 from conf.formats.quant_args import Codebooks, QuantArgs
+from conf.mixture import MIXTURES
 from quantize.calibrate.solver.products import SharedProducts
 from quantize.models.experts import LinearExperts, experts_of, linear_experts, only_chosen_experts
 from quantize.models.mixtures import (
@@ -25,13 +32,15 @@ from quantize.models.mixtures import (
 from quantize.steps.base.step import steps_named
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 16, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "num_experts": 4, "num_experts_per_tok": 2,
-    "vocab_size": 64,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "num_experts": 4, "num_experts_per_tok": 2, "vocab_size": 64,
 }  # fmt: skip
 CONFIGS = {
-    "qwen2_moe": Qwen2MoeConfig(**SIZES, shared_expert_intermediate_size=32),
-    "qwen3_moe": Qwen3MoeConfig(**SIZES, head_dim=16),
+    "mixtral": MixtralConfig(**SIZES),
+    "qwen2_moe": Qwen2MoeConfig(
+        **SIZES, moe_intermediate_size=16, shared_expert_intermediate_size=32
+    ),
+    "qwen3_moe": Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, head_dim=16),
 }
 UP = "model.layers.0.mlp.experts.3.up_proj"
 TOKENS = torch.arange(24).view(2, 12)
@@ -68,7 +77,7 @@ def test_all_experts_see_all_tokens_while_calibrating(saved: tuple[str, Path]) -
     model, seen = loaded(folder, family), []
     for experts in experts_of(model).values():
         for expert in experts:
-            expert.down_proj.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+            expert.down.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     with torch.no_grad(), moe_calibration_context():
         model(TOKENS)
     assert seen == [TOKENS.numel()] * 2 * SIZES["num_experts"]
@@ -93,8 +102,10 @@ def test_saved_names_are_the_modules_and_transformers_reads_them(
     family, folder = saved
     linear = loaded(folder, family)
     linear.save_pretrained(tmp_path / "again")
-    with safe_open(tmp_path / "again" / "model.safetensors", "pt") as file:
-        assert "model.layers.1.mlp.experts.3.down_proj.weight" in file.keys()  # noqa: SIM118
+    names = MIXTURES[family]
+    stored = [set(load_file(each / "model.safetensors")) for each in (folder, tmp_path / "again")]
+    assert stored[0] == stored[1] == {name for name, _ in linear.named_parameters()}
+    assert f"model.layers.1.{names.block}.experts.3.{names.down}.weight" in stored[1]
     fused = loaded(tmp_path / "again")
     with torch.no_grad():
         assert torch.allclose(fused(TOKENS).logits, linear(TOKENS).logits, atol=1e-6)
@@ -117,11 +128,15 @@ def test_shared_gates_and_routers_stay_as_they_are() -> None:
     assert kept_patterns(empty("qwen3_moe")) == []
     ignored = with_routers({"ignore": ["lm_head"]}, empty("qwen3_moe"))["ignore"]
     assert ignored == ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]
+    ignored = with_routers({}, empty("mixtral"))["ignore"]
+    assert ignored == [f"model.layers.{layer}.block_sparse_moe.gate" for layer in range(2)]
     dense = torch.nn.Linear(2, 2)
     assert with_routers({"ignore": ["lm_head"]}, dense) == {"ignore": ["lm_head"]}
 
 
-@pytest.mark.parametrize(("family", "is_refused"), [("qwen2_moe", True), ("qwen3_moe", False)])
+@pytest.mark.parametrize(
+    ("family", "is_refused"), [("qwen2_moe", True), ("qwen3_moe", False), ("mixtral", False)]
+)
 def test_awq_is_refused_where_it_does_not_know_a_shared_expert(
     family: str, is_refused: bool
 ) -> None:
@@ -185,8 +200,8 @@ def test_experts_of_one_layer_are_rounded_all_or_not_at_all() -> None:
 def test_fused_experts_of_other_families_are_refused() -> None:
     """They are no linear layers: a recipe would leave nine tenths of the model as it was."""
     names = {"num_local_experts": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
-    config = AutoConfig.for_model("mixtral", num_hidden_layers=1, **names)
-    with torch.device("meta"):
+    config = AutoConfig.for_model("minimax", num_hidden_layers=1, **names)
+    with torch.device("meta"), linear_experts("minimax"):
         model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(QuantlineError, match=r"model=m: .*\(model.layers.0.mlp.experts.gate_up_"):
         check_experts_layout(model, "m")

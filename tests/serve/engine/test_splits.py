@@ -9,6 +9,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.formats.quant_args import Codebooks, vector_args
+from conf.schema.load import EngineOptions
 from serve.engine import splits
 from serve.engine.splits import check_splits, stage_share
 
@@ -24,7 +25,7 @@ LLAMA = {
 
 
 def folder_of(
-    folder: Path, weights: dict[str, Any] | None, ignore: tuple[str, ...] = (), **changes: int
+    folder: Path, weights: dict[str, Any] | None, ignore: tuple[str, ...] = (), **changes: Any
 ) -> Path:
     content: dict[str, Any] = LLAMA | changes
     if weights is not None:
@@ -56,12 +57,18 @@ CHANNEL = {"num_bits": 8, "type": "int", "strategy": "channel"}
         (grouped(1024), 16, {}, "o_proj has 8192 columns in groups of 1024, which 16 parts"),
         (BLOCKS, 16, {"intermediate_size": 28544}, "gate_proj has 28544 rows in blocks of 128"),
         (grouped(32), 8, {"intermediate_size": 1056}, "down_proj has 1056 columns in groups of 32"),
+        (
+            grouped(128),
+            8,
+            {"intermediate_size": 11008, "model_type": "mixtral"},
+            "w2 has 11008 columns in groups of 128",
+        ),
     ],
 )
 def test_a_cut_names_the_layer_the_unit_and_the_sizes_that_would_do(
     weights: dict[str, Any] | None,
     gpus: int,
-    changes: dict[str, int],
+    changes: dict[str, Any],
     message: str,
     tmp_path: Path,
 ) -> None:
@@ -83,6 +90,9 @@ def test_a_layer_that_is_not_quantized_has_no_groups(tmp_path: Path) -> None:
     options = {"tensor_parallel_size": 8}
     folder = folder_of(tmp_path, grouped(128), ("re:.*down_proj$",), intermediate_size=11008)
     check_splits(folder, options)
+    experts = (r"re:.*block_sparse_moe\.experts\.[0-9]+\.w2$",)
+    mixtral = {"model_type": "mixtral", "intermediate_size": 11008}
+    check_splits(folder_of(tmp_path, grouped(128), experts, **mixtral), options)
     named = ("model.layers.0.mlp.gate_proj",)
     folder = folder_of(tmp_path, grouped(128), named, intermediate_size=11008)
     with pytest.raises(QuantlineError, match="down_proj"):
@@ -113,9 +123,16 @@ def test_stages_and_the_executor_are_checked(
     folder = folder_of(tmp_path, None)
     with pytest.raises(QuantlineError, match="pipeline_parallel_size=81: the model has 80 layers"):
         check_splits(folder, {"pipeline_parallel_size": 81})
+    on_ray: EngineOptions = {"distributed_executor_backend": "ray"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(QuantlineError, match="=ray: the package ray is not installed"):
-        check_splits(folder, {"distributed_executor_backend": "ray"})
+        check_splits(folder, on_ray)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
+    monkeypatch.setattr(splits, "gpu_handles", list)
+    with pytest.raises(QuantlineError, match="=ray: vLLM runs on Ray with GPUs only"):
+        check_splits(folder, on_ray)
+    monkeypatch.setattr(splits, "gpu_handles", lambda: ["one"])
+    check_splits(folder, on_ray)
 
 
 def test_the_largest_stage_has_the_rest_of_the_layers() -> None:
