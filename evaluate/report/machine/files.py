@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from conf.files.outputs import check_folder
 from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
 from evaluate.report.machine.build import report_file
@@ -38,6 +39,7 @@ def write_files(report: Report, out: Path) -> None:
         unfinished.write_text(as_json(report_file(report)) + "\n", encoding="utf-8")
     tables: dict[str, Sequence[Record]] = dict(report.sets.by_name())
     tables["accuracy"] = accuracy_records(report.rows)
+    check_folder("out", out / TABLES)
     (out / TABLES).mkdir(exist_ok=True)
     for name, records in tables.items():
         path = out / TABLES / f"{name}.csv"
