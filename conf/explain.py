@@ -28,8 +28,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         return f"'{error.override}' is no option: write NAME=VALUE (quote what has brackets)"
     if isinstance(error, OverflowError):
-        name = FULL_KEY.search(str(error))
-        return f"{name[1] if name else 'an option'}: the number is too large"
+        option = FULL_KEY.search(str(error))
+        return f"{option[1] if option else 'an option'}: the number is too large"
     cause = _omegaconf_cause(error)
     if UNSET_PART in str(error):
         return "an option belongs to a part that is null here, as recipe.auto or recipe.activations"
