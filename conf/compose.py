@@ -41,6 +41,7 @@ COMPOSE_ERRORS = (
     AttributeError,
     AssertionError,
     RecursionError,
+    OverflowError,
 )
 PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
 KERNELS = "engine.kernels="  # short for the list of families
@@ -100,10 +101,15 @@ def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
 
 def _file_overrides(command: Command, overrides: list[str]) -> list[str]:
     """The options of config=FILE that the command line does not give itself."""
-    paths = [text.partition("=")[2] for text in overrides if text.startswith(f"{FILE}=")]
-    if not paths or FILE not in command.schema.__dataclass_fields__:
+    given_files = [text for text in overrides if text.lstrip("+").startswith(f"{FILE}=")]
+    if not given_files or FILE not in command.schema.__dataclass_fields__:
         return []
-    path = Path(paths[-1].strip("'\"")).expanduser()
+    name = given_files[-1].partition("=")[2].strip("'\"")
+    if name == "null":
+        return []
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        raise bad_input(f"{FILE}={name}: there is no such file")
     given = {text.lstrip("+").partition("=")[0] for text in overrides}
     options = options_in(path, command.schema)
     try:

@@ -11,6 +11,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationE
 
 from conf.errors import unknown
 
+FULL_KEY = re.compile(r"full_key: (\S+)")
 CONVERSION = re.compile(
     r"Value '(?P<value>.*)' (?:of type .* could not be converted to|is not a valid) "
     r"(?P<kind>\w+)(?: \(type .*\))?"
@@ -26,6 +27,9 @@ def explain(error: BaseException) -> str:
         return _missing_config(error)
     if isinstance(error, OverrideParseException):
         return f"'{error.override}' is no option: write NAME=VALUE (quote what has brackets)"
+    if isinstance(error, OverflowError):
+        option = FULL_KEY.search(str(error))
+        return f"{option[1] if option else 'an option'}: the number is too large"
     cause = _omegaconf_cause(error)
     if UNSET_PART in str(error):
         return "an option belongs to a part that is null here, as recipe.auto or recipe.activations"

@@ -19,13 +19,20 @@ from conf.errors import bad_input, unknown
 from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
-from evaluate.gate import Finding, Verdict, failure, quality_finding, speed_finding
+from evaluate.gate import NO_RATIO, Finding, Verdict, failure, quality_finding, speed_finding
+from evaluate.pairs import (
+    Metric,
+    Pair,
+    check_distinct,
+    has_common_runs,
+    two_checkpoints,
+    two_files,
+)
 from evaluate.report.decide.quality import Qualities, qualities
 from evaluate.results.cells import Cell, by_workload, cells, kernel_names, kernels_of
 from evaluate.results.merging import merged_rows
 from evaluate.results.restart_noise import (
     Noise,
-    cell_ratio,
     machine_of,
     noise_of,
     ran_on_two_machines,
@@ -53,18 +60,21 @@ COMMAND = Command(
 
 def main(config: CompareConfig) -> None:
     files = [Path(entry).expanduser() for entry in config.results]
+    check_distinct(files, config.checkpoints)
     faults: list[str] = []
-    unmatched: list[Cell] = []
     if config.checkpoints is not None:
         row_lists = [_rows(files, faults)]
         cell_lists = [cells(row_lists[0])]
-        pairs = _two_checkpoints(cell_lists[0], *config.checkpoints)
+        pairs, unmatched = two_checkpoints(cell_lists[0], *config.checkpoints)
         titles = list(config.checkpoints)
     else:
         row_lists = [_rows([path], faults) for path in files]
         cell_lists = [cells(rows) for rows in row_lists]
-        pairs, unmatched = _two_files(cell_lists[0], cell_lists[1])
+        pairs, unmatched = two_files(cell_lists[0], cell_lists[1])
         titles = _distinct_names(files)
+    if unmatched and (pairs or config.checkpoints is None):
+        names = [f"{one.label} in {one.measure}" for one in unmatched]
+        say(f"in the first only, or under another workload in the second: {listed(names)}")
     if not pairs:
         labels = dict.fromkeys(cell.label for cell_list in cell_lists for cell in cell_list)
         for name in config.checkpoints or []:
@@ -74,15 +84,14 @@ def main(config: CompareConfig) -> None:
         raise bad_input(
             f"{' and '.join(titles)} have no workload in common; there are: {labels_text}"
         )
-    known_values = {name for pair in pairs for cell in pair for name in cell.names}
-    if config.value not in known_values:
-        raise unknown(f"value={config.value}", config.value, known_values)
+    metric = Metric(config.value or "")
+    metric.check({name for pair in pairs for cell in pair for name in cell.names})
     label_column = [] if config.checkpoints else ["checkpoint"]
     table = Table("scenario", *label_column, *titles, "times as fast", "95 % interval", "verdict")
-    noise = noise_of([by_workload(cell_list) for cell_list in cell_lists], config.value)
+    noise = noise_of([by_workload(cell_list) for cell_list in cell_lists], metric.name)
     noise.pairs = Counter(one.workload_name for one, _ in pairs)
-    for one, other in pairs:
-        table.add_row(*_line(one, other, config, noise))
+    for pair in pairs:
+        table.add_row(*_line(pair, metric, config, noise))
     screen = Console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     screen.print(table)
@@ -95,32 +104,12 @@ def main(config: CompareConfig) -> None:
         say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
-    _apply_gate(config, pairs, _still_there(unmatched, pairs), noise, qualities(row_lists[-1]))
-
-
-def _apply_gate(
-    config: CompareConfig,
-    pairs: list[tuple[Cell, Cell]],
-    unmatched: list[Cell],
-    noise: Noise,
-    judged: Qualities,
-) -> None:
-    """Raises where the second is not at least as good, or where that cannot be told."""
-    findings = []
-    if config.min_ratio is not None:
-        for one, other in pairs:
-            ratio = cell_ratio(other, one, noise, one.workload_name, config.value)
-            ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
-            what = f"{other.label} in {other.measure}"
-            findings.append(speed_finding(what, ratio, ranked, config.min_ratio))
-        findings += [
-            Finding(f"{cell.label} in {cell.measure}", Verdict.UNKNOWN, "only the first has it")
-            for cell in unmatched
-        ]
-    if config.min_recovery is not None:
-        for label, cell in {other.label: other for _, other in pairs}.items():
-            quality = judged.of_row(cell.row)
-            findings.append(quality_finding(label, quality, config.min_recovery))
+    if config.checkpoints is None:
+        unmatched = _tried(unmatched, row_lists[-1])
+    findings = [
+        *_speed_findings(config, pairs, unmatched, metric, noise),
+        *_quality_findings(config, pairs, qualities(row_lists[-1])),
+    ]
     error = failure(findings)
     if error is not None:
         raise error
@@ -128,9 +117,40 @@ def _apply_gate(
         say(f"{Verdict.GOOD}: all {len(findings)} comparisons meet their thresholds")
 
 
-def _still_there(unmatched: list[Cell], pairs: list[tuple[Cell, Cell]]) -> list[Cell]:
-    """The unmatched cells of checkpoints that both files have: the second lacks a workload."""
-    checkpoints = {other.checkpoint for _, other in pairs}
+def _speed_findings(
+    config: CompareConfig,
+    pairs: list[Pair],
+    unmatched: list[Cell],
+    metric: Metric,
+    noise: Noise,
+) -> list[Finding]:
+    if config.min_ratio is None:
+        return []
+    findings = []
+    for pair in pairs:
+        what = f"{pair[1].label} in {pair[1].measure}"
+        ratio, doubt = metric.ratio(pair, noise), _doubt(pair, config)
+        findings.append(speed_finding(what, ratio, doubt, config.min_ratio))
+    return findings + [
+        Finding(f"{cell.label} in {cell.measure}", Verdict.UNKNOWN, "only the first has it")
+        for cell in unmatched
+    ]
+
+
+def _quality_findings(config: CompareConfig, pairs: list[Pair], judged: Qualities) -> list[Finding]:
+    if config.min_recovery is None:
+        return []
+    rows = {other.label: other.row for _, other in pairs}
+    return [
+        quality_finding(label, judged.of_row(row), config.min_recovery)
+        for label, row in rows.items()
+    ]
+
+
+def _tried(unmatched: list[Cell], rows: list[Row]) -> list[Cell]:
+    """The unmatched cells of checkpoints that the second file has rows of: it lacks a workload, or
+    the checkpoint failed there."""
+    checkpoints = {row.checkpoint for row in rows}
     return [cell for cell in unmatched if cell.checkpoint in checkpoints]
 
 
@@ -146,36 +166,6 @@ def _rows(files: list[Path], faults: list[str]) -> list[Row]:
     return rows
 
 
-def _two_files(
-    first_cells: list[Cell], second_cells: list[Cell]
-) -> tuple[list[tuple[Cell, Cell]], list[Cell]]:
-    """Pairs of cells of the same checkpoint under the same workload, and the first file's cells
-    without one. If a file has several of them, their options must be equal, too."""
-    pairs, unmatched = [], []
-    for one in first_cells:
-        matching = [other for other in second_cells if _has_same_workload(one, other)]
-        same_workload = [other for other in first_cells if _has_same_workload(one, other)]
-        if len(matching) > 1 or len(same_workload) > 1:
-            matching = [other for other in matching if _has_same_options(one, other)]
-        if not matching:
-            unmatched.append(one)
-        pairs += [(one, other) for other in matching[:1]]
-    if unmatched:
-        names = [f"{one.label} in {one.measure}" for one in unmatched]
-        say(f"in the first file only, or under another workload in the second: {listed(names)}")
-    return pairs, unmatched
-
-
-def _has_same_workload(one: Cell, other: Cell) -> bool:
-    return one.checkpoint == other.checkpoint and one.workload_name == other.workload_name
-
-
-def _has_same_options(one: Cell, other: Cell) -> bool:
-    names = ("device", "engine", "engine_options", "variables")
-    options = [cell.row.environment.facts(*names) for cell in (one, other)]
-    return options[0] == options[1]
-
-
 def _distinct_names(files: list[Path]) -> list[str]:
     """Two paths without their common beginning and end."""
     path_parts = [list(path.parts) for path in files]
@@ -188,7 +178,7 @@ def _distinct_names(files: list[Path]) -> list[str]:
     return [str(Path(*names)) for names in path_parts]
 
 
-def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
+def _differences(pairs: list[Pair]) -> list[str]:
     """The facts in which the runs of pairs differ, except checkpoint and workload."""
     differences: dict[str, None] = {}
     for one, other in pairs:
@@ -200,7 +190,7 @@ def _differences(pairs: list[tuple[Cell, Cell]]) -> list[str]:
     return list(differences)
 
 
-def _kernels_ran(pairs: list[tuple[Cell, Cell]], titles: list[str]) -> list[str]:
+def _kernels_ran(pairs: list[Pair], titles: list[str]) -> list[str]:
     """What each side ran, checkpoint by checkpoint, where rows say it."""
     sentences = []
     for pair in pairs:
@@ -238,34 +228,30 @@ def _facts(row: Row) -> dict[str, str]:
     return facts
 
 
-def _two_checkpoints(all_cells: list[Cell], first: str, second: str) -> list[tuple[Cell, Cell]]:
+def _line(pair: Pair, metric: Metric, config: CompareConfig, noise: Noise) -> list[str]:
+    medians = [metric.median(cell) for cell in pair]
     return [
-        (one, other)
-        for one in all_cells
-        for other in all_cells
-        if (one.label, other.label) == (first, second) and one.workload_name == other.workload_name
+        pair[0].measure,
+        *([] if config.checkpoints else [pair[0].label]),
+        *("none" if median is None else f"{median:.4g}" for median in medians),
+        *_verdict_columns(metric.ratio(pair, noise), _doubt(pair, config)),
     ]
 
 
-def _line(one: Cell, other: Cell, config: CompareConfig, noise: Noise) -> list[str]:
-    figures = [cell.summary(config.value) for cell in (one, other)]
-    medians = [f"{figure.median:.4g}" if figure else "none" for figure in figures]
-    ratio = cell_ratio(other, one, noise, one.workload_name, config.value)
-    ranked = all(cell.is_ranked(config.max_spread) for cell in (one, other))
-    return [
-        one.measure,
-        *([] if config.checkpoints else [one.label]),
-        *medians,
-        *_verdict_columns(ratio, ranked),
-    ]
+def _doubt(pair: Pair, config: CompareConfig) -> str:
+    """Why a ratio decides nothing; empty where it may."""
+    if has_common_runs(pair):
+        return "both have the same runs"
+    is_ranked = all(cell.is_ranked(config.max_spread) for cell in pair)
+    return "" if is_ranked else "too much spread"
 
 
-def _verdict_columns(ratio: Ratio | None, ranked: bool) -> list[str]:
+def _verdict_columns(ratio: Ratio | None, doubt: str) -> list[str]:
     if ratio is None:
-        return ["", "", "unknown: fewer than two valid runs, or values of 0"]
+        return ["", "", f"unknown: {NO_RATIO}"]
     interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
-    if not ranked:
-        return [f"{ratio.ratio:.3f}", interval, "unknown: too much spread"]
+    if doubt:
+        return [f"{ratio.ratio:.3f}", interval, f"unknown: {doubt}"]
     verdict = "no significant difference"
     if ratio.differs:
         verdict = "faster" if ratio.ratio > 1 else "slower"

@@ -9,6 +9,7 @@ from conf.terminal import listed
 from evaluate.report.decide.quality import Quality
 from evaluate.results.significance import Ratio
 
+NO_RATIO = "fewer than two valid runs, or values of 0"
 MORE_RUNS = "starts=3 and more repeats make the intervals narrower"
 
 
@@ -30,13 +31,11 @@ class Finding:
         return f"{self.what}: {self.reason}"
 
 
-def speed_finding(what: str, ratio: Ratio | None, is_ranked: bool, least: float) -> Finding:
+def speed_finding(what: str, ratio: Ratio | None, doubt: str, least: float) -> Finding:
     """Judges a speed-up by its whole interval: good if all of it is above the threshold, worse if
-    all of it is below."""
-    if ratio is None:
-        return Finding(what, Verdict.UNKNOWN, "fewer than two valid runs, or values of 0")
-    if not is_ranked:
-        return Finding(what, Verdict.UNKNOWN, "too much spread")
+    all of it is below. `doubt` says why the ratio decides nothing; it is empty where it may."""
+    if ratio is None or doubt:
+        return Finding(what, Verdict.UNKNOWN, doubt or NO_RATIO)
     reason = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
     return Finding(what, _verdict(ratio.low, ratio.high, least), f"{reason}, {least:g} is needed")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from conf.app import report
 from conf.entry import answer_flags
 from conf.errors import bad_input
+from conf.files.outputs import check_file
 
 USAGE = "python -m evaluate.limits [FILE]"
 HELP = f"""{USAGE}
@@ -23,12 +24,21 @@ def main() -> None:
     answer_flags(sys.argv[1:], HELP)
     if sys.argv[1:2] and (len(sys.argv) > 2 or sys.argv[1].startswith("-")):
         sys.exit(report(bad_input(f"{' '.join(sys.argv[1:])}: write {USAGE}")))
+    try:
+        _measure(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    except Exception as error:
+        sys.exit(report(error))
+
+
+def _measure(path: Path | None) -> None:
+    if path is not None:
+        check_file("FILE", path)
     from evaluate.measure.rates.measuring import measure, write
 
-    if len(sys.argv) < 2:
+    if path is None:
         print(json.dumps(asdict(measure()), indent=2))
     else:
-        write(Path(sys.argv[1]))
+        write(path)
 
 
 if __name__ == "__main__":

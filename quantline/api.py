@@ -186,12 +186,17 @@ def recommend(
     }
     with _running():
         config: ReportConfig = _config(COMMAND, options, overrides)
-        report = make_report(config) if out is None else write_report(config)
+        if config.answer is not None:
+            raise bad_input(f"answer={config.answer}: prints the answer; use the command")
+        is_written = out is not None or config.out != ReportConfig().out
+        report = write_report(config) if is_written else make_report(config)
         return Recommendation(report.answers, report.faults)
 
 
 def _config(command: Command, options: Mapping[str, Any], overrides: Sequence[str]) -> Any:
     """The command's typed config."""
+    if isinstance(overrides, str):
+        raise bad_input(f"overrides={overrides!r}: give a list of options, as ['NAME=VALUE']")
     given = [f"{name}={_text(value)}" for name, value in options.items() if value is not None]
     try:
         return compose(command, [*given, *overrides])

@@ -272,7 +272,7 @@ def test_conf_names_no_heavy_package_but_datasets() -> None:
     "command",
     [
         *("quantize", "evaluate", "evaluate.compare", "evaluate.report", "evaluate.kernels"),
-        *("evaluate.traffic_check", "evaluate.tune", "serve"),
+        *("evaluate.traffic_check", "evaluate.tune", "serve", "quantize.benchmark"),
     ],
 )
 def test_nothing_heavy_is_imported_before_a_config_is_accepted(command: str) -> None:

@@ -27,6 +27,10 @@ def options_in(path: Path, schema: type[Any]) -> dict[str, str]:
         raise file.error((FILE,), "a file of options names no other one")
     options = {}
     for keys, value in _leaves((), file.content, schema):
+        for number, key in enumerate(keys, start=1):
+            # Not options of ours: those of Hydra, and signs that change what an option does.
+            if not NAME.fullmatch(key) or keys[0] == "hydra":
+                raise file.error(keys[:number], f"{key!r} is no name of an option")
         try:
             options[".".join(keys)] = f"{'.'.join(keys)}={_typed(value)}"
         except ValueError as error:

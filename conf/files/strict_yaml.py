@@ -72,7 +72,7 @@ def _read_text(path: Path) -> str:
     if not path.is_file():
         raise bad_input(f"{path}: there is no such file")
     if path.stat().st_size > BYTES_MOST:
-        raise bad_input(f"{path}: too large for a recipe; at most {BYTES_MOST} bytes")
+        raise bad_input(f"{path}: too large; at most {BYTES_MOST} bytes")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

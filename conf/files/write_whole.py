@@ -4,9 +4,13 @@ A reader, or a run after a crash, sees the old content or the new one, never a p
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock
+
+from conf.errors import bad_input
 
 
 @contextmanager
@@ -24,6 +28,20 @@ def write_whole(path: Path) -> Iterator[Path]:
         remove(unfinished)
 
 
+def write_once(
+    path: Path,
+    write: Callable[[Path], object],
+    is_written: Callable[[Path], bool] = Path.exists,
+) -> None:
+    """Writes a file or folder of the cache, unless it is there. Processes that need it at the same
+    time wait for the one that writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if not is_written(path):
+            with write_whole(path) as unfinished:
+                write(unfinished)
+
+
 def unfinished_path(path: Path) -> Path:
     """The temporary path. It has the same suffix, because some libraries add a missing one."""
     return path.with_name(f".unfinished-{path.name}")
@@ -31,9 +49,11 @@ def unfinished_path(path: Path) -> Path:
 
 def finish(path: Path) -> None:
     """Moves a complete file or folder from its temporary path. An old folder is moved aside first,
-    because only an empty one can be overwritten."""
+    because only an empty one can be overwritten. A file never replaces a folder."""
     unfinished, backup = unfinished_path(path), _backup_path(path)
     if path.is_dir() and not path.is_symlink():
+        if unfinished.is_file():
+            raise bad_input(f"{path}: is a folder, and a file is to be written there")
         remove(backup)
         path.replace(backup)
     try:

@@ -15,6 +15,8 @@ READER = TypeAdapter(Record)
 
 def read_record(path: Path) -> Record | None:
     """The record; None without one that can be read: the job then counts as not begun."""
+    if not path.is_file():
+        return None
     try:
         return READER.validate_json(path.read_bytes())
     except (OSError, ValidationError):

@@ -122,7 +122,16 @@ def check_values(schema: type[Any], values: Mapping[str, Any], prefix: str = "")
             for number, entry in enumerate(value):
                 check_values(typing.get_args(hint)[0], entry or {}, f"{path}[{number}].")
         else:
+            _check_entries(path, value, hint)
             check_value(path, value, field.metadata)
+
+
+def _check_entries(path: str, value: Any, hint: Any) -> None:
+    """Raises where a list of words or numbers holds a list or a mapping."""
+    if typing.get_origin(hint) is list and typing.get_args(hint)[0] in (str, int, float):
+        for entry in value:
+            if isinstance(entry, list | tuple | Mapping):
+                raise ValueError(f"{path}={value}: {entry} is a list or mapping inside the list")
 
 
 def check_value(path: str, value: Any, metadata: Mapping[str, Any]) -> None:

@@ -69,8 +69,9 @@ class CompareConfig:
     """Two files to compare, or one or more that hold two checkpoints."""
     checkpoints: list[str] | None = None
     """Two checkpoints to compare within the results; null compares two files."""
-    value: str = "latency_s"
-    """The metric to compare, of which smaller is better."""
+    value: str | None = None
+    """The metric to compare: a time, a rate or an energy, as ttft_last_s. null is the time that
+    ranks setups in the report: the latency, or a request's where requests arrive by themselves."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)
     """Relative deviation of the latency above which a cell is not judged."""
     min_ratio: float | None = field(default=None, metadata=above(0, 100))

@@ -1,9 +1,14 @@
 """The pipeline of a report: read and decide (`contents`), write the files, print the answer."""
 
 import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from conf.errors import environment_failure
+from filelock import FileLock
+
+from conf.errors import environment_failure, writing
+from conf.files.outputs import check_folder
 from conf.schema.report import ReportConfig
 from conf.terminal import say
 from evaluate.report.contents import Report, make_report
@@ -15,22 +20,18 @@ from evaluate.report.show.charts.plots import write_plots
 from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.page import write_page
 
+LOCK = ".report.lock"
+
 
 def write_report(config: ReportConfig) -> Report:
     """Writes the page, the Markdown, the plots and the files for programs; prints the answer."""
-    report = make_report(config)
     out = Path(config.out).expanduser()
-    out.mkdir(parents=True, exist_ok=True)
-    # Drawing holds the interpreter's lock; in its own process it runs in parallel.
-    drawing = multiprocessing.get_context("fork").Process(target=write_plots, args=(report, out))
-    drawing.start()
-    write_markdown(report, out)
-    write_files(report, out)
-    library()  # bundled meanwhile, if it is not cached yet
-    drawing.join()
-    if drawing.exitcode:
-        raise environment_failure(f"{out}: the plots could not be drawn")
-    write_page(report, out)
+    check_folder("out", out)
+    report = make_report(config)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with _only_writer(out):
+            failures = _write(report, out)
     for fault in report.faults:
         say(f"{fault}; the line is left out")
     for answer in report.answers:
@@ -38,7 +39,40 @@ def write_report(config: ReportConfig) -> Report:
         for choice in answer.by_rate:
             print(rate_line(choice))
     say(f"{out / 'report.html'} and {out / 'report.md'} are written")
+    if failures:
+        name, reason = next(iter(failures.items()))
+        raise environment_failure(f"{out}: {len(failures)} plots are missing; {name}: {reason}")
     return report
+
+
+@contextmanager
+def _only_writer(out: Path) -> Iterator[None]:
+    """Waits while another report is written to the same folder."""
+    with FileLock(out / LOCK):
+        try:
+            yield
+        finally:
+            (out / LOCK).unlink(missing_ok=True)
+
+
+def _write(report: Report, out: Path) -> dict[str, str]:
+    """Writes all files. Returns the reasons of plots that could not be drawn."""
+    # Drawing holds the interpreter's lock; in its own process it runs in parallel.
+    processes = multiprocessing.get_context("fork")
+    receiver, sender = processes.Pipe(duplex=False)
+    drawing = processes.Process(target=lambda: sender.send(write_plots(report, out)))
+    drawing.start()
+    sender.close()
+    write_markdown(report, out)
+    write_files(report, out)
+    library()  # bundled meanwhile, if it is not cached yet
+    try:
+        failures: dict[str, str] = receiver.recv()
+    except EOFError:
+        failures = {"all": "the process that draws them died"}
+    drawing.join()
+    write_page(report, out)
+    return failures
 
 
 def answer_line(answer: Answer) -> str:

@@ -21,7 +21,7 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
         faults += file_faults
         count += len(file_rows)
         for row in file_rows:
-            unique_rows.setdefault(_row_identity(row), (number, row))
+            unique_rows.setdefault(row_identity(row), (number, row))
     notes = []
     if len(unique_rows) < count:
         notes.append(f"{count - len(unique_rows)} rows stand there more than once and count once")
@@ -43,7 +43,7 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     return newest, faults, notes
 
 
-def _row_identity(row: Row) -> tuple[str, ...]:
+def row_identity(row: Row) -> tuple[str, ...]:
     """Identifies a row: its names, its time, and one of its values with all stored digits."""
     figures = (rounded(value) for value in vars(row.values).values() if isinstance(value, float))
     figure = next(figures, row.reason)

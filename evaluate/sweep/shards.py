@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.errors import bad_input
 from evaluate.results.json_lines import content, lines
 from evaluate.results.results_file import append_lines, row_of
 
@@ -27,6 +28,8 @@ class Merged:
 def sweep_folder(results: Path) -> Path:
     """The folder of a results file's shards, job records and logs."""
     results = results.expanduser()
+    if results.is_dir() or not results.name:
+        raise bad_input(f"results={results}: is a folder; give the name of a file in it")
     return results.with_name(f"{results.name}.d")
 
 
@@ -37,6 +40,9 @@ def merge(results: Path) -> Merged:
     known = {line_identity(line) for _, line in lines(results)} if shards else set()
     added, ignored = 0, list[str]()
     for shard in shards:
+        if not shard.is_file():  # a pipe would be waited for
+            ignored.append(f"{shard}: is no file")
+            continue
         new: list[bytes] = []
         for number, line in lines(shard):
             fault = "is not finished" if not line.endswith(b"\n") else _fault(line)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conf import ROOT, VERSION
 from conf.cache import cache_root
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_once
 
 GROUP, NAME, TARGET = "vllm.general_plugins", "quantline", "quantline:register_kernels"
 FILES = {
@@ -34,11 +34,14 @@ def plugin_path() -> tuple[str, ...]:
     folder = cache_root() / "plugin"
     metadata = folder / f"quantline_kernels-{VERSION}.dist-info"
     if not _is_written(metadata):
-        with write_whole(metadata) as unfinished:
-            unfinished.mkdir(parents=True)
-            for name, text in FILES.items():
-                (unfinished / name).write_text(text)
+        write_once(metadata, _write, _is_written)
     return str(ROOT), str(folder)
+
+
+def _write(metadata: Path) -> None:
+    metadata.mkdir(parents=True)
+    for name, text in FILES.items():
+        (metadata / name).write_text(text)
 
 
 def _is_written(metadata: Path) -> bool:

@@ -15,9 +15,8 @@ FAST = (
     *("quantize", "quantize.verify", "evaluate", "evaluate.compare", "evaluate.report"),
     *("evaluate.limits", "evaluate.benchmark", "evaluate.kernels", "serve", "serve.kernels"),
     *("evaluate.traffic", "evaluate.traffic_check", "evaluate.tune", "evaluate.merge"),
-    "evaluate.sweep.benchmark",
+    *("evaluate.sweep.benchmark", "quantize.benchmark"),
 )
-SLOW = ("quantize.benchmark",)  # imports torch first
 STARTED_BY_OTHERS = (
     *("quantize.models.fetch", "quantize.describe", "quantize.sensitivity"),
     *("evaluate.measure.worker", "evaluate.accuracy.tasks.worker", "evaluate.report.answer"),
@@ -27,19 +26,13 @@ STARTED_BY_OTHERS = (
 
 
 def test_every_command_is_tested() -> None:
-    assert {module for _, module, _ in COMMANDS} == {*FAST, *SLOW}
+    assert {module for _, module, _ in COMMANDS} == {*FAST}
 
 
 @pytest.mark.parametrize("module", FAST)
 def test_each_command_has_its_own_help_and_our_version(
     module: str, run_command: Run, command_here: Run
 ) -> None:
-    check_flags(module, run_command, command_here)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", SLOW)
-def test_each_slow_command_has_them_too(module: str, run_command: Run, command_here: Run) -> None:
     check_flags(module, run_command, command_here)
 
 

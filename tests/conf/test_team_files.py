@@ -54,7 +54,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a: " + "[" * 2000 + "]" * 2000, "nested too deeply"),
         ("\n".join(f"{' ' * n}a:" for n in range(60)) + " 1\n", "nested more than 40 deep"),
         (BOMB, "more than 20000 entries after aliases are expanded"),
-        ("x" * (1 << 20) + "yy", "too large for a recipe"),
+        ("x" * (1 << 20) + "yy", "too large; at most"),
         ("steps: !!python/object/apply:os.mkdir ['{folder}/ran']\n", ":1: no YAML .*constructor"),
         ("defaults: [nothing_like_it]\n", ":1: defaults.0: recipe: there is no 'nothing_like_it'"),
         ("defaults: [w8a8_smooth_gtpq]\n", "Did you mean w8a8_smooth_gptq?"),

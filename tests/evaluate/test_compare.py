@@ -190,8 +190,8 @@ def test_a_load_without_twins_and_another_value_have_a_margin_of_their_own(
 def test_a_line_that_cannot_be_read_is_left_out_and_ends_with_2(
     command_here: Run, tmp_path: Path
 ) -> None:
-    for name in ("a", "b"):
-        write(tmp_path / f"{name}.jsonl", "original", [1.0, 1.0])
+    for name, latency in (("a", 1.0), ("b", 1.001)):
+        write(tmp_path / f"{name}.jsonl", "original", [latency, latency])
     with (tmp_path / "b.jsonl").open("a") as file:
         file.write("{cut short\n")
     result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]")

@@ -1,6 +1,6 @@
 """The figures that the benchmark prints."""
 
-from quantize.benchmark import Measured, QuantizationCost
+from quantize.benchmark.measuring import Measured, QuantizationCost
 
 
 def test_the_peak_is_printed_for_every_depth() -> None:

@@ -86,6 +86,10 @@ def test_every_argument_is_a_typed_keyword(function) -> None:
         (lambda: evaluate(model="tiny", checkpoints="/no/where"), "there is no model in"),
         (lambda: recommend(results="/no/where.jsonl"), "there is no such file"),
         (lambda: recommend(tpot_ms=-1), "targets.tpot_ms=-1"),
+        (lambda: recommend(tpot_ms=10**400), "targets.tpot_ms: the number is too large"),
+        (lambda: recommend(overrides="targets.tpot_ms=20"), "overrides='targets.tpot_ms=20': give"),
+        (lambda: recommend(overrides=["answer=json"]), "answer=json: prints the answer"),
+        (lambda: recommend(overrides=["results=[[a]]"]), "['a'] is a list or mapping inside"),
     ],
 )
 def test_bad_input_is_raised_with_the_message_of_the_command(

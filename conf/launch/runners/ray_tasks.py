@@ -1,6 +1,7 @@
 """launcher=ray: tasks of a Ray cluster. Ray chooses the node and the GPUs of each."""
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from conf.process.messages import encode
 SENT = ("QUANTLINE_", "VLLM_", "HF_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "XDG_CACHE_HOME")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 AUTO = "auto"
+SECONDS_TO_CONNECT = 10
 
 
 class RayRunner(Runner):
@@ -54,6 +56,8 @@ class RayRunner(Runner):
             size = {"address": "local", "include_dashboard": False}
             if options.workers is not None:
                 size["num_cpus"] = options.workers * (options.cpus_per_job or 1)
+        else:
+            check_address(options.address)
         try:
             self.ray.init(**size, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
@@ -125,6 +129,17 @@ class RayRunner(Runner):
 
     def close(self) -> None:
         self.ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raises where nobody listens at HOST:PORT. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        return  # auto, or a form that Ray judges
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise environment_failure(f"launcher.address={address}: {one_line(error)}") from error
 
 
 def sent_variables() -> dict[str, str]:

@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from conf.cache import cache_root
 from conf.errors import bad_input, unknown, writing
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_once
 from conf.models import files_sha256
 from conf.schema.commands import AccuracyConfig
 from conf.terminal import say
@@ -84,19 +84,23 @@ def _prepared(name: str, accuracy: AccuracyConfig, harness_tasks: Path, root: Pa
     source = [FORMAT, task.package.sha256, accuracy.limit, accuracy.seed, fewshot]
     digest = _sha256([source, definition])
     folder = root / f"{name}-{digest[:12]}"
-    if not folder.is_dir():
-        wheel = Wheel(task.package)
-        with write_whole(folder) as unfinished:
-            unfinished.mkdir()
-            sets = task.read(wheel, fewshot)
-            questions = _sampled(sets.questions, accuracy)
-            _write_lines(unfinished / QUESTIONS, questions)
-            _write_lines(unfinished / EXAMPLES, sets.examples or questions[:1])
+
+    def write_questions(unfinished: Path) -> None:
+        sets = task.read(Wheel(task.package), fewshot)
+        unfinished.mkdir()
+        questions = _sampled(sets.questions, accuracy)
+        _write_lines(unfinished / QUESTIONS, questions)
+        _write_lines(unfinished / EXAMPLES, sets.examples or questions[:1])
+
+    write_once(folder, write_questions)
     # The data may come from another machine, where the harness is elsewhere.
     base = {"include": str(harness_tasks / task.base)} if task.base else {}
-    with write_whole(folder / f"{name}.yaml") as path:
-        text = yaml.safe_dump(base | definition, sort_keys=False, allow_unicode=True)
-        path.write_text(text, encoding="utf-8")
+    text = yaml.safe_dump(base | definition, sort_keys=False, allow_unicode=True)
+    write_once(
+        folder / f"{name}.yaml",
+        lambda unfinished: unfinished.write_text(text, encoding="utf-8"),
+        lambda path: path.is_file() and path.read_bytes() == text.encode(),
+    )
     data = files_sha256([folder / QUESTIONS, folder / EXAMPLES])
     return Task(name, str(folder), _sha256([definition, data]), task.runs_code)
 
@@ -127,14 +131,14 @@ def _write_lines(path: Path, entries: list[Question]) -> None:
 
 def _prepare_nltk(folder: Path) -> None:
     """Writes the tables of NLTK's sentence splitter for English."""
-    target = folder / NLTK_TABLES
-    if target.is_dir():
-        return
-    wheel = Wheel(packages.NLTK_TABLES)
-    with write_whole(target) as unfinished:
+
+    def write_tables(unfinished: Path) -> None:
+        wheel = Wheel(packages.NLTK_TABLES)
         unfinished.mkdir()
         for name in NLTK_FILES:
             (unfinished / name).write_bytes(wheel.content(f"{NLTK_SOURCE}/{name}"))
+
+    write_once(folder / NLTK_TABLES, write_tables)
 
 
 def _sha256(content: object) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_once, write_whole
 from conf.hardware import cpu_has_bf16
 from conf.process.inside import Send, run_program
 from evaluate.measure.rates.known import MEASURE_RATES, RatesRequest, RatesWritten
@@ -125,11 +125,15 @@ def _vllm_seconds(left: Any, right: Any, seconds: Callable[[Callable[[], Any]], 
 def write(path: Path) -> None:
     """Measures the rates and writes them to a file, atomically."""
     with write_whole(path) as unfinished:
-        unfinished.write_text(json.dumps(asdict(measure())))
+        _write_measured(unfinished)
+
+
+def _write_measured(path: Path) -> None:
+    path.write_text(json.dumps(asdict(measure())))
 
 
 def work(request: RatesRequest, send: Send[RatesWritten]) -> None:
-    write(Path(request.path))
+    write_once(Path(request.path), _write_measured)  # of several jobs on a machine, one measures
     send(RatesWritten(request.path))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -80,7 +81,7 @@ def _check_times(conversations: list[Conversation], path: Path) -> None:
 
 
 def _records(path: Path, may_be_cut: bool) -> Iterator[Record]:
-    check_regular(path)
+    check_regular(Path(os.path.realpath(path)))  # a data set is often a link to a shared disk
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise bad_input(f"{shown_path(path)}: has {size:,} bytes, more than {LARGEST_FILE:,}")
@@ -109,24 +110,35 @@ def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
     """The objects of a JSON list, one by one, so that those before a cut can be read."""
     decoder, place = json.JSONDecoder(), text.index("[") + 1
     for number in itertools.count(1):
-        place = _next_place(text, place, "" if number == 1 else ",")
-        if text[place : place + 1] == "]":
-            return
         where = f"{shown_path(path)}: record {number}"
+        place = _next_place(text, place)
+        if text[place : place + 1] == "]":
+            _check_end(text, place + 1, path)
+            return
+        if number > 1 and text[place : place + 1] == ",":
+            place = _next_place(text, place + 1)
+        elif number > 1 and place < len(text):
+            raise bad_input(f"{where}: no JSON (there is no comma before it)")
+        begin = place
         try:
-            content, place = decoder.raw_decode(text, place)
+            content, place = decoder.raw_decode(text, begin)
         except (json.JSONDecodeError, RecursionError, ValueError) as error:
             if may_be_cut:
                 return
-            reason = "the file is cut off" if place >= len(text.rstrip()) else "no JSON"
+            reason = "the file is cut off" if begin >= len(text.rstrip()) else "no JSON"
             raise bad_input(f"{where}: {reason} ({str(error).splitlines()[0]})") from error
-        if not isinstance(content, dict):
-            raise bad_input(f"{where}: a JSON object is expected")
+        if not may_be_cut or not isinstance(content, dict):  # ours is known by its hash
+            content = parse_object(text[begin:place], where, is_line=True)
         yield Record(content, where)
 
 
-def _next_place(text: str, place: int, separator: str) -> int:
-    """The place of the next character that is neither space nor the separator."""
-    while place < len(text) and text[place] in SPACE + separator:
+def _next_place(text: str, place: int) -> int:
+    """The place of the next character that is no space."""
+    while place < len(text) and text[place] in SPACE:
         place += 1
     return place
+
+
+def _check_end(text: str, place: int, path: Path) -> None:
+    if text[place:].strip(SPACE):
+        raise bad_input(f"{shown_path(path)}: there is more after the end of the list")

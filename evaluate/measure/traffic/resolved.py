@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from conf.cache import cache_root
 from conf.errors import environment_failure, writing
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_once
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,7 @@ def write_resolved(conversations: list[ResolvedConversation]) -> str:
     sha256 = hashlib.sha256(content).hexdigest()
     path = resolved_path(sha256)
     with writing(path):
-        if not path.is_file():
-            with write_whole(path) as unfinished:
-                unfinished.write_bytes(content)
+        write_once(path, lambda unfinished: unfinished.write_bytes(content))
     return sha256
 
 

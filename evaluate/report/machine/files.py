@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from conf.files.outputs import check_folder
 from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
 from evaluate.report.machine.build import report_file
@@ -21,6 +22,7 @@ TABLES = "tables"
 SCHEMA = Path(__file__).parent / "report.schema.json"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SETUP = "setup"
+FORMULA = ("=", "+", "-", "@")
 
 
 def json_schema() -> dict[str, Any]:
@@ -38,6 +40,7 @@ def write_files(report: Report, out: Path) -> None:
         unfinished.write_text(as_json(report_file(report)) + "\n", encoding="utf-8")
     tables: dict[str, Sequence[Record]] = dict(report.sets.by_name())
     tables["accuracy"] = accuracy_records(report.rows)
+    check_folder("out", out / TABLES)
     (out / TABLES).mkdir(exist_ok=True)
     for name, records in tables.items():
         path = out / TABLES / f"{name}.csv"
@@ -59,12 +62,19 @@ def _write_table(path: Path, records: Sequence[Record]) -> None:
         writer.writerows(lines)
 
 
+def as_text(name: str) -> str:
+    """A name that a spreadsheet takes for text, never for a formula that it computes."""
+    return f"'{name}" if name.startswith(FORMULA) else name
+
+
 def _fields(record: Record) -> dict[str, Any]:
     """The record with the title of its setup first, and intervals in columns of their own."""
     fields: dict[str, Any] = {}
     if isinstance(record, GroupRecord):
-        fields[SETUP] = record.group
+        fields[SETUP] = as_text(record.group)
     for name, value in vars(record).items():
+        if isinstance(value, str):
+            value = as_text(value)
         if isinstance(value, MedianWithInterval):
             fields |= {name: value.median, f"{name}_low": value.low, f"{name}_high": value.high}
         elif isinstance(value, Speedup):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from conf.files.write_whole import write_whole
 from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
 from evaluate.report.decide.comparison import ComparisonGroup
@@ -53,7 +54,8 @@ SPECIAL = str.maketrans(
 def write_markdown(report: Report, out: Path) -> None:
     plots = {chart.name: plot_name(chart) for chart in report.charts}
     text = "\n".join(_lines(report, plots)).rstrip() + "\n"
-    (out / "report.md").write_text(text, encoding="utf-8")
+    with write_whole(out / "report.md") as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def escape(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
 from evaluate.report.decide.commands import Missing, missing_of, serve_commands
 from evaluate.report.decide.decision import Answer
@@ -146,7 +147,8 @@ def write_page(report: Report, out: Path) -> None:
         lists=sentence_lists(report),
         settings=[(setting, _place(setting.title, report)) for setting in report.how_measured],
     )
-    (out / "report.html").write_text(page, encoding="utf-8")
+    with write_whole(out / "report.html") as unfinished:
+        unfinished.write_text(page, encoding="utf-8")
 
 
 def breakable(name: str) -> Markup:

@@ -1,5 +1,6 @@
 """`config=FILE`: options of a file are those of a command line, which comes first."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,11 @@ def test_text_stays_text(tmp_path: Path) -> None:
         ("prompt: '${oc.env:HOME}'\n", "without ${"),
         ("prompt: 'a\\'\n", "must not end with a backslash"),
         ("engine: {x: {'a b': 1}}\n", "'a b' is no name"),
+        ("hydra: {run: {dir: /x}}\n", "o.yaml:1: hydra: 'hydra' is no name of an option"),
+        ("'hydra/launcher': basic\n", "'hydra/launcher' is no name of an option"),
+        ("port: 1\n'++port': 2\n", "o.yaml:2: ++port: '++port' is no name of an option"),
+        ("'~port': 8000\n", "'~port' is no name of an option"),
+        ("'engine.max_num_seqs': 4\n", "'engine.max_num_seqs' is no name of an option"),
     ],
 )
 def test_a_bad_file_is_named(text: str, expected: str, tmp_path: Path) -> None:
@@ -88,6 +94,13 @@ def test_a_bad_file_is_named(text: str, expected: str, tmp_path: Path) -> None:
     assert expected in str(raised.value)
 
 
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(QuantlineError, match=r"nowhere\.yaml: there is no such file"):
-        composed("config=nowhere.yaml")
+@pytest.mark.parametrize("name", ["nowhere.yaml", ".", ""])
+def test_a_missing_file_is_named(name: str) -> None:
+    with pytest.raises(QuantlineError, match=f"config={re.escape(name)}: there is no such file"):
+        composed(f"config={name}")
+
+
+def test_a_file_with_plus_signs_counts_and_null_is_none(tmp_path: Path) -> None:
+    (tmp_path / "o.yaml").write_text("port: 9000\n")
+    assert composed(f"++config={tmp_path / 'o.yaml'}").port == 9000
+    assert composed("config=null").port == 8000

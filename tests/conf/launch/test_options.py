@@ -8,7 +8,7 @@ import pytest
 from conf.errors import QuantlineError
 from conf.launch.options import LauncherConfig
 from conf.launch.runners import Resources, start_runner
-from conf.launch.runners.ray_tasks import sent_variables
+from conf.launch.runners.ray_tasks import check_address, sent_variables
 from tests.conftest import Run
 
 
@@ -88,3 +88,10 @@ def test_no_secret_is_sent_to_another_node(monkeypatch: pytest.MonkeyPatch) -> N
     sent = sent_variables()
     assert sent["HF_HUB_OFFLINE"] == "1"
     assert not {"HF_TOKEN", "HOME_OF_THIS"} & sent.keys()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no.such.host.invalid:6379", "127.0.0.1:99999"])
+def test_an_address_where_nobody_listens_is_named_at_once(address: str) -> None:
+    with pytest.raises(QuantlineError, match=f"launcher.address={address}") as raised:
+        check_address(address)
+    assert raised.value.exit_code == 3

@@ -1,5 +1,6 @@
 """Merging shards: once, twice, with what a crash leaves, and the command that does it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,16 @@ def test_the_command_merges_and_names_jobs_that_have_not_ended(
 def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"state": "do')
     assert read_record(tmp_path / "job.json") is None
+
+
+def test_what_is_no_file_among_shards_stops_nothing(results: Path, command_here: Run) -> None:
+    folder = sweep_folder(results)
+    (folder / "folder.jsonl").mkdir()
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    os.mkfifo(folder / "pipe.jsonl")  # opening it would wait forever
+    os.mkfifo(folder / "pipe.json")
+    assert len([fault for fault in merge(results).ignored if "is no file" in fault]) == 3
+    assert read_record(folder / "pipe.json") is None
+    result = command_here("evaluate.merge", "results=.")
+    assert result.returncode == 2, result.stderr
+    assert "results=.: is a folder" in result.stderr

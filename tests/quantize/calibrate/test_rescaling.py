@@ -11,7 +11,7 @@ from rich.console import Console
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from conf.schema.recipe import RecipeConfig
-from quantize.benchmark import layer_errors
+from quantize.benchmark.measuring import layer_errors
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import compress
 from quantize.calibrate.rescaling import Rescaling, factor_between, probe, round_as_stored

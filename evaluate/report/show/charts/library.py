@@ -3,22 +3,25 @@
 import base64
 import gzip
 import importlib.metadata
+from pathlib import Path
 
 import vl_convert
 
 from conf.cache import cache_root
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_once
 
 
 def library() -> str:
     """The charting library as one script. Bundling takes seconds, so the result is cached."""
     path = cache_root() / "page" / f"vega-{importlib.metadata.version('vl-convert-python')}.js"
     if not path.is_file():
-        with write_whole(path) as unfinished:
-            unfinished.write_text(
-                vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), encoding="utf-8"
-            )
+        write_once(path, _bundle)
     return path.read_text(encoding="utf-8")
+
+
+def _bundle(path: Path) -> None:
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    path.write_text(script, encoding="utf-8")
 
 
 def packed_library() -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import vl_convert
 
+from conf.errors import one_line
+from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
 from evaluate.report.show.charts.drawing import (
     COLUMN,
@@ -43,11 +45,21 @@ LIGHT = {
 }
 
 
-def write_plots(report: Report, out: Path) -> None:
+def write_plots(report: Report, out: Path) -> dict[str, str]:
+    """Draws every chart. Returns the reasons of those that could not be drawn, by their names: the
+    page and the tables are worth having without them."""
     for old in out.glob("plot-*.svg"):
-        old.unlink()
+        if old.is_file():
+            old.unlink()
+    failures = {}
     for chart in report.charts:
-        (out / plot_name(chart)).write_text(_plot(chart, report), encoding="utf-8")
+        try:
+            svg = _plot(chart, report)
+            with write_whole(out / plot_name(chart)) as unfinished:
+                unfinished.write_text(svg, encoding="utf-8")
+        except Exception as error:  # also those of the charting library
+            failures[plot_name(chart)] = one_line(error)
+    return failures
 
 
 def plot_name(chart: Chart) -> str:
@@ -55,8 +67,12 @@ def plot_name(chart: Chart) -> str:
 
 
 def plot_inside(chart: Chart, out: Path) -> str:
-    """A written plot for use inside the page: with the page's colours and font, and smaller."""
-    svg = (out / plot_name(chart)).read_text(encoding="utf-8")
+    """A written plot for use inside the page: with the page's colours and font, and smaller. Empty
+    for one that could not be drawn."""
+    path = out / plot_name(chart)
+    if not path.is_file():
+        return ""
+    svg = path.read_text(encoding="utf-8")
     for colour, style in STYLED.items():
         svg = re.sub(rf'(fill|stroke)="{colour}"', rf'\1="{style}"', svg)
     for default in (' font-family="sans-serif"', ' opacity="1"', ' stroke-width="0"'):

@@ -44,7 +44,7 @@ window.quantlineControls = function (kept, make, form, state, changed) {
       changed();
     };
     slider.addEventListener("input", () => set(kept.fromSlider(name, Number(slider.value), range)));
-    box.addEventListener("input", () => set(Number(box.value) > 0 ? Number(box.value) / scale : null));
+    box.addEventListener("input", () => set(kept.number(box.value / scale, 1e-9, target.largest)));
     show();
     return row(target.label, `targets.${name}`, slider, box, target.unit);
   }
@@ -59,7 +59,7 @@ window.quantlineControls = function (kept, make, form, state, changed) {
       if (document.activeElement !== box) box.value = value ?? "";
     };
     const set = (text) => {
-      state.settings.prices[name] = Number(text) > 0 ? Number(text) : null;
+      state.settings.prices[name] = kept.number(text, 1e-9, kept.LARGEST_PRICE);
       show();
       changed();
     };

@@ -20,7 +20,7 @@ window.quantlineOutcome = function (data, make, state) {
     const short = (value) => String(Number(value.toPrecision(6)));
     const format = formats[miss.rule] ?? ((value, isLimit) => (isLimit ? short(value) : figure(value)));
     return data.missTexts[miss.rule]
-      .replace("{workload}", miss.workload)
+      .replace("{workload}", () => miss.workload)
       .replace("{value}", () => (miss.value === null ? "" : format(miss.value, false)))
       .replace("{limit}", () => (miss.limit === null ? "" : format(miss.limit, true)));
   }

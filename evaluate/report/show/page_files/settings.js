@@ -4,11 +4,14 @@
 window.quantlineSettings = function (data) {
   const STEPS = 200;
   const TARGETS = {
-    ttft_ms: { label: "TTFT, at most", unit: "ms", field: "ttft_ms" },
-    tpot_ms: { label: "TPOT, at most", unit: "ms", field: "tpot_ms" },
-    min_recovery: { label: "Quality left, at least", unit: "%" },
-    max_memory_gib: { label: "Memory, at most", unit: "GiB", field: "memory_gib" },
+    ttft_ms: { label: "TTFT, at most", unit: "ms", field: "ttft_ms", largest: 1e9 },
+    tpot_ms: { label: "TPOT, at most", unit: "ms", field: "tpot_ms", largest: 1e9 },
+    min_recovery: { label: "Quality left, at least", unit: "%", largest: 1 },
+    max_memory_gib: { label: "Memory, at most", unit: "GiB", field: "memory_gib", largest: 1e6 },
   };
+  // The largest numbers are those that the command line takes.
+  const LARGEST_PRICE = 1e6;
+  const LARGEST_WEIGHT = 1e9;
   const PRICES = {
     price_per_hour: { label: "One card for an hour", most: 12, step: 0.05 },
     energy_price_per_kwh: { label: "A kWh of energy", most: 1, step: 0.01 },
@@ -16,7 +19,7 @@ window.quantlineSettings = function (data) {
 
   // The settings of the report itself.
   function firstOf(own) {
-    const weights = {};
+    const weights = Object.create(null); // a scenario may have any name, as constructor
     for (const workload of own.facts.workloads) weights[workload.name] = own.weights[workload.name] ?? 0;
     const prices = { price_per_hour: own.price_per_hour, energy_price_per_kwh: own.energy_price_per_kwh };
     return { weights, limits: { ...own.limits }, prices };
@@ -24,7 +27,7 @@ window.quantlineSettings = function (data) {
 
   function sharesOf(settings) {
     const total = Object.values(settings.weights).reduce((sum, weight) => sum + weight, 0);
-    const shares = {};
+    const shares = Object.create(null);
     for (const [name, weight] of Object.entries(settings.weights)) if (total > 0 && weight > 0) shares[name] = weight / total;
     return shares;
   }
@@ -63,24 +66,25 @@ window.quantlineSettings = function (data) {
     return { setup: data.whatIf[setup] ? setup : 0, found };
   }
 
-  function number(text, least) {
+  // The number that a link or a box has; null where there is none that counts.
+  function number(text, least, largest) {
     const value = Number(text);
-    return text !== "" && Number.isFinite(value) && value >= least ? value : null;
+    return String(text).trim() !== "" && value >= least && value <= largest ? value : null;
   }
 
   // The first settings with what a link says. What a link names and the page lacks is left out.
   function withLinked(first, found) {
-    const settings = { weights: { ...first.weights }, limits: { ...first.limits }, prices: { ...first.prices } };
+    const settings = { weights: Object.assign(Object.create(null), first.weights), limits: { ...first.limits }, prices: { ...first.prices } };
     const mix = found.filter(([name]) => name.startsWith("mix.") && name.slice(4) in first.weights);
     if (mix.length) {
       for (const name of Object.keys(settings.weights)) settings.weights[name] = 0;
-      for (const [name, text] of mix) settings.weights[name.slice(4)] = number(text, 0) ?? 0;
+      for (const [name, text] of mix) settings.weights[name.slice(4)] = number(text, 0, LARGEST_WEIGHT) ?? 0;
     }
     for (const [name, text] of found) {
       const [group, key] = [name.split(".")[0], name.slice(name.indexOf(".") + 1)];
       if (group === "targets" && key === "allow_unjudged") settings.limits[key] = text === "true";
-      else if (group === "targets" && key in TARGETS) settings.limits[key] = number(text, 1e-9);
-      else if (group === "gpu" && key in PRICES) settings.prices[key] = number(text, 1e-9);
+      else if (group === "targets" && Object.hasOwn(TARGETS, key)) settings.limits[key] = number(text, 1e-9, TARGETS[key].largest);
+      else if (group === "gpu" && Object.hasOwn(PRICES, key)) settings.prices[key] = number(text, 1e-9, LARGEST_PRICE);
     }
     return settings;
   }
@@ -109,5 +113,5 @@ window.quantlineSettings = function (data) {
     return Number((range.least * (range.most / range.least) ** (step / (STEPS - 1))).toPrecision(2));
   }
 
-  return { STEPS, TARGETS, PRICES, firstOf, sharesOf, options, hashOf, linked, withLinked, rangeOf, toSlider, fromSlider };
+  return { STEPS, TARGETS, PRICES, LARGEST_PRICE, number, firstOf, sharesOf, options, hashOf, linked, withLinked, rangeOf, toSlider, fromSlider };
 };

@@ -83,9 +83,14 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
         ("\n \n", "t.jsonl: is empty"),
         ('{"input_tokens": 7, "outp', "t.jsonl:1: no JSON"),
         (json.dumps(PLAIN) + '\n{"input_tok', "t.jsonl:2: no JSON"),
-        ("[1]", "record 1: a JSON object is expected"),
+        ("[1]", "record 1: holds no object, a JSON object is expected"),
         (f"[{json.dumps(PLAIN)}, {json.dumps(PLAIN)[:9]}", "record 2: no JSON"),
         (f"[{json.dumps(PLAIN)}", "record 2: the file is cut off"),
+        (f"[{json.dumps(PLAIN)}]x", "t.jsonl: there is more after the end of the list"),
+        (f"[{json.dumps(PLAIN)} {json.dumps(PLAIN)}]", "record 2: no JSON (there is no comma"),
+        (f"[{json.dumps(PLAIN)},,{json.dumps(PLAIN)}]", "record 2: no JSON"),
+        (f"[{json.dumps(PLAIN)},]", "record 2: no JSON"),
+        ('[{"input_tokens": 7, "input_tokens": 8}]', "record 1: the key 'input_tokens' appears"),
         ('{"a": 1}', "t.jsonl:1: no known format has the keys a; traffic.format=NAME takes"),
         ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
         ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
@@ -121,6 +126,18 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: str | bytes, message: s
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 2
+
+
+def test_a_link_to_a_shared_disk_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "here").mkdir()
+    lines(tmp_path / "disk" / "t.jsonl", PLAIN)
+    link = tmp_path / "here" / "t.jsonl"
+    link.symlink_to(tmp_path / "disk" / "t.jsonl")
+    assert len(read_conversations(link)) == 1
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(QuantlineError, match="loop"):
+        read_conversations(tmp_path / "loop")
 
 
 def test_a_missing_file_a_folder_and_a_huge_one(

@@ -145,6 +145,17 @@ def test_tables_have_intervals_and_none_is_left_of_an_earlier_report(tmp_path: P
     assert float(found["speedup_low"]) < 1.25 < float(found["speedup_high"])
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@SUM(A1)"])
+def test_a_name_is_no_formula_in_a_table(name: str, tmp_path: Path) -> None:
+    cells = [Cell("original", STEADY, model=name), Cell(name, STEADY, model=name)]
+    made(tmp_path, [*runs(*cells), accuracy_row(name, 0.99, "no loss seen")])
+    for table in (tmp_path / "tables").glob("*.csv"):
+        with table.open(newline="") as file:
+            values = [value for line in csv.reader(file) for value in line]
+        assert not [value for value in values if value.startswith(name)], table
+    assert f"'{name}" in values
+
+
 def test_no_recommendation_is_said_with_its_reason(tmp_path: Path) -> None:
     _, content = made(tmp_path, ROWS, targets=TargetsConfig(tpot_ms=0.1))
     (setup,) = content["setups"]

@@ -215,6 +215,13 @@ def test_without_a_weight_there_is_no_answer(page: Page) -> None:
 def test_a_link_with_nonsense_is_read_as_far_as_it_goes(page: Page) -> None:
     follow(page, "setup=9&mix.nothing=3&targets.tpot_ms=-1&targets.min_recovery=x&gpu.x=1&a")
     assert picked(page) == "w8a8"
+    page.get_by_role("button", name="Reset").click()
+    links = ["mix.constructor=50", "mix.__proto__=3", "targets.constructor=5", "gpu.toString=1"]
+    links += ["targets.min_recovery=5", "targets.tpot_ms=1e300", "gpu.price_per_hour=Infinity"]
+    follow(page, "&".join(links))
+    assert picked(page) == "w8a8"
+    assert page.locator('output[data-setting="mix.interactive"]').inner_text() == "50%"
+    assert not any(name in page.url for name in ("constructor", "toString", "1e", "recovery"))
 
 
 def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, folder: Path) -> None:

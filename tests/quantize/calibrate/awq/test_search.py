@@ -24,7 +24,7 @@ from loguru import logger
 from torch.nn import Linear, Module
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from quantize.benchmark import layer_errors
+from quantize.benchmark.measuring import layer_errors
 from quantize.calibrate.awq import search as awq_search
 from quantize.calibrate.awq.rounding import minmax_observers, rounded
 from quantize.calibrate.awq.sample import Sample

@@ -1,18 +1,11 @@
-"""`python -m quantize.benchmark recipe=NAME`: Quantline against llm-compressor's own loop.
-
-The same model, recipe and tokens, one after the other in one process: seconds a layer, peak GPU
-memory, and how far each quantized layer's output lies from the original's. Both run on two depths
-of the model, after a short run that is not timed, which compiles kernels; the slope is what a layer
-costs, without what a run costs. Our own runs also save each layer, as a real run does. Tokens are
-random: the time does not depend on them, and a model with random weights has no text of its own.
-"""
+"""Runs both ways of quantizing and measures them."""
 
 import json
 import math
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +14,13 @@ from llmcompressor import oneshot
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from conf.app import run
 from conf.schema.commands import QuantizeConfig
-from conf.schema.ranges import within
 from conf.terminal import library_output_to, say
+from quantize.benchmark.options import BenchmarkConfig
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
 from quantize.calibrate.resume import WorkFolder
 from quantize.checkpoint.reload import weights_held
-from quantize.command import COMMAND as QUANTIZE
 from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.modifiers import modifiers
@@ -38,39 +29,6 @@ HELD_OUT = 4  # sequences that the errors are measured on
 WARM_UP_BATCHES = 2
 Method = Callable[[Any, Any, QuantizeConfig, Batches, Path], None]
 """Quantizes a model in place; may save layers in a folder."""
-
-
-@dataclass
-class BenchmarkConfig(QuantizeConfig):
-    """Compares the time, memory and layer errors of quantizing here and with llm-compressor."""
-
-    depths: list[int] = field(default_factory=lambda: [2, 6], metadata=within(1, 1000))
-    """Numbers of layers to quantize, the smallest first. What a layer costs is the slope."""
-    reference: bool = True
-    """Run llm-compressor's own loop, too."""
-    reference_depths: list[int] | None = field(default=None, metadata=within(1, 1000))
-    """Numbers of layers for llm-compressor's loop, which takes long; none: the same."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("depths", "reference_depths"):
-            depths = getattr(self, name)
-            if depths is not None and (depths != sorted(set(depths)) or len(depths) < 2):
-                raise ValueError(f"{name}={depths}: give two or more numbers, the smallest first")
-
-
-COMMAND = replace(
-    QUANTIZE,
-    schema=BenchmarkConfig,
-    module="quantize.benchmark",
-    purpose="Compares the time, memory and layer errors of quantizing here and with "
-    "llm-compressor's own\nloop, on random tokens. Prints JSON.",
-    examples=(
-        "python -m quantize.benchmark model=tiny depths=[1,2] calibration.length=128",
-        "python -m quantize.benchmark recipe=w8a8_smooth_gptq model=qwen3-8b model.weights=random",
-        "python -m quantize.benchmark recipe=w4a16_awq model=qwen3-8b reference=false",
-    ),
-)
 
 
 @dataclass
@@ -269,7 +227,3 @@ def _run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, device: str) -> to
     with weights_held(layer):
         output = layer.to(device)(hidden, position_embeddings=rotary)
     return output[0] if isinstance(output, tuple) else output
-
-
-if __name__ == "__main__":
-    run(COMMAND, benchmark)
