@@ -12,12 +12,12 @@ from conf.schema.mixed import Choice, FormatGroup, LayerFormat, layer_formats
 from conf.schema.recipe import RecipeConfig
 from quantize.calibrate.batches import Tokens
 from quantize.fit import Linears
-from quantize.mixed.damage import Damages, Measured
+from quantize.mixed.damage import Measured, Trials
 from quantize.mixed.knapsack import Option, Table, fill
 from quantize.mixed.measure import Original
 from quantize.mixed.merged import MergedLayer, merged_layers
 
-ROUNDS = 5  # at most, of correcting the sum of damages by the measured one
+ROUNDS = 8  # at most, of correcting the sum of damages by the measured one
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrialText:
     judged: list[Tokens]
     """Sequences on which predictions are compared."""
     calibrated: list[torch.Tensor]
-    """Batches whose inputs layers are rounded for."""
+    """Batches whose inputs layers are rounded for; with other text than is judged."""
 
 
 def choose(
@@ -37,12 +37,10 @@ def choose(
     layers, formats = merged_layers(modules), layer_formats(recipe)
     original = Original(model, text.judged)
     calibrated = [batch.to(model.device) for batch in text.calibrated]
-    damages = Damages(recipe, formats, original.gradients(layers), calibrated)
+    trials = Trials(recipe, formats, calibrated, original.batches)
+    damages = trials.damages(model, layers, measured)
     table = fill(
-        [
-            _options(layer, formats, values)
-            for layer, values in zip(layers, damages.of(model, layers, measured), strict=True)
-        ]
+        [_options(layer, formats, values) for layer, values in zip(layers, damages, strict=True)]
     )
     assert recipe.auto is not None
     if recipe.auto.min_recovery is not None:
@@ -89,6 +87,7 @@ def _within_divergence(
     damages differs from it, so the limit of the sum is corrected by what is measured."""
     formats = layer_formats(recipe)
     limit, kept = most, None
+    lowest, highest = 0.0, math.inf  # a limit that is kept, and one that is not
     for _ in range(ROUNDS):
         try:
             indices = table.within_damage(limit)
@@ -96,11 +95,16 @@ def _within_divergence(
             break
         choice = _choice(layers, formats, table, indices, original)
         assert choice.divergence is not None
-        if choice.divergence <= most and (kept is None or choice.bits < kept.bits):
-            kept = choice
-        if choice.divergence <= 0 or (choice == kept and choice.divergence > 0.95 * most):
-            break
+        if choice.divergence > most:
+            highest = limit
+        else:
+            lowest = limit
+            kept = choice if kept is None or choice.bits < kept.bits else kept
+            if choice.divergence <= 0 or choice.divergence > 0.95 * most:
+                break
         limit *= most / choice.divergence
+        if not lowest < limit < highest:
+            limit = (lowest + highest) / 2
     if kept is None or not any(group.weights for group in kept.groups):
         raise gate_failed(
             f"min_recovery={math.exp(-most):g}: no choice of recipe={recipe.name} is predicted to "

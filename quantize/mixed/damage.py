@@ -1,118 +1,116 @@
 """What the model loses by each format of each layer, as the recipe itself rounds the weights.
 
-Each layer is rounded in each format, by GPTQ where the recipe has it, with the inputs that the
-original's layers read. The errors of its outputs, weighted by squared gradients, estimate the
-divergence of the next token (`gradients.py`).
+Each layer is rounded in each format, by GPTQ where the recipe has it, for the inputs that the
+original's layers read. On other text, the errors of its outputs and the gradients there estimate
+the divergence of the next token (`gradients.py`).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from conf.schema.mixed import LayerFormat
 from conf.schema.recipe import RecipeConfig
-from quantize.calibrate.solver.products import Modules, SharedProducts, tf32_products
-from quantize.mixed.gradients import SquaredGradients
+from quantize.calibrate.solver.products import Modules, SharedProducts
+from quantize.mixed.gradients import Gradients, gradients_of
 from quantize.mixed.merged import MergedLayer, parts_in_memory
 from quantize.mixed.rounding import recipe_weight, round_tokens
 from quantize.steps.base.formats import quantization_args
 
-INPUT_TOKENS = 256  # of each module's input that are kept to round them
-
+Batches = list[torch.Tensor]
 Measured = Callable[[int, int], None]
 """Is told how many layers are measured, and how many there are."""
 
 
-class Damages:
-    """The estimated divergence of every layer in every format, each alone."""
+@dataclass(frozen=True)
+class Trials:
+    """The formats to try, and on which text."""
 
-    def __init__(
-        self,
-        recipe: RecipeConfig,
-        formats: list[LayerFormat],
-        gradients: SquaredGradients,
-        batches: list[torch.Tensor],
-    ) -> None:
-        self.recipe, self.formats, self.gradients, self.batches = (
-            recipe,
-            formats,
-            gradients,
-            batches,
-        )
-        self.tokens: int = sum(batch.numel() for batch in batches)
-        self._keeps_inputs = any(form.activations is not None for form in formats)
+    recipe: RecipeConfig
+    formats: list[LayerFormat]
+    calibrated: Batches
+    """Text whose inputs layers are rounded for."""
+    judged: Batches
+    """Text on which they are judged."""
 
-    def of(self, model: Any, layers: list[MergedLayer], measured: Measured) -> list[list[float]]:
-        """By layer and format."""
-        damages: list[list[float]] = []
-        for part in parts_in_memory(layers):
-            by_module: dict[torch.nn.Module, list[float]] = {}
-            for group, products, inputs in self._read(model, part):
-                by_module |= self._of_group(group, products, inputs)
-                done = sum(by_module.keys() >= {*layer.modules.values()} for layer in part)
-                measured(len(damages) + done, len(layers))
-            damages += [self._sum(by_module, layer) for layer in part]
-        return damages
-
-    def _sum(
-        self, by_module: dict[torch.nn.Module, list[float]], layer: MergedLayer
-    ) -> list[float]:
-        """Over a layer's modules. An expert that no token visits has no damage."""
-        unvisited = [0.0] * len(self.formats)
-        members = (by_module.get(module, unvisited) for module in layer.modules.values())
-        return [sum(values) for values in zip(*members, strict=True)]
-
-    def _read(
-        self, model: Any, layers: list[MergedLayer]
-    ) -> Iterator[tuple[Modules, torch.Tensor, torch.Tensor | None]]:
-        """The modules that share an input, with its products and first tokens."""
-        products, first_inputs = SharedProducts(), {}
-
-        def take(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: object) -> None:
-            products.add(module, inputs[0])
-            if self._keeps_inputs and module not in first_inputs:
-                first_inputs[module] = inputs[0].flatten(0, -2)[:INPUT_TOKENS].clone()
-
-        with ExitStack() as hooks, torch.no_grad():
-            for layer in layers:
-                for module in layer.modules.values():
-                    hooks.callback(module.register_forward_hook(take).remove)
-            for batch in self.batches:
-                model.get_decoder()(batch, use_cache=False)
-        for group, matrix in products.take():
-            yield group, matrix, first_inputs.get(group[0])
-
-    def _of_group(
-        self, group: Modules, products: torch.Tensor, inputs: torch.Tensor | None
-    ) -> dict[torch.nn.Module, list[float]]:
-        weights = torch.cat([module.weight.data for module in group])
-        squares = torch.cat([self.gradients.of(module) for module in group])
-        columns = [self._errors(form, weights, products, inputs) * squares for form in self.formats]
-        sizes = [len(module.weight) for module in group]
-        sums = [[float(part.double().sum()) for part in column.split(sizes)] for column in columns]
-        return {
-            module: [column[number] / (2 * self.tokens) for column in sums]
-            for number, module in enumerate(group)
+    def damages(
+        self, model: Any, layers: list[MergedLayer], measured: Measured
+    ) -> list[list[float]]:
+        """The estimated divergence by layer and format, each layer alone."""
+        damages: dict[str, list[float]] = {
+            layer.name: [0.0] * len(self.formats) for layer in layers
         }
+        tried: set[torch.nn.Module] = set()
+        for part in parts_in_memory(layers):
+            modules = [module for layer in part for module in layer.modules.values()]
+            gradients = gradients_of(model, modules, self.judged)
+            for group, products in _products(model, modules, self.calibrated):
+                self._add(damages, part, group, products, gradients)
+                tried |= {*group}
+                done = sum({*layer.modules.values()} <= tried for layer in layers)
+                measured(done, len(layers))
+        return list(damages.values())
+
+    def _add(
+        self,
+        damages: dict[str, list[float]],
+        layers: list[MergedLayer],
+        group: Modules,
+        products: torch.Tensor,
+        gradients: Gradients,
+    ) -> None:
+        """Adds the damage of modules that share an input. Of modules of one layer, the effects on
+        the next token are added before they are squared."""
+        read = {module: pair for module in group if (pair := gradients.of(module)) is not None}
+        if not read:
+            return  # an expert that no judged token visits
+        members = {module: layer.name for layer in layers for module in layer.modules.values()}
+        weights = torch.cat([module.weight.data for module in read]).float()
+        inputs = next(iter(read.values()))[0].float()
+        tokens = sum(batch.numel() for batch in self.judged)
+        for number, form in enumerate(self.formats):
+            if form.weights is None:
+                continue
+            errors = self._errors(form, weights, products, inputs)
+            effects: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(len(inputs)))
+            parts = errors.split([module.out_features for module in read], dim=1)
+            for (module, (_, gradient)), error in zip(read.items(), parts, strict=True):
+                effects[members[module]] += (error * gradient.float()).sum(1).cpu()
+            for name, effect in effects.items():
+                damages[name][number] += float(effect.double().square().sum()) / (2 * tokens)
 
     def _errors(
         self,
         form: LayerFormat,
         weights: torch.Tensor,
         products: torch.Tensor,
-        inputs: torch.Tensor | None,
+        inputs: torch.Tensor,
     ) -> torch.Tensor:
-        """The squared error of each output [rows], summed over all tokens."""
-        if form.weights is None:
-            return torch.zeros(len(weights), device=weights.device)
-        rounded = recipe_weight(self.recipe, form.weights, weights, products)
-        difference = weights.float() - rounded.float()
-        with tf32_products():
-            errors = (difference @ products).mul_(difference).sum(1).clamp_min(0)
-        if form.activations is None or inputs is None:
-            return errors
-        noise = round_tokens(inputs, quantization_args(form.activations)).float() - inputs.float()
-        by_token = (noise @ rounded.float().t()).square().mean(0)
-        return errors + by_token * self.tokens
+        """The error of each output [tokens, rows]."""
+        assert form.weights is not None
+        rounded = recipe_weight(self.recipe, form.weights, weights, products).float()
+        if form.activations is None:
+            return inputs @ (rounded - weights).t()
+        tokens = round_tokens(inputs.unsqueeze(0), quantization_args(form.activations))[0]
+        return tokens.float() @ rounded.t() - inputs @ weights.t()
+
+
+def _products(
+    model: Any, modules: list[torch.nn.Linear], batches: Batches
+) -> Iterator[tuple[Modules, torch.Tensor]]:
+    """X'X of the modules that share an input."""
+    products = SharedProducts()
+
+    def take(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: object) -> None:
+        products.add(module, inputs[0])
+
+    with ExitStack() as hooks, torch.no_grad():
+        for module in modules:
+            hooks.callback(module.register_forward_hook(take).remove)
+        for batch in batches:
+            model.get_decoder()(batch, use_cache=False)
+    yield from products.take()

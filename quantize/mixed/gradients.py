@@ -1,11 +1,11 @@
-"""How strongly the next token depends on the outputs of each module: squared gradients.
+"""What modules read, and how strongly the next token depends on what they give.
 
 An error d of a module's output makes the next token diverge by half the mean of (g d)^2, while the
 error is small. g is the gradient of the log-likelihood of a token that is drawn from the model's
-own prediction (Fisher information). Rounding errors of different outputs are nearly independent, so
-the squares of g, output by output, are enough.
+own prediction (Fisher information).
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,50 +18,46 @@ from torch.utils.checkpoint import checkpoint
 SEED = 0
 
 
-class SquaredGradients:
-    """Of the outputs of modules, as a mean over all tokens that a module has read."""
+class Gradients:
+    """The inputs of modules and the gradients at their outputs, token by token."""
 
     def __init__(self) -> None:
-        self._sums: dict[torch.nn.Module, torch.Tensor] = {}
-        self._tokens: dict[torch.nn.Module, int] = {}
+        self._inputs: dict[torch.nn.Module, list[torch.Tensor]] = defaultdict(list)
+        self._gradients: dict[torch.nn.Module, list[torch.Tensor]] = defaultdict(list)
 
-    def of(self, module: torch.nn.Linear) -> torch.Tensor:
-        """[outputs]; zeros for an expert that no token visits."""
-        if module not in self._sums:
-            return torch.zeros(module.out_features, device=module.weight.device)
-        return self._sums[module] / self._tokens[module]
+    def of(self, module: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """[tokens, inputs] and [tokens, outputs]; none of an expert that no token visits."""
+        if module not in self._inputs:
+            return None
+        return torch.cat(self._inputs[module]), torch.cat(self._gradients[module])
 
-    def watch_output(self, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    def watch(
+        self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
         """A forward hook."""
         if output.requires_grad:
-            output.register_hook(partial(self._add, module))
+            output.register_hook(partial(self._add, module, inputs[0].detach()))
 
-    def _add(self, module: torch.nn.Module, gradient: torch.Tensor) -> None:
-        by_token = gradient.detach().flatten(0, -2).float()
-        squares = by_token.square().sum(0)
-        known = self._sums.get(module)
-        self._sums[module] = squares if known is None else known + squares
-        self._tokens[module] = self._tokens.get(module, 0) + len(by_token)
+    def _add(self, module: torch.nn.Module, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
+        self._inputs[module].append(inputs.flatten(0, -2))
+        self._gradients[module].append(gradient.detach().flatten(0, -2))
 
 
-def squared_gradients(
-    model: Any,
-    blocks: Iterable[torch.nn.Module],
-    modules: Iterable[torch.nn.Linear],
-    batches: Iterable[torch.Tensor],
-) -> SquaredGradients:
-    """`blocks`: the decoder layers. Each is computed again on the way back, so that only one holds
-    its activations, and its weights where they lie on the host."""
-    gradients = SquaredGradients()
+def gradients_of(
+    model: Any, modules: Iterable[torch.nn.Linear], batches: Iterable[torch.Tensor]
+) -> Gradients:
+    """On the text of these batches. Each decoder layer is computed again on the way back, so that
+    only one holds its activations, and its weights where they lie on the host."""
+    gradients = Gradients()
     generator = torch.Generator(model.device).manual_seed(SEED)
     with ExitStack() as changes:
         changes.enter_context(_constant(model.parameters()))
         changes.enter_context(torch.enable_grad())
-        for block in blocks:
+        for block in _decoder_blocks(model):
             again = partial(checkpoint, block.forward, use_reentrant=False)
             changes.enter_context(patch_attr(block, "forward", again))
         for module in modules:
-            changes.callback(module.register_forward_hook(gradients.watch_output).remove)
+            changes.callback(module.register_forward_hook(gradients.watch).remove)
         for batch in batches:
             _drawn_likelihood(model, batch, generator).backward()
     return gradients
@@ -73,6 +69,12 @@ def _drawn_likelihood(model: Any, batch: torch.Tensor, generator: torch.Generato
     logits = model(inputs_embeds=embedded, use_cache=False).logits.float().flatten(0, -2)
     drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)
     return (logits.gather(-1, drawn).squeeze(-1) - logits.logsumexp(-1)).sum()
+
+
+def _decoder_blocks(model: Any) -> list[torch.nn.Module]:
+    """The decoder layers; none where the model has no list of them."""
+    layers = getattr(model.get_decoder(), "layers", None)
+    return list(layers) if isinstance(layers, torch.nn.ModuleList) else []
 
 
 @contextmanager

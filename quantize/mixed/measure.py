@@ -10,8 +10,6 @@ from compressed_tensors.utils import patch_attr
 
 from conf.schema.mixed import LayerFormat
 from quantize.calibrate.batches import Tokens, batches
-from quantize.mixed.gradients import SquaredGradients, squared_gradients
-from quantize.mixed.merged import MergedLayer
 from quantize.mixed.rounding import round_tokens, round_weight
 from quantize.steps.base.formats import quantization_args
 
@@ -31,11 +29,6 @@ class Original:
         self.entropies = [
             _cross_entropy(*entry) for entry in zip(self.likelihoods, logits, strict=True)
         ]
-
-    def gradients(self, layers: list[MergedLayer]) -> SquaredGradients:
-        """At the outputs of all modules of these layers."""
-        modules = [module for layer in layers for module in layer.modules.values()]
-        return squared_gradients(self.model, _decoder_blocks(self.model), modules, self.batches)
 
     def divergence(self, formats: Formats) -> float:
         """The mean divergence of the next token with modules in these formats."""
@@ -57,12 +50,6 @@ def _cross_entropy(likelihoods: torch.Tensor, logits: torch.Tensor) -> torch.Ten
     """At every position. The divergence is what it has above that of the original's own logits;
     computed so, it takes two passes over the vocabulary and not six."""
     return logits.logsumexp(-1) - (likelihoods * logits).sum(-1)
-
-
-def _decoder_blocks(model: Any) -> list[torch.nn.Module]:
-    """The decoder layers; none where the model has no list of them."""
-    layers = getattr(model.get_decoder(), "layers", None)
-    return list(layers) if isinstance(layers, torch.nn.ModuleList) else []
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from rich.console import Console
 from conf.schema.mixed import Choice, MixedRecipe, prediction_lines, with_choice
 from conf.schema.recipe import RecipeConfig
 from conf.terminal import progress
+from quantize.calibrate.batches import batches as in_batches
 from quantize.calibrate.compress import Batches
 from quantize.calibrate.resume import WorkFolder
 from quantize.checkpoint.save import on_device
 from quantize.fit import check_fit
 from quantize.mixed.choose import TrialText, choose
+from quantize.mixed.measure import BATCH
 from quantize.mixed.plan import TRIAL_TOKENS
 
 RECORD = "choice.json"
@@ -54,17 +56,18 @@ def _measured(
 
 
 def trial_text(recipe: RecipeConfig, batches: Batches) -> TrialText:
-    """The first sequences of the calibration text, cut to the length of a trial, to compare
-    predictions on; and as many batches as the trials of layers read."""
+    """The first sequences of the calibration text, cut to the length of a trial, to judge layers
+    on; and the others, as far as trials read them, to round layers for. A text of few sequences
+    serves for both."""
     assert recipe.auto is not None
-    tensors = [batch["input_ids"] for batch in batches]
-    rows = [row for batch in tensors for row in batch.tolist()]
+    rows = [row for batch in batches for row in batch["input_ids"].tolist()]
     judged = [row[: recipe.auto.length] for row in rows[: recipe.auto.samples]]
-    before = accumulate((batch.numel() for batch in tensors), initial=0)
-    calibrated = [
-        batch for batch, tokens in zip(tensors, before, strict=False) if tokens < TRIAL_TOKENS
-    ]
-    return TrialText(judged, calibrated)
+    others = rows[recipe.auto.samples :]
+    if len(others) < recipe.auto.samples:
+        others = rows
+    before = accumulate(map(len, others), initial=0)
+    read = [row for row, tokens in zip(others, before, strict=False) if tokens < TRIAL_TOKENS]
+    return TrialText(judged, [batch["input_ids"] for batch in in_batches(read, BATCH)])
 
 
 def _recorded(work: WorkFolder) -> Choice | None:
