@@ -38,7 +38,7 @@ from quantize.fit import (
     for_model,
     step_scopes_of_file,
 )
-from quantize.mixed.plan import check_layer_formats, limit_text, trial_operations
+from quantize.mixed.plan import check_layer_formats, limit_text, trial_seconds
 from quantize.models.load import empty_model
 from quantize.steps.base.step import steps_named
 
@@ -201,7 +201,7 @@ def _planned(
     host *= config.gpus  # each process holds the model
     rate = rates(gpu.bf16_tflops, on_gpu)
     seconds = calibration_seconds(recipe, steps, shape, text, rate) if samples else 0.0
-    seconds += trial_operations(recipe, modules, weights) / rate.passes
+    seconds += trial_seconds(recipe, modules, weights, shape, text, rate)
     return Preflight(
         recipe,
         len(modules),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from conf.schema.ranges import above, choices, within
 
 ORIGINAL = "original"
-LAYER_FORMATS = ("w4a16_g32", "w8a16", "w8a8", "fp8", ORIGINAL)
+LAYER_FORMATS = ("w4a16_g64", "w4a16_g32", "w8a16", "w8a8", "fp8", ORIGINAL)
 BITS = above(0, 16)
 # A recovery of 1 leaves nothing to quantize.
 RECOVERY = above(0, 0.9999)
@@ -23,11 +23,11 @@ class AutoOptions:
     formats: list[str] = field(
         default_factory=lambda: ["w8a16", ORIGINAL], metadata=choices(*LAYER_FORMATS)
     )
-    """The formats that a layer may have instead of the recipe's own: w4a16_g32, w8a16, w8a8, fp8,
-    or original (16 bit)."""
-    samples: int = field(default=4, metadata=within(1, 10**4))
-    """Calibration sequences on which each layer is tried."""
-    length: int = field(default=128, metadata=within(8, 65536))
+    """The formats that a layer may have instead of the recipe's own: w4a16_g64, w4a16_g32, w8a16,
+    w8a8, fp8, or original (16 bit)."""
+    samples: int = field(default=8, metadata=within(1, 10**4))
+    """Calibration sequences on which predictions are compared."""
+    length: int = field(default=256, metadata=within(8, 65536))
     """Tokens of each of them."""
 
     def __post_init__(self) -> None:

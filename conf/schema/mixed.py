@@ -33,7 +33,7 @@ class Choice:
     bits: float
     """Bits a weight of the layers, scales included."""
     summed_divergence: float
-    """The divergences of all layers from the original, each measured alone, in nats."""
+    """The divergences of all layers from the original, each estimated alone, in nats."""
     divergence: float | None
     """Measured with all layers in their formats at once; null where no weights were measured."""
     recovery: float | None
@@ -105,6 +105,7 @@ def _named(name: str) -> LayerFormat:
     tokens = NumberFormat(type="int", bits=8, strategy="token", dynamic=True)
     channels = NumberFormat(type="int", bits=8, strategy="channel")
     return {
+        "w4a16_g64": LayerFormat(name, replace(weights, bits=4, group_size=64)),
         "w4a16_g32": LayerFormat(name, replace(weights, bits=4, group_size=32)),
         "w8a16": LayerFormat(name, weights),
         "w8a8": LayerFormat(name, channels, tokens),

@@ -1,34 +1,47 @@
 """Chooses a format for each layer: the least damage in a size, or the least size for a recovery."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from conf.errors import bad_input, gate_failed
 from conf.schema.mixed import Choice, FormatGroup, LayerFormat, layer_formats
 from conf.schema.recipe import RecipeConfig
 from quantize.calibrate.batches import Tokens
 from quantize.fit import Linears
+from quantize.mixed.damage import Measured, Trials
 from quantize.mixed.knapsack import Option, Table, fill
 from quantize.mixed.measure import Original
 from quantize.mixed.merged import MergedLayer, merged_layers
 
-ROUNDS = 5  # at most, of correcting the sum of damages by the measured one
-Measured = Callable[[int, int], None]
-"""Is told how many layers are measured, and how many there are."""
+ROUNDS = 8  # at most, of correcting the sum of damages by the measured one
+
+
+@dataclass(frozen=True)
+class TrialText:
+    """The calibration text of the trials."""
+
+    judged: list[Tokens]
+    """Sequences on which predictions are compared."""
+    calibrated: list[torch.Tensor]
+    """Batches whose inputs layers are rounded for; with other text than is judged."""
 
 
 def choose(
-    recipe: RecipeConfig, model: Any, modules: Linears, samples: list[Tokens], measured: Measured
+    recipe: RecipeConfig, model: Any, modules: Linears, text: TrialText, measured: Measured
 ) -> Choice:
-    """The formats of all modules, by what the model loses on these sequences."""
+    """The formats of all modules, by what the model loses on the text."""
     layers, formats = merged_layers(modules), layer_formats(recipe)
-    original = Original(model, samples, layers)
-    options = []
-    for number, layer in enumerate(layers, start=1):
-        options.append(_measured_options(original, layer, formats))
-        measured(number, len(layers))
-    table = fill(options)
+    original = Original(model, text.judged)
+    calibrated = [batch.to(model.device) for batch in text.calibrated]
+    trials = Trials(recipe, formats, calibrated, original.batches)
+    damages = trials.damages(model, layers, measured)
+    table = fill(
+        [_options(layer, formats, values) for layer, values in zip(layers, damages, strict=True)]
+    )
     assert recipe.auto is not None
     if recipe.auto.min_recovery is not None:
         most = -math.log(recipe.auto.min_recovery)
@@ -60,20 +73,11 @@ def unmeasured_choice(recipe: RecipeConfig, modules: Linears) -> Choice:
     return _choice(layers, formats, table, indices, None)
 
 
-def _measured_options(
-    original: Original, layer: MergedLayer, formats: list[LayerFormat]
-) -> list[Option]:
-    """The size and damage of a layer in each format. The first format is tried in the model; the
-    damage of the others is in proportion to the errors of the layer's output."""
-    tried = dict.fromkeys(layer.modules.values(), formats[0])
-    divergence = original.divergence(tried, original.block_of(layer))
-    errors = [original.output_error(layer, layer_format) for layer_format in formats]
-    if not (errors[0] > 0 and math.isfinite(divergence)):
-        raise gate_failed(f"{layer.name}: its loss cannot be measured, divergence {divergence:.3g}")
-    return [
-        Option(layer.bits(layer_format), divergence * error / errors[0])
-        for layer_format, error in zip(formats, errors, strict=True)
-    ]
+def _options(layer: MergedLayer, formats: list[LayerFormat], damages: list[float]) -> list[Option]:
+    """The size and damage of a layer in each format."""
+    if not (damages[0] > 0 and math.isfinite(sum(damages))):
+        raise gate_failed(f"{layer.name}: its loss cannot be measured, divergence {damages[0]:.3g}")
+    return [Option(layer.bits(form), damage) for form, damage in zip(formats, damages, strict=True)]
 
 
 def _within_divergence(
@@ -83,6 +87,7 @@ def _within_divergence(
     damages differs from it, so the limit of the sum is corrected by what is measured."""
     formats = layer_formats(recipe)
     limit, kept = most, None
+    lowest, highest = 0.0, math.inf  # a limit that is kept, and one that is not
     for _ in range(ROUNDS):
         try:
             indices = table.within_damage(limit)
@@ -90,11 +95,16 @@ def _within_divergence(
             break
         choice = _choice(layers, formats, table, indices, original)
         assert choice.divergence is not None
-        if choice.divergence <= most and (kept is None or choice.bits < kept.bits):
-            kept = choice
-        if choice.divergence <= 0 or (choice == kept and choice.divergence > 0.95 * most):
-            break
+        if choice.divergence > most:
+            highest = limit
+        else:
+            lowest = limit
+            kept = choice if kept is None or choice.bits < kept.bits else kept
+            if choice.divergence <= 0 or choice.divergence > 0.95 * most:
+                break
         limit *= most / choice.divergence
+        if not lowest < limit < highest:
+            limit = (lowest + highest) / 2
     if kept is None or not any(group.weights for group in kept.groups):
         raise gate_failed(
             f"min_recovery={math.exp(-most):g}: no choice of recipe={recipe.name} is predicted to "

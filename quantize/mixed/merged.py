@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,8 @@ MERGED = {
 EXPERTS = ".experts."
 FULL_BITS = 16
 SCALE_BITS = {None: 16, "fp8": 8}
+PRODUCT_BYTES = 8 << 30  # most that X'X of several layers take at once
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class MergedLayer:
     @property
     def weights(self) -> int:
         return sum(module.in_features * module.out_features for module in self.modules.values())
+
+    @property
+    def product_bytes(self) -> int:
+        """The size of X'X of the inputs; modules of one parent and width share theirs."""
+        widths = {
+            (name.rpartition(".")[0], module.in_features) for name, module in self.modules.items()
+        }
+        return sum(width * width * FLOAT_BYTES for _, width in widths)
 
     def bits(self, layer_format: LayerFormat) -> int:
         """The size of all modules in a format, with scales and zero points."""
@@ -52,6 +63,18 @@ def merged_layers(modules: dict[str, torch.nn.Linear]) -> list[MergedLayer]:
     for name, module in modules.items():
         by_name[_merged_name(name)][name] = module
     return [MergedLayer(name, members) for name, members in by_name.items()]
+
+
+def parts_in_memory(layers: Iterable[MergedLayer]) -> Iterator[list[MergedLayer]]:
+    """Layers whose X'X fit into memory together."""
+    part: list[MergedLayer] = []
+    for layer in layers:
+        if part and sum(each.product_bytes for each in (*part, layer)) > PRODUCT_BYTES:
+            yield part
+            part = []
+        part.append(layer)
+    if part:
+        yield part
 
 
 def _merged_name(name: str) -> str:

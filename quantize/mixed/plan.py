@@ -6,11 +6,14 @@ from typing import Any
 from conf.errors import bad_input
 from conf.schema.mixed import layer_formats
 from conf.schema.recipe import RecipeConfig
+from quantize.estimate import LayerShape, Rates, Text
 from quantize.fit import Linears, check_fit
-from quantize.mixed.merged import merged_layers
+from quantize.mixed.merged import merged_layers, parts_in_memory
 
-# Of a whole pass for each trial: blocks before the layer are not run, and weights are rounded.
-TRIAL_SHARE = 0.7
+TRIAL_TOKENS = 1 << 16  # of the calibration text that layers are rounded for in the trials
+# Passes over the sequences on which predictions are compared: the original, its gradients with a
+# pass for what is computed again, and the choice.
+JUDGING_PASSES = 5
 
 
 def check_layer_formats(model: Any, recipe: RecipeConfig, name: str, modules: Linears) -> None:
@@ -48,12 +51,19 @@ def _check_limit(recipe: RecipeConfig, modules: Linears) -> None:
         )
 
 
-def trial_operations(recipe: RecipeConfig, modules: Linears, weights: int) -> float:
-    """Operations of trying each layer alone. `weights`: those of the whole model."""
+def trial_seconds(
+    recipe: RecipeConfig, modules: Linears, weights: int, shape: LayerShape, text: Text, rate: Rates
+) -> float:
+    """The time of trying all formats on each layer. `weights`: those of the whole model."""
     if recipe.auto is None:
         return 0.0
-    tokens = recipe.auto.samples * recipe.auto.length
-    return len(merged_layers(modules)) * 2.0 * weights * tokens * TRIAL_SHARE
+    tokens = min(text.tokens, TRIAL_TOKENS)
+    parts = len(list(parts_in_memory(merged_layers(modules))))
+    judged = recipe.auto.samples * recipe.auto.length * JUDGING_PASSES
+    passes = 2.0 * weights * (judged + tokens * parts) / rate.passes
+    products = shape.squared_widths * tokens / rate.products
+    solved = [form for form in layer_formats(recipe) if form.weights is not None]
+    return passes + shape.layers * (products + len(solved) * shape.solved / rate.solving)
 
 
 def limit_text(recipe: RecipeConfig) -> str:

@@ -1,5 +1,6 @@
 """The choice of formats as a part of a run: measured once, recorded for a resume, and printed."""
 
+from itertools import accumulate
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -8,12 +9,14 @@ from rich.console import Console
 from conf.schema.mixed import Choice, MixedRecipe, prediction_lines, with_choice
 from conf.schema.recipe import RecipeConfig
 from conf.terminal import progress
-from quantize.calibrate.batches import Tokens
+from quantize.calibrate.batches import batches as in_batches
 from quantize.calibrate.compress import Batches
 from quantize.calibrate.resume import WorkFolder
 from quantize.checkpoint.save import on_device
 from quantize.fit import check_fit
-from quantize.mixed.choose import choose
+from quantize.mixed.choose import TrialText, choose
+from quantize.mixed.measure import BATCH
+from quantize.mixed.plan import TRIAL_TOKENS
 
 RECORD = "choice.json"
 CHOICE = TypeAdapter(Choice)
@@ -49,14 +52,22 @@ def _measured(
         def measured(layers: int, of_layers: int) -> None:
             bars.update(task, completed=layers, total=of_layers)
 
-        return choose(recipe, model, modules, _trial_samples(recipe, batches), measured)
+        return choose(recipe, model, modules, trial_text(recipe, batches), measured)
 
 
-def _trial_samples(recipe: RecipeConfig, batches: Batches) -> list[Tokens]:
-    """The first sequences of the calibration text, cut to the length of a trial."""
+def trial_text(recipe: RecipeConfig, batches: Batches) -> TrialText:
+    """The first sequences of the calibration text, cut to the length of a trial, to judge layers
+    on; and the others, as far as trials read them, to round layers for. A text of few sequences
+    serves for both."""
     assert recipe.auto is not None
     rows = [row for batch in batches for row in batch["input_ids"].tolist()]
-    return [row[: recipe.auto.length] for row in rows[: recipe.auto.samples]]
+    judged = [row[: recipe.auto.length] for row in rows[: recipe.auto.samples]]
+    others = rows[recipe.auto.samples :]
+    if len(others) < recipe.auto.samples:
+        others = rows
+    before = accumulate(map(len, others), initial=0)
+    read = [row for row, tokens in zip(others, before, strict=False) if tokens < TRIAL_TOKENS]
+    return TrialText(judged, [batch["input_ids"] for batch in in_batches(read, BATCH)])
 
 
 def _recorded(work: WorkFolder) -> Choice | None:
