@@ -16,7 +16,8 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     count = 0
     for number, path in enumerate(files):
         if not path.is_file():
-            raise bad_input(f"results={path}: there is no such file")
+            reason = "a folder; name a file in it" if path.is_dir() else "there is no such file"
+            raise bad_input(f"results={path}: {reason}")
         file_rows, file_faults = read(path)
         faults += file_faults
         count += len(file_rows)
