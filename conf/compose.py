@@ -104,8 +104,8 @@ def _file_overrides(command: Command, overrides: list[str]) -> list[str]:
     given_files = [text for text in overrides if text.lstrip("+").startswith(f"{FILE}=")]
     if not given_files or FILE not in command.schema.__dataclass_fields__:
         return []
-    name = given_files[-1].partition("=")[2].strip("'\"")
-    if name == "null":
+    name = _given_text(given_files[-1])
+    if name is None:
         return []
     path = Path(name).expanduser()
     if not name or not path.is_file():
@@ -118,6 +118,19 @@ def _file_overrides(command: Command, overrides: list[str]) -> list[str]:
         message = explain(error) if isinstance(error, HydraException) else str(error)
         raise bad_input(f"{FILE}={path}: {message}") from error
     return [text for name, text in options.items() if name not in given]
+
+
+def _given_text(override: str) -> str | None:
+    """The text that an override gives; None for null. Quotes may be left out, though Hydra would
+    need them."""
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([override])
+        if not parsed.is_sweep_override():
+            value = OmegaConf.create({FILE: parsed.value()})[FILE]
+            return None if value is None else str(value)
+    except (HydraException, OmegaConfBaseException):
+        pass
+    return override.partition("=")[2].strip("'\"")
 
 
 def _check_recipe_file(keys: set[str]) -> None:

@@ -12,6 +12,7 @@ from conf import sources
 from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, environment_failure, unknown
 from conf.models import ORIGINAL
+from conf.override_text import command_text, option_text
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import progress, say
@@ -135,7 +136,5 @@ def _show(row: SensitivityRow) -> None:
         f"{', '.join(values.worth_ignoring)}: {share:.0%} of all blocks' divergence for "
         f"{megabytes:.1f} MB; exclude them from quantization with"
     )
-    print(
-        f"python -m quantize model={row.model} recipe={row.checkpoint} "
-        f"'ignore=[{','.join(values.ignore)}]'"
-    )
+    options = {"model": row.model, "recipe": row.checkpoint, "ignore": values.ignore}
+    print(command_text("quantize", *(option_text(*option) for option in options.items())))

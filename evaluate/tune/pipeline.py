@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from conf.hardware import resolve_gpu
+from conf.override_text import command_text, option_text
 from conf.schema.load import gpus_of
 from conf.schema.tune import QUICK, TuneConfig
 from conf.terminal import say
@@ -50,7 +51,8 @@ def tune(config: TuneConfig) -> Outcome:
     path = Path(config.out).expanduser()
     chosen = space.engine(config.engine, outcome.chosen)
     write_settings(path, config, tuned.inspected.folder, chosen, context, outcome)
-    say(f"{path}: {text_of(outcome.chosen)}; python -m serve config={path} serves it")
+    command = command_text("serve", option_text("config", path))
+    say(f"{path}: {text_of(outcome.chosen)}; {command} serves it")
     return outcome
 
 

@@ -16,10 +16,10 @@ from hydra.core.hydra_config import HydraConfig
 import quantline
 from conf.compose import compose
 from conf.errors import QuantlineError
+from conf.override_text import value_text
 from conf.schema.commands import EvaluateConfig, QuantizeConfig
 from quantize.command import COMMAND as QUANTIZE
 from quantline import evaluate, quantize, recommend
-from quantline.api import _text
 from tests.conftest import ROOT
 from tests.evaluate.report.made import Cell, runs, write
 from tests.test_imports import HEAVY
@@ -107,7 +107,7 @@ def test_bad_input_is_raised_with_the_message_of_the_command(
     ["plain", "/a b/c", "it's", "a\\", "a\\'b", "1,2", "[x]", "a=b", "x: y", "é", "{a}", '"'],
 )
 def test_texts_arrive_as_they_are(text: str) -> None:
-    config = compose(QUANTIZE, [f"prompt={_text(text)}"])
+    config = compose(QUANTIZE, [f"prompt={value_text(text)}"])
     assert isinstance(config, QuantizeConfig)
     assert config.prompt == text
 
