@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from conf import ROOT
 from conf.cache import log_file
 from conf.entry import IS_WHEEL
@@ -21,7 +19,7 @@ from conf.hardware import resolve_gpu
 from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
 from conf.schema.load import GpuConfig
-from conf.terminal import say
+from conf.terminal import plain_console, say
 from serve.canary import Canary, ask_canary
 from serve.checks import check, is_verifiable, support_of
 from serve.engine.client import API_KEY
@@ -235,7 +233,7 @@ class Watch:
         say(f"stopped{''.join(endings)}")
 
     def _start(self, server: ServerProcess, signals: Signals) -> None:
-        console = Console(stderr=True)
+        console = plain_console(stderr=True)
         begin = time.monotonic()
         with console.status("starting vLLM") as status:
 
