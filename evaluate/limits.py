@@ -21,7 +21,7 @@ Prints them as JSON, or writes them to FILE.
 def main(arguments: list[str]) -> None:
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         raise bad_input(f"{' '.join(arguments)}: write {USAGE}")
-    path = Path(arguments[0]) if arguments else None
+    path = Path(arguments[0]).expanduser() if arguments else None
     if path is not None:
         check_file("FILE", path)
     from evaluate.measure.rates.measuring import measure, write

@@ -22,7 +22,7 @@ Exit codes: 0 verified, 2 a file cannot be read, 4 the checkpoint has faults.
 def main(arguments: list[str]) -> None:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         raise bad_input(f"{' '.join(arguments) or 'no arguments'}: write {USAGE}")
-    prove(Path(arguments[0]))
+    prove(Path(arguments[0]).expanduser())
 
 
 def prove(folder: Path) -> None:

@@ -175,6 +175,8 @@ def recommend(
     from evaluate.report.contents import make_report
     from evaluate.report.writing import write_report
 
+    if mix is not None and not isinstance(mix, Mapping):
+        raise bad_input(f"mix={mix!r}: give shares by scenario, as {{'interactive': 0.6}}")
     options = {
         "results": [results] if isinstance(results, str | Path) else results,
         "targets.ttft_ms": ttft_ms,
@@ -195,7 +197,8 @@ def recommend(
 
 def _config(command: Command, options: Mapping[str, Any], overrides: Sequence[str]) -> Any:
     """The command's typed config."""
-    if isinstance(overrides, str):
+    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not is_list or not all(isinstance(text, str) for text in overrides):
         raise bad_input(f"overrides={overrides!r}: give a list of options, as ['NAME=VALUE']")
     given = []
     for name, value in options.items():

@@ -60,6 +60,7 @@ def test_the_image_runs_as_another_user_than_root_and_tells_whether_it_is_ready(
     (check,) = of_kind("HEALTHCHECK")
     assert "http://127.0.0.1:8000/ready" in check
     assert "/ready" in OPEN
+    assert "ProxyHandler({})" in check  # a proxy of the environment does not know 127.0.0.1
     assert of_kind("EXPOSE") == ["8000"]
 
 
