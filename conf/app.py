@@ -177,3 +177,8 @@ def _as_bad_input(error: Exception) -> QuantlineError:
     user_error = bad_input(explain(error))
     user_error.__cause__ = error
     return user_error
+
+
+def report(error: Exception) -> int:
+    """Prints one message for the error and returns its exit code."""
+    return JobFailure.of(error).report()
