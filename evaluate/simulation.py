@@ -8,6 +8,7 @@ how often the difference is found. Prints Markdown tables; "before" treats repea
 import math
 import random
 import re
+import signal
 import statistics
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -212,6 +213,11 @@ def found_table(draws: int, pool: Executor) -> Iterator[str]:
         )
 
 
+def _end_on_interrupt() -> None:
+    """Ctrl-C reaches the whole group of processes: only the first one says so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _is_count(argument: str) -> bool:
     return re.fullmatch("[0-9]{1,9}", argument) is not None and 1 <= int(argument) <= MOST_DRAWS
 
@@ -220,7 +226,7 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 1 or not all(_is_count(argument) for argument in arguments):
         raise bad_input(f"{' '.join(arguments)}: write {USAGE}, with 1 to {MOST_DRAWS} draws")
     draws = int(arguments[0]) if arguments else DRAWS
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(initializer=_end_on_interrupt) as pool:
         for run_noise in (0.01, 0.03):
             for line in false_table(run_noise, draws, pool):
                 print(line, flush=True)
