@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -165,6 +166,21 @@ def test_printed_lines_hold_no_key(tmp_path: Path) -> None:
     assert named[0].startswith("curl http://[::1]:8000/v1/chat/completions ")
     assert "$(head -n1 " in named[0]
     assert "sesame" not in "".join(named)
+
+
+def test_printed_lines_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s a "key"'
+    folder.mkdir()
+    (folder / "key").write_text("sesame\n")
+    served = ServedCheckpoint(tmp_path, 'it\'s "mine"')
+    curl, python = examples(served, "http://127.0.0.1:8000", True, str(folder / "key"))
+    shown = subprocess.run(
+        ["bash", "-c", curl.replace("curl", "printf '%s\\n'", 1)],
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert "Authorization: Bearer sesame" in shown
+    assert json.loads(shown[-1])["model"] == served.name
+    compile(shlex.split(python)[2], "printed", "exec")
 
 
 @pytest.mark.parametrize(
