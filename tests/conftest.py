@@ -81,6 +81,17 @@ def forked_workers() -> Iterator[None]:
     server.stop()
 
 
+@pytest.fixture(autouse=True)
+def _variables_stay() -> Iterator[None]:
+    """What a test changes in the environment ends with it. vLLM sets variables when a test calls
+    it in this process, and processes and rows of later tests would have them."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def command_here(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
     """Runs `python -m COMMAND ...` in this process, in an empty folder: the usual way to test a

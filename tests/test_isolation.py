@@ -1,4 +1,6 @@
-"""What a test draws does not depend on the tests before it, nor on the process."""
+"""What a test draws and sees does not depend on the tests before it, nor on the process."""
+
+import os
 
 import pytest
 import torch
@@ -20,3 +22,11 @@ def test_each_test_begins_with_the_same_seed(place: int) -> None:
 
 def test_fixtures_of_a_file_draw_after_the_seed_is_set(drawn: float) -> None:
     assert drawn == float(torch.rand(1, generator=torch.Generator().manual_seed(SEED)))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_variables_that_a_test_sets_end_with_it(place: int) -> None:
+    assert "QUANTLINE_LEFT" not in os.environ
+    assert os.environ["OMP_NUM_THREADS"]
+    os.environ["QUANTLINE_LEFT"] = "1"
+    del os.environ["OMP_NUM_THREADS"]
