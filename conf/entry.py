@@ -90,7 +90,8 @@ def drop_unread_output() -> bool:
 def _has_no_reader(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    # A pipe without a reader has the one, a closed terminal the other.
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def chosen_module(arguments: list[str]) -> str:
