@@ -8,6 +8,7 @@ import sys
 
 from conf import ROOT, VERSION
 from conf.errors import BAD_INPUT, unknown
+from conf.escaping import escaped
 
 # Name after `quantline`, module after `python -m`, purpose.
 COMMANDS = (
@@ -104,7 +105,7 @@ def chosen_module(arguments: list[str]) -> str:
         answer_flags([name], overview())
     if name not in MODULES:
         error = unknown("quantline", name, [name for name, _, _ in COMMANDS])
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         sys.exit(BAD_INPUT)
     return MODULES[name]
 

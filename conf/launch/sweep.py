@@ -69,7 +69,8 @@ class Sweep:
             try:
                 return watch.run(tasks)
             except BaseException as error:
-                say(f"\ncancelling the jobs ({type(error).__name__})")
+                say("")  # ends the line of the counts
+                say(f"cancelling the jobs ({type(error).__name__})")
                 with suppress(QuantlineError):
                     runner.cancel()
                 raise

@@ -1,5 +1,7 @@
-"""Checks accuracy=quick and accuracy=sensitivity before an engine starts. All checkpoints of a model
-share its text, tokenizer and limits: what is wrong there is one error, not one for each."""
+"""Checks accuracy=quick and accuracy=sensitivity before an engine starts.
+
+All checkpoints of a model share its text, tokenizer and limits: what is wrong there is one error,
+not one for each."""
 
 from pathlib import Path
 
