@@ -5,8 +5,12 @@ from pathlib import Path
 
 
 def write_holder(file: Path) -> None:
-    """Records this process as the holder. The caller has the lock."""
-    file.write_text(f"{os.getpid()}\n")
+    """Records this process as the holder. The caller has the lock. A full disk leaves no file."""
+    try:
+        file.write_text(f"{os.getpid()}\n")
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def holder(file: Path) -> str:

@@ -95,6 +95,17 @@ def test_the_holder_of_a_lock(tmp_path: Path) -> None:
     assert holder(file) == ""
 
 
+def test_a_full_disk_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    expected = pytest.raises(QuantlineError, match=r"cannot be written .No space left")
+    with expected, only_writer(tmp_path / "new" / "results.jsonl"):
+        pass
+    assert list(tmp_path.rglob("*.lock")) == []
+
+
 def test_a_path_that_is_too_long(command_here: Run) -> None:
     result = command_here("quantize", "model=tiny", f"output_dir={'x' * 300}")
     assert result.returncode == 2
