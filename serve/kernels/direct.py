@@ -1,10 +1,10 @@
 """Puts the ops of a product in place of ours, in graphs that vLLM does not capture.
 
-Our op costs the host about 35 microseconds a call: PyTorch's dispatcher, our Python, the product's
-own op. There are four of them in a layer. In a captured CUDA graph that costs nothing. In others the
-GPU waits for it where prompts are short. If one product runs all numbers of tokens of a graph, there
-is nothing to choose: the ops of `Product.direct` are traced into the graph, and Inductor's code
-calls them.
+Our op costs the host about 35 microseconds a call: PyTorch's dispatcher, our Python, the op of the
+product. There are four of them in a layer. A captured CUDA graph replays them for free; elsewhere
+the GPU waits for the host where prompts are short. If one product runs all numbers of tokens of a
+graph, there is nothing to choose: the ops of `Product.direct` are traced into the graph, and
+Inductor's code calls them.
 """
 
 import logging

@@ -19,8 +19,8 @@ import torch
 from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 
 from serve.kernels import op
-from serve.kernels.linear.choice import FEW, MANY
 from serve.kernels.direct import inline
+from serve.kernels.linear.choice import FEW, MANY
 from serve.kernels.op import Planned
 from serve.kernels.rounding.fusing import fuse
 from serve.kernels.rounding.lowering import lower

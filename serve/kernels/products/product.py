@@ -85,9 +85,7 @@ class Product(ABC):
     ) -> torch.Tensor:
         """[tokens, N] in the type of `inputs.plain`, with all scales applied."""
 
-    def direct(
-        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
-    ) -> torch.Tensor:
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
         """The numbers of `multiply`, for a compiled graph: by functional ops of PyTorch and vLLM
         that Inductor calls without Python of ours. The number of tokens may be a symbol."""
         return self.multiply(inputs, tensors, options)

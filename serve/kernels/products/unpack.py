@@ -102,9 +102,7 @@ class Unpack(Product):
             torch.mm(x, weights.t(), out=out[:, here])
         return out
 
-    def direct(
-        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
-    ) -> torch.Tensor:
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
         words, scales, *zeros = tensors
         parts = parts_in_graph(words, scales, zeros[0] if zeros else None, inputs.plain, options)
         return joined([torch.mm(inputs.plain, weights.t()) for _, weights in parts])
@@ -157,9 +155,7 @@ class UnpackFp8(Product):
             )
         return joined(parts)
 
-    def direct(
-        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
-    ) -> torch.Tensor:
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
         words, relative, by_row = tensors
         x, token_scales, dtype = inputs.rounded, scales_of(inputs), inputs.plain.dtype
         assert x is not None

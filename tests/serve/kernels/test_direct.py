@@ -1,6 +1,7 @@
 """Products that compiled graphs call without our op, on a CPU with stand-ins for vLLM's ops."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +9,6 @@ import torch
 
 pytest.importorskip("vllm")
 
-from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -18,21 +17,18 @@ from vllm.compilation.passes.inductor_pass import pass_context
 from vllm.config.utils import Range
 
 from serve.kernels import op
-from serve.kernels.direct import inline
 from serve.kernels.linear.ranges import InputsPass
-from serve.kernels.plans.plan import Plan, Step
 from serve.kernels.products.cublas import CublasFp8
 from serve.kernels.products.from_vllm import packed
 from serve.kernels.products.from_vllm.scaled import CutlassInt8, CutlassScaled
 from serve.kernels.products.product import Inputs, Options
+from tests.serve.kernels.directly import Layer, given_of, inlining, layer_of
 from tests.serve.kernels.stand_ins import ROWS, Case, cases, ops_on_cpu
 
-KEY = "direct"
 CAPTURED = 16
 CASES = cases()
 # CutlassW4A8 is in no plan with a product that leaves scales to the caller.
 LEAVING = [case for case in CASES if isinstance(case.product, CutlassScaled | CublasFp8)]
-Layer = Callable[..., torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
@@ -43,31 +39,19 @@ def _ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def layer_of(case: Case, *ends: int, after: bool = False) -> Layer:
-    """The op of a layer. Its plan has a step up to each of the ends, and one beyond."""
-    steps = [Step(end, case.product.name, (("end", end),)) for end in ends]
-    plan = Plan((*steps, Step(None, case.product.name, case.options)))
-    op.put(KEY, op.Planned((case.product,), (len(case.tensors),), plan))
-
-    def layer(x: torch.Tensor, *rounded: torch.Tensor) -> torch.Tensor:
-        codes, scales = rounded or (None, None)
-        return op.linear(x, codes, scales, case.tensors, KEY, ROWS, after)
-
-    return layer
-
-
-def arguments(case: Case, tokens: int) -> list[torch.Tensor]:
-    inputs = case.inputs(tokens)
-    return [one for one in (inputs.plain, inputs.rounded, inputs.scales) if one is not None]
+def layer_with(case: Case, *ends: int) -> Layer:
+    return layer_of(case.product, ROWS, len(case.tensors), case.options, ends)
 
 
 def compiled(case: Case, layer: Layer, start: int = 17, end: int = 256) -> torch.fx.GraphModule:
     """The graph for a range of tokens after our pass, traced as vLLM does: tokens alone vary."""
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
     tokens = mode.from_tensor(torch.empty(8)).shape[0]
+    activations = given_of(case.inputs(8), [])
     with mode:
-        given = [torch.empty(tokens, *one.shape[1:], dtype=one.dtype) for one in arguments(case, 8)]
-        module = make_fx(layer)(*given)
+        fakes = [torch.empty(tokens, *one.shape[1:], dtype=one.dtype) for one in activations]
+        fakes += [mode.from_tensor(one, static_shapes=True) for one in case.tensors]
+        module = make_fx(layer)(*fakes)
     with pass_context(Range(start, end)):
         InputsPass(CAPTURED)(module.graph)
     module.graph.lint()
@@ -76,9 +60,8 @@ def compiled(case: Case, layer: Layer, start: int = 17, end: int = 256) -> torch
 
 
 def is_inlined(module: torch.fx.GraphModule) -> bool:
-    return not module.graph.find_nodes(
-        op="call_function", target=torch.ops.quantline.linear.default
-    )
+    target = torch.ops.quantline.linear.default
+    return not module.graph.find_nodes(op="call_function", target=target)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +70,11 @@ def is_inlined(module: torch.fx.GraphModule) -> bool:
     ids=lambda value: value.product.name if isinstance(value, Case) else f"after={value}",
 )
 def test_a_graph_calls_the_product_and_gives_its_numbers(case: Case, after: bool) -> None:
-    layer = layer_of(case, CAPTURED, after=after)
+    layer = partial(layer_with(case, CAPTURED), after=after)
     module = compiled(case, layer)
     assert is_inlined(module)
     for tokens in (17, 40):
-        given = arguments(case, tokens)
+        given = given_of(case.inputs(tokens), case.tensors)
         assert torch.equal(module(*given), layer(*given))
 
 
@@ -101,11 +84,11 @@ def test_a_graph_calls_the_product_and_gives_its_numbers(case: Case, after: bool
     ids=["captured", "partly captured", "two steps", "two steps at the end"],
 )
 def test_other_graphs_keep_the_op(start: int, end: int, ends: tuple[int, ...]) -> None:
-    assert not is_inlined(compiled(CASES[0], layer_of(CASES[0], *ends), start, end))
+    assert not is_inlined(compiled(CASES[0], layer_with(CASES[0], *ends), start, end))
 
 
 def test_a_range_may_end_with_its_step() -> None:
-    assert is_inlined(compiled(CASES[0], layer_of(CASES[0], 16, 64), 17, 64))
+    assert is_inlined(compiled(CASES[0], layer_with(CASES[0], 16, 64), 17, 64))
 
 
 class Untraceable(CutlassInt8):
@@ -131,26 +114,18 @@ def test_what_cannot_be_called_directly_stays(
     product: CutlassInt8, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = Case(product, CASES[0].tensors)
-    assert not is_inlined(compiled(case, layer_of(case)))
+    assert not is_inlined(compiled(case, layer_with(case)))
     warnings = [record for record in caplog.records if record.name == "vllm.quantline"]
     assert bool(warnings) is bool(said)
     assert said in caplog.text
 
 
 def test_inductors_code_has_one_call_and_copies_nothing() -> None:
-    class Inline(CustomGraphPass):
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            assert inline(graph, 17, 256) == 1
-
-        def uuid(self) -> None:
-            return None
-
     case = CASES[0]
-    layer, given = layer_of(case), arguments(case, 40)
-    for tensor in given:
-        torch._dynamo.mark_dynamic(tensor, 0)
-    with config.patch(post_grad_custom_post_pass=Inline(), force_disable_caches=True):
+    layer, given = layer_with(case), given_of(case.inputs(40), case.tensors)
+    with inlining() as inlined:
         result, (code,) = run_and_get_code(torch.compile(layer, fullgraph=True), *given)
+    assert inlined.inlined == 1
     assert torch.equal(result, layer(*given))
     assert code.count("_C.cutlass_scaled_mm.default(") == 1
     assert "quantline" not in code

@@ -52,9 +52,7 @@ class CutlassScaled(Product):
         )
         return product
 
-    def direct(
-        self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
-    ) -> torch.Tensor:
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
         """vLLM's op writes into a tensor that it is given, which a graph must not show."""
         codes, row_scales, one = tensors
         rounded, dtype = inputs.rounded, inputs.plain.dtype
