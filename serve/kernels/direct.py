@@ -49,7 +49,8 @@ def _inline_one(graph: Graph, node: Node, start: int, end: int) -> bool:
 
 
 def _traced(node: Node, call: Call) -> GraphModule:
-    """What the product computes of the inputs of our op. Raises where its result is another."""
+    """What the product computes of the inputs of our op. Raises where that is another result, or
+    cannot be copied into a graph."""
     inputs, expected = node.all_input_nodes, node.meta["val"]
 
     def product(*values: torch.Tensor) -> torch.Tensor:
@@ -62,10 +63,13 @@ def _traced(node: Node, call: Call) -> GraphModule:
     with expected.fake_mode:
         module: GraphModule = fwd_only(product, [one.meta["val"] for one in inputs])
     (result,) = module.graph.output_node().all_input_nodes
-    value = result.meta["val"]
-    for name in ("dtype", "shape"):
-        if getattr(value, name) != getattr(expected, name):
-            raise TypeError(f"{name} {getattr(value, name)}, not {getattr(expected, name)}")
-    if value.stride() != expected.stride():
-        raise TypeError(f"strides {value.stride()}, not {expected.stride()}")
+    found, right = _described(result.meta["val"]), _described(expected)
+    if found != right:
+        raise TypeError(f"gives {found}, not {right} (type, shape, strides)")
+    if module.graph.find_nodes(op="get_attr"):
+        raise TypeError("makes a constant tensor")
     return module
+
+
+def _described(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.dtype, tuple(value.shape), value.stride()

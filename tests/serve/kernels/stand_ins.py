@@ -1,5 +1,6 @@
 """vLLM's ops of a GPU in plain PyTorch on the CPU, and layers that products run with them."""
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ OPS: dict[str, Op] = {
 @contextmanager
 def ops_on_cpu() -> Iterator[None]:
     """Defines what the installed vLLM was built without, for as long as it is needed."""
+    importlib.import_module("vllm._custom_ops")  # describes the ops that it finds
     library = torch.library.Library("_C", "FRAGMENT")
     for schema, function in OPS.items():
         name = schema.partition("(")[0]

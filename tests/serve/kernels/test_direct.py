@@ -43,17 +43,26 @@ def layer_with(case: Case, *ends: int) -> Layer:
     return layer_of(case.product, ROWS, len(case.tensors), case.options, ends)
 
 
-def compiled(case: Case, layer: Layer, start: int = 17, end: int = 256) -> torch.fx.GraphModule:
+def compiled(
+    case: Case, layer: Layer, start: int = 17, end: int = 256, device: str = "cpu"
+) -> torch.fx.GraphModule:
     """The graph for a range of tokens after our pass, traced as vLLM does: tokens alone vary."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shapes)
     tokens = mode.from_tensor(torch.empty(8)).shape[0]
     activations = given_of(case.inputs(8), [])
     with mode:
-        fakes = [torch.empty(tokens, *one.shape[1:], dtype=one.dtype) for one in activations]
-        fakes += [mode.from_tensor(one, static_shapes=True) for one in case.tensors]
+        sizes = [(tokens, *one.shape[1:]) for one in activations] + [
+            one.shape for one in case.tensors
+        ]
+        fakes = [
+            torch.empty(size, dtype=one.dtype, device=device)
+            for size, one in zip(sizes, [*activations, *case.tensors], strict=True)
+        ]
         module = make_fx(layer)(*fakes)
     with pass_context(Range(start, end)):
         InputsPass(CAPTURED)(module.graph)
+    assert not shapes.guards, "no number of tokens is special"
     module.graph.lint()
     module.recompile()
     return module
@@ -78,6 +87,11 @@ def test_a_graph_calls_the_product_and_gives_its_numbers(case: Case, after: bool
         assert torch.equal(module(*given), layer(*given))
 
 
+def test_pytorchs_checks_of_a_gpu_hold_for_any_number_of_tokens() -> None:
+    (case,) = (case for case in CASES if isinstance(case.product, CublasFp8))
+    assert is_inlined(compiled(case, layer_with(case), device="cuda"))
+
+
 @pytest.mark.parametrize(
     ("start", "end", "ends"),
     [(1, 16, ()), (9, 256, ()), (17, 256, (64,)), (17, 256, (255,))],
@@ -100,6 +114,11 @@ class Failing(CutlassInt8):
         raise NotImplementedError("has no such op")
 
 
+class WithConstant(CutlassInt8):
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
+        return super().direct(inputs, tensors, options) * torch.tensor([2.0])
+
+
 class Turned(CutlassInt8):
     def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
         return super().direct(inputs, tensors, options).t().contiguous().t()
@@ -107,8 +126,13 @@ class Turned(CutlassInt8):
 
 @pytest.mark.parametrize(
     ("product", "said"),
-    [(Untraceable(), ""), (Failing(), "has no such op"), (Turned(), "strides")],
-    ids=["untraceable", "failing", "other strides"],
+    [
+        (Untraceable(), ""),
+        (Failing(), "has no such op"),
+        (WithConstant(), "gives (torch.float32"),
+        (Turned(), "(128, 1)) (type, shape, strides)"),
+    ],
+    ids=["untraceable", "failing", "another type", "other strides"],
 )
 def test_what_cannot_be_called_directly_stays(
     product: CutlassInt8, said: str, caplog: pytest.LogCaptureFixture
