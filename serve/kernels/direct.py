@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from serve.kernels import op
 from serve.kernels.op import Call
+from serve.kernels.products.product import Inputs
 
 logger = logging.getLogger("vllm.quantline")
 
@@ -58,7 +59,8 @@ def _traced(node: Node, call: Call) -> GraphModule:
         x, rounded, scales, tensors, _, _, *after = torch.fx.map_arg(
             node.args, lambda argument: value_of[argument]
         )
-        return call.run(call.product.direct, x, rounded, scales, tensors, bool(after and after[0]))
+        given = Inputs(x, rounded, scales)
+        return call.run(call.product.direct, given, tensors, bool(after and after[0]))
 
     with expected.fake_mode:
         module: GraphModule = fwd_only(product, [one.meta["val"] for one in inputs])

@@ -36,22 +36,16 @@ class Call(NamedTuple):
     options: Options
 
     def run(
-        self,
-        multiply: Multiply,
-        x: torch.Tensor,
-        rounded: torch.Tensor | None,
-        scales: torch.Tensor | None,
-        tensors: list[torch.Tensor],
-        scales_after: bool,
+        self, multiply: Multiply, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool
     ) -> torch.Tensor:
         """`multiply` is a method of the product. `scales_after`: the caller multiplies the result
         by the scales."""
-        given = tensors[self.first : self.last]
+        given, scales = tensors[self.first : self.last], inputs.scales
         if not scales_after:
-            return multiply(Inputs(x, rounded, scales), given, self.options)
-        if self.product.reads_rounded and rounded is not None:
-            return multiply(Inputs(x, rounded), given, self.options)
-        result = multiply(Inputs(x, rounded, scales), given, self.options)
+            return multiply(inputs, given, self.options)
+        if self.product.reads_rounded and inputs.rounded is not None:
+            return multiply(Inputs(inputs.plain, inputs.rounded), given, self.options)
+        result = multiply(inputs, given, self.options)
         # Rare: a graph for numbers of tokens of which only some read rounded activations.
         return result if scales is None else (result.float() / scales).to(result.dtype)
 
@@ -99,6 +93,13 @@ class Planned:
     def scales_after(self) -> bool:
         """Whether a product is faster if the caller applies the scales of rounded activations."""
         return any(self.places[name][0].scales_after for name in self.plan.products)
+
+    def multiply(
+        self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
+    ) -> torch.Tensor:
+        """`scales_after`: the caller multiplies the result by the scales."""
+        call = self.calls[bisect_left(self.plan.ends, inputs.plain.shape[0])]
+        return call.run(call.product.multiply, inputs, tensors, scales_after)
 
     def only_call(self, start: int, end: int) -> Call | None:
         """The call for all of these numbers of tokens; None where there are several."""
@@ -148,11 +149,9 @@ def _linear(
     rows: int,
     scales_after: bool = False,
 ) -> torch.Tensor:
-    planned, tokens = _TABLE[key], x.shape[0]
-    if tokens == 0:
+    if x.shape[0] == 0:
         return x.new_empty((0, rows))
-    call = planned.calls[bisect_left(planned.plan.ends, tokens)]
-    return call.run(call.product.multiply, x, rounded, scales, tensors, scales_after)
+    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors, scales_after)
 
 
 def _linear_fake(
