@@ -6,6 +6,7 @@ kind and shape: vLLM compiles equal layers once.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import torch
 
 from serve.kernels.plans.plan import Plan
 from serve.kernels.products.product import Inputs, Options, Product
+from serve.kernels.products.upcoming import Reads, Upcoming
 
 LIBRARY = "quantline"
 NAME = "linear"
@@ -79,12 +81,20 @@ class Planned:
         """Whether a product is faster if the caller applies the scales of rounded activations."""
         return any(self.places[name][0].scales_after for name in self.plan.products)
 
+    def call(self, tokens: int) -> Call:
+        """What runs for so many tokens."""
+        return self.calls[bisect_left(self.plan.ends, tokens)]
+
+    def reads(self, tensors: list[torch.Tensor], tokens: int) -> Reads | None:
+        """How the weight is read for so many tokens."""
+        product, first, last, options, _ = self.call(tokens)
+        return product.reads(tensors[first:last], options, tokens)
+
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
     ) -> torch.Tensor:
         """`scales_after`: the caller multiplies the result by the scales."""
-        place = bisect_left(self.plan.ends, inputs.plain.shape[0])
-        product, first, last, options, reads_rounded = self.calls[place]
+        product, first, last, options, reads_rounded = self.call(inputs.plain.shape[0])
         if not scales_after:
             return product.multiply(inputs, tensors[first:last], options)
         scales = inputs.scales
@@ -97,6 +107,9 @@ class Planned:
 
 
 _TABLE: dict[str, Planned] = {}
+_UPCOMING: dict[int, Callable[[int], Upcoming | None]] = {}
+"""What a layer requests of the next one for a number of tokens, by the address of its first tensor.
+Layers of one key differ in that, and graphs hold no address."""
 _LIBRARIES: list[torch.library.Library] = []
 """Keeps the definition alive: a library that is collected takes its op along."""
 
@@ -105,6 +118,11 @@ def put(key: str, planned: Planned) -> None:
     """Makes a plan known to the op, once for a kind of layer and shape."""
     register()
     _TABLE[key] = planned
+
+
+def put_upcoming(tensor: torch.Tensor, upcoming: Callable[[int], Upcoming | None]) -> None:
+    """Has the layer whose first tensor this is request weights of the next one."""
+    _UPCOMING[tensor.data_ptr()] = upcoming
 
 
 def get(key: str) -> Planned | None:
@@ -140,7 +158,10 @@ def _linear(
 ) -> torch.Tensor:
     if x.shape[0] == 0:
         return x.new_empty((0, rows))
-    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors, scales_after)
+    inputs = Inputs(x, rounded, scales)
+    if _UPCOMING and (upcoming := _UPCOMING.get(tensors[0].data_ptr())) is not None:
+        inputs.upcoming = upcoming(x.shape[0])
+    return _TABLE[key].multiply(inputs, tensors, scales_after)
 
 
 def _linear_fake(
