@@ -122,7 +122,8 @@ def put(key: str, planned: Planned) -> None:
 
 def put_upcoming(tensor: torch.Tensor, upcoming: Callable[[int], Upcoming | None]) -> None:
     """Has the layer whose first tensor this is request weights of the next one."""
-    _UPCOMING[tensor.data_ptr()] = upcoming
+    if tensor.numel():  # all empty ones have the same address
+        _UPCOMING[tensor.data_ptr()] = upcoming
 
 
 def get(key: str) -> Planned | None:

@@ -10,6 +10,7 @@ from serve.kernels import op, successors
 from serve.kernels.op import Planned, linear
 from serve.kernels.plans.plan import Plan, Step
 from serve.kernels.products.product import Inputs, Options
+from serve.kernels.products.streamed.dense import StreamedFp8
 from serve.kernels.products.upcoming import Reads, Upcoming
 from serve.kernels.successors import ORDER, link, predecessor
 from tests.serve.kernels.products_for_tests import Few, Plain, int8_weight
@@ -183,3 +184,36 @@ def test_one_graph_for_layers_that_request_different_weights() -> None:
     addresses = [None if window is None else window.address for window in product.kept]
     assert addresses == [*(tensors[0].data_ptr() for tensors in weights[1:]), None]
     assert len(graphs) == 1
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_on_a_gpu() -> None:
+    """Products that follow each other, with and without requests."""
+    size, product = 2048, StreamedFp8()
+    options = product.options(size, size, 1)[0]
+    plan = Plan((Step(16, product.name, options), Step(None, "plain")))
+    planned_layer = Planned((product, Plain()), (2, 0), plan)
+    op.put("key", planned_layer)
+    weights = []
+    for _ in ORDER:
+        codes = torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn)
+        weights.append([codes, torch.full((size,), size**-0.5, device="cuda")])
+    x = torch.randn(1, size, device="cuda").to(torch.bfloat16)
+
+    def run() -> torch.Tensor:
+        out = x
+        for tensors in weights:
+            out = linear(out, None, None, tensors, "key", size)
+        return out
+
+    expected = run()
+    for name, tensors in zip(ORDER, weights, strict=True):
+        link(f"layers.0.{name}", "key", planned_layer, tensors, size, torch.bfloat16)
+    assert [*op._UPCOMING] == [tensors[0].data_ptr() for tensors in weights[:-1]]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected)
