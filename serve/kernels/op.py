@@ -15,6 +15,7 @@ import torch
 
 from serve.kernels.plans.plan import Plan
 from serve.kernels.products.product import Inputs, Options, Product
+from serve.kernels.products.upcoming import Reads, Upcoming
 
 LIBRARY = "quantline"
 NAME = "linear"
@@ -94,11 +95,20 @@ class Planned:
         """Whether a product is faster if the caller applies the scales of rounded activations."""
         return any(self.places[name][0].scales_after for name in self.plan.products)
 
+    def call(self, tokens: int) -> Call:
+        """What runs for so many tokens."""
+        return self.calls[bisect_left(self.plan.ends, tokens)]
+
+    def reads(self, tensors: list[torch.Tensor], tokens: int) -> Reads | None:
+        """How the weight is read for so many tokens."""
+        product, first, last, options = self.call(tokens)
+        return product.reads(tensors[first:last], options, tokens)
+
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
     ) -> torch.Tensor:
         """`scales_after`: the caller multiplies the result by the scales."""
-        call = self.calls[bisect_left(self.plan.ends, inputs.plain.shape[0])]
+        call = self.call(inputs.plain.shape[0])
         return call.run(call.product.multiply, inputs, tensors, scales_after)
 
     def only_call(self, start: int, end: int) -> Call | None:
@@ -108,6 +118,9 @@ class Planned:
 
 
 _TABLE: dict[str, Planned] = {}
+_UPCOMING: dict[int, Callable[[int], Upcoming | None]] = {}
+"""What a layer requests of the next one for a number of tokens, by the address of its first tensor.
+Layers of one key differ in that, and graphs hold no address."""
 _LIBRARIES: list[torch.library.Library] = []
 """Keeps the definition alive: a library that is collected takes its op along."""
 
@@ -116,6 +129,12 @@ def put(key: str, planned: Planned) -> None:
     """Makes a plan known to the op, once for a kind of layer and shape."""
     register()
     _TABLE[key] = planned
+
+
+def put_upcoming(tensor: torch.Tensor, upcoming: Callable[[int], Upcoming | None]) -> None:
+    """Has the layer whose first tensor this is request weights of the next one."""
+    if tensor.numel():  # all empty ones have the same address
+        _UPCOMING[tensor.data_ptr()] = upcoming
 
 
 def get(key: str) -> Planned | None:
@@ -151,7 +170,10 @@ def _linear(
 ) -> torch.Tensor:
     if x.shape[0] == 0:
         return x.new_empty((0, rows))
-    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors, scales_after)
+    inputs = Inputs(x, rounded, scales)
+    if _UPCOMING and (upcoming := _UPCOMING.get(tensors[0].data_ptr())) is not None:
+        inputs.upcoming = upcoming(x.shape[0])
+    return _TABLE[key].multiply(inputs, tensors, scales_after)
 
 
 def _linear_fake(

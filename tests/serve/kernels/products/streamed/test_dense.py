@@ -71,10 +71,11 @@ def test_the_source_on_a_cpu(
     weight, x = made(rows, columns, tokens, variant)
     right = dense_of(weight, Inputs(x), reads_rounded=False)
     scales = weight.scales.reshape(-1).contiguous()
-    for found in streaming_on_cpu.dense_product(
+    for result in streaming_on_cpu.dense_product(
         variant, x, weight.codes, scales, clusters, tmp_path
     ):
-        assert error_of(found, right) < 0.004
+        assert error_of(result.out, right) < 0.004
+        assert result.requests == []
 
 
 @pytest.mark.parametrize(("rows", "columns"), LAYERS)
