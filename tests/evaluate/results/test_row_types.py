@@ -4,6 +4,7 @@ that reads results dies of what is left."""
 import copy
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,8 @@ def test_a_run_of_minus_500_ms_is_ranked_nowhere(command_here: Run, tmp_path: Pa
     bad = put(copy.deepcopy(rows[-1]), "values.latency_s", -0.5)
     path = tmp_path / "results.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in [*rows, bad]))
-    result = command_here("evaluate.compare", "results=[results.jsonl,results.jsonl]")
+    shutil.copy(path, tmp_path / "copy.jsonl")
+    result = command_here("evaluate.compare", "results=[results.jsonl,copy.jsonl]")
     assert result.returncode == 2
     assert f"results.jsonl:{len(rows) + 1}: values.latency_s is -0.5" in result.stderr
     assert "interactive" in result.stdout

