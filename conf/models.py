@@ -14,7 +14,7 @@ from conf.errors import bad_input
 from conf.files.json_files import JsonObject, read_object, shown, validated
 from conf.files.model_config import Fields
 from conf.formats.quantization_config import QuantizationFields
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"

@@ -22,10 +22,12 @@ from conf.errors import bad_input, unknown
 from conf.files import strict_yaml
 from conf.files.strict_yaml import YamlFile
 from conf.launch.options import LauncherConfig
-from conf.schema.commands import AccuracyConfig, CalibrationConfig, ModelConfig
+from conf.schema.commands import AccuracyConfig
 from conf.schema.config_files import check_named, check_types
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
+from conf.schema.model import ModelConfig
 from conf.schema.recipe import RecipeConfig
+from conf.schema.text import CalibrationConfig
 from conf.schema.traffic import TrafficConfig
 
 CONF = ROOT / "conf"

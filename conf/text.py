@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from conf.errors import bad_input, environment_failure, unknown
-from conf.schema.commands import AccuracyConfig, TextSource
+from conf.schema.commands import AccuracyConfig
+from conf.schema.text import TextSource
 
 Part = Literal["calibration", "evaluation"]
 Chat = list[dict[str, str]]

@@ -30,8 +30,8 @@ from conf.formats.vptq import METHOD
 from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes_folder
 from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
-from conf.schema.commands import ModelConfig
 from conf.schema.mixed import with_choice
+from conf.schema.model import ModelConfig
 from conf.schema.recipe import RecipeConfig
 from quantize.command import COMMAND
 from quantize.fit import check_fit, for_model, matching_linears

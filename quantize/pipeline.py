@@ -14,9 +14,10 @@ import torch
 
 from conf.hardware import resolve_gpu
 from conf.models import files_sha256, read_config
-from conf.schema.commands import CalibrationConfig, QuantizeConfig
+from conf.schema.commands import QuantizeConfig
 from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
+from conf.schema.text import CalibrationConfig
 from conf.terminal import library_output_to, say
 from quantize.calibrate.batches import (
     TextCounts,

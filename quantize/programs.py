@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from conf.process.messages import Failure
 from conf.process.program import Program
-from conf.schema.commands import AccuracyConfig, ModelConfig
+from conf.schema.commands import AccuracyConfig
+from conf.schema.model import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from conf.compose import compose
 from conf.errors import bad_input
 from conf.formats.quant_args import GROUPED
 from conf.process.inside import Send, run_program
-from conf.schema.commands import AccuracyConfig, ModelConfig
+from conf.schema.commands import AccuracyConfig
+from conf.schema.model import ModelConfig
 from conf.schema.recipe import RecipeConfig
 from conf.text import windows
 from quantize.checkpoint.reload import mean_divergence, weights_held

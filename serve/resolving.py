@@ -7,9 +7,10 @@ from conf.errors import bad_input, unknown
 from conf.hardware import cpu_name, resolve_gpu
 from conf.models import ORIGINAL, is_hub_id
 from conf.process.running import call_one
-from conf.schema.commands import ModelConfig, ServeConfig
+from conf.schema.commands import ServeConfig
 from conf.schema.kernels import KernelsConfig
 from conf.schema.load import EngineOptions
+from conf.schema.model import ModelConfig
 from evaluate.report.programs import RECOMMEND, ServeRequest
 from quantize.checkpoint import manifest
 from quantize.checkpoint.manifest import published

@@ -42,7 +42,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 from conf.compose import compose  # noqa: E402 (after the caches are set)
-from conf.schema.commands import EvaluateConfig, ModelConfig, QuantizeConfig  # noqa: E402
+from conf.schema.commands import EvaluateConfig, QuantizeConfig  # noqa: E402
+from conf.schema.model import ModelConfig  # noqa: E402
 from evaluate.command import COMMAND as EVALUATE  # noqa: E402
 from quantize.checkpoint.manifest import published  # noqa: E402
 from quantize.command import COMMAND as QUANTIZE  # noqa: E402

@@ -6,7 +6,6 @@ module, in a session of its own, with the variables and files that it would be s
 Called as `python -m tests.fork_server SOCKET`; a `ForkServer` asks it for workers.
 """
 
-import array
 import ctypes
 import fcntl
 import json
@@ -19,19 +18,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from conf.process.guard import kill_group_after
-from conf.process.running import spawn
+from conf.process.running import Start, spawn
 
 MODULE = "evaluate.measure.worker"
 FREE = 300  # the first number of descriptors that no worker uses
 LONGEST_REQUEST = 1 << 20
 START_LIMIT_S = 900
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a fork becomes. The files come beside it."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    targets: list[int]
+    """The number that each file has in the worker; the life line is the last."""
 
 
 class Forked(subprocess.Popen[bytes]):
@@ -68,31 +78,24 @@ class ForkServer:
         self.server: subprocess.Popen[bytes] | None = None
         self.address = Path(tempfile.mkdtemp(prefix="quantline-fork-")) / "socket"
 
-    def spawn(
-        self,
-        command: list[str],
-        life_line: int,
-        pipe: int,
-        output: IO[bytes],
-        environment: Mapping[str, str] | None,
-        folder: str | None,
-    ) -> subprocess.Popen[bytes]:
+    def spawn(self, start: Start) -> subprocess.Popen[bytes]:
         """`conf.process.running.spawn`, which starts all other modules."""
-        if command[:3] != [sys.executable, "-m", MODULE]:
-            return spawn(command, life_line, pipe, output, environment, folder)
+        if start.command[:3] != [sys.executable, "-m", MODULE]:
+            return spawn(start)
         if self.server is None:
             self._start()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(str(self.address))
         read_end, write_end = os.pipe()
-        content = {
-            "arguments": command[3:],
-            "environment": dict(os.environ if environment is None else environment),
-            "folder": folder or str(Path.cwd()),
-            "targets": [0, 1, 2, pipe, life_line],
-        }
-        files = [read_end, output.fileno(), output.fileno(), pipe, life_line]
-        socket.send_fds(connection, [json.dumps(content).encode()], files)
+        worker = Worker(
+            start.command[3:],
+            dict(os.environ if start.environment is None else start.environment),
+            start.folder or str(Path.cwd()),
+            [0, 1, 2, start.pipe, start.life_line],
+        )
+        output = start.output.fileno()
+        files = [read_end, output, output, start.pipe, start.life_line]
+        socket.send_fds(connection, [json.dumps(asdict(worker)).encode()], files)
         os.close(read_end)
         pid = int(connection.recv(16))
         return Forked(connection, pid, os.fdopen(write_end, "wb", buffering=0))
@@ -151,34 +154,30 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     for unused in (listening, connection, *workers.values()):
         unused.close()
-    _become(json.loads(request), list(files), imported)
+    _become(Worker(**json.loads(request)), list(files), imported)
 
 
-def _become(request: dict[str, object], files: list[int], imported: Mapping[str, str]) -> None:
+def _become(worker: Worker, files: list[int], imported: dict[str, str]) -> None:
     """Runs the worker in this process."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    targets = array.array("i", request["targets"])  # type: ignore[arg-type]
     copies = [fcntl.fcntl(file, fcntl.F_DUPFD, FREE) for file in files]
     for file in files:
         os.close(file)
-    for copy, target in zip(copies, targets, strict=True):
+    for copy, target in zip(copies, worker.targets, strict=True):
         os.dup2(copy, target)
         os.close(copy)
-    life_line = targets[-1]
+    life_line = worker.targets[-1]
     if not os.fork():
         kill_group_after(life_line)
     os.close(life_line)
-    arguments, environment = request["arguments"], request["environment"]
-    assert isinstance(arguments, list)
-    assert isinstance(environment, dict)
     os.environ.clear()
-    os.environ.update(imported | environment)
-    os.chdir(str(request["folder"]))
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    os.environ.update(imported | worker.environment)
+    os.chdir(worker.folder)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[1:1] = [path for path in paths if path not in sys.path]
-    sys.argv = [MODULE, *arguments]
+    sys.argv = [MODULE, *worker.arguments]
     runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 

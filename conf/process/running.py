@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic
 
@@ -20,24 +21,31 @@ GUARD = Path(__file__).with_name("guard.py")
 NO_LOG = "it wrote no log"
 
 
-def spawn(
-    command: list[str],
-    life_line: int,
-    pipe: int,
-    output: IO[bytes],
-    environment: Mapping[str, str] | None,
-    folder: str | None,
-) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Start:
+    """What a process is started with."""
+
+    command: list[str]
+    life_line: int
+    """A pipe whose other end only we hold: the process is killed when it closes."""
+    pipe: int
+    """The pipe for its events, whose number is the command's last argument."""
+    output: IO[bytes]
+    environment: Mapping[str, str] | None
+    folder: str | None
+
+
+def spawn(start: Start) -> subprocess.Popen[bytes]:
     """Starts a command in a session of its own, with a guard that kills it where we end."""
-    guard = [sys.executable, "-I", "-S", str(GUARD), str(life_line)]
+    guard = [sys.executable, "-I", "-S", str(GUARD), str(start.life_line)]
     return subprocess.Popen(
-        [*guard, *command],
+        [*guard, *start.command],
         stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
-        pass_fds=[pipe, life_line],
-        env=environment,
-        cwd=folder,
+        stdout=start.output,
+        stderr=start.output,
+        pass_fds=[start.pipe, start.life_line],
+        env=start.environment,
+        cwd=start.folder,
         start_new_session=True,
     )
 
@@ -63,14 +71,9 @@ class Running(Generic[Event]):
         life_line_end, self.life_line = os.pipe()
         try:
             with log.open("ab") if log else os.fdopen(os.dup(2), "wb") as output:
-                self.process = spawn(
-                    [*command, str(write_end)],
-                    life_line_end,
-                    write_end,
-                    output,
-                    environment,
-                    folder,
-                )
+                command = [*command, str(write_end)]
+                start = Start(command, life_line_end, write_end, output, environment, folder)
+                self.process = spawn(start)
         finally:
             os.close(write_end)
             os.close(life_line_end)

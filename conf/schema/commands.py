@@ -5,12 +5,11 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from conf.architecture import Architecture
 from conf.launch.options import LauncherConfig
 from conf.schema.auto import BITS, RECOVERY
-from conf.schema.checks import check_plain_name, check_repository
+from conf.schema.checks import check_repository
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
-from conf.schema.package import PackageSource
+from conf.schema.model import WEIGHTS, ModelConfig
 from conf.schema.ranges import (
     RANGE,
     SEED_MOST,
@@ -23,119 +22,12 @@ from conf.schema.ranges import (
 )
 from conf.schema.recipe import GROUP_SIZE, HEADS, KV_CACHES, RecipeConfig, check_pattern
 from conf.schema.report import MAX_SPREAD, SHARE, SPREAD, TargetsConfig
+from conf.schema.text import CalibrationConfig, TextSource
 from conf.schema.traffic import CapacityConfig, TrafficConfig
 
-WEIGHTS = ("trained", "random")
 AUTO = "auto"
 LM_EVAL, QUESTIONS = "lm_eval", "questions"
 ACCURACIES = ("none", "quick", LM_EVAL, QUESTIONS, "sensitivity")
-TEXT_SOURCES = ("python_docs", "file", "hub")
-
-
-@dataclass
-class TrainingSource:
-    """A small model trained here, on first use, on CPython's documentation."""
-
-    steps: int = field(default=MISSING, metadata=within(1, 10**7))
-    """Optimizer steps."""
-    batch: int = field(default=MISSING, metadata=within(1, 65536))
-    """Sequences in a step."""
-    length: int = field(default=MISSING, metadata=within(8, TOKENS_MOST))
-    """Tokens in a sequence."""
-    learning_rate: float = field(default=MISSING, metadata=above(0, 1))
-    """Highest learning rate of the schedule."""
-
-
-@dataclass
-class ModelConfig:
-    """The model to quantize, measure or serve."""
-
-    name: str | None = None
-    """Its name in results and checkpoints; by default from the folder or hub id."""
-    id: str | None = None
-    """Hub id, as org/name."""
-    revision: str = "main"
-    """Branch, tag or commit on the hub."""
-    path: str | None = None
-    """A local folder to use instead of the hub."""
-    weights: str = field(default="trained", metadata=choices(*WEIGHTS))
-    """trained, or random: the architecture with seeded random weights, no hub needed."""
-    seed: int = field(default=0, metadata=within(0, SEED_MOST))
-    """Seed of random or locally trained weights."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model. Off by default."""
-    architecture: Architecture | None = None
-    """Dimensions; read from config.json for a folder or an unlisted hub id."""
-    package: PackageSource | None = None
-    """Set for a model that comes from the package index."""
-    training: TrainingSource | None = None
-    """Set for a model that is trained here."""
-
-    def __post_init__(self) -> None:
-        if self.weights == "random" and self.architecture is None:
-            raise ValueError(
-                "model.weights=random needs a model whose architecture is listed: choose one "
-                "with model=NAME"
-            )
-        if not self.name:
-            self.name = self._name_from_source()
-        check_plain_name("model.name", self.name)
-
-    def _name_from_source(self) -> str:
-        source = self.path or self.id
-        if source is None:
-            raise ValueError("model: give model=NAME, model.path=FOLDER or model.id=ORG/NAME")
-        return source.rstrip("/").rsplit("/", 1)[-1].lower()
-
-
-@dataclass
-class TextSource:
-    """Where text comes from: CPython's documentation, a file, or a set on the hub."""
-
-    source: str = field(default="python_docs", metadata=choices(*TEXT_SOURCES))
-    """python_docs, file or hub."""
-    path: str | None = None
-    """For a file: its path (.txt, .jsonl or .parquet)."""
-    id: str | None = None
-    """For a hub set: its id, or a local folder that holds such a set."""
-    subset: str | None = None
-    """For a hub set: the configuration name."""
-    split: str = field(default="train", metadata=not_empty())
-    """For a hub set: the split to read."""
-    revision: str | None = None
-    """For a hub set: branch, tag or commit."""
-    column: str = field(default="text", metadata=not_empty())
-    """The field that holds the text; for a chat, the list of messages."""
-    answer_column: str | None = None
-    """A second field that answers the first: together they are a chat of two turns."""
-    chat: bool = False
-    """The field holds messages (role and content); the model's chat template writes them out."""
-
-    def __post_init__(self) -> None:
-        if self.source == "file" and not self.path:
-            raise ValueError("calibration=file needs calibration.path=FILE")
-        if self.source == "hub" and not self.id:
-            raise ValueError("a data set of the hub needs its id: calibration.id=ORG/NAME")
-
-    @property
-    def is_chat(self) -> bool:
-        return self.chat or self.answer_column is not None
-
-
-@dataclass
-class CalibrationConfig(TextSource):
-    """The text a recipe is calibrated on, and how much of it."""
-
-    samples: int = field(default=64, metadata=within(1, 10**6))
-    """Sequences to calibrate on."""
-    length: int = field(default=512, metadata=within(8, TOKENS_MOST))
-    """Tokens in a sequence; a longer document is cut there."""
-    pack: bool = False
-    """Join documents, each closed by the end-of-text token, so that every sequence is full."""
-    seed: int = field(default=0, metadata=within(0, SEED_MOST))
-    """Seed of the choice of documents."""
-    allow_fewer: bool = False
-    """Go on where the text has fewer samples, instead of stopping."""
 
 
 @dataclass

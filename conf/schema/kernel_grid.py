@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from conf.schema.commands import ModelConfig
 from conf.schema.load import GpuConfig
+from conf.schema.model import ModelConfig
 from conf.schema.ranges import TOKENS_MOST, above, choices, not_empty, within
 
 VPTQ, LINEAR = "vptq", "linear"

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from conf.schema.commands import WEIGHTS, AccuracyConfig, ModelConfig
+from conf.schema.commands import AccuracyConfig
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
+from conf.schema.model import WEIGHTS, ModelConfig
 from conf.schema.ranges import SEED_MOST, choices, not_empty, within
 from conf.schema.report import TargetsConfig
 from conf.schema.traffic import TrafficConfig

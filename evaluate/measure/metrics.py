@@ -154,18 +154,23 @@ def is_in_time(request: Request, scenario: ScenarioConfig) -> bool:
 
 def come_at_once(requests: list[Request]) -> bool:
     """Whether all tokens of at least half of the longer answers arrived at one moment."""
-    paces = [pace for request in requests if (pace := request.tpot) is not None]
+    paces = _paces(requests)
     return bool(paces) and statistics.median(paces) <= 0
+
+
+def _paces(requests: list[Request]) -> list[float]:
+    """The TPOT of each answer of two tokens or more."""
+    return [pace for request in requests if (pace := request.tpot) is not None]
 
 
 def _token_times(requests: list[Request]) -> dict[str, float]:
     """TPOT over requests and gaps over all tokens; empty where no pace can be told."""
-    paces = [pace for request in requests if (pace := request.tpot) is not None]
-    if not paces or come_at_once(requests):
+    paces = _paces(requests)
+    if not paces or (median := statistics.median(paces)) <= 0:
         return {}
     gaps = [gap for request in requests for gap in request.gaps]
     return {
-        "tpot_median_s": statistics.median(paces),
+        "tpot_median_s": median,
         "tpot_p99_s": percentile(paces, PERCENT_99),
         "gap_median_s": statistics.median(gaps),
         "gap_p99_s": percentile(gaps, PERCENT_99),

@@ -8,7 +8,8 @@ from conf import sources
 from conf.errors import QuantlineError, bad_input, unknown
 from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
 from conf.process.running import call
-from conf.schema.commands import EvaluateConfig, ModelConfig
+from conf.schema.commands import EvaluateConfig
+from conf.schema.model import ModelConfig
 from conf.terminal import say
 from evaluate.measure.engines import NO_SUSTAINED
 from quantize.checkpoint.manifest import published

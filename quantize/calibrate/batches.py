@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conf.errors import bad_input
-from conf.schema.commands import CalibrationConfig
+from conf.schema.text import CalibrationConfig
 from conf.text import Document, documents
 
 Tokens = list[int]

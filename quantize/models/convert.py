@@ -14,7 +14,7 @@ from conf.cache import log_file
 from conf.errors import bad_input, reading, writing
 from conf.files.tensor_files import SUFFIX
 from conf.models import download_folder
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from conf.schema.package import PackageSource
 from conf.terminal import library_output_to, listed, progress_bar, say
 from quantize.models.architecture_config import architecture_config

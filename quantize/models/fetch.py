@@ -19,7 +19,7 @@ from conf.files.json_files import JsonObject, read_object, shown
 from conf.files.write_whole import write_whole
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.process.inside import Send, run_program
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from conf.terminal import say
 from quantize.models.headers import read_headers
 from quantize.programs import FETCH, Fetched

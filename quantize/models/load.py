@@ -14,7 +14,7 @@ from conf.formats.nvfp4 import is_fp4
 from conf.formats.quantization_config import KEY, read_quantization
 from conf.hardware import cpu_has_bf16
 from conf.models import CONFIG, read_config
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from conf.terminal import listed
 from quantize.models.experts import linear_experts
 from quantize.vptq.loading import exact_loading

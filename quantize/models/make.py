@@ -14,7 +14,8 @@ from transformers import (
 from transformers.utils import logging
 
 from conf.architecture import Architecture
-from conf.schema.commands import ModelConfig, TextSource, TrainingSource
+from conf.schema.model import ModelConfig, TrainingSource
+from conf.schema.text import TextSource
 from conf.terminal import progress_bar, say
 from conf.text import documents
 from quantize.models.architecture_config import architecture_config

@@ -18,7 +18,7 @@ from conf.errors import bad_input, reading
 from conf.files.json_files import JsonObject, read_object
 from conf.files.stored_tensor import Tensor
 from conf.models import CONFIG
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize.models.experts import linear_experts
 from quantize.models.headers import Headers, read_headers
 from quantize.models.load import empty_model, refuse_misfits

@@ -16,8 +16,8 @@ from conf.errors import bad_input, environment_failure, unknown
 from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
 from conf.process.running import call_one
-from conf.schema.commands import ModelConfig
 from conf.schema.load import KV_CACHE_SIZE, EngineConfig, EngineOptions
+from conf.schema.model import ModelConfig
 from quantize.checkpoint.manifest import published
 from quantize.programs import FETCH
 from serve.engine.client import API_KEY

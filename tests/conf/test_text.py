@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema.commands import TextSource
+from conf.schema.text import TextSource
 from conf.text import Document, documents, python_docs
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
 from conf.schema.load import EngineConfig
+from conf.schema.model import ModelConfig
 from serve.checks import check, checkpoint_hash
 from serve.tensors import INDEX, tensors
 

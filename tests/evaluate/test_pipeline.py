@@ -12,8 +12,8 @@ import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from conf.schema.commands import ModelConfig
 from conf.schema.load import ScenarioConfig
+from conf.schema.model import ModelConfig
 from evaluate.measure.workload import prompts, schedule
 from evaluate.results.results_file import read
 from evaluate.results.rows import Row

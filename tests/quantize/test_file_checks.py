@@ -11,7 +11,8 @@ from llmcompressor.recipe import Recipe
 
 from conf import sources
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig, QuantizeConfig
+from conf.schema.commands import QuantizeConfig
+from conf.schema.model import ModelConfig
 from quantize import preflight as module
 from quantize.modifiers import modifiers, runnable
 from quantize.preflight import Preflight, preflight

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest
 from quantize.checkpoint.publish import published_atomically
 from tests.conftest import Run, quantize_config

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import save_file
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize import preflight as module
 from quantize.models.fetch import without_weights
 from quantize.preflight import check_machine, preflight

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from conf import ROOT
 from conf.cache import cache_root
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
 from conf.schema.load import EngineConfig
+from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest
 from serve import verified_marks
 from serve.checks import check, checkpoint_hash

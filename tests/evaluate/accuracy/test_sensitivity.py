@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from evaluate.accuracy.sensitivity import summary
 from evaluate.results.results_file import read
 from evaluate.results.row_values import Block

@@ -3,9 +3,9 @@
 from functools import cache
 
 from conf.architecture import Architecture
-from conf.schema.commands import ModelConfig
 from conf.schema.kernel_grid import KernelGridConfig
 from conf.schema.load import GpuConfig
+from conf.schema.model import ModelConfig
 from evaluate.kernels.benchmark import environment, key_of
 from evaluate.kernels.cases import KernelCase, cases
 from evaluate.results.kernel_values import KernelValues, Times

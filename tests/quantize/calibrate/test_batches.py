@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from conf.errors import QuantlineError
-from conf.schema.commands import CalibrationConfig, ModelConfig
+from conf.schema.model import ModelConfig
+from conf.schema.text import CalibrationConfig
 from quantize.calibrate.batches import (
     batches,
     calibration_samples,

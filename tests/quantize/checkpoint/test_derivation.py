@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError, bad_input, environment_failure
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from conf.schema.number_format import NumberFormat
 from quantize.calibrate.compress import _named_failure
 from quantize.checkpoint.check_saved import gated

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize.checkpoint.tensors import breaks_2_of_4, unpack_integers
 from quantize.checkpoint.verify import verify
 from quantize.verify import prove

@@ -11,8 +11,8 @@ from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import QuantizationModifier
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
 from conf.schema.mixed import Choice, LayerFormat, layer_formats
+from conf.schema.model import ModelConfig
 from conf.schema.recipe import RecipeConfig
 from quantize.calibrate.batches import Tokens
 from quantize.checkpoint.reload import mean_divergence

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize.preflight import Preflight, preflight
 from tests.conftest import quantize_config
 

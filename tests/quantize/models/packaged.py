@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, dequantize, quantize
 from tokenizers import pre_tokenizers
 
 from conf.architecture import Architecture
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from conf.schema.package import PackageSource, WheelSource
 
 Kind = GGMLQuantizationType

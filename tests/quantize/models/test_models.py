@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conf.errors import QuantlineError
 from conf.models import cached_folder
-from conf.schema.commands import ModelConfig, TextSource
+from conf.schema.model import ModelConfig
+from conf.schema.text import TextSource
 from conf.text import documents
 from quantize.models import make as build
 from quantize.models.fetch import check_folder, fetch, without_weights

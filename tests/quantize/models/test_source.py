@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize.models.fetch import check_folder, fetch
 from quantize.models.load import check_finite, check_usable, load
 from quantize.models.source import check_source

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ENVIRONMENT_FAILURE, QuantlineError
-from conf.schema.commands import ModelConfig, QuantizeConfig
+from conf.schema.commands import QuantizeConfig
+from conf.schema.model import ModelConfig
 from quantize.checkpoint.manifest import FILE
 from quantize.parallel import launch
 from quantize.pipeline import quantize

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest, save
 from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import verify

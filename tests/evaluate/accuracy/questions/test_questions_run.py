@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conf.cache import cache_root
-from conf.schema.commands import ModelConfig
+from conf.schema.model import ModelConfig
 from evaluate.accuracy.verdicts import VERDICTS
 from evaluate.results.results_file import read
 from evaluate.results.rows import TaskAccuracyRow

@@ -9,7 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conf.errors import QuantlineError
-from conf.schema.commands import ModelConfig, TextSource
+from conf.schema.model import ModelConfig
+from conf.schema.text import TextSource
 from conf.text import documents
 from evaluate.accuracy.divergence import BROKEN, LOSS
 from evaluate.accuracy.tasks.harness import INTERPRETER, Harness, tasks

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from conf.schema.commands import ModelConfig
 from conf.schema.load import EngineConfig
+from conf.schema.model import ModelConfig
 from evaluate.accuracy.tasks.transformers_server import TransformersServer
 from evaluate.measure.engines import LoadRequest
 
