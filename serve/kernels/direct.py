@@ -35,18 +35,21 @@ def _inline_one(graph: Graph, node: Node, start: int, end: int) -> bool:
     if call is None or not call.product.traceable:
         return False
     try:
-        module = _traced(node, call)
-    except Exception as error:
+        _replace(graph, node, _traced(node, call))
+    except Exception as error:  # an engine must not end for that
         logger.warning("quantline: %s is not called directly: %s", call.product.name, error)
         logger.debug("quantline: %s", call.product.name, exc_info=True)
         return False
+    return True
+
+
+def _replace(graph: Graph, node: Node, module: GraphModule) -> None:
     given = module.graph.find_nodes(op="placeholder")
     copies: dict[Node, Node] = dict(zip(given, node.all_input_nodes, strict=True))
     with graph.inserting_before(node):
         result: Any = graph.graph_copy(module.graph, copies)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
-    return True
 
 
 def _traced(node: Node, call: Call) -> GraphModule:

@@ -12,6 +12,7 @@ import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -96,10 +97,16 @@ def link(
         layer = _LOADED[name] = LinkedLayer(key, planned, references, columns, dtype)
         before = _LOADED.get(predecessor(name) or "")
         if before is not None and before.tensors and _is_proven(before, layer):
-            op.put_upcoming(before.tensors[0], layer.upcoming)
+            most = max(before.tokens)
+            op.put_upcoming(before.tensors[0], partial(_window, layer, most))
     except Exception as error:
         logger.warning("quantline: %s is not requested by the layer before: %s", name, error)
         logger.debug("quantline: %s", name, exc_info=True)
+
+
+def _window(layer: LinkedLayer, most: int, tokens: int) -> Upcoming | None:
+    """For more tokens nothing is requested, nor kept for each number of them."""
+    return layer.upcoming(tokens) if tokens <= most else None
 
 
 def _is_proven(before: LinkedLayer, layer: LinkedLayer) -> bool:

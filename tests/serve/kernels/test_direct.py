@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from vllm.compilation.passes.inductor_pass import pass_context
 from vllm.config.utils import Range
 
-from serve.kernels import op
+from serve.kernels import direct, op
 from serve.kernels.linear.ranges import InputsPass
 from serve.kernels.products.cublas import CublasFp8
 from serve.kernels.products.from_vllm import packed
@@ -142,6 +142,14 @@ def test_what_cannot_be_called_directly_stays(
     warnings = [record for record in caplog.records if record.name == "vllm.quantline"]
     assert bool(warnings) is bool(said)
     assert said in caplog.text
+
+
+def test_a_graph_that_does_not_fit_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(direct, "_traced", lambda *_: torch.fx.symbolic_trace(lambda x: x + 1))
+    assert not is_inlined(compiled(CASES[0], layer_with(CASES[0])))
+    assert "cutlass_int8 is not called directly" in caplog.text
 
 
 def test_inductors_code_has_one_call_and_copies_nothing() -> None:

@@ -135,6 +135,17 @@ def test_other_numbers_of_tokens_run_other_products() -> None:
     assert plan.reads([torch.empty(ROWS, COLUMNS)], 9) is None
 
 
+def test_prompts_request_nothing_and_leave_nothing_behind() -> None:
+    model = Decoder(1)
+    loaded(model, Requesting())
+    (_, first), *_ = model.linears()
+    upcoming = op._UPCOMING[first[0].data_ptr()]
+    assert upcoming(8) is not None
+    kept = [dict(layer.windows) for layer in successors._LOADED.values()]
+    assert [upcoming(tokens) for tokens in (9, 600, 8192)] == [None] * 3
+    assert [layer.windows for layer in successors._LOADED.values()] == kept
+
+
 def test_a_layer_that_is_gone_is_not_requested() -> None:
     model, product = Decoder(1), Requesting()
     loaded(model, product)
