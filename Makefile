@@ -64,7 +64,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	@$(BIN)/python -m quantize recipe=w8a8_smooth_gptq model=smollm2-135m replace=true \
 	    calibration.samples=16 calibration.length=256 output_dir=$(DEMO)
 	@$(BIN)/python -m serve model=smollm2-135m checkpoint_root=$(DEMO) \
-	    prompt='What is the capital of France?'
+	    prompt='What is the capital of Japan?'
 	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
 	    scenario=interactive scenario.interactive.input_tokens=32 \
 	    scenario.interactive.output_tokens=8 repeats=2

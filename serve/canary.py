@@ -11,6 +11,7 @@ from typing import Any
 
 from conf.errors import environment_failure
 from conf.models import has_chat_template, read_config, required_int
+from conf.schema.text import QUESTION
 from quantize.checkpoint import manifest
 from serve.engine.client import post
 
@@ -21,7 +22,6 @@ LEAST_LIKENESS = 0.3  # share of common words, in order; nonsense has almost non
 # likely (5.5 and 2.6), or all tokens are about equally likely.
 MOST_SURPRISE = 2.0
 MOST_UNCERTAINTY = 0.5  # share of the nats of a uniform guess among all tokens
-PROMPT = "What is the capital of France?"
 GREEDY = {"max_tokens": TOKENS, "temperature": 0}
 FAILURES = (OSError, LookupError, TypeError, ValueError, HTTPException)
 
@@ -64,7 +64,7 @@ def ask_canary(folder: Path, url: str, name: str) -> Canary:
     checkpoint_manifest = manifest.find(folder)
     recorded = checkpoint_manifest.canary if checkpoint_manifest else None
     vocabulary = required_int(read_config(folder), "vocab_size")
-    prompt = recorded.prompt if recorded else PROMPT
+    prompt = recorded.prompt if recorded else QUESTION
     question = Question(url, name, prompt, has_chat_template(folder), vocabulary)
     try:
         answer = question.answer()

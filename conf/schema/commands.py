@@ -22,7 +22,7 @@ from conf.schema.ranges import (
 )
 from conf.schema.recipe import GROUP_SIZE, HEADS, KV_CACHES, RecipeConfig, check_pattern
 from conf.schema.report import MAX_SPREAD, SHARE, SPREAD, TargetsConfig
-from conf.schema.text import CalibrationConfig, TextSource
+from conf.schema.text import QUESTION, CalibrationConfig, TextSource
 from conf.schema.traffic import CapacityConfig, TrafficConfig
 
 AUTO = "auto"
@@ -118,7 +118,7 @@ class QuantizeConfig:
     min_expert_tokens: int = field(default=1, metadata=within(0, 10**9))
     """For a mixture of experts. Gate: exit 4 where an expert that is quantized was chosen for fewer
     calibration tokens."""
-    prompt: str = "What is the capital of France?"
+    prompt: str = QUESTION
     """Prompt for the finished checkpoint; the answer is recorded for serve's canary."""
     push: str | None = None
     """Upload the verified checkpoint and its card to this repository of the model hub, ORG/NAME."""

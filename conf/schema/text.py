@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from conf.schema.ranges import SEED_MOST, TOKENS_MOST, choices, not_empty, within
 
+# Small models know it surely; for the capital of France SmolLM2 has two first words that tie.
+QUESTION = "What is the capital of Japan?"
 TEXT_SOURCES = ("python_docs", "file", "hub")
 
 
