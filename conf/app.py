@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.hydra import Hydra
@@ -57,12 +57,35 @@ def run(command: Command, main: Callable[[Any], object]) -> None:
         outcomes = _run_jobs(command, arguments, main)
         failures = [failure for outcome in outcomes for failure in outcome.failures]
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _exit_interrupted()
     except COMPOSE_ERRORS as error:
         failures = [JobFailure.of(_as_bad_input(error))]
     except Exception as error:
         failures = [JobFailure.of(error)]
+    _exit_after(failures)
+
+
+def run_plain(help_text: str, main: Callable[[list[str]], object]) -> None:
+    """Runs `main` on the words of the command line, for a command without options, and exits."""
+    arguments = sys.argv[1:]
+    answer_flags(arguments, help_text)
+    failures = []
+    try:
+        main(arguments)
+    except KeyboardInterrupt:
+        _exit_interrupted()
+    except Exception as error:
+        failures = [JobFailure.of(error)]
+    _exit_after(failures)
+
+
+def _exit_interrupted() -> NoReturn:
+    print("\ninterrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def _exit_after(failures: list[JobFailure]) -> NoReturn:
+    """Reports the failures. A reader of the output that has gone is none."""
     if drop_unread_output() and any(failure.is_closed_pipe for failure in failures):
         sys.exit(CLOSED_PIPE)
     sys.exit(max([failure.report() for failure in failures], default=0))

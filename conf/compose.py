@@ -4,7 +4,6 @@ Every override is checked first, so that the message for an unknown name or opti
 one. Hydra would advise to add a plus sign.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,12 +21,13 @@ from omegaconf.errors import OmegaConfBaseException
 from conf import sources
 from conf.cache import cache_root
 from conf.errors import QuantlineError, bad_input, unknown
-from conf.explain import check_key, explain, field_type
+from conf.explain import check_key, explain
 from conf.files.option_file import FILE, options_in
 from conf.launch.hooks import SweepHooks
 from conf.schema.load import EngineConfig
 from conf.schema.ranges import check_values
 from conf.schema.steps import options_with_file
+from conf.short_forms import given_text, in_full
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
@@ -43,8 +43,6 @@ COMPOSE_ERRORS = (
     RecursionError,
     OverflowError,
 )
-PLAIN = re.compile(r"[\w./:-]+")  # needs no quotes in a list
-KERNELS = "engine.kernels="  # short for the list of families
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
     """The overrides for Hydra, each checked against the known options and names. Those of
     config=FILE come first."""
     overrides = [*_file_overrides(command, overrides), *overrides]
-    overrides = [_as_list(_as_field(text, command), command) for text in overrides]
+    overrides = [in_full(text, command.plain, command.schema) for text in overrides]
     parsed = OverridesParser.create().parse_overrides(overrides)
     folders = sources.folders_of(_search_path(parsed))
     for group in command.groups:
@@ -104,8 +102,8 @@ def _file_overrides(command: Command, overrides: list[str]) -> list[str]:
     given_files = [text for text in overrides if text.lstrip("+").startswith(f"{FILE}=")]
     if not given_files or FILE not in command.schema.__dataclass_fields__:
         return []
-    name = given_files[-1].partition("=")[2].strip("'\"")
-    if name == "null":
+    name = given_text(given_files[-1])
+    if name is None:
         return []
     path = Path(name).expanduser()
     if not name or not path.is_file():
@@ -129,32 +127,6 @@ def _check_recipe_file(keys: set[str]) -> None:
             raise bad_input(
                 f"{key}: works only with recipe=NAME; recipe.file is run as it is, so edit the file"
             )
-
-
-def _as_field(override: str, command: Command) -> str:
-    if override.startswith(KERNELS):
-        return _as_families(override.removeprefix(KERNELS))
-    for name, field in command.plain:
-        if override.startswith(f"{name}="):
-            return field + override.removeprefix(name)
-    return override
-
-
-def _as_families(value: str) -> str:
-    """`engine.kernels=VALUE` as the field that holds the list. A sweep has several values."""
-    lists = [value] if value[:1] in ("[", "") or value == "null" else value.split(",")
-    lists = [text if text[:1] in ("[", "") or text == "null" else f"[{text}]" for text in lists]
-    return f"engine.kernels.families={','.join(lists)}"
-
-
-def _as_list(override: str, command: Command) -> str:
-    """Wraps a single value in a list where the option is a list."""
-    key, _, value = override.partition("=")
-    hint = str(field_type(key, command.schema))
-    if not hint.startswith("list[str]") or not value or value == "null" or value[0] in "[":
-        return override
-    is_plain = value[0] in "'\"$" or PLAIN.fullmatch(value)
-    return f"{key}=[{value}]" if is_plain or "'" in value else f"{key}=['{value}']"
 
 
 def _is_engine_option(key: str) -> bool:

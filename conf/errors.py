@@ -25,6 +25,8 @@ ENVIRONMENT_ERRNOS = frozenset(
 )  # fmt: skip
 # Rust libraries (safetensors, tokenizers) give the errno only in their message.
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
+# pathlib has no classes for these.
+SYMLINK_LOOP, NO_HOME = "Symlink loop from ", "Could not determine home directory"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -86,6 +88,10 @@ def message_and_code(error: Exception) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, OSError):
         return str(error), ENVIRONMENT_FAILURE
+    if isinstance(error, RuntimeError) and str(error).startswith(SYMLINK_LOOP):
+        return f"{str(error).removeprefix(SYMLINK_LOOP)} is a loop of symbolic links", BAD_INPUT
+    if isinstance(error, RuntimeError) and str(error).startswith(NO_HOME):
+        return "a path begins with ~NAME, and there is no user of that name", BAD_INPUT
     reason = environment_reason(error)  # a library may have its own error for a full disk
     if reason:
         return reason, ENVIRONMENT_FAILURE

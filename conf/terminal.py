@@ -59,13 +59,18 @@ class Lines(Progress):
         self.console.print(line, soft_wrap=True, highlight=False)
 
 
+def plain_console(**options: Any) -> Console:
+    """A console that shows names as they are: `[x]` and `:x:` in them are no markup."""
+    return Console(markup=False, emoji=False, **options)
+
+
 def progress(console: Console | None = None) -> Progress:
     """A bar with its count, the time spent and the time left; lines where there is no terminal."""
-    console = console or Console(stderr=True)
+    console = console or plain_console(stderr=True)
     if not console.is_terminal:
         return Lines(console=console)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -101,7 +106,7 @@ def library_output_to(log_file: Path) -> Iterator[Console]:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         try:
-            yield Console(file=screen, force_terminal=os.isatty(terminal))
+            yield plain_console(file=screen, force_terminal=os.isatty(terminal))
             sys.stdout.flush()
             sys.stderr.flush()
         finally:

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,9 @@ def ended_by_sigterm(results: str) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # ignore further signals
         raise Terminated
 
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals; a caller's program handles its own
+        return
     previous_handler = signal.signal(signal.SIGTERM, end)
     try:
         yield

@@ -1,12 +1,10 @@
 """`python -m evaluate.limits`: measures this machine's bandwidth and matrix product rates."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from conf.app import report
-from conf.entry import answer_flags
+from conf.app import run_plain
 from conf.errors import bad_input
 from conf.files.outputs import check_file
 
@@ -20,17 +18,10 @@ Prints them as JSON, or writes them to FILE.
 """
 
 
-def main() -> None:
-    answer_flags(sys.argv[1:], HELP)
-    if sys.argv[1:2] and (len(sys.argv) > 2 or sys.argv[1].startswith("-")):
-        sys.exit(report(bad_input(f"{' '.join(sys.argv[1:])}: write {USAGE}")))
-    try:
-        _measure(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
-    except Exception as error:
-        sys.exit(report(error))
-
-
-def _measure(path: Path | None) -> None:
+def main(arguments: list[str]) -> None:
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        raise bad_input(f"{' '.join(arguments)}: write {USAGE}")
+    path = Path(arguments[0]).expanduser() if arguments else None
     if path is not None:
         check_file("FILE", path)
     from evaluate.measure.rates.measuring import measure, write
@@ -42,4 +33,4 @@ def _measure(path: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_plain(HELP, main)

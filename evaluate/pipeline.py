@@ -4,14 +4,12 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from conf.errors import bad_input
 from conf.hardware import resolve_gpu
 from conf.models import ORIGINAL
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import GpuConfig, gpus_of
-from conf.terminal import say
+from conf.terminal import plain_console, say
 from evaluate.accuracy.judging import engine_findings
 from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
@@ -133,7 +131,7 @@ def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -
 
 def _show(recorder: Recorder) -> None:
     """Prints the result tables, and the checkpoints on which engines disagree."""
-    screen = Console()
+    screen = plain_console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     judged = [accuracy_table(recorder.rows), worst_table(recorder.rows)]
     if any(row.kind == "speed" for row in recorder.rows):

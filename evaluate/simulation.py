@@ -7,13 +7,16 @@ how often the difference is found. Prints Markdown tables; "before" treats repea
 
 import math
 import random
+import re
+import signal
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 
+from conf.app import run_plain
+from conf.errors import bad_input
 from conf.terminal import say
 from evaluate.results.significance import (
     Sample,
@@ -27,7 +30,7 @@ from evaluate.results.significance import (
 from evaluate.results.student import quantile
 from evaluate.results.summary import outliers
 
-DRAWS = 2000
+DRAWS, MOST_DRAWS = 2000, 10**6
 DRIFT = 0.003  # per run
 SHAPE = 0.8  # of the lognormal noise
 KINDS = ("normal", "lognormal", "drift", "autocorrelated 0.5", "autocorrelated 0.8")
@@ -210,12 +213,20 @@ def found_table(draws: int, pool: Executor) -> Iterator[str]:
         )
 
 
+def _end_on_interrupt() -> None:
+    """Ctrl-C reaches the whole group of processes: only the first one says so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _is_count(argument: str) -> bool:
+    return re.fullmatch("[0-9]{1,9}", argument) is not None and 1 <= int(argument) <= MOST_DRAWS
+
+
 def main(arguments: list[str]) -> None:
-    if len(arguments) > 1 or not all(argument.isdigit() for argument in arguments):
-        print(f"{USAGE}\n\n{__doc__}")
-        sys.exit(0 if arguments in (["-h"], ["--help"]) else 2)
+    if len(arguments) > 1 or not all(_is_count(argument) for argument in arguments):
+        raise bad_input(f"{' '.join(arguments)}: write {USAGE}, with 1 to {MOST_DRAWS} draws")
     draws = int(arguments[0]) if arguments else DRAWS
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(initializer=_end_on_interrupt) as pool:
         for run_noise in (0.01, 0.03):
             for line in false_table(run_noise, draws, pool):
                 print(line, flush=True)
@@ -225,4 +236,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_plain(f"{USAGE}\n\n{__doc__}", main)

@@ -76,8 +76,10 @@ def main(arguments: list[str]) -> None:
     elif len(arguments) == 2 and arguments[0] == "install" and arguments[1] in DEVICES:
         bootstrap()
         install(arguments[1])
+    elif arguments in (["-h"], ["--help"]):
+        print(__doc__)
     else:
-        sys.exit(__doc__)
+        sys.exit(f"error: {shlex.join(arguments) or 'no arguments'}: see environment.py --help")
 
 
 def check_python(version: tuple[int, ...]) -> None:

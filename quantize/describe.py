@@ -1,6 +1,6 @@
-"""`python -m quantize.describe`: describes a recipe's checkpoint without any weights.
+"""Describes a recipe's checkpoint without any weights.
 
-Started by other commands. Makes, for each recipe, a folder with the config and the tensor shapes
+Makes, for each recipe, a folder with the config and the tensor shapes
 that a checkpoint would have, or reports why there can be none. An engine with dummy weights runs
 the recipe's real kernels on it.
 """
@@ -28,7 +28,7 @@ from conf.formats.quant_args import QuantGroup
 from conf.formats.quantization_config import KEY
 from conf.formats.vptq import METHOD
 from conf.models import CONFIG, MADE_UP, ORIGINAL, SHAPES, MadeUpWeights, shapes_folder
-from conf.process.inside import Send, run_program
+from conf.process.inside import Send
 from conf.process.messages import Failure
 from conf.schema.mixed import with_choice
 from conf.schema.model import ModelConfig
@@ -40,7 +40,7 @@ from quantize.mixed.plan import check_layer_formats
 from quantize.models.architecture_config import architecture_config
 from quantize.models.load import empty_model
 from quantize.models.mixtures import with_routers
-from quantize.programs import DESCRIBE, Described, DescribeRequest
+from quantize.programs import Described, DescribeRequest
 from quantize.steps.base.formats import formats
 from quantize.vptq.linear import replace_linears, stored_config
 
@@ -140,14 +140,10 @@ def _quantize_empty(model: Any, recipe: RecipeConfig) -> JsonObject:
     return {KEY: with_routers(quantization, model)}
 
 
-def work(request: DescribeRequest, send: Send[Described]) -> None:
+def describe_all(request: DescribeRequest, send: Send[Described]) -> None:
     for name in request.recipes:
         try:
             describe(request.model, name)
             send(Described(name))
         except Exception as error:  # the other recipes are still described
             send(Described(name, Failure.of(error)))
-
-
-if __name__ == "__main__":
-    run_program(DESCRIBE, work, str(__doc__))

@@ -39,7 +39,7 @@ class Verified:
     faults mean damaged files."""
 
 
-VERIFY = Program("quantize.checkpoint.verify", VerifyRequest, (Verified,))
+VERIFY = Program("quantize.checkpoint.verify_process", VerifyRequest, (Verified,))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Described:
     failure: Failure | None = None
 
 
-DESCRIBE = Program("quantize.describe", DescribeRequest, (Described,))
+DESCRIBE = Program("quantize.describe_process", DescribeRequest, (Described,))
 
 
 @dataclass(frozen=True)
@@ -91,4 +91,4 @@ class BlockMeasured:
     """Number of blocks in the model."""
 
 
-SENSITIVITY = Program("quantize.sensitivity", SensitivityRequest, (BlockMeasured,))
+SENSITIVITY = Program("quantize.sensitivity_process", SensitivityRequest, (BlockMeasured,))

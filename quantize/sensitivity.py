@@ -1,6 +1,6 @@
-"""`python -m quantize.sensitivity`: how much each block of layers loses by a recipe's format.
+"""How much each block of layers loses by a recipe's format.
 
-Started by `python -m evaluate accuracy=sensitivity`. The model is rounded without data. Then each
+The model is rounded without data. Then each
 block, a layer's attention or its feed-forward part, is quantized alone, and the next-token
 distributions are compared with the original's on the same text.
 """
@@ -19,7 +19,7 @@ from llmcompressor.modifiers.quantization import QuantizationModifier
 from conf.compose import compose
 from conf.errors import bad_input
 from conf.formats.quant_args import GROUPED
-from conf.process.inside import Send, run_program
+from conf.process.inside import Send
 from conf.schema.commands import AccuracyConfig
 from conf.schema.model import ModelConfig
 from conf.schema.recipe import RecipeConfig
@@ -31,7 +31,7 @@ from quantize.fit import check_fit, fitting_group, for_model
 from quantize.models.fetch import fetch
 from quantize.models.load import load
 from quantize.models.source import check_source
-from quantize.programs import SENSITIVITY, Block, BlockMeasured, SensitivityRequest
+from quantize.programs import Block, BlockMeasured, SensitivityRequest
 from quantize.steps.base.formats import formats
 
 BLOCK = re.compile(r"(.*\.layers\.\d+\.\w+)\.")
@@ -103,11 +103,7 @@ def _logits(model: Any, window: list[int]) -> torch.Tensor:
     return logits.float().cpu()
 
 
-def work(request: SensitivityRequest, send: Send[BlockMeasured]) -> None:
+def measure_blocks(request: SensitivityRequest, send: Send[BlockMeasured]) -> None:
     recipe: RecipeConfig = compose(COMMAND, [f"recipe={request.recipe}"]).recipe
     for measured in sensitivity(request.model, recipe, request.accuracy):
         send(measured)
-
-
-if __name__ == "__main__":
-    run_program(SENSITIVITY, work, str(__doc__))

@@ -1,10 +1,8 @@
 """`python -m quantize.verify PATH`: verifies a checkpoint, or names its faults."""
 
-import sys
 from pathlib import Path
 
-from conf.app import report
-from conf.entry import answer_flags
+from conf.app import run_plain
 from conf.errors import bad_input, gate_failed
 from conf.files.json_files import shown_path
 from conf.terminal import say
@@ -22,13 +20,9 @@ Exit codes: 0 verified, 2 a file cannot be read, 4 the checkpoint has faults.
 
 
 def main(arguments: list[str]) -> None:
-    answer_flags(arguments, HELP)
-    try:
-        if len(arguments) != 1 or arguments[0].startswith("-"):
-            raise bad_input(f"{' '.join(arguments) or 'no arguments'}: write {USAGE}")
-        prove(Path(arguments[0]))
-    except Exception as error:
-        sys.exit(report(error))
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise bad_input(f"{' '.join(arguments) or 'no arguments'}: write {USAGE}")
+    prove(Path(arguments[0]).expanduser())
 
 
 def prove(folder: Path) -> None:
@@ -51,4 +45,4 @@ def prove(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_plain(HELP, main)

@@ -7,7 +7,6 @@ as QuantlineError, whose `exit_code` is the command's. A bad option is found bef
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
-from conf.compose import COMPOSE_ERRORS, PLAIN, Command, compose
+from conf.compose import COMPOSE_ERRORS, Command, compose
 from conf.entry import set_child_import_path
 from conf.errors import QuantlineError, bad_input, message_and_code
 from conf.explain import explain
+from conf.override_text import option_text
 from conf.schema.report import ReportConfig
 from evaluate.measured import MeasuredMedian
 from evaluate.report.decide.decision import Answer
@@ -175,6 +175,8 @@ def recommend(
     from evaluate.report.contents import make_report
     from evaluate.report.writing import write_report
 
+    if mix is not None and not isinstance(mix, Mapping):
+        raise bad_input(f"mix={mix!r}: give shares by scenario, as {{'interactive': 0.6}}")
     options = {
         "results": [results] if isinstance(results, str | Path) else results,
         "targets.ttft_ms": ttft_ms,
@@ -195,27 +197,19 @@ def recommend(
 
 def _config(command: Command, options: Mapping[str, Any], overrides: Sequence[str]) -> Any:
     """The command's typed config."""
-    if isinstance(overrides, str):
+    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not is_list or not all(isinstance(text, str) for text in overrides):
         raise bad_input(f"overrides={overrides!r}: give a list of options, as ['NAME=VALUE']")
-    given = [f"{name}={_text(value)}" for name, value in options.items() if value is not None]
+    given = []
+    for name, value in options.items():
+        try:
+            given += [] if value is None else [option_text(name, value)]
+        except ValueError as error:
+            raise bad_input(f"{name}: {error}") from error
     try:
         return compose(command, [*given, *overrides])
     except COMPOSE_ERRORS as error:
         raise bad_input(explain(error)) from error
-
-
-def _text(value: Any) -> str:
-    """A value in Hydra's grammar."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{','.join(map(_text, value))}]"
-    text = str(value)
-    if text.isascii() and PLAIN.fullmatch(text):
-        return text
-    # Backslashes count as escapes only before a quote.
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text)
-    return f"'{escaped}'"
 
 
 @contextmanager

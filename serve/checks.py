@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from conf.cache import cache_root
 from conf.errors import bad_input, gate_failed
 from conf.files.json_files import read_object, shown_path, validated
+from conf.files.write_whole import write_once
 from conf.formats.base.stored_format import KernelSupport, Machine
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
 from conf.formats.registry import marks, verified_methods
@@ -178,8 +179,7 @@ def checkpoint_hash(folder: Path) -> str:
     if cached.is_file():
         return cached.read_text()
     digest = files_sha256(files)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    cached.write_text(digest)
+    write_once(cached, lambda unfinished: unfinished.write_text(digest))
     return digest
 
 

@@ -1,5 +1,6 @@
 """Serves a checkpoint: resolves it, checks it, chooses options, and watches the server."""
 
+import json
 import os
 import shlex
 import signal
@@ -11,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from conf import ROOT
 from conf.cache import log_file
 from conf.entry import IS_WHEEL
@@ -21,7 +20,7 @@ from conf.hardware import resolve_gpu
 from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
 from conf.schema.load import GpuConfig
-from conf.terminal import say
+from conf.terminal import plain_console, say
 from serve.canary import Canary, ask_canary
 from serve.checks import check, is_verifiable, support_of
 from serve.engine.client import API_KEY
@@ -36,6 +35,7 @@ from serve.start_times import StartTimes
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+LONGEST_KEY = 4096
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 STEADY_S = 300.0  # after so long a run, a failure has another cause than the last one
@@ -86,13 +86,16 @@ def _api_key(config: ServeConfig) -> str:
         path = Path(config.api_key_file).expanduser()
         source = f"api_key_file={path}"
         try:
-            key = (path.read_text().splitlines() or [""])[0].strip()
+            with path.open(encoding="utf-8") as file:
+                key = file.readline(LONGEST_KEY + 1).strip()
         except OSError as error:
             raise bad_input(f"{source}: cannot be read ({error.strerror})") from error
         except ValueError as error:
             raise bad_input(f"{source}: is no text") from error
         if not key:
             raise bad_input(f"{source}: its first line is empty")
+        if len(key) > LONGEST_KEY:
+            raise bad_input(f"{source}: its first line has more than {LONGEST_KEY} characters")
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise bad_input(f"{source}: a key has only printable ASCII characters and no spaces")
     if config.host not in LOOPBACK and not key:
@@ -235,7 +238,7 @@ class Watch:
         say(f"stopped{''.join(endings)}")
 
     def _start(self, server: ServerProcess, signals: Signals) -> None:
-        console = Console(stderr=True)
+        console = plain_console(stderr=True)
         begin = time.monotonic()
         with console.status("starting vLLM") as status:
 
@@ -305,16 +308,16 @@ def examples(
     shell_key, python_key = f"${API_KEY}", f'os.environ["{API_KEY}"]'
     if key_file:
         shell_key = _shell_expression(key_file)
-        python_key = f'open("{_absolute_path(key_file)}").readline().strip()'
+        python_key = f"open({json.dumps(_absolute_path(key_file))}).readline().strip()"
     header = f' -H "Authorization: Bearer {shell_key}"' if with_key else ""
     python_key = python_key if with_key else '"none"'
     client = f'openai.OpenAI(base_url="{url}/v1", api_key={python_key})'
     call = "chat.completions" if is_chat else "completions"
     prompt_argument = body.replace('"messages": ', "messages=").replace('"prompt": ', "prompt=")
-    arguments = f'model="{served.name}", {prompt_argument}, max_tokens=32'
+    arguments = f"model={json.dumps(served.name)}, {prompt_argument}, max_tokens=32"
     python = f"import openai, os; print({client}.{call}.create({arguments}))"
+    data = f'{{"model": {json.dumps(served.name)}, {body}, "max_tokens": 32}}'
     return [
-        f"curl {url}{path} -H 'Content-Type: application/json'{header} "
-        f'-d \'{{"model": "{served.name}", {body}, "max_tokens": 32}}\'',
+        f"curl {url}{path} -H 'Content-Type: application/json'{header} -d {shlex.quote(data)}",
         f"{shlex.quote(sys.executable)} -c {shlex.quote(python)}",
     ]

@@ -51,6 +51,7 @@ from tests.command_here import Result, Run, call_here, run_here  # noqa: E402
 from tests.fork_server import ForkServer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
+SEED = 0
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def forked_workers() -> Iterator[None]:
         patch.setattr("conf.process.running.spawn", server.spawn)
         yield
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _variables_stay() -> Iterator[None]:
+    """What a test changes in the environment ends with it. vLLM sets variables when a test calls
+    it in this process, and processes and rows of later tests would have them."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture
@@ -154,6 +166,14 @@ def tiny_checkpoint(
     with FileLock(root.with_suffix(".lock")):
         made = published(root, "tiny")
         return made[0] if made else quantize(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Every test draws the same numbers, whatever ran before it: torch's own first seed differs in
+    each process. Before the fixtures, which draw, too."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(SEED)
 
 
 def pytest_unconfigure() -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from conf.compose import compose
+from conf.errors import BAD_INPUT, GATE_FAILED
 from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
 from serve.middleware import OPEN
@@ -60,6 +61,7 @@ def test_the_image_runs_as_another_user_than_root_and_tells_whether_it_is_ready(
     (check,) = of_kind("HEALTHCHECK")
     assert "http://127.0.0.1:8000/ready" in check
     assert "/ready" in OPEN
+    assert "ProxyHandler({})" in check  # a proxy of the environment does not know 127.0.0.1
     assert of_kind("EXPOSE") == ["8000"]
 
 
@@ -85,6 +87,19 @@ def test_the_examples_are_a_job_a_deployment_and_its_service() -> None:
     labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert kinds["Deployment"]["spec"]["selector"]["matchLabels"] == labels
     assert kinds["Service"]["spec"]["selector"] == labels
+
+
+def test_a_job_that_would_fail_again_is_not_tried_again() -> None:
+    (job,) = [document["spec"] for document in documents() if document["kind"] == "Job"]
+    (container,) = job["template"]["spec"]["containers"]
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # the policy needs it
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"] == {
+        "containerName": container["name"],
+        "operator": "In",
+        "values": [BAD_INPUT, GATE_FAILED],
+    }
 
 
 @pytest.mark.parametrize("pod", pods())
@@ -125,6 +140,7 @@ def test_the_command_is_one_of_ours_with_valid_options(pod: dict[str, Any]) -> N
         assert config.gpus == gpus
         return
     assert config.engine.options["tensor_parallel_size"] == gpus
+    assert pod["terminationGracePeriodSeconds"] > config.drain_s
     assert container["ports"] == [{"name": "http", "containerPort": config.port}]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert set(container[probe]) <= PROBE_FIELDS

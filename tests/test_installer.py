@@ -109,7 +109,9 @@ def test_a_terminal_gets_one_line_that_is_redrawn(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    quietly(installer(), SAYS_MUCH + "; import time; time.sleep(1)")
+    environment = installer()
+    environment.SECONDS_BETWEEN_LOOKS = 0.01
+    quietly(environment, SAYS_MUCH + "; import time; time.sleep(1)")
     shown = capfd.readouterr().out
     assert shown.count("\r") > 2
     assert shown.count("\n") == 1

@@ -13,6 +13,7 @@ from typing import Any
 from conf.errors import bad_input
 from conf.explain import field_type
 from conf.files import strict_yaml
+from conf.override_text import option_text
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 FILE = "config"
@@ -32,7 +33,7 @@ def options_in(path: Path, schema: type[Any]) -> dict[str, str]:
             if not NAME.fullmatch(key) or keys[0] == "hydra":
                 raise file.error(keys[:number], f"{key!r} is no name of an option")
         try:
-            options[".".join(keys)] = f"{'.'.join(keys)}={_typed(value)}"
+            options[".".join(keys)] = option_text(".".join(keys), value)
         except ValueError as error:
             raise file.error(keys, str(error)) from error
     return options
@@ -50,33 +51,3 @@ def _leaves(
             yield from _leaves((*keys, name), entry, schema)
     else:
         yield keys, value
-
-
-def _typed(value: Any) -> str:
-    """The value in the grammar of the command line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(_typed, value))}]"
-    if isinstance(value, dict):
-        for name in value:
-            if not NAME.fullmatch(str(name)):
-                raise ValueError(f"{name!r} is no name of an option")
-        return f"{{{','.join(f'{name}:{_typed(entry)}' for name, entry in value.items())}}}"
-    raise ValueError(f"{value} is neither text nor number, list or mapping")
-
-
-def _quoted(text: str) -> str:
-    """In quotes, so that text such as `true` stays text."""
-    if "\n" in text or "${" in text:
-        raise ValueError("text must be one line, without ${")
-    if text.endswith("\\"):
-        raise ValueError("text must not end with a backslash")
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
-    return f"'{escaped}'"

@@ -14,6 +14,9 @@ MOST_DESCRIPTORS = 4096
 
 
 def main() -> None:
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
     life_line, command = int(sys.argv[1]), sys.argv[2:]
     if os.fork():
         os.close(life_line)

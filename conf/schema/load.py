@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from conf.schema.checks import check_url
 from conf.schema.kernels import KernelsConfig
 from conf.schema.ranges import (
     MILLISECONDS_MOST,
@@ -144,6 +145,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.url is not None and self.kind != "vllm_server":
             raise ValueError(f"engine.url works only with engine=vllm_server, not with {self.kind}")
+        if self.url is not None:
+            check_url("engine.url", self.url)
 
 
 def gpus_of(options: EngineOptions) -> int:

@@ -1,7 +1,9 @@
 """Options of reports and comparisons: result files, targets, mix of workloads."""
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from conf.override_text import command_text, option_text
 from conf.schema.load import GpuConfig
 from conf.schema.ranges import MILLISECONDS_MOST, above, choices, not_empty
 
@@ -91,17 +93,25 @@ class CompareConfig:
 def changed_options(config: ReportConfig) -> list[str]:
     """The options of a report that differ from their defaults, without its files."""
     defaults, targets = ReportConfig(), asdict(config.targets)
-    options = [f"mix.{name}={share:g}" for name, share in config.mix.items()]
+    options = [option_text(f"mix.{name}", _short(share)) for name, share in config.mix.items()]
     for name, default in asdict(defaults.targets).items():
         if targets[name] != default:
-            value = targets[name]
-            options.append(
-                f"targets.{name}={str(value).lower() if value is True else f'{value:g}'}"
-            )
+            options.append(option_text(f"targets.{name}", _short(targets[name])))
     for name in PRICES:
-        if getattr(config.gpu, name) != getattr(defaults.gpu, name):
-            value = getattr(config.gpu, name)
-            options.append(f"gpu.{name}={value if isinstance(value, str) else f'{value:g}'}")
+        value = getattr(config.gpu, name)
+        if value != getattr(defaults.gpu, name):
+            options.append(option_text(f"gpu.{name}", _short(value)))
     if config.max_spread != defaults.max_spread:
-        options.append(f"max_spread={config.max_spread:g}")
+        options.append(option_text("max_spread", _short(config.max_spread)))
     return options
+
+
+def _short(value: Any) -> Any:
+    """The value of an option that is a number anyway: 500.0 is written as 500."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def report_command(config: ReportConfig) -> str:
+    """The command that writes this report."""
+    files = [option_text("results", config.results), option_text("out", config.out)]
+    return command_text("evaluate.report", *files, *changed_options(config))

@@ -11,6 +11,9 @@ FORMATS = ("plain", "sharegpt", "vllm", "guidellm", "mooncake")
 CLOSED, POISSON, BURSTY, REPLAYED = "closed", "poisson", "bursty", "replayed"
 ARRIVALS = (CLOSED, POISSON, BURSTY, REPLAYED)
 FIXED, UNIFORM, LOGNORMAL = "fixed", "uniform", "lognormal"
+SECONDS, MILLISECONDS = "s", "ms"
+UNITS = {SECONDS: 1.0, MILLISECONDS: 1e3, "us": 1e6, "ns": 1e9}
+"""Units of timestamps: so many are a second."""
 DISTRIBUTIONS = (FIXED, UNIFORM, LOGNORMAL)
 
 
@@ -48,6 +51,9 @@ class TrafficConfig:
     """For a file: a trace or data set, .jsonl or .json."""
     format: str = field(default=AUTO, metadata=choices(AUTO, *FORMATS))
     """For a file: plain, sharegpt, vllm, guidellm or mooncake; auto tells it by its keys."""
+    time_unit: str = field(default=AUTO, metadata=choices(AUTO, *UNITS))
+    """For a file: the unit of its timestamps: s, ms, us or ns. auto is the format's own, seconds or
+    (mooncake) milliseconds; replayed refuses times that do not look like it."""
     requests: int = field(default=256, metadata=within(1, 10**6))
     """Most requests of a run: the first ones of a trace with times, else a random choice."""
     turns: int = field(default=1, metadata=within(1, 1000))
@@ -89,6 +95,8 @@ class TrafficConfig:
             raise ValueError("traffic=file needs traffic.path=FILE")
         if self.source != FILE and self.path:
             raise ValueError(f"traffic.path={self.path}: works only with traffic=file")
+        if self.source != FILE and self.time_unit != AUTO:
+            raise ValueError(f"traffic.time_unit={self.time_unit}: works only with traffic=file")
         if self.source == SYNTHETIC and self.arrivals == REPLAYED:
             raise ValueError(
                 "traffic.arrivals=replayed: synthetic requests have no times of arrival"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from conf.schema.checks import check_url
 from conf.schema.ranges import MILLISECONDS_MOST, TOKENS_MOST, above, within
 
 
@@ -37,6 +38,8 @@ class TrafficCheckConfig:
     def __post_init__(self) -> None:
         if not self.clients:
             raise ValueError("clients=[]: give numbers of clients, as [16,64]")
+        if self.url is not None:
+            check_url("url", self.url)
         if self.url is not None and self.tokenizer is None:
             raise ValueError("url=...: needs tokenizer=FOLDER of the model that is served")
         if self.url is None and self.tokenizer is not None:

@@ -5,16 +5,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, environment_failure, unknown
 from conf.models import ORIGINAL
+from conf.override_text import command_text, option_text
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
-from conf.terminal import progress, say
+from conf.terminal import plain_console, progress, say
 from evaluate.measure.environment import cell_key, environment
 from evaluate.results.recorder import earlier_rows as rows_before
 from evaluate.results.results_file import append, misfit
@@ -125,7 +125,7 @@ def _show(row: SensitivityRow) -> None:
         times = block.divergence / median if median else 0.0
         megabytes = block.bytes / 1e6
         table.add_row(block.block, f"{block.divergence:.5f}", f"{times:.1f}", f"{megabytes:.1f}")
-    Console().print(table)
+    plain_console().print(table)
     if not values.ignore:
         say("no block has a far larger divergence than the others: ignoring some would gain little")
         return
@@ -135,7 +135,5 @@ def _show(row: SensitivityRow) -> None:
         f"{', '.join(values.worth_ignoring)}: {share:.0%} of all blocks' divergence for "
         f"{megabytes:.1f} MB; exclude them from quantization with"
     )
-    print(
-        f"python -m quantize model={row.model} recipe={row.checkpoint} "
-        f"'ignore=[{','.join(values.ignore)}]'"
-    )
+    options = {"model": row.model, "recipe": row.checkpoint, "ignore": values.ignore}
+    print(command_text("quantize", *(option_text(*option) for option in options.items())))

@@ -47,8 +47,9 @@ def measure_grid(config: KernelGridConfig) -> None:
         append(path, row)
         rows.append(row)
     ours = [r for r in current(rows) if isinstance(r, KernelRow) and r.key in keys]
-    shown = write_tables(ours, Path(config.out))
-    say(f"{config.out}/kernels.md and kernels.csv: {summary(shown)}")
+    if ours:
+        shown = write_tables(ours, Path(config.out).expanduser())
+        say(f"{config.out}/kernels.md and kernels.csv: {summary(shown)}")
     for row in ours:
         if row.invalid:
             say(f"{row.measure}: {row.checkpoint}: {'; '.join(row.invalid)}")

@@ -54,7 +54,8 @@ class KernelCase:
 
 def cases(config: KernelGridConfig) -> list[KernelCase]:
     """The products of the grid, small ones first. Raises where the options leave none."""
-    every = _linear(config) if config.grid == LINEAR else _vptq(config)
+    all_cases = _linear(config) if config.grid == LINEAR else _vptq(config)
+    every = list(dict.fromkeys(all_cases))  # a value may be given twice
     found = [
         case
         for case in every

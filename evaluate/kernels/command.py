@@ -18,8 +18,18 @@ COMMAND = Command(
 def main(config: KernelGridConfig) -> None:
     from pathlib import Path
 
+    from conf.errors import bad_input
+    from conf.files.outputs import check_file, check_folder, is_same_file
+    from evaluate.command import ended_by_sigterm
     from evaluate.kernels.benchmark import measure_grid
+    from evaluate.kernels.tables import table_files
     from evaluate.results.lock import only_writer
 
-    with only_writer(Path(config.results)):
+    results, out = Path(config.results).expanduser(), Path(config.out).expanduser()
+    check_folder("out", out)
+    for table in table_files(out):
+        check_file("out", table)
+        if is_same_file(results, table):
+            raise bad_input(f"out={config.out}: {table} is the results file")
+    with ended_by_sigterm(config.results), only_writer(results):
         measure_grid(config)

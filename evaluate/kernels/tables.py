@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.errors import writing
+from conf.files.write_whole import write_whole
 from evaluate.report.published.figures import KernelFigure, kernel_figures, sources
 from evaluate.results.rows import KernelRow
 
@@ -94,15 +96,27 @@ def _books(figure: KernelFigure) -> tuple[int, int]:
 
 
 def write_tables(rows: Sequence[KernelRow], out: Path) -> list[Line]:
-    """Writes kernels.md and kernels.csv."""
+    """Writes kernels.md and kernels.csv, each whole or not at all."""
     shown = lines(rows)
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "kernels.csv").open("w", newline="", encoding="utf-8") as file:
+    markdown, table = table_files(out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with (
+        writing(table),
+        write_whole(table) as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(line.cells() for line in shown)
-    (out / "kernels.md").write_text("\n".join(_markdown(shown)) + "\n", encoding="utf-8")
+    with writing(markdown), write_whole(markdown) as unfinished:
+        unfinished.write_text("\n".join(_markdown(shown)) + "\n", encoding="utf-8")
     return shown
+
+
+def table_files(out: Path) -> tuple[Path, Path]:
+    """The tables in Markdown and in CSV."""
+    return out / "kernels.md", out / "kernels.csv"
 
 
 def summary(shown: Sequence[Line]) -> str:

@@ -4,11 +4,11 @@ terminal, plain lines."""
 import time
 from collections.abc import Callable
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from conf.terminal import say
+from conf.terminal import plain_console, say
 from evaluate.measure.workload import PROFILE, WARM_UP
 from evaluate.results.rows import Row
 
@@ -29,7 +29,7 @@ class ProgressDisplay:
         self.loading_since: float | None = None
         self.loads: list[float] = []
         self.status = ""
-        console = Console(stderr=True)
+        console = plain_console(stderr=True)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> "ProgressDisplay":

@@ -9,6 +9,7 @@ known: it is taken as the mean for tokens that choose their experts evenly and i
 router that prefers some experts reads fewer, and may be faster than this.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -36,6 +37,11 @@ class Rates:
     source: str = "measured"
     """measured, or datasheet."""
     links: Links = field(default_factory=Links)
+
+    def __post_init__(self) -> None:
+        for rate in (self.bandwidth, *self.products.values()):
+            if not 0 < rate < math.inf:
+                raise ValueError(f"a rate of {rate} a second")
 
 
 @dataclass(frozen=True)

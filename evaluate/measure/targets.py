@@ -65,12 +65,27 @@ def check_requested(config: EvaluateConfig) -> None:
     if sustained and config.engine.kind == "transformers":
         raise bad_input(f"scenario={sustained[0]}: {NO_SUSTAINED}")
     if config.weights == "random":
-        known_names = {ORIGINAL, *known_recipes()}
         for name in config.recipes or []:
-            if name not in known_names:
-                raise unknown(f"recipes={name}", name, known_names)
+            check_known_recipe("recipes", name)
     else:
-        _check_folders(config)
+        for entry in config.checkpoints or []:
+            check_checkpoint("checkpoints", entry, _published(config))
+
+
+def check_known_recipe(option: str, name: str) -> None:
+    """Refuses a misspelt recipe, under the option's name in the command."""
+    known = {ORIGINAL, *known_recipes()}
+    if name not in known:
+        raise unknown(f"{option}={name}", name, known)
+
+
+def check_checkpoint(option: str, entry: str, known: list[Path]) -> None:
+    """Refuses a misspelt checkpoint before anything is measured."""
+    if not is_hub_id(entry) and not (Path(entry).expanduser() / CONFIG).is_file():
+        folders = ", ".join(map(str, known)) or "none"
+        raise bad_input(
+            f"{option}={entry}: there is no model in that folder; published are: {folders}"
+        )
 
 
 def known_recipes() -> list[str]:
@@ -79,16 +94,6 @@ def known_recipes() -> list[str]:
 
 def _published(config: EvaluateConfig) -> list[Path]:
     return published(Path(config.checkpoint_root).expanduser(), str(config.model.name))
-
-
-def _check_folders(config: EvaluateConfig) -> None:
-    """Refuses a misspelt checkpoint before anything is measured."""
-    for entry in config.checkpoints or []:
-        if not is_hub_id(entry) and not (Path(entry).expanduser() / CONFIG).is_file():
-            folders = ", ".join(map(str, _published(config))) or "none"
-            raise bad_input(
-                f"checkpoints={entry}: there is no model in that folder; published are: {folders}"
-            )
 
 
 def _checkpoint_target(entry: str) -> Target:

@@ -1,11 +1,10 @@
 """Writes a report at the end of an evaluation, next to its results."""
 
-import shlex
 from pathlib import Path
 
 from conf.errors import ENVIRONMENT_FAILURE, QuantlineError
 from conf.schema.commands import EvaluateConfig
-from conf.schema.report import ReportConfig, changed_options
+from conf.schema.report import ReportConfig, report_command
 
 
 def report_folder(results: Path) -> Path:
@@ -40,8 +39,7 @@ def report_at_end(config: EvaluateConfig) -> QuantlineError | None:
 
 
 def _no_report(report: ReportConfig, reason: str, code: int) -> QuantlineError:
-    options = [f"results=[{report.results[0]}]", f"out={report.out}", *changed_options(report)]
-    command = shlex.join(["python", "-m", "evaluate.report", *options])
+    command = report_command(report)
     return QuantlineError(
         f"no report: {reason}. All runs are kept in {report.results[0]}; {command} writes it", code
     )

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,6 +60,9 @@ def is_packed(path: Path) -> bool:
 
 
 def _opened(path: Path) -> BinaryIO:
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise bad_input(f"results={path}: is a pipe, socket or device; give the name of a file")
     return cast(BinaryIO, gzip.open(path)) if is_packed(path) else path.open("rb")
 
 

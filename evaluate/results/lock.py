@@ -1,6 +1,7 @@
 """A lock: only one evaluation at a time writes to a results file."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +16,8 @@ from evaluate.results.json_lines import is_packed
 def only_writer(results: Path) -> Iterator[None]:
     """Holds a lock file beside the results file, with links resolved. The lock ends with this
     process, also after a crash. Raises if another process holds it. Reading needs no lock."""
+    check_results_file(results)
     path = results.expanduser().resolve()
-    if path.is_dir():
-        raise bad_input(f"results={results}: is a folder; give the name of a file in it")
     if is_packed(path):
         raise bad_input(f"results={results}: is packed with gzip, so nothing can be added to it")
     new_folders = [folder for folder in path.parents if not folder.exists()]
@@ -47,6 +47,22 @@ def only_writer(results: Path) -> Iterator[None]:
             for folder in new_folders:
                 with suppress(OSError):  # another process wrote into the folder
                     folder.rmdir()
+
+
+def check_results_file(results: Path) -> None:
+    """Raises where the path is there, and no plain file. Opening a pipe would wait forever."""
+    try:
+        mode = results.expanduser().stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise environment_failure(
+            f"results={results}: cannot be read or written ({error.strerror})"
+        ) from error
+    if stat.S_ISDIR(mode):
+        raise bad_input(f"results={results}: is a folder; give the name of a file in it")
+    if not stat.S_ISREG(mode):
+        raise bad_input(f"results={results}: is a pipe, socket or device; give the name of a file")
 
 
 def _holder(file: Path) -> str:

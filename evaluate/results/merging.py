@@ -4,6 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import bad_input
+from evaluate.results.lock import check_results_file
 from evaluate.results.results_file import read
 from evaluate.results.rows import Row, SpeedRow, current, rounded
 
@@ -16,6 +17,7 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     count = 0
     for number, path in enumerate(files):
         if not path.is_file():
+            check_results_file(path)
             raise bad_input(f"results={path}: there is no such file")
         file_rows, file_faults = read(path)
         faults += file_faults

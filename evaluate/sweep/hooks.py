@@ -9,6 +9,7 @@ from conf.errors import QuantlineError, bad_input
 from conf.launch.hooks import Parts, SweepHooks
 from conf.launch.task import Record
 from conf.models import ORIGINAL
+from conf.override_text import option_text
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import gpus_of
 from conf.terminal import say
@@ -34,7 +35,9 @@ class EvaluateSweep(SweepHooks):
 
     def parts(self, config: EvaluateConfig) -> Parts:
         if config.accuracy.kind == "sensitivity":
-            return Parts([[f"recipes=[{name}]"] for name in config.recipes or []] or [[]])
+            return Parts(
+                [[option_text("recipes", [name])] for name in config.recipes or []] or [[]]
+            )
         if config.weights == "random":
             return self._recipe_parts(config)
         return self._checkpoint_parts(config)
@@ -43,7 +46,7 @@ class EvaluateSweep(SweepHooks):
         from evaluate.measure.targets import known_recipes
 
         names = [name for name in config.recipes or known_recipes() if name != ORIGINAL]
-        separate = [[f"recipes=[{name}]"] for name in dict.fromkeys(names)]
+        separate = [[option_text("recipes", [name])] for name in dict.fromkeys(names)]
         return Parts(
             separate or [[f"recipes=[{ORIGINAL}]"]],
             [f"recipes=[{ORIGINAL}]"] if config.original and separate else None,
@@ -56,7 +59,7 @@ class EvaluateSweep(SweepHooks):
         if entries is None:
             root = Path(config.checkpoint_root).expanduser()
             entries = [str(folder) for folder in published(root, str(config.model.name))]
-        separate = [[f"checkpoints=[{_quoted(entry)}]"] for entry in dict.fromkeys(entries)]
+        separate = [[option_text("checkpoints", [entry])] for entry in dict.fromkeys(entries)]
         return Parts(separate or [["checkpoints=[]"]], ["checkpoints=[]"] if separate else None)
 
     def check(self, configs: list[EvaluateConfig]) -> None:
@@ -117,9 +120,3 @@ class EvaluateSweep(SweepHooks):
 
 def _results(configs: list[EvaluateConfig]) -> list[Path]:
     return [Path(name) for name in dict.fromkeys(config.results for config in configs)]
-
-
-def _quoted(entry: str) -> str:
-    """A value inside a list of an override."""
-    escaped = entry.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

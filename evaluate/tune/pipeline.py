@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
 from conf.hardware import resolve_gpu
+from conf.override_text import command_text, option_text
 from conf.schema.load import gpus_of
 from conf.schema.tune import QUICK, TuneConfig
-from conf.terminal import say
+from conf.terminal import plain_console, say
 from evaluate.measure.environment import environment
 from evaluate.measure.rates.known import rates
 from evaluate.results.cells import cells
@@ -50,7 +49,8 @@ def tune(config: TuneConfig) -> Outcome:
     path = Path(config.out).expanduser()
     chosen = space.engine(config.engine, outcome.chosen)
     write_settings(path, config, tuned.inspected.folder, chosen, context, outcome)
-    say(f"{path}: {text_of(outcome.chosen)}; python -m serve config={path} serves it")
+    command = command_text("serve", option_text("config", path))
+    say(f"{path}: {text_of(outcome.chosen)}; {command} serves it")
     return outcome
 
 
@@ -66,7 +66,7 @@ def _show(outcome: Outcome, recorder: Recorder, config: TuneConfig) -> None:
     rows = [row for row in [*recorder.before, *recorder.rows] if isinstance(row, SpeedRow)]
     measured = [cell for cell in cells(rows) if cell.measure == config.scenario_name]
     value = measured[-1].ranked_by if measured else ""
-    screen = Console()
+    screen = plain_console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     screen.print(trials_table(outcome, value))
     say(f"{recorder.path}: {len(outcome.trials)} trials; {outcome.ended}")

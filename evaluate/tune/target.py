@@ -8,7 +8,7 @@ from conf.formats.quantization_config import quantization_of
 from conf.models import ORIGINAL
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.tune import TuneConfig
-from evaluate.measure.targets import Target, targets
+from evaluate.measure.targets import Target, check_checkpoint, check_known_recipe, targets
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.pipeline import checked_folder, first_folder
 from evaluate.plan import Inspected, inspect
@@ -49,6 +49,8 @@ def tuned_checkpoint(config: TuneConfig) -> TunedCheckpoint:
 def _evaluation(config: TuneConfig) -> EvaluateConfig:
     is_random = config.weights == "random"
     recipe = config.recipe_name or ORIGINAL
+    if is_random:
+        check_known_recipe("recipe", recipe)
     try:
         return EvaluateConfig(
             model=config.model,
@@ -74,13 +76,15 @@ def _evaluation(config: TuneConfig) -> EvaluateConfig:
 
 def _checkpoints(config: TuneConfig) -> list[str]:
     """The checkpoint as `evaluate` takes it; none for the original."""
+    root = Path(config.checkpoint_root).expanduser()
     if config.checkpoint:
+        folders = published(root, str(config.model.name))
+        check_checkpoint("checkpoint", config.checkpoint, folders)
         return [config.checkpoint]
     if config.recipe_name == ORIGINAL:
         return []
     if config.recipe_name is None:
         return [str(checkpoint_folder(None, config.checkpoint_root, config.model))]
-    root = Path(config.checkpoint_root).expanduser()
     known = {folder.name: folder for folder in published(root, str(config.model.name))}
     if config.recipe_name not in known:
         what = f"recipe={config.recipe_name} of {config.model.name} under {root}"

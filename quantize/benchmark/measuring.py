@@ -15,7 +15,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from conf.schema.commands import QuantizeConfig
-from conf.terminal import library_output_to, say
+from conf.terminal import library_output_to, plain_console, say
 from quantize.benchmark.options import BenchmarkConfig
 from quantize.calibrate.batches import batches
 from quantize.calibrate.compress import Batches, compress
@@ -190,7 +190,7 @@ def _with_quantline(
 ) -> None:
     steps = modifiers(config.recipe)
     work = WorkFolder(folder / "work", {})
-    compress(model, tokenizer, config.recipe, steps, calibration, work, Console(quiet=True))
+    compress(model, tokenizer, config.recipe, steps, calibration, work, plain_console(quiet=True))
 
 
 def layer_errors(

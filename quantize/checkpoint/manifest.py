@@ -258,4 +258,6 @@ def published(root: Path, model: str) -> list[Path]:
     manifests = [
         path for path in (root / model).glob(f"*/{FILE}") if not path.parent.name.startswith(".")
     ]
-    return [path.parent for path in sorted(manifests, key=lambda path: path.lstat().st_mtime)]
+    return [
+        path.parent for path in sorted(manifests, key=lambda path: (path.lstat().st_mtime_ns, path))
+    ]

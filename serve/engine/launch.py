@@ -12,9 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from conf import sources
 from conf.errors import bad_input, environment_failure, unknown
 from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
+from conf.override_text import command_text, option_text
 from conf.process.running import call_one
 from conf.schema.load import KV_CACHE_SIZE, EngineConfig, EngineOptions
 from conf.schema.model import ModelConfig
@@ -72,9 +74,17 @@ def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> 
     if not checkpoints:
         raise bad_input(
             f"model={model.name}: there is no checkpoint under {root}; make one with "
-            f"`python -m quantize model={model.name}`, or name a folder with checkpoint=DIR"
+            f"`{command_text('quantize', _naming(model))}`, or name a folder with checkpoint=DIR"
         )
     return checkpoints[-1]
+
+
+def _naming(model: ModelConfig) -> str:
+    """The option that names the model."""
+    named = {"model.path": model.path, "model.id": model.id, "model": model.name}
+    is_listed = model.name in sources.choices("model", sources.folders_of([]))
+    option = "model" if is_listed else next(name for name, value in named.items() if value)
+    return option_text(option, named[option])
 
 
 def options(engine: EngineConfig) -> EngineOptions:

@@ -4,6 +4,7 @@ import ctypes
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -33,6 +34,7 @@ SECONDS_TO_ABORT = 15
 SECONDS_TO_FLUSH = 2
 SECONDS_TO_DIE = 10
 POLL_S = 0.2
+OWN_PORTS = range(20_000, 30_000)  # Linux gives out those from 32,768 on
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 LIBRARY = ctypes.CDLL(None)  # loaded here: a forked process must not load it
 TAIL = 64 * 1024
@@ -53,9 +55,13 @@ MEMORY_ADVICE = "lower engine.max_model_len, engine.max_num_seqs or engine.gpu_m
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses. A server binds it only after it has loaded: the system must not give
+    it to another program until then, so it is none of those that the system gives out itself."""
+    for port in random.SystemRandom().sample(OWN_PORTS, len(OWN_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise environment_failure("there is no free port")
 
 
 def check_port(host: str, port: int) -> None:

@@ -1,19 +1,33 @@
 """The names in vLLM that our kernels rely on, and a check that a version has them.
 
 vLLM promises none of them. The check reads sources and imports nothing, so it also works for a
-version that is not installed: `python -m serve.kernels.hooks [FOLDER of vllm]`.
+version that is not installed: `python -m serve.kernels.hooks [FOLDER]`.
 """
 
 import ast
 import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.app import run_plain
+from conf.errors import bad_input, environment_failure
+
 LINEAR = "model_executor/kernels/linear"
 QUANTIZATION = "model_executor/layers/quantization"
 UTILS = f"{QUANTIZATION}/utils"
+
+
+USAGE = "python -m serve.kernels.hooks [FOLDER]"
+HELP = f"""{USAGE}
+
+Checks that a vLLM has every name that our kernels rely on. FOLDER is the folder of its package;
+without it, the installed one is checked. Reads sources, and imports nothing of vLLM.
+
+Exit codes: 0 it has them all, 3 some are missing (they are listed).
+
+  --help, -h  This help.
+  --version   Quantline's version."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,7 @@ def installed() -> Path:
     """The folder of the installed vLLM."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("vLLM is not installed")
+        raise environment_failure("vLLM is not installed; name a folder of it")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -158,14 +172,27 @@ def _names(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
             yield from _names([*node.body, *node.orelse])
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
+    """Says what is missing."""
     from serve.kernels.linear.catalog import missing_products
 
-    folder = Path(arguments[0]) if arguments else installed()
+    folder = _folder(arguments)
     faults = missing(folder) + missing_products()
-    print("\n".join(faults) or f"{folder} has all {len(HOOKS)} names, and all products are here")
-    return 1 if faults else 0
+    if faults:
+        raise environment_failure("\n".join([f"{folder}: {len(faults)} are missing", *faults]))
+    print(f"{folder} has all {len(HOOKS)} names, and all products are here")
+
+
+def _folder(arguments: list[str]) -> Path:
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        raise bad_input(f"{' '.join(arguments)}: write {USAGE}")
+    if not arguments:
+        return installed()
+    folder = Path(arguments[0]).expanduser()
+    if not (folder / "__init__.py").is_file():
+        raise bad_input(f"{folder}: is not the folder of a vllm package; it has no __init__.py")
+    return folder
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_plain(HELP, main)

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.table import Table
 
 from conf.cache import LIMITS, cache_root
 from conf.hardware import gpu_names
 from conf.schema.kernels import PlansConfig
-from conf.terminal import say
+from conf.terminal import plain_console, say
 from serve.kernels.plans.limit import Rates, rates_of
 from serve.kernels.plans.plan import Timing
 from serve.kernels.plans.store import PlanFile, StoredPlan, stored_files
@@ -27,7 +26,7 @@ def show_plans(config: PlansConfig) -> None:
             "loads a quantized checkpoint on a GPU with engine.kernels=auto"
         )
         return
-    console = Console()
+    console = plain_console()
     console.width = max(console.width, NARROWEST_TABLE)
     for file in files:
         rates = rates_of(file.identity.gpu)

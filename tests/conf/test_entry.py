@@ -17,12 +17,6 @@ FAST = (
     *("evaluate.traffic", "evaluate.traffic_check", "evaluate.tune", "evaluate.merge"),
     *("evaluate.sweep.benchmark", "quantize.benchmark"),
 )
-STARTED_BY_OTHERS = (
-    *("quantize.models.fetch", "quantize.describe", "quantize.sensitivity"),
-    *("evaluate.measure.worker", "evaluate.accuracy.tasks.worker", "evaluate.report.answer"),
-    *("quantize.checkpoint.verify", "evaluate.measure.rates.measuring", "conf.launch.work"),
-    "evaluate.traffic_check.paced_server",
-)
 
 
 def test_every_command_is_tested() -> None:
@@ -45,15 +39,6 @@ def check_flags(module: str, run_command: Run, command_here: Run) -> None:
     )
     version = command_here(module, "--version")
     assert (version.returncode, version.stdout) == (0, "quantline 0.1.0\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", STARTED_BY_OTHERS)
-def test_what_others_start_says_what_it_is(module: str, command_here: Run, tmp_path: Path) -> None:
-    shown = command_here(module, "--help")
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.strip()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [["--help"], ["quantise"], [], ["--versoin"]])

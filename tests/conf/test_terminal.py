@@ -1,6 +1,7 @@
 """Progress and chatter: what a person sees, and where the rest goes."""
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conf import terminal
+from conf import ROOT, terminal
 from conf.terminal import progress
 
 
@@ -56,3 +57,11 @@ def test_chatter_goes_to_the_log_and_the_console_to_the_screen(tmp_path: Path) -
     assert all(word in written for word in ("printed", "complained", "from C", "logged"))
     assert result.stderr == "for the person\n"
     assert result.stdout == "afterwards\n"
+
+
+def test_only_one_place_makes_consoles() -> None:
+    """A console of rich takes `[x]` in a name for markup, and fails on `[/x]`."""
+    packages = ("conf", "quantize", "evaluate", "serve", "quantline")
+    files = [path for name in packages for path in (ROOT / name).rglob("*.py")]
+    makers = [path for path in files if re.search(r"\bConsole\(", path.read_text())]
+    assert makers == [ROOT / "conf" / "terminal.py"]

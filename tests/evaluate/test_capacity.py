@@ -28,10 +28,22 @@ def stand_in() -> Iterator[StandIn]:
         yield server
 
 
+def searched(run: Run, *command: str) -> str:
+    """What a search says. Where the machine was too busy for it, the same command goes on."""
+    said = ""
+    for _ in range(10):
+        result = run(*command)
+        said += result.stderr
+        if result.returncode != 3 or "trials were not valid" not in result.stderr:
+            break
+    assert result.returncode == 0, said
+    return said
+
+
 def trials(path: Path) -> list[TrialRow]:
     found, faults = read(path)
     assert faults == []
-    return [row for row in found if isinstance(row, TrialRow)]
+    return [row for row in found if isinstance(row, TrialRow) and not row.invalid]
 
 
 @pytest.mark.usefixtures("programs_here", "tiny")
@@ -40,8 +52,7 @@ def test_the_highest_rate_is_searched_recorded_and_reported(
 ) -> None:
     command = ["evaluate", "model=tiny", *SEARCH, "engine=vllm_server"]
     command += [f"engine.url={stand_in.url}", "gpu.price_per_hour=3.6"]
-    result = command_here(*command)
-    assert result.returncode == 0, result.stderr
+    said = searched(command_here, *command)
     rows = trials(tmp_path / "results.jsonl")
     assert {row.repeat for row in rows} == {0, 1}
     assert any(row.trial.meets for row in rows)
@@ -49,7 +60,7 @@ def test_the_highest_rate_is_searched_recorded_and_reported(
     assert missed
     assert all(row.values.good_share < 0.9 for row in missed)
     assert max(row.settings.rate for row in rows if row.trial.meets) < 3 * LIMIT
-    assert "meets the targets" in result.stderr
+    assert "meets the targets" in said
     report = (tmp_path / "results-report" / "report.md").read_text()
     assert "How much traffic one GPU holds" in report
     assert "USD per million output tokens" in report
@@ -62,8 +73,8 @@ def test_the_highest_rate_is_searched_recorded_and_reported(
     assert len(stand_in.bodies) == asked  # nothing was missing
 
     lines = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "results.jsonl").write_text("".join(lines[:-1]))
-    assert command_here(*command).returncode == 0
+    (tmp_path / "results.jsonl").write_text("".join(lines[:-1]))  # the last trial is a valid one
+    searched(command_here, *command)
     resumed = trials(tmp_path / "results.jsonl")
     assert [row.settings.rate for row in resumed[: len(rows) - 1]] == [
         row.settings.rate for row in rows[:-1]

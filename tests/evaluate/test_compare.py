@@ -127,6 +127,9 @@ def test_nothing_to_compare(command_here: Run, tmp_path: Path) -> None:
     missing = command_here("evaluate.compare", "results=[a.jsonl,none.jsonl]")
     assert missing.returncode == 2
     assert "none.jsonl: there is no such file" in missing.stderr
+    folder = command_here("evaluate.compare", "results=[a.jsonl,.]")
+    assert folder.returncode == 2
+    assert "results=.: is a folder; give the name of a file in it" in folder.stderr
     one = command_here("evaluate.compare", "results=[a.jsonl]")
     assert one.returncode == 2
     (tmp_path / "empty.jsonl").touch()

@@ -117,7 +117,11 @@ def test_too_little_disk_or_memory_is_a_fault_of_the_world(
     assert error.value.exit_code == 3
 
 
-def test_the_plan_is_printed_where_the_machine_is_too_small(quantize_here: Run) -> None:
+def test_the_plan_is_printed_where_the_machine_is_too_small(
+    quantize_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = namedtuple("Memory", "available")(16 * 2**30)
+    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: small)
     result = quantize_here("model=llama-3.1-70b", "preflight=only")
     assert result.returncode == 3
     assert "560 modules, smoothquant, then gptq" in result.stderr

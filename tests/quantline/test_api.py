@@ -2,9 +2,11 @@
 
 import importlib
 import inspect
+import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +18,10 @@ from hydra.core.hydra_config import HydraConfig
 import quantline
 from conf.compose import compose
 from conf.errors import QuantlineError
+from conf.override_text import value_text
 from conf.schema.commands import EvaluateConfig, QuantizeConfig
 from quantize.command import COMMAND as QUANTIZE
 from quantline import evaluate, quantize, recommend
-from quantline.api import _text
 from tests.conftest import ROOT
 from tests.evaluate.report.made import Cell, runs, write
 from tests.test_imports import HEAVY
@@ -84,6 +86,12 @@ def test_every_argument_is_a_typed_keyword(function) -> None:
         (lambda: quantize(overrides=["preflight=only"]), "makes no checkpoint"),
         (lambda: evaluate(scenario=["base", "bas"]), "there is no 'bas'"),
         (lambda: evaluate(model="tiny", checkpoints="/no/where"), "there is no model in"),
+        (lambda: recommend(mix="base"), "mix='base': give shares by scenario"),  # type: ignore[arg-type]
+        (lambda: recommend(mix={"base": math.nan}), "mix.base=nan: must be more than 0"),
+        (lambda: recommend(overrides=[1]), "overrides=[1]: give a list"),  # type: ignore[list-item]
+        (lambda: recommend(overrides=None), "overrides=None: give a list"),  # type: ignore[arg-type]
+        (lambda: recommend(results=b"x"), "results: b'x' is neither text"),  # type: ignore[arg-type]
+        (lambda: recommend(results="two\nlines"), "text must be one line"),
         (lambda: recommend(results="/no/where.jsonl"), "there is no such file"),
         (lambda: recommend(tpot_ms=-1), "targets.tpot_ms=-1"),
         (lambda: recommend(tpot_ms=10**400), "targets.tpot_ms: the number is too large"),
@@ -107,7 +115,7 @@ def test_bad_input_is_raised_with_the_message_of_the_command(
     ["plain", "/a b/c", "it's", "a\\", "a\\'b", "1,2", "[x]", "a=b", "x: y", "é", "{a}", '"'],
 )
 def test_texts_arrive_as_they_are(text: str) -> None:
-    config = compose(QUANTIZE, [f"prompt={_text(text)}"])
+    config = compose(QUANTIZE, [f"prompt={value_text(text)}"])
     assert isinstance(config, QuantizeConfig)
     assert config.prompt == text
 
@@ -180,3 +188,23 @@ def test_a_recommendation_is_the_reports(tmp_path: Path) -> None:
     strict = recommend(results=results, mix={"interactive": 1}, tpot_ms=1)
     assert strict.best.candidate is None
     assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]  # no report
+
+
+def test_another_thread_may_call(tmp_path: Path) -> None:
+    """Only the main thread may handle signals."""
+    (tmp_path / "file").write_text("")
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            evaluate(model="tiny", scenario="base", results=tmp_path / "file" / "r.jsonl")
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    (error,) = raised
+    assert isinstance(error, QuantlineError)
+    assert "file/r.jsonl: cannot be" in str(error)
+    assert error.exit_code == 3

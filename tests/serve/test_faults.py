@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,28 +18,33 @@ from conf.errors import QuantlineError
 from conf.process.endings import reason_in
 from conf.schema.commands import ServeConfig
 from serve import server
+from serve.engine import process
 from serve.engine.process import ServerProcess, check_port, free_port
 from serve.option_reasons import ChosenOptions
 from serve.resolving import ServedCheckpoint
 from serve.server import Watch, examples
 from tests.conftest import evaluate_config
+from tests.processes import is_alive, wait_until_gone
 
-# Answers /health; then does what its last argument says.
+# Answers /health; after that it does what its last argument says.
 PROGRAM = """
 import http.server, json, os, sys, threading, time
 port, lives, then = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 name, running, slow = os.path.basename(os.environ['QUANTLINE_SERVER_STATE']), 0, 0
 with open(lives, 'a') as file: file.write('.')
 if then == 'early': sys.exit('RuntimeError: no kernel for this')
+was_healthy = threading.Event()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         time.sleep(slow)
         self.send_response(200); self.end_headers()
         self.wfile.write(json.dumps({'running': running, 'server': name}).encode())
+        if self.path == '/health': was_healthy.set()
     def log_message(self, *_): pass
 served = http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler)
 threading.Thread(target=served.serve_forever, daemon=True).start()
-time.sleep(float(then) if then.replace('.', '').isdigit() else 0.5)
+if then == 'stays': time.sleep(600)
+was_healthy.wait(300)
 if then == 'memory': sys.exit('torch.OutOfMemoryError: CUDA out of memory.')
 if then == 'killed': os.kill(os.getpid(), 9)
 sys.exit('ValueError: it broke')
@@ -53,6 +59,17 @@ def watch(tmp_path: Path, then: str, restart: str = "never") -> Watch:
     )
     command = [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "lives"), then]
     return Watch(config, ServedCheckpoint(tmp_path, "tiny"), ChosenOptions({}), command)
+
+
+def wait_until_listening(port: int, process: "subprocess.Popen[bytes]") -> None:
+    """A process that never listens ends the wait where it ends, or after its own sleep."""
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 60).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    raise AssertionError("it ended before it listened")
 
 
 def lives(tmp_path: Path) -> int:
@@ -99,9 +116,23 @@ def test_restart_brings_it_back_after_a_pause_that_grows(
 
 
 def test_a_signal_ends_it_and_frees_the_port(tmp_path: Path) -> None:
-    watched = watch(tmp_path, "60")
-    threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    watched.run()
+    watched = watch(tmp_path, "stays")
+    ended = threading.Event()
+
+    def stop_when_ready() -> None:
+        while watched.ready_since is None:
+            if ended.wait(0.05):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop_when_ready)
+    stopping.start()
+    try:
+        watched.run()
+    finally:
+        ended.set()
+        stopping.join()
+    assert lives(tmp_path) == 1
     check_port("127.0.0.1", watched.config.port)
 
 
@@ -113,6 +144,20 @@ def test_a_busy_port_is_known_before_anything_is_loaded() -> None:
         with pytest.raises(QuantlineError, match=f"port={port}: cannot be used") as caught:
             check_port("127.0.0.1", port)
     assert caught.value.exit_code == 3
+
+
+def test_a_port_that_we_choose_is_free_and_no_program_gets_it_by_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_out = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(given_out.read_text().split()[0]) if given_out.is_file() else 32768
+    port = free_port()
+    assert port < max(lowest, 30_000)
+    monkeypatch.setattr(process, "OWN_PORTS", [port])
+    no_port = pytest.raises(QuantlineError, match="there is no free port")
+    with socket.create_server(("127.0.0.1", port)), no_port:
+        free_port()
+    assert free_port() == port
 
 
 def test_a_server_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
@@ -127,13 +172,10 @@ def test_a_server_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> No
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
+    child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()
-    limit = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{child}").exists()
+    wait_until_gone([child])
 
 
 def test_phases_of_a_start_are_read_from_the_log(tmp_path: Path) -> None:
@@ -167,6 +209,21 @@ def test_printed_lines_hold_no_key(tmp_path: Path) -> None:
     assert "sesame" not in "".join(named)
 
 
+def test_printed_lines_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s a "key"'
+    folder.mkdir()
+    (folder / "key").write_text("sesame\n")
+    served = ServedCheckpoint(tmp_path, 'it\'s "mine"')
+    curl, python = examples(served, "http://127.0.0.1:8000", True, str(folder / "key"))
+    shown = subprocess.run(
+        ["bash", "-c", curl.replace("curl", "printf '%s\\n'", 1)],
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert "Authorization: Bearer sesame" in shown
+    assert json.loads(shown[-1])["model"] == served.name
+    compile(shlex.split(python)[2], "printed", "exec")
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
@@ -195,19 +252,20 @@ def test_what_a_dead_server_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     found = ServerProcess([sys.executable, "-c", script], dict(os.environ), "", log, True)
     found.process.wait()
-    orphan = int(log.read_text().split()[0])
-    assert psutil.pid_exists(orphan)
+    orphan = psutil.Process(int(log.read_text().split()[0]))
+    assert is_alive(orphan)
     found.stop()
-    assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == "zombie"
+    assert not is_alive(orphan)
 
 
 def test_another_program_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
     port = free_port()
     variables = dict(os.environ) | {"QUANTLINE_SERVER_STATE": "/somebody/else"}
     other = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "lives"), "60"], env=variables
+        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "lives"), "stays"], env=variables
     )
     try:
+        wait_until_listening(port, other)
         sleeping = [
             sys.executable,
             "-c",
@@ -224,16 +282,12 @@ def test_another_program_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> No
 
 
 def test_a_server_that_answers_slowly_is_given_its_time(tmp_path: Path) -> None:
-    program = PROGRAM.replace("running, slow = os", "running, slow = os").replace(
-        ", 0, 0\n", ", 3, 7\n"
-    )
+    program = PROGRAM.replace(", 0, 0\n", ", 3, 7\n")
     port = free_port()
-    command = [sys.executable, "-c", program, str(port), str(tmp_path / "lives"), "60"]
+    command = [sys.executable, "-c", program, str(port), str(tmp_path / "lives"), "stays"]
     url = f"http://127.0.0.1:{port}"
     found = ServerProcess(command, dict(os.environ), url, tmp_path / "log")
-    while not (tmp_path / "lives").exists():
-        time.sleep(0.1)
-    time.sleep(0.5)
+    wait_until_listening(port, found.process)
     begin = time.monotonic()
     assert found.stop(drain_s=6).cut > 0
     assert time.monotonic() - begin > 6

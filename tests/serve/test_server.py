@@ -23,6 +23,7 @@ import pytest
 
 from serve.canary import MOST_SURPRISE, Question
 from serve.engine.process import check_port, free_port
+from tests.processes import wait_until_gone
 
 WORDS = 1024  # that tiny knows
 KEY = "sesame-opens-the-door"
@@ -80,7 +81,7 @@ class Served:
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -96,14 +97,6 @@ def served(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         if found.process.poll() is None:
             found.process.kill()
             found.process.wait()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """One that ended and that nobody collects, as in a container, is not alive."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def is_refused(served: Served) -> bool:
@@ -175,7 +168,10 @@ async def stopped_under_load(served: Served) -> tuple[list[Answer], list[str], b
             async with session.get("/ready") as answer:
                 running = (await answer.json())["running"]
         served.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.5)
+        is_draining = False
+        while not is_draining:  # its process has read the signal
+            async with session.get("/ready") as answer:
+                is_draining = (await answer.json())["draining"]
         late = await asyncio.to_thread(is_refused, served)
         finished = await asyncio.gather(*short)
         served.process.send_signal(signal.SIGTERM)  # the others are not waited for
@@ -263,17 +259,17 @@ def test_a_killed_engine_is_brought_back_and_a_stop_under_load_loses_nothing(
     assert late
     assert served.process.wait(START_LIMIT_S) == 0, served.text
     assert f"stopped; requests ended with finish_reason abort: {MANY}" in served.text
-    assert [process for process in family if is_alive(process)] == []
+    wait_until_gone(family)
     check_port("127.0.0.1", served.port)
 
 
 def test_a_stop_before_it_is_ready_waits_for_nothing(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Its limit for running requests is longer than the test waits."""
+    """Its limit for running requests, 300 s, is longer than the test waits."""
     starting = Served(tiny_checkpoint, tmp_path)
     try:
         starting.wait_until("starting vLLM (log in")
         starting.process.send_signal(signal.SIGINT)
-        assert starting.process.wait(60) == 0, starting.text
+        assert starting.process.wait(240) == 0, starting.text
         assert starting.text.rstrip().endswith("stopping\nstopped")
     finally:
         starting.process.kill()

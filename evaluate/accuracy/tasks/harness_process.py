@@ -23,6 +23,9 @@ ERROR_LENGTH = 300
 
 
 def main() -> None:
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
     pipe = int(sys.argv[-1])
     os.set_inheritable(pipe, False)
 

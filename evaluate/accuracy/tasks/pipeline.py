@@ -5,14 +5,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from conf.cache import log_file
 from conf.errors import QuantlineError
 from conf.files.write_whole import remove, unfinished_path
 from conf.process.running import stream
 from conf.schema.commands import QUESTIONS, AccuracyConfig, EvaluateConfig
-from conf.terminal import progress, say
+from conf.terminal import plain_console, progress, say
 from evaluate.accuracy.questions.prepare import harness_variables, prepared_tasks
 from evaluate.accuracy.tasks import samples
 from evaluate.accuracy.tasks.events import TASKS_WORKER, CheckpointJob, Task, TasksJob
@@ -134,7 +132,7 @@ def _checkpoint_job(checkpoint: Checkpoint, names: list[str]) -> CheckpointJob:
 
 
 def _show(recorder: Recorder, root: Path) -> None:
-    screen = Console()
+    screen = plain_console()
     screen.width = max(screen.width, NARROWEST_TABLE)
     rows = [row for row in recorder.rows if isinstance(row, TaskAccuracyRow)]
     for table in filter(None, [questions_table(rows), lost_table(rows)]):

@@ -29,4 +29,4 @@ class Conversation:
 
     turns: tuple[Turn, ...]
     arrival_s: float | None = None
-    """When it begins, in a trace with times."""
+    """When it begins, in a trace with times. A format's own records have the unit of the file."""

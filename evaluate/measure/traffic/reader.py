@@ -13,6 +13,7 @@ from conf.schema.traffic import AUTO
 from evaluate.measure.traffic.conversation import Conversation
 from evaluate.measure.traffic.formats import guidellm, mooncake, plain, sharegpt, vllm
 from evaluate.measure.traffic.formats.base import TrafficFormat
+from evaluate.measure.traffic.times import in_seconds
 
 # The most specific keys first.
 FORMATS: dict[str, TrafficFormat] = {
@@ -32,10 +33,10 @@ class Record(NamedTuple):
 
 
 def read_conversations(
-    path: Path, name: str = AUTO, may_be_cut: bool = False
+    path: Path, name: str = AUTO, unit: str = AUTO, may_be_cut: bool = False
 ) -> list[Conversation]:
     """All conversations of a file. `may_be_cut` takes what precedes the place where a JSON list
-    breaks off."""
+    breaks off. `unit` is that of the times, if it is not the format's own."""
     kind: TrafficFormat | None = FORMATS.get(name)
     conversations = []
     for record in _records(path, may_be_cut):
@@ -49,7 +50,8 @@ def read_conversations(
     if not conversations:
         raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
     _check_times(conversations, path)
-    return conversations
+    assert kind is not None
+    return in_seconds(conversations, kind.unit if unit == AUTO else unit)
 
 
 def _format_of(record: Record) -> TrafficFormat:

@@ -32,6 +32,7 @@ from evaluate.measure.traffic.resolved import (
 )
 from evaluate.measure.traffic.sharegpt_package import sharegpt_file
 from evaluate.measure.traffic.synthetic import synthetic_conversations
+from evaluate.measure.traffic.times import check_replayed
 
 PREFIX_CACHING = "enable_prefix_caching"
 TOKENIZER = "tokenizer.json"
@@ -53,15 +54,13 @@ def read_traffic(config: TrafficConfig) -> list[Conversation]:
     """The conversations of the source, all of them. Bad files are refused here, early."""
     if config.source == FILE:
         path = Path(str(config.path)).expanduser()
-        conversations = read_conversations(path, config.format)
+        conversations = read_conversations(path, config.format, config.time_unit)
     elif config.source == SHAREGPT:
         conversations = read_conversations(sharegpt_file(), SHAREGPT, may_be_cut=True)
     else:
         conversations = synthetic_conversations(config)
-    if config.arrivals == REPLAYED and conversations[0].arrival_s is None:
-        raise bad_input(
-            f"traffic.arrivals=replayed: the requests of traffic={config.source} have no timestamps"
-        )
+    if config.arrivals == REPLAYED:
+        check_replayed(conversations, config)
     return conversations
 
 

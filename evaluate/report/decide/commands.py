@@ -1,22 +1,26 @@
 """The commands that serve a candidate, and that measure what a decision lacks."""
 
-import json
-import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from conf import ROOT
-from conf.entry import as_called
 from conf.files import strict_yaml
 from conf.models import ORIGINAL
+from conf.override_text import command_text, option_text
 from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.terminal import listed
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.mix import shares_of
+from evaluate.report.decide.recorded_options import (
+    has_traffic,
+    measured_checkpoints,
+    model_options,
+    served_checkpoint,
+    traffic_options,
+)
 from evaluate.report.decide.rules.facts import SetupFacts, Shares
 from evaluate.results.cells import kernels_of
 from evaluate.results.rows import Row
@@ -57,9 +61,10 @@ def serve_commands(row: Row) -> list[str]:
     weights are no checkpoint, so that one is quantized first."""
     commands = []
     if row.environment.has_random_weights and row.checkpoint != ORIGINAL:
-        commands.append(command("quantize", f"model={row.model}", f"recipe={row.checkpoint}"))
-    options = _engine_options(row)
-    commands.append(command("serve", f"model={row.model}", f"recipe={row.checkpoint}", *options))
+        recipe = option_text("recipe", row.checkpoint)
+        commands.append(command_text("quantize", *model_options(row), recipe))
+    options = [*served_checkpoint(row), *_engine_options(row)]
+    commands.append(command_text("serve", *options))
     return commands
 
 
@@ -89,8 +94,8 @@ def _missing_accuracy(group: ComparisonGroup, facts: SetupFacts, results: str) -
 
 def accuracy_command(group: ComparisonGroup, results: str) -> str:
     """The command that judges all published checkpoints of a model."""
-    options = (f"model={group.model}", "scenario=none", "accuracy=quick", results_option(results))
-    return command("evaluate", *options)
+    options = [*model_options(group.rows[0]), "scenario=none", "accuracy=quick"]
+    return command_text("evaluate", *options, results_option(results))
 
 
 def _missing_runs(
@@ -143,13 +148,13 @@ def _evaluate_command(
 ) -> str:
     """The command that measures the rows' checkpoints in scenarios; without rows, all published
     checkpoints."""
-    scenarios = ",".join(dict.fromkeys(scenario_of(measure) for measure in measures))
-    options = [*evaluate_options(group), f"scenario=[{scenarios}]", *_weights(rows), *more]
-    return command("evaluate", *options, results_option(results))
+    scenarios = list(dict.fromkeys(scenario_of(measure) for measure in measures))
+    options = [*evaluate_options(group), option_text("scenario", scenarios), *_weights(rows), *more]
+    return command_text("evaluate", *options, results_option(results))
 
 
 def evaluate_options(group: ComparisonGroup) -> list[str]:
-    return [f"model={group.model}", f"engine={group.engine}"]
+    return [*model_options(group.rows[0]), option_text("engine", group.engine)]
 
 
 def candidate_options(rows: list[Row]) -> list[str]:
@@ -158,23 +163,26 @@ def candidate_options(rows: list[Row]) -> list[str]:
 
 
 def _weights(rows: list[Row]) -> list[str]:
-    """Trained checkpoints need no option: all published ones are measured."""
+    """Trained checkpoints that were published need no option: all of them are measured."""
+    traffic = traffic_options(rows[0]) if rows and has_traffic(rows[0]) else []
     if not rows or not rows[0].environment.has_random_weights:
-        return []
+        return [*measured_checkpoints(rows), *traffic]
     recipes = dict.fromkeys(row.checkpoint for row in rows if row.checkpoint != ORIGINAL)
-    return ["weights=random", f"recipes=[{','.join(recipes)}]"]
+    return ["weights=random", option_text("recipes", list(recipes)), *traffic]
 
 
 def results_option(name: str) -> str:
     """The option that adds to a results file; a packed one is only read."""
-    return f"results={name.removesuffix('.gz')}"
+    return option_text("results", name.removesuffix(".gz"))
 
 
 def _engine_options(row: Row) -> list[str]:
     """The options of a measurement that a command repeats."""
     options = served_options(row.environment.engine_options)
     names = {switch: f"{KERNELS_OPTION}.{switch}" for switch in SWITCHES}
-    return [f"engine.{names.get(name, name)}={_value(value)}" for name, value in options.items()]
+    return [
+        option_text(f"engine.{names.get(name, name)}", value) for name, value in options.items()
+    ]
 
 
 @cache
@@ -186,12 +194,3 @@ def scenario_of(measure: str) -> str:
         return measure
     contents = {path.stem: strict_yaml.read(path).content or {} for path in files}
     return next((name for name, content in contents.items() if measure in content), measure)
-
-
-def command(module: str, *options: str) -> str:
-    """A command of ours, as users call it here."""
-    return as_called(shlex.join(["python", "-m", module, *options]))
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -1,14 +1,13 @@
 """Writes report.md: the answer first, then padded tables and SVG plots."""
 
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from conf.files.write_whole import write_whole
-from conf.schema.report import ReportConfig, changed_options
+from conf.schema.report import report_command
 from evaluate.report.contents import Report
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer
@@ -236,16 +235,7 @@ def _environment(report: Report) -> list[str]:
         lines.append("")
         if setting.commands:
             lines += ["```sh", *setting.commands, "```", ""]
-    return [*lines, "Written by", "", "```sh", _command(report.config), "```"]
-
-
-def _command(config: ReportConfig) -> str:
-    options = [
-        f"results=[{','.join(config.results)}]",
-        f"out={config.out}",
-        *changed_options(config),
-    ]
-    return shlex.join(["python", "-m", "evaluate.report", *options])
+    return [*lines, "Written by", "", "```sh", report_command(report.config), "```"]
 
 
 def _bullets(title: str, sentences: list[str]) -> list[str]:

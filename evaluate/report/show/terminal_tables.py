@@ -1,6 +1,5 @@
 """The tables in the terminal, during an evaluation and at its end."""
 
-from rich.markup import escape
 from rich.table import Table
 
 from conf.models import ORIGINAL
@@ -147,10 +146,8 @@ def worst_table(rows: list[Row]) -> Table | None:
         for position in row.values.worst[:WORST_SHOWN]:
             tokens = (position.stands_there, position.original_expects, position.it_expects)
             before = " ".join(position.before.split())[-CONTEXT_WIDTH:]
-            token_texts = [escape(repr(token)) for token in tokens]
-            table.add_row(
-                row.checkpoint, escape(before), *token_texts, f"{position.divergence:.2f}"
-            )
+            token_texts = [repr(token) for token in tokens]
+            table.add_row(row.checkpoint, before, *token_texts, f"{position.divergence:.2f}")
     return table
 
 
@@ -164,7 +161,7 @@ def questions_table(rows: list[TaskAccuracyRow]) -> Table | None:
         *("lost", "gained", "p", f"quality left ({level:.0%})", "verdict"),
     )
     for row in sorted(rows, key=lambda row: row.measure):
-        table.add_row(escape(row.task), row.checkpoint, *_questions_line(row.values))
+        table.add_row(row.task, row.checkpoint, *_questions_line(row.values))
     return table
 
 
@@ -195,12 +192,12 @@ def lost_table(rows: list[TaskAccuracyRow]) -> Table | None:
     for row in judged:
         for lost in row.values.lost_questions[:WORST_SHOWN]:
             texts = [_short(text) for text in (lost.question, lost.original_says, lost.it_says)]
-            table.add_row(row.checkpoint, escape(row.task), *texts)
+            table.add_row(row.checkpoint, row.task, *texts)
     return table
 
 
 def _short(text: str) -> str:
-    return escape(" ".join(text.split())[-CONTEXT_WIDTH:])
+    return " ".join(text.split())[-CONTEXT_WIDTH:]
 
 
 def profile_tables(rows: list[Row]) -> list[Table]:

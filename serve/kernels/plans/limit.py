@@ -1,5 +1,6 @@
 """The shortest time that the hardware allows for a product: reading its bytes, or multiplying."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,11 @@ class Rates:
     """Operations of dense matrix products, by type of numbers."""
     source: str = "measured"
     """measured, or datasheet."""
+
+    def __post_init__(self) -> None:
+        for rate in (self.bandwidth, *self.products.values()):
+            if not 0 < rate < math.inf:
+                raise ValueError(f"a rate of {rate} a second")
 
     def least_microseconds(
         self, tokens: int, rows: int, columns: int, weight_bytes: int, numbers: str

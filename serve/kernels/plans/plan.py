@@ -1,5 +1,6 @@
 """A plan: the product and its options for each range of tokens, and the times that led to it."""
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,10 @@ class Timing:
     microseconds: float
     weight_bytes: int = 0
     """Bytes of the tensors that the product reads for each call."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.microseconds < math.inf:
+            raise ValueError(f"a time of {self.microseconds} µs")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from serve.engine.process import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "srun")
-SECONDS_TO_START = 60
+SECONDS_TO_START = 300  # on a busy machine
 # The most that a device number of a made-up GPU needs: the same as /dev/null.
 NULL_DEVICE = os.makedev(1, 3)
 
@@ -59,12 +61,6 @@ def reason_for_none() -> str:
         return "Slurm's daemons need root here"
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     return f"{missing[0]} is not installed (apt-get install slurm-wlm munge)" if missing else ""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.conf.launch.standin import GATES, TINY
 
-SECONDS_TO_WAIT = 120  # on a busy machine; a test that passes never waits so long
+SECONDS_TO_WAIT = 300  # on a busy machine; a test that passes never waits so long
 
 
 @dataclass
@@ -58,9 +58,11 @@ class SweepRun:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file that a job may be writing: its last line may be there by half."""
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line]
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:

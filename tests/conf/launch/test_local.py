@@ -1,9 +1,9 @@
 """launcher=local: workers, their GPUs, failures, resuming, and an interrupted sweep."""
 
-import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conf.errors import QuantlineError
@@ -12,6 +12,7 @@ from conf.launch.runners import Resources
 from conf.launch.runners.local import LocalRunner, gpu_sets
 from tests.conf.launch.standin import FAILS
 from tests.conf.launch.sweeps import SweepRun, ended, runs_of, wait_until
+from tests.processes import wait_until_gone
 
 TWO_WORKERS = ("launcher=local", "launcher.workers=2", "repeats=2")
 
@@ -84,14 +85,13 @@ def test_ctrl_c_ends_the_jobs_and_keeps_what_they_measured(sweep: SweepRun) -> N
     process = sweep.start(*TWO_WORKERS, "recipes=[fp8_dynamic,w8a8_smooth_gptq]")
     both = ("fp8_dynamic", "w8a8_smooth_gptq")
     wait_until(lambda: all(sweep.shard_rows(name) for name in both), process)
-    jobs = [int(sweep.shard_rows(name)[0]["environment"]["versions"]["process"]) for name in both]
+    versions = [sweep.shard_rows(name)[0]["environment"]["versions"] for name in both]
+    jobs = [psutil.Process(int(version["process"])) for version in versions]
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
     assert code == 130
     assert "cancelling the jobs" in said
-    for job in jobs:
-        with pytest.raises(ProcessLookupError):
-            os.kill(job, 0)
+    wait_until_gone(jobs)
     assert runs_of(sweep.rows()) == [(name, 0) for name in both]
     # What a crash leaves at the end of a shard is no row, and is measured again.
     shard = next(sweep.sweep_folder.glob("tiny-fp8_dynamic-*.jsonl"))

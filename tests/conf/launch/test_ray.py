@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conf.launch.slurm_cluster import free_port
+from serve.engine.process import free_port
 from tests.conf.launch.standin import FAILS
 from tests.conf.launch.sweeps import SECONDS_TO_WAIT, SweepRun, ended, runs_of, wait_until
+from tests.processes import wait_until_gone
 
 pytestmark = pytest.mark.cluster
 
@@ -64,11 +66,10 @@ def test_jobs_share_the_cluster_and_a_lost_worker_is_replaced(
     wait_until(lambda: all(sweep.shard_rows(name) for name in both), process)
     first = {name: sweep.shard_rows(name)[0]["environment"]["versions"] for name in both}
     assert {versions["gpus"] for versions in first.values()} == {"0", "1"}
-    job = int(first[both[0]]["process"])
-    os.kill(parent_of(job), signal.SIGKILL)  # Ray's worker, which started the job
+    job = psutil.Process(int(first[both[0]]["process"]))
+    os.kill(job.ppid(), signal.SIGKILL)  # Ray's worker, which started the job
     wait_until(lambda: sweep.record(both[0])["attempt"] == 2, process)
-    with pytest.raises(ProcessLookupError):  # the job ended with the worker
-        os.kill(job, 0)
+    wait_until_gone([job])  # it ends with the worker
     sweep.open_gates(1)
     code, said = ended(process)
     assert code == 4
@@ -79,8 +80,3 @@ def test_jobs_share_the_cluster_and_a_lost_worker_is_replaced(
     code, said = ended(process)
     assert code == 2
     assert "launcher.gpus_per_job=3: the largest node of the Ray cluster has 2" in said
-
-
-def parent_of(process: int) -> int:
-    """The process that started this one. Fields follow the name, which may hold spaces."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from conf.process.messages import Failure
 from conf.process.program import Program
 from conf.process.running import call, call_one, start, stream
 from tests.conf.process.example_program import EXAMPLE, Done, Order, Ready
+from tests.processes import wait_until_gone
 
 STARTER = """
 import sys, time
@@ -108,17 +108,3 @@ def test_closing_ends_all_that_it_started(tmp_path: Path) -> None:
         family = [psutil.Process(number) for number in (ready.process, ready.child)]
     assert running.process.returncode == -signal.SIGKILL
     wait_until_gone(family)
-
-
-def wait_until_gone(family: list[psutil.Process]) -> None:
-    deadline = time.monotonic() + 10
-    while any(is_alive(process) for process in family):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -19,6 +19,7 @@ import uvloop
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
+LONGEST_WAIT_S = 60.0
 
 
 @dataclass
@@ -33,6 +34,8 @@ class StandIn:
     """How many of the first requests get an HTTP error."""
     broken: int = 0
     """How many of the first answers end in an error."""
+    together: int = 0
+    """So many requests have to be here before the first is answered."""
     port: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     running: int = 0
@@ -43,7 +46,7 @@ class StandIn:
         return f"http://127.0.0.1:{self.port}"
 
     async def serve(self, ready: threading.Event) -> None:
-        self.gate = asyncio.Semaphore(self.slots)
+        self.gate, self.all_here = asyncio.Semaphore(self.slots), asyncio.Event()
         server = await asyncio.start_server(self._connection, "127.0.0.1", 0, backlog=2048)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
@@ -75,11 +78,11 @@ class StandIn:
         async with self.gate:
             self.running += 1
             self.most_running = max(self.most_running, self.running)
+            await self._wait_for_others()
             begin = time.perf_counter()
             writer.write(HEAD)
             for token in range(1, body["max_tokens"] + 1):
-                due = begin + self.first_s + (token - 1) * self.pace_s
-                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                await _sleep_until(begin + self.first_s + (token - 1) * self.pace_s)
                 if number <= self.broken:
                     _chunk(writer, {"error": {"message": "the engine died"}})
                     break
@@ -88,6 +91,19 @@ class StandIn:
                 _chunk(writer, {"id": "cmpl-1", "model": "m", "choices": [choice], "usage": usage})
             self.running -= 1
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n" + END)
+
+    async def _wait_for_others(self) -> None:
+        if self.running >= self.together:
+            self.all_here.set()
+        with suppress(TimeoutError):  # the test sees that they did not come
+            await asyncio.wait_for(self.all_here.wait(), LONGEST_WAIT_S)
+
+
+async def _sleep_until(due: float) -> None:
+    """uvloop counts whole milliseconds, and may wake up early."""
+    await asyncio.sleep(0)
+    while (left := due - time.perf_counter()) > 0:
+        await asyncio.sleep(left)
 
 
 def _whole(writer: asyncio.StreamWriter, content: dict[str, Any] | None) -> None:
@@ -108,12 +124,12 @@ def running(stand_in: StandIn) -> Iterator[StandIn]:
     serving = loop.create_task(stand_in.serve(ready))
     thread = threading.Thread(target=_run, args=(loop, serving), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(LONGEST_WAIT_S)
     try:
         yield stand_in
     finally:
         loop.call_soon_threadsafe(serving.cancel)
-        thread.join(10)
+        thread.join(LONGEST_WAIT_S)
         loop.close()
 
 

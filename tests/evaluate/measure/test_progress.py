@@ -4,8 +4,8 @@ import io
 from functools import partial
 
 import pytest
-from rich.console import Console
 
+from conf.terminal import plain_console
 from evaluate.measure import progress as live
 from evaluate.report.show.terminal_tables import speed_table
 from evaluate.results.rows import SpeedRow
@@ -20,8 +20,8 @@ def row(repeat: int) -> SpeedRow:
 
 def test_a_terminal_gets_a_table_that_fills(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    terminal = partial(Console, file=screen, force_terminal=True, width=150)
-    monkeypatch.setattr(live, "Console", lambda stderr: terminal())
+    terminal = partial(plain_console, file=screen, force_terminal=True, width=150)
+    monkeypatch.setattr(live, "plain_console", lambda stderr: terminal())
     with live.ProgressDisplay(runs=4, starts=1, table=TABLE) as view:
         view.running("original", "base", -1)
         assert "original: base, warming up (4 runs in all)" in screen.getvalue()

@@ -7,6 +7,7 @@ from playwright.sync_api import Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 STEADY = [1.0, 1.001, 0.999]
+LIMIT_MS = 120_000  # of a machine that does much else
 
 
 def opened(page: Page, file: Path) -> Page:
@@ -14,9 +15,10 @@ def opened(page: Page, file: Path) -> Page:
     page.on("console", lambda m: errors.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.errors = errors  # type: ignore[attr-defined]
+    page.set_default_timeout(LIMIT_MS)
     page.goto(file.as_uri())
     page.locator("#chart-overview").scroll_into_view_if_needed()
-    page.wait_for_selector("#chart-overview svg")
+    page.wait_for_selector("#chart-overview[data-records] svg")  # drawn by the script
     return page
 
 

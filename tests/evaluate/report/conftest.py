@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from conf.schema.report import ReportConfig
 from evaluate.report.writing import write_report
-from tests.evaluate.report.browser import CHROMIUM, opened
+from tests.evaluate.report.browser import CHROMIUM, LIMIT_MS, opened
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 W4A16 = {1: 0.61, 8: 1.0, 64: 1.24}  # of the original's time: faster, level, slower
@@ -33,7 +33,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=LIMIT_MS
+        )
         yield chromium
         chromium.close()
 

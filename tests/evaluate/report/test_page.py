@@ -122,6 +122,7 @@ def test_a_click_on_a_title_sorts_by_number_and_back(page: Page) -> None:
 
 
 def test_a_hover_shows_the_runs_behind_a_point(page: Page) -> None:
+    wait_for_charts(page)  # one that is drawn anew has no tip
     page.locator("#chart-overview svg .mark-text.role-mark text").first.hover()
     tip = page.locator("#vg-tooltip-element.visible")
     tip.wait_for()
@@ -169,6 +170,7 @@ def test_the_keyboard_reaches_filters_and_titles(page: Page) -> None:
 def test_axe_finds_no_serious_fault(browser: Browser, page_file: Path, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
     page = opened(context.new_page(), page_file)
+    wait_for_charts(page)
     found = Axe().run(page).response["violations"]
     serious = [f"{v['id']}: {v['nodes'][0]['html']}" for v in found if v["impact"] in SERIOUS]
     assert serious == []

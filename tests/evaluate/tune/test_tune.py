@@ -1,18 +1,21 @@
 """The command: bad input, the settings file, and a search on a real engine."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 from conf.compose import compose
+from conf.override_text import option_text
+from conf.schema.kernels import KernelsConfig
 from conf.schema.load import EngineConfig
 from conf.schema.tune import TuneConfig, budget_seconds
 from evaluate.results.results_file import read
 from evaluate.results.significance import Ratio
 from evaluate.tune.command import COMMAND
 from evaluate.tune.search import Outcome
-from evaluate.tune.serve_file import write_settings
+from evaluate.tune.serve_file import NOT_SERVED, _engine_options, write_settings
 from serve.command import COMMAND as SERVE
 from tests.conftest import Run
 from tests.evaluate.tune.made_up import space, whole
@@ -53,7 +56,8 @@ def tune_config(*overrides: str) -> TuneConfig:
         (["out=/dev/null/s.yaml"], "out=/dev/null/s.yaml: /dev/null is no folder"),
         (["out=r.jsonl", "results=./r.jsonl"], "out=r.jsonl: is the results file"),
         (["recipe=w8"], "recipe=w8 of tiny under checkpoints: there is no 'w8'"),
-        (["checkpoint=/nowhere"], "checkpoints=/nowhere: there is no model in that folder"),
+        (["weights=random", "recipe=fp8_dynamc"], "recipe=fp8_dynamc: there is no"),
+        (["checkpoint=/nowhere"], "checkpoint=/nowhere: there is no model in that folder"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], expected: str, command_here: Run) -> None:
@@ -129,3 +133,45 @@ def test_a_real_engine_is_tuned_and_a_second_command_measures_nothing(
     served = command_here("serve", "config=serve.yaml", "dry_run=true")
     assert served.returncode == 0, served.stderr
     assert "--max-num-batched-tokens 20" in served.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["engine.kernels.second_layout=false"],
+        ["engine.kernels=[one_token,sparse]", "engine.kernels.second_layout=false"],
+        ["engine.kernels=auto", "engine.kernels.second_layout=false"],
+        ["engine.kernels=auto"],
+        ["engine.kernels=[one_token,sparse]"],
+        ["engine.dtype=float16", "engine.enforce_eager=false", "engine.max_model_len=99"],
+        ["engine.allow_missing_kv_scales=true"],
+        ["engine.chat_template='a, b=${c}'", "engine.hf_overrides={a:{b:[1,x]}}"],
+    ],
+)
+def test_the_settings_file_keeps_every_engine_setting(options: list[str], tmp_path: Path) -> None:
+    escaped = [option.replace("${", "\\${") for option in options]
+    written(tmp_path, Outcome([whole()]), *escaped)
+    engine = tune_config("model=tiny", *escaped).engine
+    assert compose(SERVE, [f"config={tmp_path / 's.yaml'}"]).engine == engine
+
+
+def test_a_setting_of_the_engine_is_served_or_is_said_not_to_be() -> None:
+    """A new field is written to the file without further work."""
+    engine = EngineConfig(kernels=KernelsConfig(second_layout=False))
+    assert _engine_options(engine, None) == {"kernels": {"second_layout": False}}
+    assert {*NOT_SERVED} <= {field.name for field in fields(EngineConfig)}
+
+
+def test_a_changed_model_is_served_from_its_folder(tmp_path: Path) -> None:
+    outcome = Outcome([whole()])
+    changed = written(tmp_path, outcome, "recipe=original", "model.seed=5")
+    assert changed == {"checkpoint": "/models/w8"}
+    named = written(tmp_path, outcome, "recipe=original", "model=custom", "model.path=/models/x")
+    assert named == {"model": {"path": "/models/x"}, "recipe": "original"}
+
+
+@pytest.mark.parametrize("name", ["a b.yaml", "a,b.yaml", "it's.yaml", "a=b [c] ${d}.yaml"])
+def test_serve_takes_a_settings_file_of_any_name(name: str, tmp_path: Path) -> None:
+    config = tune_config("model=tiny", "recipe=original", option_text("out", tmp_path / name))
+    write_settings(Path(config.out), config, tmp_path, EngineConfig(), None, Outcome([whole()]))
+    assert compose(SERVE, [option_text("config", tmp_path / name)]).recipe_name == "original"

@@ -81,14 +81,15 @@ def test_divergence_is_that_of_rounding_by_llm_compressor(model: Any) -> None:
 
 
 def test_the_estimated_damage_is_the_measured_divergence(model: Any) -> None:
-    """Of plain rounding, each layer alone, on the same text."""
+    """Of plain rounding, each layer alone, on the same text: to a factor of two, because the test
+    model is trained anew on each machine."""
     original, base = Original(model, SAMPLES), base_formats(model)
     alone = [
         original.divergence({module: base[module] for module in layer.modules.values()})
         for layer in merged_layers(modules(model))
     ]
     estimated = [damages[0] for damages in damages_of(model, in_steps("rounding"))]
-    assert sum(estimated) == pytest.approx(sum(alone), rel=0.3)
+    assert 0.5 < sum(estimated) / sum(alone) < 2
     assert original.divergence({}) == pytest.approx(0, abs=1e-6)
 
 

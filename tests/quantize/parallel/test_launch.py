@@ -63,9 +63,10 @@ def test_two_processes_fail_and_one_goes_on_with_the_same_bytes(tiny: Tiny, tmp_
 @pytest.mark.slow
 def test_torchrun_gives_the_same_bytes_as_one_process(tiny: Tiny, tmp_path: Path) -> None:
     options = ["model=tiny", "recipe=w4a16_gptq", *TEXT, f"output_dir={tmp_path / 'two'}"]
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    # Alone on this machine: torchrun's usual port is the same for all runs.
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ended = subprocess.run(
-        [*start, "-m", "quantize", *options],
+        [*start, "--nproc-per-node", "2", "-m", "quantize", *options],
         env=os.environ | {"PYTHONPATH": str(Path(launch.__file__).parents[2])},
         capture_output=True,
         text=True,

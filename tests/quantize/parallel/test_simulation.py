@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from quantize.estimate import H200, LayerShape
-from quantize.parallel import simulation
-from quantize.parallel.simulation import (
+from quantize.parallel.simulation import tables
+from quantize.parallel.simulation.tables import (
     LINK,
     Machine,
     calibration_table,
@@ -23,8 +23,8 @@ SCALING = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text()
 SHAPE = LayerShape(layers=10, weights=1e5, squared_widths=1e6, solved=1e8, hidden=1000, widest=1000)
 
 
-def time_on(gpus: int) -> simulation.LayerTime:
-    config = simulation._config("tiny", "w4a16_gptq")
+def time_on(gpus: int) -> tables.LayerTime:
+    config = tables._config("tiny", "w4a16_gptq")
     return layer_time(config, steps_named(config.recipe.steps), SHAPE, Machine(gpus))
 
 
@@ -62,9 +62,9 @@ def test_the_original_is_not_calibrated() -> None:
 
 def test_the_documents_tables_are_those_of_the_simulation() -> None:
     assert len(sweep_recipes()) == 19
-    tables = [
+    computed = [
         *(line for line in calibration_table() if "w8a8" not in line),
         *(line for line in sweep_table() if "| 2 |" not in line and "| 4 |" not in line),
     ]
-    missing = [line for line in tables if line not in SCALING]
+    missing = [line for line in computed if line not in SCALING]
     assert not missing

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,13 @@ print(point.load().__module__, point.value)
 
 
 @pytest.fixture
-def not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
     monkeypatch.setattr(installed, "is_installed", lambda: False)
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
     plugin_path.cache_clear()
+    yield
+    plugin_path.cache_clear()  # other tests start engines, too
 
 
 def test_the_name_is_that_of_the_package() -> None:

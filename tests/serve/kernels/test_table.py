@@ -84,3 +84,38 @@ def test_the_limit_is_reading_or_multiplying() -> None:
     assert rates.least_microseconds(10**6, 1000, 1000, 10**6, "int8") == pytest.approx(4001.0)
     slow = Rates(1e12, {"int8": 1e12})
     assert slow.least_microseconds(10**4, 1000, 1000, 10**6, "int8") == pytest.approx(20000)
+
+
+@pytest.mark.parametrize("damage", ["0", "-1", "1e400", "NaN", '"fast"', "null"])
+def test_a_damaged_time_is_no_plan(plans: None, command_here: Run, damage: str) -> None:
+    path = Identity(GPU, "2.11", "0.25.1").path
+    path.write_text(path.read_text().replace('"microseconds": 25.0', f'"microseconds": {damage}'))
+    result = command_here("serve.kernels")
+    assert result.returncode == 0, result.stderr
+    assert "there are no plans in" in result.stderr
+    assert "24576x4096" not in result.stdout
+
+
+def test_a_truncated_file_is_no_plan(plans: None, command_here: Run) -> None:
+    path = Identity(GPU, "2.11", "0.25.1").path
+    path.write_bytes(path.read_bytes()[:200])
+    result = command_here("serve.kernels")
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("rates", ['{"bandwidth": 0}', '{"bandwidth": 1, "products": {"int8": 0}}'])
+def test_damaged_rates_are_not_used(
+    plans: None, command_here: Run, monkeypatch: pytest.MonkeyPatch, rates: str
+) -> None:
+    monkeypatch.setattr(limit, "gpu_names", lambda: [GPU])
+    monkeypatch.setattr(limit, "gpu_cards", lambda: ["0123"])
+    rates_file(GPU, ["0123"]).write_text(rates)
+    result = command_here("serve.kernels")
+    assert result.returncode == 0, result.stderr
+    assert "24576x4096" in result.stdout
+
+
+def test_names_are_shown_as_they_are(plans: None, command_here: Run) -> None:
+    path = Identity(GPU, "2.11", "0.25.1").path
+    path.write_text(path.read_text().replace("int8/24576", "[red]int8[/x] :fire: 24576"))
+    assert "[red]int8[/x] :fire: 24576" in command_here("serve.kernels").stdout

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from conf.schema.ranges import TOKENS_MOST
+from conf.schema.traffic import SECONDS
 from evaluate.measure.traffic.conversation import Conversation
 
 Tokens = Annotated[int, Field(ge=1, le=TOKENS_MOST)]
 Text = Annotated[str, StringConstraints(min_length=1)]
-Moment = Annotated[float, Field(ge=0, le=1e12)]
+Moment = Annotated[float, Field(ge=0, le=1e20)]
 
 
 class TrafficRecord(BaseModel):
@@ -30,3 +31,5 @@ class TrafficFormat:
     record: type[Any]
     conversation: Callable[[Any], Conversation | None]
     """The conversation of a valid record; None for one without a question and an answer."""
+    unit: str = SECONDS
+    """Of its timestamps."""

@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from conf.schema.traffic import MILLISECONDS
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import Moment, Tokens, TrafficFormat, TrafficRecord
 
 BLOCK = 512
-MILLI = 1e3
 
 
 class MooncakeRecord(TrafficRecord):
@@ -43,8 +43,9 @@ def conversation(record: MooncakeRecord) -> Conversation:
     if left:
         passages.append(Passage(tokens=left))
     turn = Turn(tuple(passages), Passage(tokens=record.output_length))
-    arrival = None if record.timestamp is None else record.timestamp / MILLI
-    return Conversation((turn,), arrival)
+    return Conversation((turn,), record.timestamp)
 
 
-FORMAT = TrafficFormat("mooncake", ("input_length", "output_length"), MooncakeRecord, conversation)
+FORMAT = TrafficFormat(
+    "mooncake", ("input_length", "output_length"), MooncakeRecord, conversation, MILLISECONDS
+)

@@ -3,11 +3,11 @@
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
+from conf.override_text import command_text, option_text
 from conf.schema.report import ReportConfig, TargetsConfig, changed_options
 from evaluate.report.decide.commands import (
     accuracy_command,
     candidate_options,
-    command,
     evaluate_options,
     results_option,
     scenario_of,
@@ -67,10 +67,10 @@ def what_if(config: ReportConfig, answer: Answer) -> WhatIf | None:
         measure=[candidate_options([rows[candidate.name]]) for candidate in facts.candidates],
         scenarios={workload.name: scenario_of(workload.measure) for workload in group.workloads},
         evaluate=evaluate_options(group),
-        program=command("evaluate"),
+        program=command_text("evaluate"),
         results=results_option(results),
         accuracy=accuracy_command(group, results),
-        report=command("evaluate.report", f"results=[{','.join(config.results)}]"),
+        report=command_text("evaluate.report", option_text("results", config.results)),
         options=changed_options(config),
     )
 

@@ -55,7 +55,7 @@ def test_it_continues_up_to_a_stop_text(server: TransformersServer) -> None:
     texts = [decode(found, skip_special_tokens=True) for found in tokens]
     assert [choice["text"] for choice in choices] == texts
     assert [choice["index"] for choice in choices] == [0, 1]
-    stop = texts[0].split()[2]
+    stop = texts[0][len(texts[0]) // 2 :][:4]  # whatever this machine's training made it say
     (short,) = ask(server, prompt=prompts[0], max_tokens=24, stop=["no such text", stop])
     assert short["text"] == texts[0].partition(stop)[0]
 

@@ -13,7 +13,7 @@ from conf.schema.report import ReportConfig, TargetsConfig
 from evaluate.report.contents import read_rows
 from evaluate.report.decide.decision import decide
 from evaluate.report.writing import write_report
-from tests.evaluate.report.browser import CHROMIUM
+from tests.evaluate.report.browser import CHROMIUM, LIMIT_MS
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 from tests.evaluate.report.test_capacity import searched
 
@@ -73,6 +73,7 @@ def config(
 def opened_page(browser: Browser, folder: Path) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -154,6 +155,7 @@ def test_sliders_decide_again_and_the_link_restores_them(page: Page, browser: Br
     notes = page.locator(".outcome tr.refused").all_inner_texts()
     assert any("98.50% of the quality is left, less than 99.00%" in note for note in notes)
     page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("navigator.clipboard.readText().then((text) => text == location.href)")
     link = page.evaluate("navigator.clipboard.readText()")
     assert link == page.url
     assert "targets.min_recovery=0.99" in link
@@ -193,8 +195,10 @@ def test_prices_change_the_costs_of_the_mix_and_of_the_capacity(page: Page, fold
 def test_commands_to_serve_and_to_measure_are_copied(page: Page) -> None:
     box = page.locator(".outcome .command").first
     box.get_by_role("button").click()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == "python -m serve model=qwen3-8b recipe=w8a8 engine.tensor_parallel_size=1"
+    copied = "python -m serve model=qwen3-8b recipe=w8a8 engine.tensor_parallel_size=1"
+    page.wait_for_function(
+        "(words) => navigator.clipboard.readText().then((text) => text == words)", arg=copied
+    )
     commands = page.locator(".outcome details .command pre").all_text_contents()
     measured = [shlex.split(command) for command in commands if "engine=vllm_server" in command]
     assert ["scenario=[high_concurrency]" in words for words in measured] == [True]

@@ -163,7 +163,7 @@ def test_many_sequences_give_the_same_error(family: str) -> None:
         model = made_model(family)
         scale(model, batches, patches)
         errors.append(_layer_error(made_model(family), model, batches))
-    assert errors[1] <= 1.02 * errors[0]
+    assert errors[1] <= 1.1 * errors[0]  # unscaled it is 1.5 times as large
 
 
 def _layer_error(original: Any, model: Any, batches: list[torch.Tensor]) -> float:

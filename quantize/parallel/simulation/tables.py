@@ -1,4 +1,4 @@
-"""`python -m quantize.parallel.simulation`: what several H200 would bring. A simulation.
+"""The formulas and tables of the simulation of several H200.
 
 No machine with several GPUs was at hand. The formulas take what one H200 was measured to do
 (quantize/estimate.py) and NVLink's rate from the datasheet. docs/scaling.md explains them.
@@ -163,13 +163,10 @@ def sweep_table() -> list[str]:
     return lines
 
 
-def main() -> None:
+def show() -> None:
+    """Prints the tables."""
     print("A simulation from figures of one H200, not a measurement.\n")
     print(f"Calibrating {CALIBRATED_MODEL}, 256 x 2,048 tokens:\n")
     print("\n".join(calibration_table()))
     print("\nA sweep, one job a GPU:\n")
     print("\n".join(sweep_table()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""`python -m quantize.checkpoint.verify`: verifies a checkpoint for another command.
+"""`python -m quantize.checkpoint.verify_process`: verifies a checkpoint for another command.
 
 The command for people is `python -m quantize.verify PATH`.
 """
@@ -6,13 +6,14 @@ The command for people is `python -m quantize.verify PATH`.
 from pathlib import Path
 
 from conf.process.inside import Send, run_program
-from quantize.checkpoint.verify.prove import verify
 from quantize.programs import VERIFY, Verified, VerifyRequest
 
 NOT_FINITE = "NaN or infinite"
 
 
 def work(request: VerifyRequest, send: Send[Verified]) -> None:
+    from quantize.checkpoint.verify import verify
+
     faults = verify(Path(request.folder)).faults
     send(Verified(faults, bool(faults) and NOT_FINITE in faults[0]))
 

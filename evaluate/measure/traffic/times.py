@@ -1,0 +1,45 @@
+"""The unit of a trace's times. Files do not state it, so a wrong guess replays a thousandfold."""
+
+from dataclasses import replace
+
+from conf.errors import bad_input
+from conf.schema.traffic import AUTO, MILLISECONDS, SECONDS, UNITS, TrafficConfig
+from conf.terminal import say
+from evaluate.measure.traffic.conversation import Conversation
+
+LONGEST_GAP_S = 5.0
+SHORTEST_GAP_S = 0.0005
+"""Mean gaps outside of these are no load, or more than a server takes: the unit is very likely
+another one."""
+
+
+def in_seconds(conversations: list[Conversation], unit: str) -> list[Conversation]:
+    """The conversations of a file, whose times have this unit, with times in seconds."""
+    if unit == SECONDS:
+        return conversations
+    return [
+        each if each.arrival_s is None else replace(each, arrival_s=each.arrival_s / UNITS[unit])
+        for each in conversations
+    ]
+
+
+def check_replayed(conversations: list[Conversation], config: TrafficConfig) -> None:
+    """Says how long a replay takes. Refuses times that very likely have another unit."""
+    times = [each.arrival_s for each in conversations[: config.requests]]
+    known = [time for time in times if time is not None]
+    if len(known) < len(times) or not known:
+        raise bad_input(
+            f"traffic.arrivals=replayed: the requests of traffic={config.source} have no timestamps"
+        )
+    span = known[-1] - known[0]
+    if not span:
+        return
+    gap = span / (len(known) - 1)
+    arriving = f"{len(known):,} requests arrive in {span:,.4g} s, {1 / gap:.3g} a second"
+    if config.time_unit == AUTO and not SHORTEST_GAP_S <= gap <= LONGEST_GAP_S:
+        others = ", ".join(unit for unit in UNITS if unit != MILLISECONDS)
+        raise bad_input(
+            f"traffic.path={config.path}: {arriving}, if its timestamps have the usual unit; "
+            f"write traffic.time_unit={MILLISECONDS} if they are milliseconds, else one of {others}"
+        )
+    say(f"traffic.arrivals=replayed: {arriving}, before traffic.speed={config.speed:g}")

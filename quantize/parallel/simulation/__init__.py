@@ -1,0 +1,1 @@
+"""What several GPUs would bring: a simulation."""
