@@ -85,7 +85,7 @@ def _exit_interrupted() -> NoReturn:
 
 
 def _exit_after(failures: list[JobFailure]) -> NoReturn:
-    """Reports the failures. A reader of the output that has gone is none."""
+    """Reports the failures. It is no failure that nobody reads the output any more."""
     if drop_unread_output() and any(failure.is_closed_pipe for failure in failures):
         sys.exit(CLOSED_PIPE)
     sys.exit(max([failure.report() for failure in failures], default=0))

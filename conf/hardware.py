@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
+from conf.process.visible_gpus import VISIBLE
 from conf.schema.load import GpuConfig
 
 BF16_FLAGS = {"bf16", "avx512_bf16", "amx_bf16"}
 AMX_FLAGS = {"amx_tile"}
 INT8_FLAGS = {"i8mm", "avx512_vnni", "avx_vnni", "amx_int8"}
 CPU = "cpu"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPU_FILES = Path(__file__).parent / "gpu"
 
 

@@ -64,6 +64,13 @@ def plain_console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, **options)
 
 
+def table_console(narrowest: int) -> Console:
+    """A console for tables, never narrower than this: names cut short would all look alike."""
+    console = plain_console()
+    console.width = max(console.width, narrowest)
+    return console
+
+
 def progress(console: Console | None = None) -> Progress:
     """A bar with its count, the time spent and the time left; lines where there is no terminal."""
     console = console or plain_console(stderr=True)

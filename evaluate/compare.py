@@ -17,7 +17,7 @@ from conf.compose import Command
 from conf.errors import bad_input, unknown
 from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.report import CompareConfig
-from conf.terminal import listed, plain_console, say
+from conf.terminal import listed, say, table_console
 from evaluate.gate import NO_RATIO, Finding, Verdict, failure, quality_finding, speed_finding
 from evaluate.pairs import (
     Metric,
@@ -91,8 +91,7 @@ def main(config: CompareConfig) -> None:
     noise.pairs = Counter(one.workload_name for one, _ in pairs)
     for pair in pairs:
         table.add_row(*_line(pair, metric, config, noise))
-    screen = plain_console()
-    screen.width = max(screen.width, NARROWEST_TABLE)
+    screen = table_console(NARROWEST_TABLE)
     screen.print(table)
     for sentence in _kernels_ran(pairs, titles):
         say(sentence)

@@ -9,7 +9,7 @@ from conf.hardware import resolve_gpu
 from conf.models import ORIGINAL
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import GpuConfig, gpus_of
-from conf.terminal import plain_console, say
+from conf.terminal import say, table_console
 from evaluate.accuracy.judging import engine_findings
 from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
@@ -131,8 +131,7 @@ def _measure(config: EvaluateConfig, turns: list[Turn], events: EventRecorder) -
 
 def _show(recorder: Recorder) -> None:
     """Prints the result tables, and the checkpoints on which engines disagree."""
-    screen = plain_console()
-    screen.width = max(screen.width, NARROWEST_TABLE)
+    screen = table_console(NARROWEST_TABLE)
     judged = [accuracy_table(recorder.rows), worst_table(recorder.rows)]
     if any(row.kind == "speed" for row in recorder.rows):
         screen.print(speed_table(recorder.rows, recorder.config.max_spread))

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 from conf.errors import ENVIRONMENT_FAILURE, QuantlineError
-from conf.hardware import VISIBLE
 from conf.launch.records import read_record, write_record
 from conf.launch.task import CPUS_VARIABLE, JOB, JOB_VARIABLE, JobEnded, Record, Task
 from conf.process.running import Running
+from conf.process.visible_gpus import VISIBLE
 
 Process = Running[JobEnded]
 BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # as a process ends, and as our commands do

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import bad_input
-from conf.hardware import CPU, VISIBLE, cpu_name, gpu_names
+from conf.hardware import CPU, cpu_name, gpu_names
 from conf.launch.task import CPUS_VARIABLE, JOB_VARIABLE
+from conf.process.visible_gpus import VISIBLE
 from conf.schema.load import EngineConfig, EngineOptions, GpuConfig
 from conf.sources import TEAM_FOLDERS
 from evaluate.measure.gpu_watch import GpuWatch

@@ -14,7 +14,7 @@ from evaluate.results.results_file import append, first_fault, read, row_of
 from evaluate.results.row_types import Environment
 from evaluate.results.rows import FailedRow, Row, current, line_content
 
-NARROWEST_TABLE = 140  # columns; names cut short would all look alike
+NARROWEST_TABLE = 140  # columns
 RowType = TypeVar("RowType", bound=Row)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conf.app import run
 from conf.compose import Command
-from conf.errors import QuantlineError, environment_failure
+from conf.errors import QuantlineError, bad_input, environment_failure
 from conf.launch.hooks import SweepHooks
 from conf.launch.options import LOCAL, LauncherConfig
 from conf.launch.planning import PlannedTask
@@ -33,8 +33,8 @@ class SweepBenchmarkConfig:
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     jobs: int = field(default=8, metadata=within(1, 1000))
     """Jobs of the sweep."""
-    at_once: int = field(default=1, metadata=within(1, 1000))
-    """Jobs that run at once: launcher.workers, or what the cluster has room for."""
+    at_once: int | None = field(default=None, metadata=within(1, 1000))
+    """Jobs that run at once: what the cluster has room for. null is launcher.workers, or 1."""
     seconds: float = field(default=5.0, metadata=within(0, 3600))
     """Seconds that a job sleeps, in place of its engine."""
     folder: str = field(default=".", metadata=not_empty())
@@ -90,6 +90,7 @@ JOB_COMMAND = replace(COMMAND, sweep=SleepingJobs())
 
 
 def main(config: SweepBenchmarkConfig) -> None:
+    at_once = _at_once(config)
     begin = time.perf_counter()
     runner = start_runner(config.launcher, Resources(1))
     say(f"{config.launcher.kind}: ready after {time.perf_counter() - begin:.1f} s")
@@ -108,14 +109,21 @@ def main(config: SweepBenchmarkConfig) -> None:
     failed = [record.message for record in records.values() if record.state != "done"]
     if failed:
         raise environment_failure(f"{len(failed)} jobs failed, the first: {failed[0]}")
-    rounds = -(-config.jobs // config.at_once)
+    rounds = -(-config.jobs // at_once)
     overhead = seconds / rounds - config.seconds
     print(
-        f"{config.launcher.kind}: {config.jobs} jobs of {config.seconds:g} s, {config.at_once} at "
+        f"{config.launcher.kind}: {config.jobs} jobs of {config.seconds:g} s, {at_once} at "
         f"once: {seconds:.1f} s, {overhead:.2f} s of overhead for each job"
     )
     if config.launcher.kind == LOCAL:  # other launchers start jobs from processes of their own
         print(f"CPU time of a job: {cpu / config.jobs:.2f} s")
+
+
+def _at_once(config: SweepBenchmarkConfig) -> int:
+    workers = config.launcher.workers
+    if workers is not None and config.at_once not in (None, workers):
+        raise bad_input(f"at_once={config.at_once}: launcher.workers={workers} jobs run at once")
+    return config.at_once or workers or 1
 
 
 def _cpu_of_children() -> float:

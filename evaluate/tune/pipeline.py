@@ -6,7 +6,7 @@ from conf.hardware import resolve_gpu
 from conf.override_text import command_text, option_text
 from conf.schema.load import gpus_of
 from conf.schema.tune import QUICK, TuneConfig
-from conf.terminal import plain_console, say
+from conf.terminal import say, table_console
 from evaluate.measure.environment import environment
 from evaluate.measure.rates.known import rates
 from evaluate.results.cells import cells
@@ -66,8 +66,7 @@ def _show(outcome: Outcome, recorder: Recorder, config: TuneConfig) -> None:
     rows = [row for row in [*recorder.before, *recorder.rows] if isinstance(row, SpeedRow)]
     measured = [cell for cell in cells(rows) if cell.measure == config.scenario_name]
     value = measured[-1].ranked_by if measured else ""
-    screen = plain_console()
-    screen.width = max(screen.width, NARROWEST_TABLE)
+    screen = table_console(NARROWEST_TABLE)
     screen.print(trials_table(outcome, value))
     say(f"{recorder.path}: {len(outcome.trials)} trials; {outcome.ended}")
     for line in sentences(outcome):

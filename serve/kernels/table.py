@@ -7,7 +7,7 @@ from rich.table import Table
 from conf.cache import LIMITS, cache_root
 from conf.hardware import gpu_names
 from conf.schema.kernels import PlansConfig
-from conf.terminal import plain_console, say
+from conf.terminal import say, table_console
 from serve.kernels.plans.limit import Rates, rates_of
 from serve.kernels.plans.plan import Timing
 from serve.kernels.plans.store import PlanFile, StoredPlan, stored_files
@@ -26,8 +26,7 @@ def show_plans(config: PlansConfig) -> None:
             "loads a quantized checkpoint on a GPU with engine.kernels=auto"
         )
         return
-    console = plain_console()
-    console.width = max(console.width, NARROWEST_TABLE)
+    console = table_console(NARROWEST_TABLE)
     for file in files:
         rates = rates_of(file.identity.gpu)
         rows = [row for stored in file.plans for row in _rows(stored, config, rates)]

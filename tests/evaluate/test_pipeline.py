@@ -107,7 +107,7 @@ def _check_second_opinion(result: subprocess.CompletedProcess[str], path: Path) 
     }
     for checkpoint in ("original", "w8a8_smooth_gptq"):
         ours, theirs = (judged[checkpoint, engine] for engine in ("vllm", "transformers"))
-        assert ours.perplexity == pytest.approx(theirs.perplexity, rel=0.02)
+        assert ours.perplexity == pytest.approx(theirs.perplexity, rel=0.01)  # as the report asks
     divergence = [judged["w8a8_smooth_gptq", e].divergence_mean for e in ("vllm", "transformers")]
     assert max(divergence) < 0.02
 

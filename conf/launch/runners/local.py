@@ -5,11 +5,12 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from conf.hardware import VISIBLE, gpu_handles
+from conf.hardware import gpu_handles
 from conf.launch.options import LauncherConfig
 from conf.launch.run_task import Process, inherited, job_variables, run_task
 from conf.launch.runners import JobState, Resources, Runner, chosen_gpus
 from conf.launch.task import Task
+from conf.process.visible_gpus import VISIBLE
 from conf.terminal import say
 
 

@@ -6,19 +6,17 @@ which needs a cluster with accounting.
 """
 
 import math
-import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from conf import ROOT
 from conf.errors import QuantlineError, bad_input, unknown
 from conf.launch.options import LauncherConfig
-from conf.launch.run_task import job_variables, run_task
 from conf.launch.runners import JobState, Resources, Runner, chosen_gpus
 from conf.launch.runners import slurm_commands as slurm
 from conf.launch.runners.slurm_commands import NodeKind
+from conf.launch.slurm_task import SlurmTask
 from conf.launch.task import Task
 from conf.terminal import say
 
@@ -34,26 +32,6 @@ ENDED = {
     *("PREEMPTED", "TIMEOUT"),
 }
 LOOKS_AT_AN_ENDED_JOB = 2  # a job that is being queued again may look ended for a moment
-
-
-@dataclass(frozen=True)
-class SlurmTask:
-    """The function that submitit pickles and calls on the node."""
-
-    task: Task
-    gpus_per_job: int
-    cpus: int | None
-
-    def __call__(self) -> None:
-        gpus = None if self.gpus_per_job else ""
-        run_task(self.task, job_variables(self.task, os.environ, gpus, self.cpus))
-
-    def checkpoint(self) -> Any:
-        """Called before the job is queued again: its rows are on disk, so it begins the same way
-        and finds them."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
 
 
 class SlurmRunner(Runner):

@@ -10,7 +10,7 @@ from conf.errors import QuantlineError
 from conf.files.write_whole import remove, unfinished_path
 from conf.process.running import stream
 from conf.schema.commands import QUESTIONS, AccuracyConfig, EvaluateConfig
-from conf.terminal import plain_console, progress, say
+from conf.terminal import progress, say, table_console
 from evaluate.accuracy.questions.prepare import harness_variables, prepared_tasks
 from evaluate.accuracy.tasks import samples
 from evaluate.accuracy.tasks.events import TASKS_WORKER, CheckpointJob, Task, TasksJob
@@ -132,8 +132,7 @@ def _checkpoint_job(checkpoint: Checkpoint, names: list[str]) -> CheckpointJob:
 
 
 def _show(recorder: Recorder, root: Path) -> None:
-    screen = plain_console()
-    screen.width = max(screen.width, NARROWEST_TABLE)
+    screen = table_console(NARROWEST_TABLE)
     rows = [row for row in recorder.rows if isinstance(row, TaskAccuracyRow)]
     for table in filter(None, [questions_table(rows), lost_table(rows)]):
         screen.print(table)

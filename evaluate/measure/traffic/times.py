@@ -1,4 +1,4 @@
-"""The unit of a trace's times. Files do not state it, so a wrong guess replays a thousandfold."""
+"""The unit of a trace's times. Files do not state it; a wrong guess is off by a factor of 1,000."""
 
 from dataclasses import replace
 

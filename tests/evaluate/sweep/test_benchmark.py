@@ -1,0 +1,21 @@
+"""What a launcher costs: the number of jobs at once, which the cost of a job is computed from."""
+
+import re
+
+from tests.command_here import Run
+
+FAST = ("launcher=local", "jobs=2", "seconds=0.1", "launcher.poll_s=0.1")
+
+
+def test_as_many_jobs_run_at_once_as_there_are_workers(command_here: Run) -> None:
+    ran = command_here("evaluate.sweep.benchmark", *FAST, "launcher.workers=2")
+    assert "local: 2 jobs of 0.1 s, 2 at once: " in ran.stdout
+    overhead = re.search(r"([-\d.]+) s of overhead for each job", ran.stdout)
+    assert overhead
+    assert float(overhead[1]) > 0
+
+
+def test_another_number_than_the_workers_is_refused(command_here: Run) -> None:
+    ran = command_here("evaluate.sweep.benchmark", *FAST, "launcher.workers=2", "at_once=1")
+    assert ran.returncode == 2
+    assert "at_once=1: launcher.workers=2 jobs run at once" in ran.stderr
