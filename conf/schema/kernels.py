@@ -26,9 +26,6 @@ class KernelsConfig:
     measured."""
     second_layout: bool = True
     """Keep weights in a second layout where that is faster; false saves the memory."""
-    prefetch: bool = False
-    """For up to 16 tokens, have the GPU fetch the first weights of the next layer into its cache
-    while attention and norms run. Not yet measured in an engine."""
 
     def __post_init__(self) -> None:
         whole_words = [word for word in (AUTO, VLLM) if word in (self.families or [])]

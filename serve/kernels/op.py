@@ -15,7 +15,6 @@ import torch
 
 from serve.kernels.plans.plan import Plan
 from serve.kernels.products.product import Inputs, Options, Product
-from serve.kernels.products.upcoming import Reads, Upcoming
 
 LIBRARY = "quantline"
 NAME = "linear"
@@ -99,11 +98,6 @@ class Planned:
         """What runs for so many tokens."""
         return self.calls[bisect_left(self.plan.ends, tokens)]
 
-    def reads(self, tensors: list[torch.Tensor], tokens: int) -> Reads | None:
-        """How the weight is read for so many tokens."""
-        product, first, last, options = self.call(tokens)
-        return product.reads(tensors[first:last], options, tokens)
-
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
     ) -> torch.Tensor:
@@ -113,14 +107,11 @@ class Planned:
 
     def only_call(self, start: int, end: int) -> Call | None:
         """The call for all of these numbers of tokens; None where there are several."""
-        first, last = (bisect_left(self.plan.ends, tokens) for tokens in (start, end))
-        return self.calls[first] if first == last else None
+        first = self.call(start)
+        return first if first is self.call(end) else None
 
 
 _TABLE: dict[str, Planned] = {}
-_UPCOMING: dict[int, Callable[[int], Upcoming | None]] = {}
-"""What a layer requests of the next one for a number of tokens, by the address of its first tensor.
-Layers of one key differ in that, and graphs hold no address."""
 _LIBRARIES: list[torch.library.Library] = []
 """Keeps the definition alive: a library that is collected takes its op along."""
 
@@ -129,12 +120,6 @@ def put(key: str, planned: Planned) -> None:
     """Makes a plan known to the op, once for a kind of layer and shape."""
     register()
     _TABLE[key] = planned
-
-
-def put_upcoming(tensor: torch.Tensor, upcoming: Callable[[int], Upcoming | None]) -> None:
-    """Has the layer whose first tensor this is request weights of the next one."""
-    if tensor.numel():  # all empty ones have the same address
-        _UPCOMING[tensor.data_ptr()] = upcoming
 
 
 def get(key: str) -> Planned | None:
@@ -170,10 +155,7 @@ def _linear(
 ) -> torch.Tensor:
     if x.shape[0] == 0:
         return x.new_empty((0, rows))
-    inputs = Inputs(x, rounded, scales)
-    if _UPCOMING and (upcoming := _UPCOMING.get(tensors[0].data_ptr())) is not None:
-        inputs.upcoming = upcoming(x.shape[0])
-    return _TABLE[key].multiply(inputs, tensors, scales_after)
+    return _TABLE[key].multiply(Inputs(x, rounded, scales), tensors, scales_after)
 
 
 def _linear_fake(

@@ -20,11 +20,7 @@ VERSION = 5
 """Raised whenever kernels compute or are called differently: graphs and rows do not mix then."""
 ENTRY, OPTION = "quantline", "additional_config"
 KERNELS = KERNELS_OPTION
-SECOND_LAYOUT, PREFETCH, VERSION_KEY, LAYERS = "second_layout", "prefetch", "version", "layers"
-
-
-SWITCHES = {SECOND_LAYOUT: True, PREFETCH: False}
-"""Fields of `KernelsConfig`, with their defaults."""
+SECOND_LAYOUT, VERSION_KEY, LAYERS = "second_layout", "version", "layers"
 
 
 @dataclass(frozen=True)
@@ -34,22 +30,16 @@ class Settings:
     families: tuple[str, ...] = FAMILIES
     """Empty where vLLM's own kernels run."""
     second_layout: bool = True
-    prefetch: bool = False
 
     @staticmethod
     def of(config: KernelsConfig) -> "Settings":
-        return Settings(config.chosen, config.second_layout, config.prefetch)
+        return Settings(config.chosen, config.second_layout)
 
     @property
     def entry(self) -> dict[str, Any]:
         """The entry of additional_config."""
         kernels = list(self.families) if self.families else VLLM
-        return {
-            KERNELS: kernels,
-            SECOND_LAYOUT: self.second_layout,
-            PREFETCH: self.prefetch,
-            VERSION_KEY: VERSION,
-        }
+        return {KERNELS: kernels, SECOND_LAYOUT: self.second_layout, VERSION_KEY: VERSION}
 
 
 def read_settings(additional_config: Mapping[str, Any]) -> Settings:
@@ -58,15 +48,14 @@ def read_settings(additional_config: Mapping[str, Any]) -> Settings:
     entry = additional_config.get(ENTRY, {})
     if not isinstance(entry, Mapping):
         raise ValueError(f'{ENTRY}={entry!r}: must be an object, such as {{"{KERNELS}": "{AUTO}"}}')
-    known = (KERNELS, SECOND_LAYOUT, PREFETCH, VERSION_KEY, LAYERS)
+    known = (KERNELS, SECOND_LAYOUT, VERSION_KEY, LAYERS)
     for name in entry:
         if name not in known:
             raise ValueError(f"{ENTRY}: there is no option {name!r}.{nearest(str(name), known)}")
-    switches = {name: entry.get(name, default) for name, default in SWITCHES.items()}
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{ENTRY}.{name}={value!r}: is neither true nor false")
-    return Settings.of(KernelsConfig(_families(entry.get(KERNELS, DEFAULT)), **switches))
+    second_layout = entry.get(SECOND_LAYOUT, True)
+    if not isinstance(second_layout, bool):
+        raise ValueError(f"{ENTRY}.{SECOND_LAYOUT}={second_layout!r}: is neither true nor false")
+    return Settings.of(KernelsConfig(_families(entry.get(KERNELS, DEFAULT)), second_layout))
 
 
 def _families(kernels: object) -> list[str]:
@@ -98,9 +87,8 @@ def check_not_given(options: EngineOptions) -> None:
 
 
 def recorded(options: EngineOptions) -> EngineOptions:
-    """vLLM's options as a row records them: our entry becomes the option `kernels`, and switches
-    that differ from their default. Both are missing for vLLM's own kernels, as in rows from before
-    our kernels."""
+    """vLLM's options as a row records them: our entry becomes the options `kernels` and
+    `second_layout`. Both are missing for vLLM's own kernels, as in rows from before our kernels."""
     entries = dict(options.get(OPTION) or {})
     if ENTRY not in entries:
         return options
@@ -112,15 +100,13 @@ def recorded(options: EngineOptions) -> EngineOptions:
         return others
     is_all = settings.families == FAMILIES
     others[KERNELS] = AUTO if is_all else list(settings.families)
-    switches = {SECOND_LAYOUT: settings.second_layout, PREFETCH: settings.prefetch}
-    return others | {name: on for name, on in switches.items() if on != SWITCHES[name]}
+    return others if settings.second_layout else others | {SECOND_LAYOUT: False}
 
 
 def of_recorded(options: EngineOptions) -> KernelsConfig:
     """The kernels of a row's options; a row without the option ran on vLLM's own."""
     kernels = options.get(KERNELS, VLLM)
-    switches = {name: bool(options.get(name, default)) for name, default in SWITCHES.items()}
-    return KernelsConfig(_families(kernels), **switches)
+    return KernelsConfig(_families(kernels), bool(options.get(SECOND_LAYOUT, True)))
 
 
 def current_settings() -> Settings:

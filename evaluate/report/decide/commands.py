@@ -29,8 +29,7 @@ from evaluate.results.rows import Row
 NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
 # Sizes of engines that were measured side by side; a server has the GPU to itself.
 SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
-SWITCHES = ("second_layout", "prefetch")
-"""Of our kernels."""
+SECOND_LAYOUT = "second_layout"
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ def results_option(name: str) -> str:
 def _engine_options(row: Row) -> list[str]:
     """The options of a measurement that a command repeats."""
     options = served_options(row.environment.engine_options)
-    names = {switch: f"{KERNELS_OPTION}.{switch}" for switch in SWITCHES}
+    names = {SECOND_LAYOUT: f"{KERNELS_OPTION}.{SECOND_LAYOUT}"}
     return [
         option_text(f"engine.{names.get(name, name)}", value) for name, value in options.items()
     ]

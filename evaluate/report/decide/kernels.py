@@ -11,7 +11,7 @@ from evaluate.report.decide.ranking import speed_ratio
 from evaluate.results.cells import kernel_names
 from evaluate.results.restart_noise import Noise
 
-OURS = (KERNELS_OPTION, "second_layout", "prefetch")
+OURS = (KERNELS_OPTION, "second_layout")
 CHOOSING = ("linear_backend", *OURS)
 """Options that choose among kernels: vLLM's, and ours."""
 LEAST_SIGNIFICANT = 2

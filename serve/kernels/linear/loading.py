@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from serve.kernels import op, record, successors
+from serve.kernels import op, record
 from serve.kernels.linear.planning import plan_layer
 from serve.kernels.op import Planned
 from serve.kernels.products.product import Product, Unusable, Weight
@@ -88,10 +88,10 @@ def _load(
     stored_names: Sequence[str],
     dtype: torch.dtype,
 ) -> LoadedLayer:
-    key, settings = base_key(kind.name, weight, dtype, is_head(layer)), current_settings()
+    key = base_key(kind.name, weight, dtype, is_head(layer))
     planned_layer = plan_layer(
-        key, weight, kind.products, kind.own, dtype, kind.rounded, settings.second_layout,
-        is_head(layer),
+        key, weight, kind.products, kind.own, dtype, kind.rounded,
+        current_settings().second_layout, is_head(layer),
     )  # fmt: skip
     stored = [getattr(layer, stored_name) for stored_name in stored_names]
     extra = max(0, stored_bytes(planned_layer.tensors) - stored_bytes(stored))
@@ -105,9 +105,6 @@ def _load(
         _split_ranges(planned)
     reads = {product.reads_rounded for product in planned.products}
     names = replace_parameters(layer, planned_layer.tensors, stored_names)
-    if settings.prefetch:
-        tensors = [layer.get_parameter(parameter) for parameter in names]
-        successors.link(name, planned_layer.op_key, planned, tensors, weight.columns, dtype)
     # Without their scales, sums of rounded activations may exceed float16.
     scales_after = planned.scales_after and dtype == torch.bfloat16
     return LoadedLayer(

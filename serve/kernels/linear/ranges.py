@@ -170,13 +170,20 @@ def split_ranges(planned: Planned) -> None:
     assert compilation is not None
     _install_pass()
     captured = captured_by(config)
-    split = ends.copy()
-    for end in (*boundaries(planned), *direct_boundaries(planned, captured)):
-        is_new = end > 1 and all(abs(end - other) > 1 for other in split)
-        if is_new and end < max(ends) and len(split) < MOST_RANGES:
-            split.append(end)
-    compilation.compile_ranges_endpoints = sorted(split)
+    for end in boundaries(planned):
+        _split(ends, end)
+    for end in direct_boundaries(planned, captured):
+        # Layers that are loaded later may change their inputs at these.
+        _split(ends, end, reserved=(FEW, MANY))
+    compilation.compile_ranges_endpoints = sorted(ends)
     add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints} captured {captured}")
+
+
+def _split(ends: list[int], end: int, reserved: tuple[int, ...] = ()) -> None:
+    """Has a range end here, unless there are enough of them with the reserved ends."""
+    is_new = 1 < end < max(ends) and all(abs(end - other) > 1 for other in ends)
+    if is_new and len({*ends, *reserved}) < MOST_RANGES:
+        ends.append(end)
 
 
 def captured_by(config: Any) -> int:

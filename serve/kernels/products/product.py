@@ -6,8 +6,6 @@ from typing import ClassVar
 
 import torch
 
-from serve.kernels.products.upcoming import Reads, Upcoming
-
 Options = tuple[tuple[str, int], ...]
 """Launch options or an algorithm's number, as sorted pairs: hashable, and plain in a file."""
 
@@ -51,8 +49,6 @@ class Inputs:
     scales: torch.Tensor | None = None
     """[tokens, 1] in float32: what `rounded` was divided by. None leaves them to the caller, who
     then multiplies the result by them."""
-    upcoming: Upcoming | None = None
-    """Weights of the next layer, for products that request them into the cache."""
 
 
 class Product(ABC):
@@ -74,8 +70,6 @@ class Product(ABC):
     """Each of its options is a kernel that is compiled when it first runs, which takes a second."""
     traceable: ClassVar[bool] = False
     """`direct` can be traced into a graph."""
-    takes_upcoming: ClassVar[bool] = False
-    """Requests `Inputs.upcoming` into the cache; else it ignores that."""
 
     @abstractmethod
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
@@ -95,8 +89,3 @@ class Product(ABC):
         """The numbers of `multiply`, for a compiled graph: by functional ops of PyTorch and vLLM
         that Inductor calls without Python of ours. The number of tokens may be a symbol."""
         return self.multiply(inputs, tensors, options)
-
-    def reads(self, tensors: list[torch.Tensor], options: Options, tokens: int) -> Reads | None:
-        """How it reads its weight for so many tokens, for the product before it. None where that
-        should not request any of it."""
-        return None

@@ -25,12 +25,6 @@ def test_forms(overrides: list[str], families: tuple[str, ...], second_layout: b
     assert kernels.second_layout is second_layout
 
 
-def test_prefetching_is_off_unless_asked_for() -> None:
-    assert not compose(COMMAND, ["engine.kernels=auto"]).engine.kernels.prefetch
-    overrides = ["engine.kernels=auto", "engine.kernels.prefetch=true"]
-    assert compose(COMMAND, overrides).engine.kernels.prefetch
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -22,7 +22,6 @@ CHOICES = [
     KernelsConfig(["vllm"]),
     KernelsConfig(["sparse"]),
     KernelsConfig(["one_token", "w4afp8"], second_layout=False),
-    KernelsConfig(["one_token"], prefetch=True),
 ]
 
 
@@ -39,7 +38,6 @@ def test_what_a_row_records_is_read(kernels: KernelsConfig) -> None:
     assert Settings.of(of_recorded(options)).families == Settings.of(kernels).families
     if kernels.chosen:
         assert of_recorded(options).second_layout == kernels.second_layout
-        assert of_recorded(options).prefetch == kernels.prefetch
 
 
 def test_rows_tell_auto_from_vllm_and_old_rows_are_vllm() -> None:
@@ -97,7 +95,6 @@ def test_vllm_alone_uses_ours_only_if_asked() -> None:
         ({"kernels": "vlm"}, "Did you mean vllm?"),
         ({"kernels": ["auto", "sparse"]}, "auto stands alone"),
         ({"second_layout": "no"}, "neither true nor false"),
-        ({"prefetch": 16}, "neither true nor false"),
     ],
 )
 def test_an_invalid_entry(entry: object, message: str) -> None:

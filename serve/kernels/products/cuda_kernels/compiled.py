@@ -69,27 +69,24 @@ class Kernel:
         blocks: int,
         threads: int,
         shared_bytes: int,
-        tensors: Sequence[torch.Tensor | int],
+        tensors: Sequence[torch.Tensor],
         numbers: Sequence[int],
         overlaps: bool = False,
     ) -> None:
-        """Tensors come first among the kernel's arguments; all but the first may be given by their
-        address. Takes the current stream, so that the call can be captured in a CUDA graph. With
-        `overlaps`, the kernel may begin before the one in front of it has ended (programmatic
-        dependent launch): it must execute `griddepcontrol.wait` before it reads what that one
-        wrote, and before it writes."""
+        """Tensors come first among the kernel's arguments. Takes the current stream, so that the
+        call can be captured in a CUDA graph. With `overlaps`, the kernel may begin before the one
+        in front of it has ended (programmatic dependent launch): it must execute
+        `griddepcontrol.wait` before it reads what that one wrote, and before it writes."""
         if shared_bytes > self.shared_bytes:
             self.kernel.set_shared_memory_config(shared_bytes)
             self.shared_bytes = shared_bytes
         values = [
-            *(ctypes.c_void_p(_address(tensor)) for tensor in tensors),
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors),
             *(ctypes.c_int(number) for number in numbers),
         ]
         addresses = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values]
         arguments = (ctypes.c_void_p * len(values))(*addresses)
-        first = tensors[0]
-        assert isinstance(first, torch.Tensor)
-        stream = torch.cuda.current_stream(first.device).cuda_stream
+        stream = torch.cuda.current_stream(tensors[0].device).cuda_stream
         if overlaps:
             config = overlapping_config(blocks, threads, shared_bytes, stream)
             code = self.driver.cuLaunchKernelEx(
@@ -102,7 +99,3 @@ class Kernel:
             )  # fmt: skip
         if code:
             raise RuntimeError(f"{self.name}: the launch failed with error {code}")
-
-
-def _address(tensor: torch.Tensor | int) -> int:
-    return tensor if isinstance(tensor, int) else tensor.data_ptr()

@@ -42,16 +42,16 @@ struct Piece {
     uint4 codes[TILES][2][2];
 };
 
-@INSTRUCTIONS@@FUNCTIONS@@REQUESTS@
+@INSTRUCTIONS@@FUNCTIONS@
 // Bytes 0 and 1 of a word become `even`, bytes 2 and 3 become `odd`.
 __device__ __forceinline__ void widen(u32 word, u32& even, u32& odd) {
     word = __byte_perm(word, 0, 0x3120);
     @WIDEN@
 }
 extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @RESIDENT@)
-streamed_dense(const u16* __restrict__ x, const uint4* __restrict__ codes,@NEXT@
+streamed_dense(const u16* __restrict__ x, const uint4* __restrict__ codes,
                const float* __restrict__ row_scales, u16* __restrict__ y, int tokens, int stride,
-               int columns, int rows, int steps@PIECES@) {
+               int columns, int rows, int steps) {
     extern __shared__ uint4 memory[];
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int group = lane >> 2, quad = lane & 3;  // row and columns in a fragment
@@ -122,7 +122,7 @@ streamed_dense(const u16* __restrict__ x, const uint4* __restrict__ codes,@NEXT@
             if (is_first) {
                 wait_for_all_but<1>();
                 __syncwarp();
-            }@REQUEST@
+            }
             const bool over = first + PREFETCH >= slots;  // the next loads are of the next part
             if (over) go_to(part + turns);
             #pragma unroll
@@ -177,12 +177,9 @@ class Variant(Cut):
     """Products for 8 tokens each: 1 or 2."""
     dtype: str
     """Of activations: bf16 or f16."""
-    requests: bool = False
-    """Requests weights of the next kernel."""
 
     def source(self) -> str:
         widening = FLOATS if self.is_float else INTEGERS
         return self.filled(
-            SOURCE, self.requests, NARROWS=self.narrows, TYPE=self.dtype,
-            WIDEN=widening[self.dtype].strip(),
-        )  # fmt: skip
+            SOURCE, NARROWS=self.narrows, TYPE=self.dtype, WIDEN=widening[self.dtype].strip()
+        )

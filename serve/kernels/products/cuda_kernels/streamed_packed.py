@@ -42,7 +42,7 @@ struct Piece {
     u32 groups[TILES][WORDS ? WORDS : 1];
 };
 
-@INSTRUCTIONS@@FUNCTIONS@@REQUESTS@
+@INSTRUCTIONS@@FUNCTIONS@
 __device__ __forceinline__ float scale_of(u32 pair, int half) {
     if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
     float d;
@@ -78,10 +78,10 @@ __device__ __forceinline__ void widened(const uint4* codes, int m, const u32 (&s
     }
 }
 extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @RESIDENT@)
-streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,@NEXT@
+streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 const u32* __restrict__ groups, const float* __restrict__ row_scales,
                 u16* __restrict__ y, int tokens, int stride, int columns, int rows, int tiles,
-                int steps@PIECES@) {
+                int steps) {
     extern __shared__ uint4 memory[];
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int group = lane >> 2, quad = lane & 3;  // row and pair of columns in a fragment
@@ -140,7 +140,7 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,@NEXT
             if (is_first) {
                 wait_for_all_but<1>();
                 __syncwarp();
-            }@REQUEST@
+            }
             #pragma unroll
             for (int p = 0; p < PREFETCH; ++p) {
                 const int slot = first + p;
@@ -210,12 +210,9 @@ class Variant(Cut):
     dtype: str
     """Of activations: bf16 or f16."""
     scale_dtype: str
-    requests: bool = False
-    """Requests weights of the next kernel."""
 
     def source(self) -> str:
         return self.filled(
-            SOURCE, self.requests, BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros,
-            NARROWS=self.narrows, BFLOAT=self.dtype == "bf16",
-            BFLOAT_SCALES=self.scale_dtype == "bf16", TYPE=self.dtype,
+            SOURCE, BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros, NARROWS=self.narrows,
+            BFLOAT=self.dtype == "bf16", BFLOAT_SCALES=self.scale_dtype == "bf16", TYPE=self.dtype,
         )  # fmt: skip

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
-from serve.kernels.products.cuda_kernels.requests import with_requests
 
 STEP = 128
 """Columns that a warp takes at a time."""
@@ -115,11 +114,9 @@ class Cut:
         sums = self.warps * tokens * (self.tiles * TILE + SPARE_ROWS) * 4
         return activations + min(rounds, 2) * sums
 
-    def filled(self, source: str, requests: bool, **values: str | int | bool) -> str:
-        """A source with its `@NAME@` filled in. `requests`: the kernel requests weights of the next
-        one."""
-        text = with_requests(source, requests)
-        text = text.replace("@INSTRUCTIONS@", INSTRUCTIONS).replace("@FUNCTIONS@", FUNCTIONS)
+    def filled(self, source: str, **values: str | int | bool) -> str:
+        """A source with its `@NAME@` filled in."""
+        text = source.replace("@INSTRUCTIONS@", INSTRUCTIONS).replace("@FUNCTIONS@", FUNCTIONS)
         cluster = f"__cluster_dims__({self.split}, 1, 1)" if self.split > 1 else ""
         known = {
             "WARPS": self.warps, "TILES": self.tiles, "PREFETCH": self.prefetch,

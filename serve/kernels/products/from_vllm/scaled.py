@@ -4,7 +4,6 @@ from functools import cache
 from typing import Any, ClassVar, cast
 
 import torch
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 
@@ -54,6 +53,8 @@ class CutlassScaled(Product):
 
     def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
         """vLLM's op writes into a tensor that it is given, which a graph must not show."""
+        from torch._higher_order_ops.auto_functionalize import auto_functionalized
+
         codes, row_scales, one = tensors
         rounded, dtype = inputs.rounded, inputs.plain.dtype
         assert rounded is not None

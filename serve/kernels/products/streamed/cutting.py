@@ -9,7 +9,6 @@ import torch
 from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES, STEP, TILE, Cut
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Options, Unusable
-from serve.kernels.products.upcoming import Upcoming
 
 PROCESSORS = 132
 """Of an H100 or H200; for guesses only."""
@@ -72,16 +71,6 @@ def steps_of(columns: int) -> int:
 def narrows_of(tokens: int) -> int:
     """Products for 8 tokens each."""
     return -(-tokens // NARROW)
-
-
-def next_address(upcoming: Upcoming | None) -> tuple[int, ...]:
-    """The weight that a kernel requests parts of, as a further argument; nothing without one."""
-    return () if upcoming is None else upcoming[:1]
-
-
-def next_pieces(upcoming: Upcoming | None) -> tuple[int, ...]:
-    """The numbers that say which parts."""
-    return () if upcoming is None else upcoming[1:]
 
 
 def launch_of(cut: Cut, rows: int, columns: int, tokens: int, processors: int) -> Launch:

@@ -8,7 +8,7 @@ import torch
 
 from serve.kernels.products.cuda_kernels.compiled import Kernel
 from serve.kernels.products.cuda_kernels.streamed_dense import NAME, Variant
-from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES, STEP, TILE
+from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES, TILE
 from serve.kernels.products.few_tokens import FP8, check_rows
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.streamed.cutting import (
@@ -20,12 +20,9 @@ from serve.kernels.products.streamed.cutting import (
     check_device,
     launch_of,
     narrows_of,
-    next_address,
-    next_pieces,
     processors_of,
     steps_of,
 )
-from serve.kernels.products.upcoming import Reads
 
 SIXTEEN = 16
 """Columns come in such multiples, and weights begin at such an address: a load has 16 bytes."""
@@ -54,7 +51,6 @@ class StreamedDense(Product):
 
     most = 16
     compiles = True
-    takes_upcoming = True
     weight_dtype: ClassVar[torch.dtype]
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
@@ -76,42 +72,26 @@ class StreamedDense(Product):
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
         (codes, scales), x = tensors, aligned(inputs.plain)
-        upcoming = inputs.upcoming
         (tokens, columns), rows, device = x.shape, codes.shape[0], x.device.index or 0
-        variant = self.variant(options, tokens, x.dtype, upcoming is not None)
+        variant = self.variant(options, tokens, x.dtype)
         launch = launch_of(variant, rows, columns, tokens, processors_of(device))
         if launch.shared_bytes > MOST_SHARED_BYTES:  # options of a plan for fewer tokens
             return self.multiply(inputs, tensors, self.options(rows, columns, tokens)[0])
         out = torch.empty((tokens, rows), dtype=x.dtype, device=x.device)
         kernel_of(variant, device).launch(
-            launch.blocks, variant.warps * 32, launch.shared_bytes,
-            (x, codes, *next_address(upcoming), scales, out),
-            (tokens, x.stride(0), columns, rows, steps_of(columns), *next_pieces(upcoming)),
+            launch.blocks, variant.warps * 32, launch.shared_bytes, (x, codes, scales, out),
+            (tokens, x.stride(0), columns, rows, steps_of(columns)),
             overlaps=bool(dict(options)["PDL"]),
         )  # fmt: skip
         return out
 
-    def reads(self, tensors: list[torch.Tensor], options: Options, tokens: int) -> Reads:
-        codes = tensors[0]
-        (rows, columns), device = codes.shape, codes.device.index or 0
-        variant = self.variant(options, tokens, torch.bfloat16)
-        launch = launch_of(variant, rows, columns, tokens, processors_of(device))
-        # A block has all columns of a row, or whole steps of them.
-        is_even = columns % (STEP * variant.split) == 0
-        unit = columns // variant.split if is_even else columns
-        tiles_of_rows = launch.blocks // variant.split
-        return Reads(codes, unit, tiles_of_rows * variant.tiles * TILE * (columns // unit))
-
-    def variant(
-        self, options: Options, tokens: int, dtype: torch.dtype, requests: bool = False
-    ) -> Variant:
+    def variant(self, options: Options, tokens: int, dtype: torch.dtype) -> Variant:
         chosen = dict(options)
         return Variant(
             warps=chosen["WARPS"], tiles=chosen["ROWS"] // TILE, prefetch=chosen["PREFETCH"],
             resident=chosen["RESIDENT"], split=chosen["SPLIT"],
             is_float=self.weight_dtype == FP8,
             narrows=narrows_of(max(tokens, chosen["TOKENS"])), dtype=TYPES[dtype],
-            requests=requests,
         )  # fmt: skip
 
 

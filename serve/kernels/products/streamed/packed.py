@@ -6,7 +6,7 @@ import torch
 
 from serve.kernels.products.cuda_kernels.compiled import Kernel
 from serve.kernels.products.cuda_kernels.streamed_packed import NAME, Variant
-from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES, STEP, TILE
+from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES, TILE
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.streamed.cutting import (
     NARROW,
@@ -17,13 +17,10 @@ from serve.kernels.products.streamed.cutting import (
     check_device,
     launch_of,
     narrows_of,
-    next_address,
-    next_pieces,
     processors_of,
     steps_of,
 )
 from serve.kernels.products.streamed.packed_layout import Packed, packed
-from serve.kernels.products.upcoming import Reads
 
 # Each has 64 to 96 KiB of INT4 weights under way, and registers for that.
 SHAPES: tuple[Shape, ...] = (
@@ -45,9 +42,7 @@ def kernel_of(variant: Variant, device: int) -> Kernel:
     return Kernel(variant.source(), NAME)
 
 
-def variant_of(
-    weight: Packed, options: Options, tokens: int, dtype: torch.dtype, requests: bool = False
-) -> Variant:
+def variant_of(weight: Packed, options: Options, tokens: int, dtype: torch.dtype) -> Variant:
     """The kernel. Steps under way are counted for INT4; those of INT8 have twice the bytes."""
     chosen = dict(options)
     scale_dtype = weight.row_scales.dtype if weight.groups_of_step else torch.bfloat16
@@ -57,7 +52,7 @@ def variant_of(
         resident=chosen["RESIDENT"], split=chosen["SPLIT"], bits=weight.bits,
         groups=weight.groups_of_step, zeros=weight.has_zeros,
         narrows=narrows_of(max(tokens, chosen["TOKENS"])), dtype=TYPES[dtype],
-        scale_dtype=TYPES[scale_dtype], requests=requests,
+        scale_dtype=TYPES[scale_dtype],
     )  # fmt: skip
 
 
@@ -67,7 +62,6 @@ class StreamedPacked(Product):
     name = "streamed_packed"
     most = 16
     compiles = True
-    takes_upcoming = True
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         shapes = SHAPES if tokens <= NARROW else SHAPES_OF_16
@@ -82,29 +76,18 @@ class StreamedPacked(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        weight, x, upcoming = Packed(*tensors), aligned(inputs.plain), inputs.upcoming
+        weight, x = Packed(*tensors), aligned(inputs.plain)
         tokens, columns = x.shape
         rows, device = weight.rows, x.device.index or 0
-        variant = variant_of(weight, options, tokens, x.dtype, upcoming is not None)
+        variant = variant_of(weight, options, tokens, x.dtype)
         launch = launch_of(variant, rows, columns, tokens, processors_of(device))
         if launch.shared_bytes > MOST_SHARED_BYTES:  # options of a plan for fewer tokens
             return self.multiply(inputs, tensors, self.options(rows, columns, tokens)[0])
         out = torch.empty((tokens, rows), dtype=x.dtype, device=x.device)
         kernel_of(variant, device).launch(
             launch.blocks, variant.warps * 32, launch.shared_bytes,
-            (x, weight.codes, *next_address(upcoming), weight.groups, weight.row_scales, out),
-            (tokens, x.stride(0), columns, rows, weight.codes.shape[0], steps_of(columns),
-             *next_pieces(upcoming)),
+            (x, weight.codes, weight.groups, weight.row_scales, out),
+            (tokens, x.stride(0), columns, rows, weight.codes.shape[0], steps_of(columns)),
             overlaps=bool(dict(options)["PDL"]),
         )  # fmt: skip
         return out
-
-    def reads(self, tensors: list[torch.Tensor], options: Options, tokens: int) -> Reads:
-        weight = Packed(*tensors)
-        steps, device = weight.codes.shape[1], weight.codes.device.index or 0
-        variant = variant_of(weight, options, tokens, torch.bfloat16)
-        launch = launch_of(variant, weight.rows, steps * STEP, tokens, processors_of(device))
-        tile_bytes = weight.codes[0].numel() * weight.codes.element_size()
-        shares = variant.split if steps % variant.split == 0 else 1
-        first = launch.blocks // variant.split * variant.tiles * shares
-        return Reads(weight.codes, tile_bytes // shares, first)

@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
 
 from serve.kernels.products.graph_launch import launch_options, with_warps
 
@@ -54,6 +53,8 @@ def unpacked_in_graph(
     words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, out: torch.Tensor
 ) -> torch.Tensor:
     """The same, where a graph is traced."""
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+
     grid, tensors, constants = _launch(words, scales, zeros, out)
     kernel = with_warps(unpack_kernel, WARPS)
     options = launch_options(kernel, (*grid, 1), tensors, {"out_ptr": out}, constants)

@@ -121,13 +121,11 @@ def test_what_is_missing_comes_with_a_command_that_composes(
 
 def test_a_checkpoint_of_random_weights_is_quantized_before_it_is_served(tmp_path: Path) -> None:
     cells = timed("original", 1.0, *LOADS, weights="random")
-    ours = {"kernels": "auto", "prefetch": True}
-    cells += timed("w8a8_smooth_gptq", 0.7, *LOADS, weights="random", options=ours)
+    cells += timed("w8a8_smooth_gptq", 0.7, *LOADS, weights="random", options={"kernels": "auto"})
     _, content = made(tmp_path, [*runs(*cells)])
     assert content["setups"][0]["serve_commands"] == [
         "python -m quantize model=qwen3-8b recipe=w8a8_smooth_gptq",
-        "python -m serve model=qwen3-8b recipe=w8a8_smooth_gptq engine.kernels=auto "
-        "engine.kernels.prefetch=true",
+        "python -m serve model=qwen3-8b recipe=w8a8_smooth_gptq engine.kernels=auto",
     ]
 
 

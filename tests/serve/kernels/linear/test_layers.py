@@ -10,14 +10,12 @@ pytest.importorskip("vllm")
 
 from vllm.model_executor.kernels.linear import Int8ScaledMMLinearLayerConfig
 
-from serve.kernels import op, record
-from serve.kernels.linear import int8, loading, planning
+from serve.kernels import record
+from serve.kernels.linear import int8, planning
 from serve.kernels.linear.choice import ROUNDING
 from serve.kernels.plans.planner import Planner
 from serve.kernels.plans.store import Identity, PlanStore
-from serve.kernels.products.product import Options, Unusable
-from serve.kernels.products.upcoming import Reads
-from serve.kernels.settings import Settings
+from serve.kernels.products.product import Unusable
 from tests.serve.kernels.linear.made import (
     COLUMNS,
     FewInPlain,
@@ -179,33 +177,6 @@ def test_a_failure_at_the_end_finds_the_layer_unchanged(monkeypatch: pytest.Monk
     ours.process_weights_after_loading(layer)
     assert ours.loaded is None
     assert ours.vllms.processed == [torch.Size((96, COLUMNS))], "vLLM's own path finds the weight"
-
-
-class Requesting(FewInPlain):
-    takes_upcoming = True
-
-    def reads(self, tensors: list[torch.Tensor], options: Options, tokens: int) -> Reads:
-        return Reads(tensors[0], COLUMNS, 96)
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_layers_request_each_others_weights_if_asked(
-    prefetch: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "_UPCOMING", {})
-    monkeypatch.setattr(loading, "current_settings", lambda: Settings(prefetch=prefetch))
-    layers: list[Any] = [int8_layer(), int8_layer()]
-    addresses = [layer.weight.data_ptr() for layer in layers]
-    for layer, name in zip(layers, ("gate_up_proj", "down_proj"), strict=True):
-        layer.prefix = f"model.layers.0.mlp.{name}"
-        ours = kernel(monkeypatch, Requesting())
-        ours.process_weights_after_loading(layer)
-        assert ours.loaded is not None
-    assert list(op._UPCOMING) == (addresses[:1] if prefetch else [])
-    for upcoming in op._UPCOMING.values():
-        window = upcoming(1)
-        assert window is not None
-        assert window.address == addresses[1]
 
 
 def test_the_head_is_measured_for_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

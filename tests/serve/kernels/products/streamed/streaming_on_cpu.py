@@ -3,35 +3,18 @@
 import ctypes
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from serve.kernels.products.cuda_kernels import requests, streamed_dense, streamed_packed
+from serve.kernels.products.cuda_kernels import streamed_dense, streamed_packed
 from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
-from serve.kernels.products.streamed.cutting import next_address, next_pieces, steps_of
+from serve.kernels.products.streamed.cutting import steps_of
 from serve.kernels.products.streamed.packed_layout import Packed
-from serve.kernels.products.upcoming import Upcoming
 from tests.serve.kernels.products.streamed.cuda_on_cpu import BEGIN_OF_KERNEL, compiled, pointers
 
 ON_CPU = r"""
 #include <math.h>
-#include <mutex>
 static const void* end_of_codes;
-// What the kernel requests of the next weight.
-struct Request { const char* from; long long bytes; };
-static std::vector<Request> requested;
-static std::mutex of_requested;
-static void request(const char* from, int bytes) {
-    std::lock_guard<std::mutex> lock(of_requested);
-    requested.push_back({from, bytes});
-}
-extern "C" int take_requests(Request* to, int most) {
-    const int count = (int)requested.size();
-    if (count <= most) std::copy(requested.begin(), requested.end(), to);
-    requested.clear();
-    return count;
-}
 static void __syncwarp() { warp_here->barrier.wait(); }
 static u32 __byte_perm(u32 low, u32 high, u32 selector) {
     const unsigned long long bytes = low | (unsigned long long)high << 32;
@@ -87,15 +70,14 @@ static float sum_of(u32 at, u32 rank) {
     return value;
 }
 """
-MOST_REQUESTS = 4096
 CONVERSION = r'asm\("cvt\.f32\.f16[^;]*;" : "=f"\(d\) : "h"\(\(u16\)\((.*)\)\)\);'
 DENSE = (
-    "const u16* x, const uint4* codes,@NEXT@ const float* scales, u16* y, int tokens, int stride, "
-    "int columns, int rows, int steps@PIECES@"
+    "const u16* x, const uint4* codes, const float* scales, u16* y, int tokens, int stride, "
+    "int columns, int rows, int steps"
 )
 PACKED = (
-    "const u16* x, const uint4* codes,@NEXT@ const u32* words, const float* scales, u16* y, "
-    "int tokens, int stride, int columns, int rows, int tiles, int steps@PIECES@"
+    "const u16* x, const uint4* codes, const u32* words, const float* scales, u16* y, int tokens, "
+    "int stride, int columns, int rows, int tiles, int steps"
 )
 
 
@@ -106,34 +88,12 @@ def _compiled(
     source = variant.source()
     assert instructions in source
     kernel = source[source.index(BEGIN_OF_KERNEL) :].replace(instructions, "")
-    assert (requests.INSTRUCTION in kernel) == variant.requests
-    kernel = kernel.replace(requests.INSTRUCTION, "")
     kernel = re.sub(CONVERSION, r"d = wide(\1);", kernel)
     name = "streamed_packed" if parameters == PACKED else "streamed_dense"
     codes = "tiles * steps * LOADS * 32" if parameters == PACKED else "rows * columns / 16"
-    parameters = requests.with_requests(parameters, variant.requests)
     arguments = ", ".join(one.split()[-1] for one in parameters.split(","))
     call = f"end_of_codes = codes + {codes}, {name}({arguments})"
     return compiled(ON_CPU + kernel, variant.dtype, parameters, call, folder)
-
-
-class Result(NamedTuple):
-    """What a kernel stores and requests."""
-
-    out: torch.Tensor
-    requests: list[tuple[int, int]]
-    """Addresses, and how many bytes from there on."""
-
-
-def _addresses(upcoming: Upcoming | None) -> list[ctypes.c_void_p]:
-    return [ctypes.c_void_p(address) for address in next_address(upcoming)]
-
-
-def _requested(library: ctypes.CDLL) -> list[tuple[int, int]]:
-    room = torch.empty((MOST_REQUESTS, 2), dtype=torch.int64)
-    count = library.take_requests(*pointers(room), MOST_REQUESTS)
-    assert count <= MOST_REQUESTS
-    return [(int(address), int(size)) for address, size in room[:count]]
 
 
 def dense_product(
@@ -143,40 +103,32 @@ def dense_product(
     scales: torch.Tensor,
     clusters: int,
     folder: Path,
-    upcoming: Upcoming | None = None,
-) -> list[Result]:
+) -> list[torch.Tensor]:
     """[tokens, N] by the kernel, with copies that arrive late, and with those that are at once."""
     library, (rows, columns), tokens = _compiled(variant, DENSE, folder), codes.shape, x.shape[0]
     steps, results = steps_of(columns), []
     for at_once in (False, True):
         out = torch.full((tokens, rows), torch.nan, dtype=x.dtype)
         library.launch(
-            *pointers(x, codes), *_addresses(upcoming), *pointers(scales, out), tokens,
-            x.stride(0), columns, rows, steps, *next_pieces(upcoming), clusters,
+            *pointers(x, codes, scales, out), tokens, x.stride(0), columns, rows, steps, clusters,
             variant.shared_bytes(tokens, steps), at_once,
         )  # fmt: skip
-        results.append(Result(out, _requested(library)))
+        results.append(out)
     return results
 
 
 def packed_product(
-    variant: streamed_packed.Variant,
-    x: torch.Tensor,
-    weight: Packed,
-    clusters: int,
-    folder: Path,
-    upcoming: Upcoming | None = None,
-) -> list[Result]:
+    variant: streamed_packed.Variant, x: torch.Tensor, weight: Packed, clusters: int, folder: Path
+) -> list[torch.Tensor]:
     """The same for packed integers."""
     library, (tokens, columns) = _compiled(variant, PACKED, folder), x.shape
     (tiles, steps), results = weight.codes.shape[:2], []
     for at_once in (False, True):
         out = torch.full((tokens, weight.rows), torch.nan, dtype=x.dtype)
         library.launch(
-            *pointers(x, weight.codes), *_addresses(upcoming),
-            *pointers(weight.groups, weight.row_scales, out), tokens, x.stride(0), columns,
-            weight.rows, tiles, steps, *next_pieces(upcoming), clusters,
-            variant.shared_bytes(tokens, steps), at_once,
+            *pointers(x, weight.codes, weight.groups, weight.row_scales, out), tokens, x.stride(0),
+            columns, weight.rows, tiles, steps, clusters, variant.shared_bytes(tokens, steps),
+            at_once,
         )  # fmt: skip
-        results.append(Result(out, _requested(library)))
+        results.append(out)
     return results

@@ -71,11 +71,10 @@ def test_the_source_on_a_cpu(
     weight, x = made(rows, columns, tokens, variant)
     right = dense_of(weight, Inputs(x), reads_rounded=False)
     scales = weight.scales.reshape(-1).contiguous()
-    for result in streaming_on_cpu.dense_product(
+    for found in streaming_on_cpu.dense_product(
         variant, x, weight.codes, scales, clusters, tmp_path
     ):
-        assert error_of(result.out, right) < 0.004
-        assert result.requests == []
+        assert error_of(found, right) < 0.004
 
 
 @pytest.mark.parametrize(("rows", "columns"), LAYERS)
