@@ -8,7 +8,6 @@ from conf.schema.number_format import NumberFormat
 from conf.schema.recipe import RecipeConfig
 from quantize.mixed.plan import limit_text
 
-
 SHARE_FOR_A_MODEL = 0.9
 """Of a GPU's memory. The rest is for what a forward pass computes."""
 
