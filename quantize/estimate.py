@@ -30,17 +30,35 @@ class Rates:
     """Distances between vectors of weights and codebook entries that VPTQ compares in a second."""
     step_seconds: float
     """What a step costs besides its layers: tracing, loading, the embedding."""
+    start_seconds: float
+    """What a run costs once: kernels are compiled when they are first used, and the last layers are
+    still written when the calibration ends."""
 
 
 # One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11, by
 # `python -m quantize.benchmark`: w4a16_gptq takes 0.78 s, w8a8_smooth_gptq 0.81 s. All X'X take
 # 0.16 s, solving all seven modules 0.1 s. A run without layers takes 1 s.
+# All 36 layers with w4a16_awq take 64 s, of which 52 s are the time in layers.
 # Distances are not measured: each is written and read once, in float32.
-H200 = Rates(passes=5.9e14, products=6.6e14, solving=1.4e13, distances=3e11, step_seconds=1.5)
+H200 = Rates(
+    passes=5.9e14,
+    products=6.6e14,
+    solving=1.4e13,
+    distances=3e11,
+    step_seconds=1.5,
+    start_seconds=6,
+)
 H200_TFLOPS = 989
 # SmolLM2 135M on two Neoverse-N1 cores, 16 x 256 tokens, float32: SmoothQuant takes 8 s for 30
 # layers, GPTQ 87 s, of which 65 s are solving. A core compares 3e8 distances a second.
-CPU = Rates(passes=1.1e11, products=1.1e11, solving=1.3e9, distances=5e8, step_seconds=0.5)
+CPU = Rates(
+    passes=1.1e11,
+    products=1.1e11,
+    solving=1.3e9,
+    distances=5e8,
+    step_seconds=0.5,
+    start_seconds=0,
+)
 
 # Copies of a batch that a pass holds at its peak: of the residual stream (norms are in float32)
 # and of the widest input.
@@ -146,7 +164,7 @@ def calibration_seconds(
     a_pass = (2 * shape.weights * text.tokens + attention) / rate.passes
     products = shape.squared_widths * text.tokens / rate.products
     solving = products + shape.solved / rate.solving
-    seconds = 0.0
+    seconds = rate.start_seconds
     for step in steps:
         if step.joined_step(recipe) is not None:
             continue
@@ -155,6 +173,20 @@ def calibration_seconds(
         layer += step.distances(recipe, shape.weights) / rate.distances
         seconds += shape.layers * layer + (rate.step_seconds if passes else 0)
     return seconds
+
+
+# The same command with w4a16_awq takes 115 s besides: it loads, hashes and asks the original of
+# 16.4 GB, saves the checkpoint, loads it again and compares it with the original.
+OTHER_SECONDS = 15
+"""Of a model of any size: packages are imported, text is read."""
+OTHER_BYTES_A_SECOND = 1.6e8
+"""Of the original's weights."""
+
+
+def other_seconds(weights: int) -> float:
+    """The time of a command besides its calibration: loading, saving, verifying. It depends on the
+    disk and the CPU more than on the GPU. A download is not counted."""
+    return OTHER_SECONDS + weights * BYTES_16_BIT / OTHER_BYTES_A_SECOND
 
 
 # ---- memory of the GPU ----------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 import importlib.metadata
 import os
-import resource
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +42,15 @@ from quantize.checkpoint.reload import probe_logits
 from quantize.mixed.run import chosen_recipe
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
+from quantize.models.release import release
 from quantize.models.source import check_source
 from quantize.modifiers import modifiers, runnable
 from quantize.parallel.check import shard_count
 from quantize.parallel.ranks import RANKS
 from quantize.parallel.shards import sharded
-from quantize.preflight import Preflight, check_machine, preflight
+from quantize.phases import Phases
+from quantize.preflight import check_machine, preflight
+from quantize.preflight_plan import Preflight
 from quantize.recipe_file import from_file
 
 PACKAGES = ("llmcompressor", "compressed-tensors", "transformers", "torch")
@@ -115,14 +115,14 @@ def _write_checkpoint(
 ) -> None:
     """Makes and publishes the checkpoint while the run holds the folder's lock."""
     name, recipe, ranks = str(config.model.name), config.recipe, RANKS.get()
-    seconds: dict[str, float] = {}
-    with timed(seconds, "fetch"):
+    phases = Phases()
+    with phases.phase("fetch"):
         source = ranks.first_alone(lambda: fetch(config.model))
         check_source(source, config.model)
     if ranks.is_first:
         check_machine(plan, config)  # the fetched files may be on the same disk
     source_hash = ranks.of_first(weights_sha256(source) if ranks.is_first else "")
-    with timed(seconds, "load"):
+    with phases.phase("load"):
         model, tokenizer = load(source, config.model)
         if ranks.is_first:
             check_finite(model)
@@ -136,16 +136,16 @@ def _write_checkpoint(
     say(f"{name}: {recipe.name} (log in {log_file})")
     with library_output_to(log_file) as console:
         if recipe.auto is not None:
-            with timed(seconds, "choose"):
+            with phases.phase("choose"):
                 recipe = chosen_recipe(
                     recipe, model, str(config.model.name), text.batches, work, console
                 )
                 config = replace(config, recipe=recipe)
                 step_modifiers = modifiers(recipe)
-            del model  # it may be on the GPU now
+            release(model)
             model, tokenizer = load(source, config.model)
         shards = sharded(text.batches, shard_count(config))
-        with timed(seconds, "compress"), shards as batches_of_rank:
+        with phases.phase("compress"), shards as batches_of_rank:
             outcome = compress(
                 model,
                 tokenizer,
@@ -160,14 +160,14 @@ def _write_checkpoint(
         if not ranks.is_first:
             return  # the first rank has the same model, and writes it
         with published_atomically(folder, config.replace) as unfinished:
-            with timed(seconds, "save"), gated(recipe.name):
+            with phases.phase("save"), gated(recipe.name):
                 save.on_device(model)
                 memory_logits = probe_logits(model)
                 save.save(model, tokenizer, unfinished, stored_as)
-                del model
-            with timed(seconds, "prove"):
+                release(model)
+            with phases.phase("prove"):
                 proven = prove(unfinished, source, config, outcome, memory_logits)
-            manifest = _manifest(config, source_hash, text, outcome, seconds, proven)
+            manifest = _manifest(config, source_hash, text, outcome, phases, proven)
             manifest.seal(unfinished, source)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
@@ -218,7 +218,7 @@ def _manifest(
     source_hash: str,
     text: Text,
     outcome: Outcome,
-    seconds: dict[str, float],
+    phases: Phases,
     proven: Proven,
 ) -> Manifest:
     return Manifest(
@@ -233,8 +233,8 @@ def _manifest(
         expert_tokens=outcome.expert_tokens,
         layer_seconds=rounded_seconds(outcome.layer_seconds),
         resumed_layers=outcome.resumed_layers,
-        seconds={phase: round(duration, 2) for phase, duration in seconds.items()},
-        peak_memory_gib=peak_memory(),
+        seconds=phases.rounded_seconds(),
+        peak_memory_gib=phases.peak_memory_gib(),
         versions=versions(),
         device=device_name(),
         proof=proven.claim(),
@@ -254,12 +254,6 @@ def device_name() -> str:
     return str(resolve_gpu(GpuConfig()).name)
 
 
-def peak_memory() -> dict[str, float]:
-    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    return {"host": round(host / 2**30, 2), "gpu": round(gpu / 2**30, 2)}
-
-
 def weights_sha256(folder: Path) -> str:
     """One hash over all weight files, in the order of their names."""
     return files_sha256(sorted(path for path in folder.glob("*.safetensors") if path.is_file()))
@@ -267,13 +261,6 @@ def weights_sha256(folder: Path) -> str:
 
 def file_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
-@contextmanager
-def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    seconds[phase] = time.perf_counter() - start
 
 
 def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_bytes: int) -> None:

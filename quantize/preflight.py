@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,9 @@ from llmcompressor.modifiers import Modifier
 
 from conf.errors import bad_input, environment_failure
 from conf.formats.quant_args import GROUPED
-from conf.formats.served import kernels
 from conf.hardware import resolve_gpu
 from conf.schema.commands import AUTO, QuantizeConfig
 from conf.schema.load import GpuConfig
-from conf.schema.mixed import layer_formats
-from conf.schema.number_format import NumberFormat
 from conf.schema.recipe import RecipeConfig
 from quantize.estimate import (
     LayerShape,
@@ -26,6 +23,7 @@ from quantize.estimate import (
     block_bytes,
     calibration_seconds,
     inner_bytes,
+    other_seconds,
     rates,
     step_bytes,
     stream_bytes,
@@ -38,86 +36,12 @@ from quantize.fit import (
     for_model,
     step_scopes_of_file,
 )
-from quantize.mixed.plan import check_layer_formats, limit_text, trial_seconds
+from quantize.mixed.plan import check_layer_formats, trial_seconds
 from quantize.models.load import empty_model
-from quantize.steps.base.step import steps_named
+from quantize.preflight_plan import Preflight
+from quantize.steps.base.step import BYTES_16_BIT, steps_named
 
 GIB = 2**30
-
-
-@dataclass
-class Preflight:
-    """The result of the checks; a check that fails raises instead."""
-
-    recipe: RecipeConfig
-    """The recipe with the command's options applied and its group size resolved."""
-    modules: int
-    """Modules that will be quantized or pruned."""
-    disk_gib: float
-    """Disk space needed for the checkpoint and for the layers saved for a resume."""
-    host_gib: float
-    """Host memory needed."""
-    gpu_gib: float
-    """Least GPU memory, for three layers and the step; activations move to the host if needed."""
-    gpu_peak_gib: float
-    """Peak on the GPU, with as many activations there as fit."""
-    minutes: float
-    """An estimate of the calibration."""
-    machine: str = ""
-    """The GPU that the plan is for, where it is not this machine."""
-    has_experts: bool = False
-    gpus: int = 1
-    """GPUs that calibrate together. Each needs the same memory."""
-    card_gib: float | None = None
-    """Memory of one GPU, where it is known."""
-
-    def lines(self) -> list[str]:
-        return [
-            *([f"planned for {self.machine}, not for this machine"] if self.machine else []),
-            f"{self.modules} modules, {', then '.join(self.recipe.steps)}",
-            f"needs {self.disk_gib:.1f} GiB of disk, {self.host_gib:.1f} GiB of memory and, on a "
-            f"GPU, {self.gpu_gib:.1f} GiB there{self._peak_text()}; "
-            f"about {max(self.minutes, 0.1):.1f} min",
-            *self._card_lines(),
-            *([] if self.recipe.file else _kernel_lines(self.recipe, self.has_experts)),
-        ]
-
-    def _card_lines(self) -> list[str]:
-        """Whether one GPU suffices: layers pass through it one after the other, so that its peak
-        does not depend on their number."""
-        if self.card_gib is None or self.gpu_gib > self.card_gib:
-            return []
-        cards = "one GPU suffices" if self.gpus == 1 else f"{self.gpus} GPUs share the text"
-        return [f"{cards}: {self.gpu_peak_gib:.1f} of {self.card_gib:.0f} GiB at the peak"]
-
-    def _peak_text(self) -> str:
-        has_activations = round(self.gpu_peak_gib, 1) > round(self.gpu_gib, 1)
-        return f" ({self.gpu_peak_gib:.1f} with activations)" if has_activations else ""
-
-
-def _kernel_lines(recipe: RecipeConfig, has_experts: bool) -> list[str]:
-    if recipe.auto is None:
-        return [_kernel_text(recipe.weights, recipe.activations, has_experts)]
-    formats = [form for form in layer_formats(recipe) if form.weights is not None]
-    return [
-        limit_text(recipe),
-        *(
-            f"{form.name}: {_kernel_text(form.weights, form.activations, has_experts)}"
-            for form in formats
-        ),
-    ]
-
-
-def _kernel_text(
-    weights: NumberFormat | None, activations: NumberFormat | None, has_experts: bool
-) -> str:
-    names = kernels(
-        weights.stored if weights else None, activations.stored if activations else None
-    )
-    if not names:
-        return "vLLM has no kernel for it"
-    experts = "; experts run in its fused MoE kernels" if has_experts else ""
-    return f"vLLM will run it with {names}{experts}"
 
 
 def preflight(
@@ -209,7 +133,9 @@ def _planned(
         host_gib=host / GIB,
         gpu_gib=needed / GIB,
         gpu_peak_gib=(needed + placed + placed_if_room) / GIB,
+        model_gib=weights * BYTES_16_BIT / GIB,
         minutes=seconds / 60,
+        other_minutes=other_seconds(weights) / 60,
         machine=other_machine,
         has_experts=shape.has_experts,
         gpus=config.gpus,

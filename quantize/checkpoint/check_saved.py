@@ -24,6 +24,7 @@ from quantize.checkpoint.manifest_parts import ProofClaim, RecipeClaim
 from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
+from quantize.models.release import release
 
 # Mean divergence of the next token between the reloaded checkpoint and the model in memory. It is
 # 0 on a GPU in bf16. Rounding to the original's dtype gives about 1e-6 in float32. A wrong tensor
@@ -66,7 +67,7 @@ def prove(
         save.on_device(reloaded)
         reloaded_logits = probe_logits(reloaded)
         reply = answer(reloaded, tokenizer, config.prompt)
-        del reloaded
+        release(reloaded)
         divergence = mean_divergence(memory_logits, reloaded_logits)
         if not divergence < MOST_RELOAD_DIVERGENCE:
             raise gate_failed(
@@ -97,7 +98,9 @@ def _compare_with_source(
         )
     original, _ = load(source, config.model)
     save.on_device(original)
-    compare_answers(derivation, probe_logits(original), reloaded_logits, recipe.is_sparse)
+    original_logits = probe_logits(original)
+    release(original)
+    compare_answers(derivation, original_logits, reloaded_logits, recipe.is_sparse)
     return derivation
 
 

@@ -95,13 +95,13 @@ class Awq(RescalingStep[AwqOptions]):
 
     def passes_for(self, recipe: "RecipeConfig", samples: int) -> float:
         """One pass, and a run with each scale: over a few sequences, or over all of them. X'X of
-        the widest layer costs half a pass, and rounding for a scale a thirtieth; clipping needs X'X
+        the widest layer costs half a pass, and rounding for a scale a sixteenth; clipping needs X'X
         of the other layers, too."""
         options = recipe.options_of(self)
         if options.search == LIBRARY:
             return 1 + options.grid + 1
         share = SEARCH_SEQUENCES / max(SEARCH_SEQUENCES, samples)
-        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share + options.grid / 30
+        return 1.5 + 0.5 * options.clip + (options.grid + 1) * share + options.grid / 16
 
     def shares_text(self, recipe: "RecipeConfig") -> bool:
         return recipe.options_of(self).search == GRAM

@@ -6,6 +6,7 @@ kind and shape: vLLM compiles equal layers once.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -22,6 +23,7 @@ SCHEMA = (
     " bool scales_after=False) -> Tensor"
 )
 DISPATCH_KEYS = ("CUDA", "CPU")
+Multiply = Callable[[Inputs, list[torch.Tensor], Options], torch.Tensor]
 
 
 class Call(NamedTuple):
@@ -32,7 +34,20 @@ class Call(NamedTuple):
     """Of the layer's tensors."""
     last: int
     options: Options
-    reads_rounded: bool
+
+    def run(
+        self, multiply: Multiply, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool
+    ) -> torch.Tensor:
+        """`multiply` is a method of the product. `scales_after`: the caller multiplies the result
+        by the scales."""
+        given, scales = tensors[self.first : self.last], inputs.scales
+        if not scales_after:
+            return multiply(inputs, given, self.options)
+        if self.product.reads_rounded and inputs.rounded is not None:
+            return multiply(Inputs(inputs.plain, inputs.rounded), given, self.options)
+        result = multiply(inputs, given, self.options)
+        # Rare: a graph for numbers of tokens of which only some read rounded activations.
+        return result if scales is None else (result.float() / scales).to(result.dtype)
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ class Planned:
         found = []
         for step in self.plan.steps:
             product, first, last = self.places[step.product]
-            found.append(Call(product, first, last, step.options, product.reads_rounded))
+            found.append(Call(product, first, last, step.options))
         return tuple(found)
 
     @property
@@ -79,21 +94,21 @@ class Planned:
         """Whether a product is faster if the caller applies the scales of rounded activations."""
         return any(self.places[name][0].scales_after for name in self.plan.products)
 
+    def call(self, tokens: int) -> Call:
+        """What runs for so many tokens."""
+        return self.calls[bisect_left(self.plan.ends, tokens)]
+
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], scales_after: bool = False
     ) -> torch.Tensor:
         """`scales_after`: the caller multiplies the result by the scales."""
-        place = bisect_left(self.plan.ends, inputs.plain.shape[0])
-        product, first, last, options, reads_rounded = self.calls[place]
-        if not scales_after:
-            return product.multiply(inputs, tensors[first:last], options)
-        scales = inputs.scales
-        if reads_rounded and inputs.rounded is not None:
-            given = Inputs(inputs.plain, inputs.rounded)
-            return product.multiply(given, tensors[first:last], options)
-        result = product.multiply(inputs, tensors[first:last], options)
-        # Rare: a graph for numbers of tokens of which only some read rounded activations.
-        return result if scales is None else (result.float() / scales).to(result.dtype)
+        call = self.call(inputs.plain.shape[0])
+        return call.run(call.product.multiply, inputs, tensors, scales_after)
+
+    def only_call(self, start: int, end: int) -> Call | None:
+        """The call for all of these numbers of tokens; None where there are several."""
+        first = self.call(start)
+        return first if first is self.call(end) else None
 
 
 _TABLE: dict[str, Planned] = {}

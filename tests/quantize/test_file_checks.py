@@ -15,7 +15,8 @@ from conf.schema.commands import QuantizeConfig
 from conf.schema.model import ModelConfig
 from quantize import preflight as module
 from quantize.modifiers import modifiers, runnable
-from quantize.preflight import Preflight, preflight
+from quantize.preflight import preflight
+from quantize.preflight_plan import Preflight
 from quantize.recipe_file import from_file
 from quantize.steps.base.step import steps_named
 from tests.conftest import quantize_config

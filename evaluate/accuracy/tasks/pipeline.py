@@ -31,6 +31,9 @@ from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, TaskAccuracyRow
 from serve.engine.launch import environment as engine_environment
 
+# vLLM 0.32 refuses requests with more than four stop strings. Tasks that ask for programs have six.
+MANY_STOPS = {"VLLM_MAX_STOP_STRINGS": "64"}
+
 
 def measure_tasks(config: EvaluateConfig) -> list[Row]:
     """One row per checkpoint and task. Tasks that were answered before are not run again."""
@@ -93,7 +96,9 @@ def _ask(job: TasksJob, events: TaskRecorder) -> None:
     say(f"lm-eval: loading {', '.join(task.name for task in job.tasks)} (log in {job.log})")
     try:
         with progress() as bars:
-            for event in stream(TASKS_WORKER, job, Path(job.log), engine_environment()):
+            for event in stream(
+                TASKS_WORKER, job, Path(job.log), MANY_STOPS | engine_environment()
+            ):
                 events.record_event(event, bars)
     except QuantlineError as error:
         events.recorder.failures.append(error)

@@ -10,9 +10,11 @@ the fastest each time, because products cost something beside their own time:
   such graphs, as each is compiled on its own. So a layer reads one kind of input for up to FEW
   tokens, one kind for more than MANY, and any between.
 - Memory. A product with a layout of its own needs a copy of the weights.
+- The host's work beyond what CUDA graphs capture. A graph calls a product without Python of ours if
+  that product, with the same options, runs all of the graph's numbers of tokens.
 
-So a set of products with one kind of input, and with fewer layouts, is preferred as long as it is
-nowhere slower by more than GAIN than the best one.
+So a set of products with one kind of input, with fewer layouts, and beyond captured graphs a single
+product, is preferred as long as it is nowhere slower by more than GAIN than the best one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +24,15 @@ from typing import Any
 from serve.kernels.products.product import Options
 
 GAIN = 0.03
-"""The smallest speed-up that is worth a second input or a second layout."""
+"""The smallest speed-up that is worth a second input, a second layout, or the host's work."""
 ROUNDING = 2.5
 """Microseconds that a fused rounding adds to the kernel in front, for few tokens: a row's largest
 number must be known before it is rounded, so one block has the whole row. Measured on an H200 for 8
 tokens: 2.8 on average of a layer's inputs."""
 FEW, MANY = 16, 128
+CAPTURED = 512
+"""The most tokens that vLLM captures in CUDA graphs, unless told otherwise. Beyond it, a product's
+work on the host counts, too."""
 NOISE = 0.02
 """vLLM's own product stays where ours is not faster by more than this."""
 
@@ -89,6 +94,29 @@ def choices(
     if fastest[tokens][0] in limited:
         fastest[tokens + 1] = (own, best[tokens].get(own, (0.0, ()))[1])
     return fastest
+
+
+def steady(
+    chosen: Mapping[int, tuple[str, Options]], timings: Iterable[Any]
+) -> dict[int, tuple[str, Options]]:
+    """The same choice, but with one product and its options for all numbers of tokens beyond
+    captured graphs, if that costs little."""
+    times: dict[tuple[int, str, Options], float] = {
+        (one.tokens, one.product, one.options): one.microseconds for one in timings
+    }
+    beyond = {tokens: choice for tokens, choice in chosen.items() if tokens > CAPTURED}
+
+    def slowest(choice: tuple[str, Options]) -> float:
+        """The largest ratio to the fastest; infinite where it was not measured."""
+        return max(
+            times.get((tokens, *choice), float("inf")) / times.get((tokens, *fastest), 1.0)
+            for tokens, fastest in beyond.items()
+        )
+
+    single = min(dict.fromkeys(beyond.values()), key=slowest, default=None)
+    if single is None or slowest(single) > 1 + GAIN:
+        return dict(chosen)
+    return {**chosen, **dict.fromkeys(beyond, single)}
 
 
 def _only(best: Best, names: set[str]) -> Best:

@@ -6,16 +6,13 @@ from functools import cache, partial
 import torch
 
 from serve.kernels.linear.catalog import layout_of
-from serve.kernels.linear.choice import Candidate, best_times, choices
+from serve.kernels.linear.choice import CAPTURED, Candidate, best_times, choices, steady
 from serve.kernels.plans.plan import Timing
 from serve.kernels.plans.planner import LayerRequest, PlannedLayer, Planner
 from serve.kernels.plans.search import TOKENS
 from serve.kernels.plans.timing import Call, event_time, graph_time
 from serve.kernels.products.product import Options, Product, Weight
 
-CAPTURED = 512
-"""The most tokens that vLLM captures in CUDA graphs, unless told otherwise. Beyond it, a product's
-work on the host counts, too."""
 HEAD_TOKENS = tuple(tokens for tokens in TOKENS if tokens <= 1024)
 """The head multiplies the last token of each request only, and vLLM runs at most 1,024 requests
 unless told otherwise. Its activations at 8,192 tokens would take gigabytes."""
@@ -36,7 +33,10 @@ def plan_layer(
     def choose(timings: Sequence[Timing]) -> dict[int, tuple[str, Options]]:
         candidates = [candidate_of(product) for product in products]
         best = best_times(timings, candidates)
-        return choices(best, candidates, own, second_layout) if best else {1: (own, ())}
+        if not best:
+            return {1: (own, ())}
+        chosen = choices(best, candidates, own, second_layout)
+        return chosen if head else steady(chosen, timings)  # no compiled graph has the head
 
     tokens = HEAD_TOKENS if head else TOKENS
     request = LayerRequest(key, weight, products, own, dtype, rounded, choose, tokens)

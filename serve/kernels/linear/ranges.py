@@ -5,11 +5,13 @@ reads both. It then compiles the graph for ranges of tokens, each on its own. He
 where a plan changes its input, and a pass takes the other input out of each range's graph: a step
 of one token then rounds nothing, and a prompt's norms write no plain activations. Without
 torch.compile, or if vLLM has no ranges, both inputs are computed: slower, and just as right.
+
+A range also ends at the largest captured number of tokens, and beyond it where a plan changes its
+product: the pass puts the products themselves into the graphs beyond (`direct`).
 """
 
 import functools
 import logging
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 
 from serve.kernels import op
+from serve.kernels.direct import inline
 from serve.kernels.linear.choice import FEW, MANY
 from serve.kernels.op import Planned
 from serve.kernels.rounding.fusing import fuse
@@ -25,7 +28,7 @@ from serve.kernels.settings import ENTRY, OPTION, VERSION, add_to_graph_key
 
 logger = logging.getLogger("vllm.quantline")
 MOST_TOKENS = 1 << 30
-MOST_RANGES = 4
+MOST_RANGES = 5
 """Each one is compiled on its own, which takes seconds."""
 INSTALLED = "_quantline_has_pass"
 SAME_NUMBERS = (
@@ -38,9 +41,14 @@ SAME_NUMBERS = (
 
 
 class InputsPass(InductorPass):  # type: ignore[misc]
-    """Takes inputs out of our ops that no product of the compiled range reads, and fuses the
-    rounding that is left with what comes before. A key of an op has a hash of its plan, so vLLM's
-    cache of graphs knows what this pass depends on; VERSION stands for the rest."""
+    """Takes inputs out of our ops that no product of the compiled range reads, fuses the rounding
+    that is left with what comes before, and inlines products where graphs are not captured. A key
+    of an op has a hash of its plan, so vLLM's cache of graphs knows what this pass depends on;
+    VERSION stands for the rest."""
+
+    def __init__(self, captured: int) -> None:
+        self.captured = captured
+        """The most tokens of a captured CUDA graph."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         tokens = get_pass_context().compile_range
@@ -53,9 +61,11 @@ class InputsPass(InductorPass):  # type: ignore[misc]
         except Exception as error:  # a rounding that is not fused is slower, and just as right
             logger.warning("quantline: rounding is not fused: %s", error)
             logger.debug("quantline: rounding", exc_info=True)
+        if tokens.start > self.captured:
+            inline(graph, tokens.start, tokens.end)
 
     def uuid(self) -> str:
-        return f"{super().uuid()} {VERSION}"
+        return f"{super().uuid()} {VERSION} {self.captured}"
 
 
 def _trim(graph: torch.fx.Graph, node: torch.fx.Node, start: int, end: int) -> None:
@@ -123,17 +133,13 @@ def _update_traced_inputs(node: torch.fx.Node, x: Any, is_plain: bool) -> None:
 
 def reads_in(planned: Planned, start: int, end: int) -> set[bool]:
     """Whether products for these numbers of tokens read rounded activations: both may be true."""
-    return {
-        reads_rounded
-        for first, last, reads_rounded in _reads(planned)
-        if first <= end and (last is None or start <= last)
-    }
+    steps = planned.plan.steps_in(start, end)
+    return {planned.places[step.product][0].reads_rounded for step in steps}
 
 
 def boundaries(planned: Planned) -> list[int]:
     """The numbers of tokens after which other inputs are read: some of those where `choice` lets
-    them change. A range of one number of tokens is never made: vLLM tunes its kernels for a minute,
-    and they are slower."""
+    them change."""
     parts = [(1, FEW), (FEW + 1, MANY), (MANY + 1, MOST_TOKENS)]
     return [
         before[1]
@@ -142,29 +148,47 @@ def boundaries(planned: Planned) -> list[int]:
     ]
 
 
-def _reads(planned: Planned) -> Iterator[tuple[int, int | None, bool]]:
-    first = 1
-    for step in planned.plan.steps:
-        yield first, step.up_to, planned.places[step.product][0].reads_rounded
-        first = (step.up_to or 0) + 1
+def direct_boundaries(planned: Planned, captured: int) -> list[int]:
+    """The ends of ranges in which one product can be called directly."""
+    steps = planned.plan.steps_in(captured + 1, MOST_TOKENS)
+    if not any(planned.places[step.product][0].traceable for step in steps):
+        return []
+    return [captured, *(step.up_to for step in steps if step.up_to is not None)]
 
 
 def split_ranges(planned: Planned) -> None:
-    """Has vLLM compile a layer's graph in ranges that end where its plan changes its input, and run
-    our pass over each of them."""
+    """Has vLLM compile a layer's graph in ranges that end where its plan changes its input or, for
+    more tokens than are captured, its product, and run our pass over each of them. A range of one
+    number of tokens is never made: vLLM tunes its kernels for a minute, and they are slower."""
     from vllm.config import get_current_vllm_config_or_none
 
-    if planned.reads_rounded:
-        _install_pass()
     config = get_current_vllm_config_or_none()
     compilation = getattr(config, "compilation_config", None)
     ends = list(getattr(compilation, "compile_ranges_endpoints", None) or [])
-    further = [end for end in boundaries(planned) if ends and end < max(ends) and end not in ends]
-    if not further or len(ends) + len(further) > MOST_RANGES:
+    if not ends:  # vLLM compiles nothing
         return
     assert compilation is not None
-    compilation.compile_ranges_endpoints = sorted([*ends, *further])
-    add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints}")
+    _install_pass()
+    captured = captured_by(config)
+    for end in boundaries(planned):
+        _split(ends, end)
+    for end in direct_boundaries(planned, captured):
+        # Layers that are loaded later may change their inputs at these.
+        _split(ends, end, reserved=(FEW, MANY))
+    compilation.compile_ranges_endpoints = sorted(ends)
+    add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints} captured {captured}")
+
+
+def _split(ends: list[int], end: int, reserved: tuple[int, ...] = ()) -> None:
+    """Has a range end here, unless there are enough of them with the reserved ends."""
+    is_new = 1 < end < max(ends) and all(abs(end - other) > 1 for other in ends)
+    if is_new and len({*ends, *reserved}) < MOST_RANGES:
+        ends.append(end)
+
+
+def captured_by(config: Any) -> int:
+    """The most tokens that an engine captures in a CUDA graph; 0 where it captures none."""
+    return getattr(config.compilation_config, "max_cudagraph_capture_size", None) or 0
 
 
 def _install_pass() -> None:
@@ -179,7 +203,7 @@ def _install_pass() -> None:
     def configure(self: Any, config: Any) -> None:
         original(self, config)
         if ENTRY in (getattr(config, OPTION, None) or {}):
-            self.add(InputsPass())
+            self.add(InputsPass(captured_by(config)))
 
     setattr(configure, INSTALLED, True)
     PostGradPassManager.configure = configure

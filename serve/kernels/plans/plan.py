@@ -64,6 +64,10 @@ class Plan:
         """The choice for a number of tokens."""
         return self.steps[bisect_left(self.ends, tokens)]
 
+    def steps_in(self, start: int, end: int) -> tuple[Step, ...]:
+        """The choices for these numbers of tokens."""
+        return self.steps[bisect_left(self.ends, start) : bisect_left(self.ends, end) + 1]
+
     @property
     def products(self) -> list[str]:
         """The products that it uses, in order of their first step."""

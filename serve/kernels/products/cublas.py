@@ -14,6 +14,7 @@ class CublasFp8(Product):
 
     name = "cublas_fp8"
     reads_rounded = True
+    traceable = True
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         return [()]

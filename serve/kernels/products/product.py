@@ -68,6 +68,8 @@ class Product(ABC):
     rounds to 0.004 at most."""
     compiles: ClassVar[bool] = False
     """Each of its options is a kernel that is compiled when it first runs, which takes a second."""
+    traceable: ClassVar[bool] = False
+    """`direct` can be traced into a graph."""
 
     @abstractmethod
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
@@ -82,3 +84,8 @@ class Product(ABC):
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
         """[tokens, N] in the type of `inputs.plain`, with all scales applied."""
+
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
+        """The numbers of `multiply`, for a compiled graph: by functional ops of PyTorch and vLLM
+        that Inductor calls without Python of ours. The number of tokens may be a symbol."""
+        return self.multiply(inputs, tensors, options)

@@ -4,6 +4,8 @@ The scratch of some thousand rows stays in the L2 cache, so unpacked weights nev
 time. The product itself is cuBLAS's.
 """
 
+from collections.abc import Iterator
+
 import torch
 
 from serve.kernels.products.launch import options_of
@@ -30,11 +32,43 @@ def chunks(rows: int, options: Options) -> range:
     return range(0, rows, dict(options)["ROWS"] or rows)
 
 
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """The results of all chunks."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def scales_of(inputs: Inputs) -> torch.Tensor:
+    """Of the tokens; ones where the caller applies them."""
+    if inputs.scales is not None:
+        return inputs.scales
+    return torch.ones((inputs.plain.shape[0], 1), dtype=torch.float32, device=inputs.plain.device)
+
+
+def parts_in_graph(
+    words: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    x: torch.Tensor,
+    options: Options,
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Each chunk of rows and its weights, where a graph is traced. Inductor gives the memory of one
+    chunk to the next."""
+    from serve.kernels.products.triton_kernels.unpack import unpacked_in_graph
+
+    starts = chunks(words.shape[0], options)
+    for start in starts:
+        here = slice(start, min(start + starts.step, words.shape[0]))
+        scratch = x.new_empty((here.stop - start, x.shape[1]))
+        points = None if zeros is None else zeros[here]
+        yield here, unpacked_in_graph(words[here], scales[here], points, scratch)
+
+
 class Unpack(Product):
     """INT4 or INT8 words, symmetric or with zero points, groups or channels."""
 
     name = "unpack"
     fewest = FEWEST_TOKENS
+    traceable = True
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         return [options_of(ROWS=count) for count in ROWS_AT_ONCE if count < rows]
@@ -68,6 +102,11 @@ class Unpack(Product):
             torch.mm(x, weights.t(), out=out[:, here])
         return out
 
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
+        words, scales, *zeros = tensors
+        parts = parts_in_graph(words, scales, zeros[0] if zeros else None, inputs.plain, options)
+        return joined([torch.mm(inputs.plain, weights.t()) for _, weights in parts])
+
 
 class UnpackFp8(Product):
     """INT4 words with group scales, FP8 activations: FP8 weights in the scratch.
@@ -79,6 +118,7 @@ class UnpackFp8(Product):
     name = "unpack_fp8"
     fewest = 17
     reads_rounded = True
+    traceable = True
     tolerance = 0.04  # FP8 rounds weights by 2.6 % (root mean square)
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
@@ -101,9 +141,7 @@ class UnpackFp8(Product):
         words, relative, by_row = tensors
         x, rows = inputs.rounded, words.shape[0]
         assert x is not None
-        token_scales = inputs.scales
-        if token_scales is None:
-            token_scales = torch.ones((x.shape[0], 1), dtype=torch.float32, device=x.device)
+        token_scales = scales_of(inputs)
         starts = chunks(rows, options)
         scratch = torch.empty((min(starts.step, rows), x.shape[1]), dtype=x.dtype, device=x.device)
         parts = []
@@ -115,4 +153,15 @@ class UnpackFp8(Product):
                     x, weights.t(), token_scales, by_row[:, here], out_dtype=inputs.plain.dtype
                 )
             )
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return joined(parts)
+
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
+        words, relative, by_row = tensors
+        x, token_scales, dtype = inputs.rounded, scales_of(inputs), inputs.plain.dtype
+        assert x is not None
+        return joined(
+            [
+                torch._scaled_mm(x, weights.t(), token_scales, by_row[:, here], out_dtype=dtype)
+                for here, weights in parts_in_graph(words, relative, None, x, options)
+            ]
+        )

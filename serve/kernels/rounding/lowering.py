@@ -6,12 +6,12 @@ are short. Inductor's launch takes a fraction of that. An op that cannot be hand
 """
 
 import operator
-from functools import cache
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
+from serve.kernels.products.graph_launch import launch_options, with_warps
 from serve.kernels.rounding.launch import (
     Launch,
     add_norm_round_launch,
@@ -110,31 +110,23 @@ def _programs(graph: Graph, tokens: Any, launch: Launch) -> Any:
 def _called(
     graph: Graph, launch: Launch, tokens: Any, outputs: dict[str, Node], programs: Any
 ) -> Node:
-    from torch._higher_order_ops.triton_kernel_wrap import (
-        kernel_side_table,
-        triton_kernel_wrapper_functional,
-    )
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
 
     numbers = {**launch.numbers, "tokens": tokens}
     known = {name: number for name, number in numbers.items() if not isinstance(number, Node)}
     unknown = {name: number for name, number in numbers.items() if isinstance(number, Node)}
-    options = {
-        "kernel_idx": kernel_side_table.add_kernel(kernel_of(launch.kernel, launch.cut.warps)),
-        "constant_args_idx": kernel_side_table.add_constant_args({**launch.constants, **known}),
-        "grid": [(programs, 1, 1)],
-        "tma_descriptor_metadata": {},
-        "kwargs": {**launch.tensors, **outputs, **unknown},
-        "tensors_to_clone": list(outputs),
-    }
+    options = launch_options(
+        kernel_of(launch.kernel, launch.cut.warps),
+        (programs, 1, 1),
+        {**launch.tensors, **unknown},
+        outputs,
+        {**launch.constants, **known},
+    )
     return graph.call_function(triton_kernel_wrapper_functional, (), options)
 
 
-@cache
 def kernel_of(name: str, warps: int) -> Any:
     """A kernel that is always launched with so many warps."""
-    import triton
-
     from serve.kernels.products.triton_kernels import rounding
 
-    config = triton.Config({}, num_warps=warps)
-    return triton.autotune(configs=[config], key=[])(getattr(rounding, name))
+    return with_warps(getattr(rounding, name), warps)

@@ -6,7 +6,8 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.model import ModelConfig
-from quantize.preflight import Preflight, preflight
+from quantize.preflight import preflight
+from quantize.preflight_plan import Preflight
 from tests.conftest import quantize_config
 
 

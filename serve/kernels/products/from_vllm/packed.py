@@ -34,6 +34,7 @@ class Marlin(Product):
     """16-bit activations; the fastest for few tokens."""
 
     name = "marlin"
+    traceable = True
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         return [()]
@@ -96,6 +97,7 @@ class Machete(Product):
     """16-bit activations, on Hopper; its schedules differ by shape and number of tokens."""
 
     name = "machete"
+    traceable = True
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         return [(), *_schedule_options(machete_schedules(), tokens)]
@@ -141,6 +143,7 @@ class CutlassW4A8(Product):
 
     name = "cutlass_w4a8"
     reads_rounded = True
+    traceable = True
     tolerance = 0.04  # FP8 rounds the scales of groups by 2.6 % (root mean square)
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:

@@ -1,7 +1,7 @@
 """vLLM's CUTLASS products of 8-bit weights and activations rounded by token."""
 
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -23,6 +23,7 @@ class CutlassScaled(Product):
     """Reads the weight as the checkpoint stores it, so it costs no memory of its own."""
 
     reads_rounded = True
+    traceable = True
     weight_dtype: ClassVar[torch.dtype]
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
@@ -49,6 +50,24 @@ class CutlassScaled(Product):
             rounded, codes.t(), token_scales, row_scales, inputs.plain.dtype
         )
         return product
+
+    def direct(self, inputs: Inputs, tensors: list[torch.Tensor], options: Options) -> torch.Tensor:
+        """vLLM's op writes into a tensor that it is given, which a graph must not show."""
+        from torch._higher_order_ops.auto_functionalize import auto_functionalized
+
+        codes, row_scales, one = tensors
+        rounded, dtype = inputs.rounded, inputs.plain.dtype
+        assert rounded is not None
+        _, product = auto_functionalized(
+            torch.ops._C.cutlass_scaled_mm.default,
+            out=rounded.new_empty((rounded.shape[0], codes.shape[0]), dtype=dtype),
+            a=rounded,
+            b=codes.t(),
+            a_scales=one if inputs.scales is None else inputs.scales,
+            b_scales=row_scales,
+            bias=None,
+        )
+        return cast(torch.Tensor, product)
 
 
 class CutlassInt8(CutlassScaled):

@@ -2,13 +2,14 @@
 
 PyTorch makes descriptors, an algorithm's selection and a plan for every product, and destroys them
 after it. Here a plan is made once for a shape, a number of tokens and an algorithm; all layers of
-the shape share it. Types and numbers are those of cusparseLt.h, which are the same in 0.8.0 and
-0.8.1; with any other version of the library PyTorch's own call is used.
+the shape share it. A call then passes addresses, and makes no object of ctypes. Types and numbers
+are those of cusparseLt.h, which are the same in 0.8.0 and 0.8.1; with any other version of the
+library PyTorch's own call is used.
 """
 
 import ctypes
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -32,11 +33,14 @@ TYPES = {
 }
 LIBRARY_CHOOSES = -1
 MOST_PLANS = 4096
+FACTORS = (ctypes.c_float(1.0), ctypes.c_float(0.0))
+ONE, NOTHING = (ctypes.addressof(factor) for factor in FACTORS)
+"""Addresses of the factors of the product, and of what is added to it."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What a plan depends on: D [tokens, rows] = X [tokens, columns] times W [rows, columns]."""
+class Problem(NamedTuple):
+    """What a plan depends on: D [tokens, rows] = X [tokens, columns] times W [rows, columns]. It is
+    made in each call."""
 
     device: int
     rows: int
@@ -57,7 +61,8 @@ class Opaque:
         # Twice what the header says: the alignment, and a margin.
         self.buffer = ctypes.create_string_buffer(2 * OPAQUE_BYTES + ALIGNMENT)
         start = ctypes.addressof(self.buffer)
-        self.pointer = ctypes.c_void_p(start + -start % ALIGNMENT)
+        self.address = start + -start % ALIGNMENT
+        self.pointer = ctypes.c_void_p(self.address)
 
 
 class CuSparseLt:
@@ -67,6 +72,16 @@ class CuSparseLt:
         self.library = library
         self.handle = Opaque()
         self.call("Init", self.handle)
+        self.multiply = library.cusparseLtMatmul
+        self.multiply.argtypes = [*[ctypes.c_void_p] * 10, ctypes.c_int32]
+        self.streams: dict[int, ctypes.c_void_p] = {}
+
+    def stream_address(self, stream: int) -> int:
+        """Where a stream is kept: the library takes a list of them."""
+        kept = self.streams.get(stream)
+        if kept is None:
+            kept = self.streams[stream] = ctypes.c_void_p(stream)
+        return ctypes.addressof(kept)
 
     def call(self, name: str, *arguments: object) -> None:
         pointers = [item.pointer if isinstance(item, Opaque) else item for item in arguments]
@@ -131,22 +146,27 @@ class Plan:
         out: torch.Tensor,
     ) -> None:
         """Launches the product in the current stream."""
-        workspace = torch.empty(max(1, self.workspace_bytes), dtype=torch.uint8, device=x.device)
-        one, nothing = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        alpha = ctypes.byref(one) if row_scales is None else address(row_scales)
-        stream = ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
-        self.lt.call(
-            "Matmul", self.lt.handle, self.plan, alpha, address(compressed), address(x),
-            ctypes.byref(nothing), address(out), address(out), address(workspace),
-            ctypes.byref(stream), 1,
-        )  # fmt: skip
+        lt, result, workspace = self.lt, out.data_ptr(), None
+        if self.workspace_bytes:
+            workspace = torch.empty(self.workspace_bytes, dtype=torch.uint8, device=x.device)
+        status = lt.multiply(
+            lt.handle.address,
+            self.plan.address,
+            ONE if row_scales is None else row_scales.data_ptr(),
+            compressed.data_ptr(),
+            x.data_ptr(),
+            NOTHING,
+            result,
+            result,
+            None if workspace is None else workspace.data_ptr(),
+            lt.stream_address(torch._C._cuda_getCurrentRawStream(x.get_device())),
+            1,
+        )
+        if status:
+            raise RuntimeError(f"cusparseLtMatmul failed with status {status}")
 
 
 PLANS: dict[Problem, Plan] = {}
-
-
-def address(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
 
 
 @cache
@@ -191,7 +211,7 @@ def _new_plan(lt: CuSparseLt, problem: Problem) -> Plan:
     try:
         return Plan(lt, problem)
     except RuntimeError:
-        return Plan(lt, replace(problem, algorithm=0, split=1, mode=LIBRARY_CHOOSES))
+        return Plan(lt, problem._replace(algorithm=0, split=1, mode=LIBRARY_CHOOSES))
 
 
 def planned_product(

@@ -6,7 +6,6 @@ and a long product hides. In between, outside of graphs, the host is what a step
 are made once (`cusparselt`).
 """
 
-import math
 from typing import ClassVar
 
 import torch
@@ -53,9 +52,10 @@ def check_sparse(weight: Weight, dtype: torch.dtype) -> None:
 def padded(rounded: torch.Tensor) -> torch.Tensor:
     """Whole sixteens of tokens, without a copy where they are; the added rows hold anything."""
     tokens, columns = rounded.shape
-    rows = math.ceil(tokens / TOKENS_TOGETHER) * TOKENS_TOGETHER
-    if rows == tokens:
+    added = -tokens % TOKENS_TOGETHER
+    if not added:
         return rounded.contiguous()
+    rows = tokens + added
     buffer = torch.empty((rows, columns), dtype=torch.int8, device=rounded.device)
     buffer[:tokens].copy_(rounded.view(torch.int8))
     return buffer.view(rounded.dtype)
@@ -70,23 +70,16 @@ def product_of(
 ) -> torch.Tensor:
     """[tokens, N] by a plan of ours, or by PyTorch's call where the library is unknown to us."""
     algorithm, split, mode = asked["ALGORITHM"], asked["SPLIT"], asked["MODE"]
-    lt = library_of(x.get_device()) if asked["PLANNED"] else None
+    device, (tokens, columns) = x.get_device(), x.shape
+    lt = library_of(device) if asked["PLANNED"] else None
     if lt is None:
         return torch._cslt_sparse_mm(
             compressed, x.t(), None, row_scales, dtype, True, algorithm, split, mode
         )
     problem = Problem(
-        device=x.get_device(),
-        rows=compressed.shape[0],
-        columns=x.shape[1],
-        tokens=x.shape[0],
-        dtype=x.dtype,
-        out_dtype=dtype,
-        algorithm=algorithm,
-        split=split,
-        mode=mode,
-        has_row_scales=row_scales is not None,
-    )
+        device, compressed.shape[0], columns, tokens, x.dtype, dtype, algorithm, split, mode,
+        row_scales is not None,
+    )  # fmt: skip
     return planned_product(lt, problem, compressed, x, row_scales)
 
 
@@ -129,8 +122,6 @@ class SparseLt(Product):
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
     ) -> torch.Tensor:
-        from serve.kernels.products.triton_kernels.scale import scaled
-
         compressed, scales = tensors
         assert inputs.rounded is not None
         asked, tokens = dict(options), inputs.rounded.shape[0]
@@ -139,7 +130,9 @@ class SparseLt(Product):
         dtype = inputs.plain.dtype if inside else torch.bfloat16  # sums exceed float16
         sums = product_of(compressed, x, scales if inside else None, dtype, asked)
         if inside and inputs.scales is None:
-            return sums[:tokens]
+            return sums if x is inputs.rounded else sums[:tokens]
+        from serve.kernels.products.triton_kernels.scale import scaled
+
         outside = None if inside else scales
         return scaled(sums, inputs.scales, outside, tokens, inputs.plain.dtype)
 

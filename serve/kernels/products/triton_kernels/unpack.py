@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK_ROWS, BLOCK_WORDS = 8, 64
+from serve.kernels.products.graph_launch import launch_options, with_warps
+
+BLOCK_ROWS, BLOCK_WORDS, WARPS = 8, 64, 4
 # A small integer in the mantissa of 2**23 is that number plus the integer: conversions of integers
 # are slow.
 FLOAT_BITS = tl.constexpr(0x4B000000)
@@ -42,10 +44,36 @@ def unpacked(
     words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, out: torch.Tensor
 ) -> torch.Tensor:
     """Fills `out` [rows, K] with the weights of packed words [rows, K * bits / 32]."""
-    rows, count = words.shape
-    grid = (triton.cdiv(rows, BLOCK_ROWS), triton.cdiv(count, BLOCK_WORDS))
-    unpack_kernel[grid](
-        words, scales, words if zeros is None else zeros, out, rows, count, scales.shape[1],
-        32 * count // out.shape[1], zeros is not None, BLOCK_ROWS, BLOCK_WORDS, num_warps=4,
-    )  # fmt: skip
+    grid, tensors, constants = _launch(words, scales, zeros, out)
+    unpack_kernel[grid](**tensors, out_ptr=out, **constants, num_warps=WARPS)
     return out
+
+
+def unpacked_in_graph(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, out: torch.Tensor
+) -> torch.Tensor:
+    """The same, where a graph is traced."""
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+
+    grid, tensors, constants = _launch(words, scales, zeros, out)
+    kernel = with_warps(unpack_kernel, WARPS)
+    options = launch_options(kernel, (*grid, 1), tensors, {"out_ptr": out}, constants)
+    filled: torch.Tensor = triton_kernel_wrapper_functional(**options)["out_ptr"]
+    return filled
+
+
+def _launch(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, out: torch.Tensor
+) -> tuple[tuple[int, int], dict[str, torch.Tensor], dict[str, int | bool]]:
+    """Programs, inputs and numbers of the kernel."""
+    rows, count = words.shape
+    tensors = {
+        "words_ptr": words, "scales_ptr": scales, "zeros_ptr": words if zeros is None else zeros
+    }  # fmt: skip
+    constants = {
+        "rows": rows, "WORDS": count, "GROUPS": scales.shape[1],
+        "BITS": 32 * count // out.shape[1], "ZEROS": zeros is not None,
+        "BLOCK_ROWS": BLOCK_ROWS, "BLOCK_WORDS": BLOCK_WORDS,
+    }  # fmt: skip
+    grid = (triton.cdiv(rows, BLOCK_ROWS), triton.cdiv(count, BLOCK_WORDS))
+    return grid, tensors, constants

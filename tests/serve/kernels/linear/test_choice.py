@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from serve.kernels.linear.choice import ROUNDING, Candidate, best_times, choices, usable
+from serve.kernels.linear.choice import (
+    ROUNDING,
+    Candidate,
+    best_times,
+    choices,
+    steady,
+    usable,
+)
 from serve.kernels.products.product import Options
 
 OWN = Candidate("own", True, "stored")
@@ -142,3 +149,39 @@ def test_beyond_the_measured_tokens_runs_a_product_that_takes_them() -> None:
         16: ("few", ()),
         17: ("own", ()),
     }
+
+
+@pytest.mark.parametrize(
+    ("own", "names"),
+    [
+        ({1024: 10.0, 8192: 10.0}, ["few", "own", "own"]),
+        ({1024: 10.2, 8192: 10.0}, ["few", "own", "own"]),  # 2 % are not worth the host's work
+        ({1024: 10.5, 8192: 10.0}, ["few", "copy", "own"]),
+        ({8192: 10.0}, ["few", "copy", "own"]),  # not measured for all
+    ],
+)
+def test_a_second_product_beyond_captured_graphs_needs_a_gain(
+    own: dict[int, float], names: list[str]
+) -> None:
+    timings = measured(own=own, copy={1024: 10.0, 8192: 11.0}, few={512: 1.0})
+    fastest: dict[int, tuple[str, Options]] = {
+        512: ("few", ()), 1024: ("copy", ()), 8192: ("own", ())
+    }  # fmt: skip
+    assert [name for name, _ in steady(fastest, timings).values()] == names
+
+
+def test_other_options_are_another_choice_beyond_captured_graphs() -> None:
+    times = {1: (10.0, 10.3), 2: (10.2, 10.0)}
+    timings = [
+        Timing(tokens, "own", (("schedule", number),), time)
+        for number, of in times.items()
+        for tokens, time in zip((1024, 8192), of, strict=True)
+    ]
+    fastest: dict[int, tuple[str, Options]] = {
+        1024: ("own", (("schedule", 1),)), 8192: ("own", (("schedule", 2),))
+    }  # fmt: skip
+    assert set(steady(fastest, timings).values()) == {("own", (("schedule", 2),))}
+
+
+def test_nothing_was_measured_beyond_captured_graphs() -> None:
+    assert steady({16: ("own", ())}, measured(own={16: 1.0})) == {16: ("own", ())}

@@ -87,7 +87,7 @@ def test_a_graph_has_only_the_inputs_of_its_range(
     x = torch.randn(end if end <= 16 else 40, COLUMNS).to(torch.bfloat16)
     expected = graph(x)
     with pass_context(Range(start, end)):
-        InputsPass()(graph.graph)
+        InputsPass(512)(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     targets = {node.target for node in graph.graph.nodes}
@@ -99,23 +99,66 @@ def test_a_graph_has_only_the_inputs_of_its_range(
     torch.testing.assert_close(graph(x), expected, rtol=0.02 if after else 0, atol=0)
 
 
-def test_vllm_compiles_a_range_up_to_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
-    compilation = SimpleNamespace(compile_ranges_endpoints=[8192])
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An engine that captures up to 512 tokens."""
+    compilation = SimpleNamespace(compile_ranges_endpoints=[8192], max_cudagraph_capture_size=512)
     config = SimpleNamespace(compilation_config=compilation, additional_config={"quantline": {}})
     monkeypatch.setattr(vllm.config, "get_current_vllm_config_or_none", lambda: config)
-    installed: list[bool] = []
-    monkeypatch.setattr(ranges, "_install_pass", lambda: installed.append(True))
+    monkeypatch.setattr(ranges, "_install_pass", lambda: setattr(config, "has_pass", True))
+    return config
+
+
+def test_vllm_compiles_a_range_up_to_the_boundary(engine: Any) -> None:
+    compilation = engine.compilation_config
     split_ranges(PLANNED)
     split_ranges(PLANNED)
     assert compilation.compile_ranges_endpoints == [16, 8192]
-    assert installed
-    assert config.additional_config["quantline"]["layers"], "part of the key of compiled graphs"
-    compilation.compile_ranges_endpoints = [1, 2, 3, 8192]
+    assert engine.has_pass
+    assert engine.additional_config["quantline"]["layers"], "part of the key of compiled graphs"
+    full = [1, 2, 3, 4, 8192]
+    compilation.compile_ranges_endpoints = full.copy()
     split_ranges(PLANNED)
-    assert compilation.compile_ranges_endpoints == [1, 2, 3, 8192], "enough to compile"
+    assert compilation.compile_ranges_endpoints == full, "enough to compile"
     compilation.compile_ranges_endpoints = None  # vLLM compiles nothing
     split_ranges(PLANNED)
     assert compilation.compile_ranges_endpoints is None
+
+
+class Traceable(OwnInRounded):
+    traceable = True
+
+
+@pytest.mark.parametrize(
+    ("steps", "captured", "ends"),
+    [
+        ((16, None), 512, [16, 512, 8192]),
+        ((16, 512, 2048, None), 512, [16, 512, 2048, 8192]),
+        ((16, 1024, 2048, 4096, None), 512, [16, 512, 1024, 8192]),
+        ((16, None), 0, [16, 8192]),
+        ((16, None), 17, [16, 8192]),
+        ((16, None), 8192, [16, 8192]),
+    ],
+    ids=["one", "two beyond", "too many", "none captured", "one token between", "all captured"],
+)
+def test_ranges_beyond_what_is_captured_have_one_product(
+    engine: Any, steps: tuple[int | None, ...], captured: int, ends: list[int]
+) -> None:
+    names = ["few_plain", *["cutlass_int8"] * (len(steps) - 1)]
+    plan = Plan(tuple(Step(end, name) for end, name in zip(steps, names, strict=True)))
+    engine.compilation_config.max_cudagraph_capture_size = captured
+    split_ranges(replace(PLANNED, products=(FewInPlain(), Traceable()), plan=plan))
+    assert engine.compilation_config.compile_ranges_endpoints == ends
+
+
+def test_a_further_layer_finds_room_for_its_inputs(engine: Any) -> None:
+    first = Plan(tuple(Step(end, "cutlass_int8") for end in (1024, 2048, 4096, None)))
+    split_ranges(replace(PLANNED, products=(FewInPlain(), Traceable()), plan=first))
+    further = Plan((Step(16, "few_plain"), Step(128, "few_plain"), Step(None, "cutlass_int8")))
+    split_ranges(PLANNED)
+    split_ranges(replace(PLANNED, plan=further))
+    ends = engine.compilation_config.compile_ranges_endpoints
+    assert ends == [16, 128, 512, 1024, 8192]
 
 
 def test_the_pass_is_added_to_engines_of_ours_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +170,9 @@ def test_the_pass_is_added_to_engines_of_ours_only(monkeypatch: pytest.MonkeyPat
     manager = PostGradPassManager()
     manager.configure(SimpleNamespace(additional_config={}))
     assert manager.passes == []
-    manager.configure(SimpleNamespace(additional_config={"quantline": {}}))
+    compilation = SimpleNamespace(max_cudagraph_capture_size=512)
+    manager.configure(
+        SimpleNamespace(additional_config={"quantline": {}}, compilation_config=compilation)
+    )
     assert [type(one) for one in manager.passes] == [InputsPass]
-    assert manager.passes[0].uuid()
+    assert manager.passes[0].uuid() != InputsPass(0).uuid()

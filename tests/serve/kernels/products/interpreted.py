@@ -113,10 +113,24 @@ def unpacking() -> None:
                     out = product.multiply(Inputs(x), tensors, options_of(ROWS=rows))
                     kind = f"{bits} bits, group {group}, zeros {has_zeros}, rows {rows}"
                     say(f"unpack {kind}", error_of(out, x.double() @ right.t()))
+                    say_direct(f"unpack {kind}", product, Inputs(x), tensors, options_of(ROWS=rows))
     weight, right = packed_weight(40, 512, 4, 128, has_zeros=False)
     words, relative, by_row = UnpackFp8().prepare(weight)
     values = unpacked(words, relative, None, torch.empty(40, 512, dtype=FP8))
     say("unpack_fp8", error_of(values.double() * by_row.double().t(), right))
+    x = torch.randn(3, 512).to(FP8)
+    for scales in (None, torch.rand(3, 1)):
+        given = Inputs(torch.empty(3, 0, dtype=torch.bfloat16), x, scales)
+        name, options = f"unpack_fp8, scales {scales is not None}", options_of(ROWS=16)
+        say_direct(name, UnpackFp8(), given, [words, relative, by_row], options)
+
+
+def say_direct(
+    name: str, product: Product, inputs: Inputs, tensors: list[torch.Tensor], options: Options
+) -> None:
+    """Whether a graph has the numbers of the product."""
+    out = product.multiply(inputs, tensors, options)
+    say(f"{name}, direct", float(not torch.equal(product.direct(inputs, tensors, options), out)))
 
 
 def word(values: list[int]) -> int:

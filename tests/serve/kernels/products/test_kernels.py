@@ -66,10 +66,13 @@ def test_unpacking(
 ) -> None:
     kind = f"unpack {bits} bits, group {group}, zeros {has_zeros}, rows {rows}"
     assert errors[kind] < ROUNDING
+    assert errors[f"{kind}, direct"] == 0.0
 
 
 def test_unpacking_to_fp8(errors: dict[str, float]) -> None:
     assert errors["unpack_fp8"] < FP8_ROUNDING
+    assert errors["unpack_fp8, scales False, direct"] == 0.0
+    assert errors["unpack_fp8, scales True, direct"] == 0.0
 
 
 def test_assembly(errors: dict[str, float]) -> None:

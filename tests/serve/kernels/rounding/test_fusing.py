@@ -32,7 +32,7 @@ def targets(graph: torch.fx.Graph) -> Counter[str]:
 
 def run_pass(module: torch.fx.GraphModule) -> None:
     with pass_context(Range(17, 8192)):
-        InputsPass()(module.graph)
+        InputsPass(512)(module.graph)
     module.graph.lint()
     module.recompile()
 
