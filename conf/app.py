@@ -26,6 +26,7 @@ from conf.compose import (
     VERSION_BASE,
     Command,
     checked_overrides,
+    folder_of_runs,
     quiet_overrides,
     register,
     to_object,
@@ -39,10 +40,12 @@ from conf.entry import (
 )
 from conf.errors import QuantlineError, bad_input
 from conf.explain import explain
+from conf.files.outputs import check_cache
 from conf.help import help_text
 from conf.job import Job, JobFailure, Outcome
 from conf.launch import plugin
 from conf.shell import completion, listing
+from conf.signals import Terminated
 
 INTERRUPTED = 130
 
@@ -58,6 +61,9 @@ def run(command: Command, main: Callable[[Any], object]) -> None:
         failures = [failure for outcome in outcomes for failure in outcome.failures]
     except KeyboardInterrupt:
         _exit_interrupted()
+    except Terminated as ended:
+        print(ended, file=sys.stderr)
+        sys.exit(ended.exit_code)
     except COMPOSE_ERRORS as error:
         failures = [JobFailure.of(_as_bad_input(error))]
     except Exception as error:
@@ -129,6 +135,8 @@ def _run_jobs(
 def _launch(command: Command, parsed: Namespace, job: Job) -> list[Outcome]:
     """Runs one job, or those of a sweep, and returns their outcomes. `hydra.main` does the
     same but returns nothing."""
+    if not folder_of_runs().is_dir():
+        check_cache()  # Hydra makes the folder
     setbase(VERSION_BASE)
     search_path = create_automatic_config_search_path(None, None, str(sources.CONF))
     if parsed.config_dir is not None:

@@ -172,9 +172,14 @@ def _chosen_names(override: Override) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
+def folder_of_runs() -> Path:
+    """The folder that Hydra makes for every run. It stays empty."""
+    return cache_root() / "hydra"
+
+
 def quiet_overrides() -> list[str]:
     """Overrides that keep Hydra from writing folders: a run writes its own record."""
-    folder = cache_root() / "hydra"
+    folder = folder_of_runs()
     return [
         "hydra.output_subdir=null",
         f"hydra.run.dir='{folder}'",

@@ -8,6 +8,7 @@ import sys
 
 from conf import ROOT, VERSION
 from conf.errors import BAD_INPUT, unknown
+from conf.escaping import escaped
 
 # Name after `quantline`, module after `python -m`, purpose.
 COMMANDS = (
@@ -90,7 +91,8 @@ def drop_unread_output() -> bool:
 def _has_no_reader(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    # A pipe without a reader has the one, a closed terminal the other.
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def chosen_module(arguments: list[str]) -> str:
@@ -103,7 +105,7 @@ def chosen_module(arguments: list[str]) -> str:
         answer_flags([name], overview())
     if name not in MODULES:
         error = unknown("quantline", name, [name for name, _, _ in COMMANDS])
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         sys.exit(BAD_INPUT)
     return MODULES[name]
 

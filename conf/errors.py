@@ -86,6 +86,8 @@ def message_and_code(error: Exception) -> tuple[str, int]:
     """The message of an error and its exit code."""
     if isinstance(error, QuantlineError):
         return str(error), error.exit_code
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{error.filename}: is too long for a path", BAD_INPUT
     if isinstance(error, OSError):
         return str(error), ENVIRONMENT_FAILURE
     if isinstance(error, RuntimeError) and str(error).startswith(SYMLINK_LOOP):

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from conf.compose import Command, to_object
 from conf.entry import as_called
 from conf.errors import INTERNAL_ERROR, QuantlineError, bad_input, message_and_code
+from conf.escaping import escaped
 from conf.launch.options import NONE
 
 DEBUG = "QUANTLINE_DEBUG"
@@ -49,7 +50,7 @@ class JobFailure:
         hint = f" ({DEBUG}=1 shows where)" if self.exit_code == INTERNAL_ERROR else ""
         prefix = f"{self.job}: " if self.job else ""
         line = f"error: {prefix}{self.message}{'' if debugging else hint}"
-        print(as_called(line), file=sys.stderr)
+        print(escaped(as_called(line)), file=sys.stderr)
         return self.exit_code
 
 

@@ -21,6 +21,7 @@ from rich.progress import (
 
 from conf.entry import as_called
 from conf.errors import ENVIRONMENT_ERRNOS, environment_failure
+from conf.escaping import escaped
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
@@ -29,7 +30,7 @@ MOST_NAMED = 3
 
 def say(message: str) -> None:
     """Prints a line for the user to standard error; standard output is for results."""
-    print(as_called(message), file=sys.stderr, flush=True)
+    print(escaped(as_called(message)), file=sys.stderr, flush=True)
 
 
 def listed(names: list[str], most: int = MOST_NAMED) -> str:

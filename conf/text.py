@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from conf.errors import bad_input, environment_failure, unknown
+from conf.errors import bad_input, environment_failure, reading, unknown
 from conf.schema.commands import AccuracyConfig
 from conf.schema.text import TextSource
 
@@ -100,10 +100,10 @@ def _pieces(paragraphs: Iterable[str]) -> Iterator[str]:
 def _file_documents(source: TextSource) -> Iterator[Document]:
     path = Path(str(source.path)).expanduser()
     if not path.is_file():
-        raise bad_input(f"calibration.path: there is no file {path}")
+        raise bad_input(f"{source.OPTION}.path: there is no file {path}")
     readers = {".txt": _text_file, ".jsonl": _jsonl_file, ".parquet": _parquet_file}
     if path.suffix not in readers:
-        raise unknown(f"calibration.path={path}", path.suffix, readers)
+        raise unknown(f"{source.OPTION}.path={path}", path.suffix, readers)
     return readers[path.suffix](path, source)
 
 
@@ -111,20 +111,23 @@ def _text_file(path: Path, source: TextSource) -> Iterator[Document]:
     """Documents are separated by two blank lines; in a file without those, by one."""
     if source.is_chat:
         raise bad_input(f"{path}: a text file holds no chats; use .jsonl or .parquet")
-    text = path.read_text(encoding="utf-8")
+    with reading(path):
+        text = path.read_text(encoding="utf-8")
     separator = r"\n\s*\n\s*\n" if re.search(r"\n\s*\n\s*\n", text) else r"\n\s*\n"
     return (piece.strip() for piece in re.split(separator, text) if piece.strip())
 
 
 def _jsonl_file(path: Path, source: TextSource) -> Iterator[Document]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
             except json.JSONDecodeError as error:
                 raise bad_input(f"{path}:{number}: no JSON ({error.msg})") from error
+            except UnicodeDecodeError as error:
+                raise bad_input(f"{path}:{number}: is not UTF-8 ({error.reason})") from error
             if not isinstance(row, dict):
                 raise bad_input(f"{path}:{number}: an object is needed, found {type(row).__name__}")
             yield from _document(row, source, f"{path}:{number}")
@@ -154,8 +157,10 @@ def _hub_rows(source: TextSource, seed: int) -> Iterable[TextRow]:
             streaming=True,
         )
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        message = f"calibration.id={source.id}: cannot be read: {' '.join(str(error).split())}"
-        raise environment_failure(message) from error
+        reason = " ".join(str(error).split())
+        raise environment_failure(
+            f"{source.OPTION}.id={source.id}: cannot be read: {reason}"
+        ) from error
     shuffled: Iterable[TextRow] = rows.shuffle(seed=seed, buffer_size=HUB_BUFFER)
     return shuffled
 
@@ -169,7 +174,7 @@ def _document(row: TextRow, source: TextSource, where: str) -> Iterator[Document
     columns = [source.column, *([source.answer_column] if source.answer_column else [])]
     for column in columns:
         if column not in row:
-            raise unknown(f"{where}: calibration.column", column, row)
+            raise unknown(f"{where}: {source.OPTION}.column", column, row)
     if source.answer_column:
         turns = zip(("user", "assistant"), columns, strict=True)
         yield [{"role": role, "content": str(row[column])} for role, column in turns]

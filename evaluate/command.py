@@ -1,8 +1,6 @@
 """The command `evaluate`: measures, writes the report, and raises the failures."""
 
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,13 +9,12 @@ from typing import TYPE_CHECKING
 from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema.commands import LM_EVAL, QUESTIONS, EvaluateConfig
+from conf.signals import Terminated, raised_signals
 from conf.terminal import say
 from evaluate.sweep.hooks import EvaluateSweep
 
 if TYPE_CHECKING:
     from evaluate.measured import Measured
-
-TERMINATED = 128 + signal.SIGTERM
 
 COMMAND = Command(
     "evaluate",
@@ -31,15 +28,13 @@ COMMAND = Command(
 )
 
 
-class Terminated(BaseException):
-    """SIGTERM was received. A BaseException, so that it is not recorded as a failed measurement."""
-
-
 def main(config: EvaluateConfig) -> "Measured":
     """Runs the evaluation. The result converts to a number that a sweeper can minimize."""
+    from conf.files.outputs import check_cache
     from evaluate.results.lock import only_writer
 
-    with ended_by_sigterm(config.results):
+    check_cache()
+    with kept_when_ended(config.results):
         if config.results_before:  # a job of a sweep: its shard has no other writer
             return _measure(config)
         with only_writer(Path(config.results)):
@@ -47,24 +42,14 @@ def main(config: EvaluateConfig) -> "Measured":
 
 
 @contextmanager
-def ended_by_sigterm(results: str) -> Iterator[None]:
-    """Makes SIGTERM end the command as Ctrl-C does, including the processes that it started."""
-
-    def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # ignore further signals
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals; a caller's program handles its own
-        return
-    previous_handler = signal.signal(signal.SIGTERM, end)
+def kept_when_ended(results: str) -> Iterator[None]:
+    """Ends the command on SIGTERM or SIGHUP as on Ctrl-C, and says where the runs are."""
     try:
-        yield
-    except Terminated:
-        say(f"ended by SIGTERM; {results} has what was measured; the same command continues")
-        sys.exit(TERMINATED)
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+        with raised_signals():
+            yield
+    except Terminated as ended:
+        say(f"{ended}; {results} has what was measured; the same command continues")
+        sys.exit(ended.exit_code)
 
 
 def _measure_and_report(config: EvaluateConfig) -> "Measured":

@@ -7,10 +7,11 @@ from pathlib import Path
 from conf.errors import bad_input
 from conf.hardware import resolve_gpu
 from conf.models import ORIGINAL
-from conf.schema.commands import EvaluateConfig
+from conf.schema.commands import QUICK, EvaluateConfig
 from conf.schema.load import GpuConfig, gpus_of
 from conf.terminal import say, table_console
 from evaluate.accuracy.judging import engine_findings
+from evaluate.accuracy.preflight import check_limits, check_text
 from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.measure.rates.known import rates, with_links
@@ -45,7 +46,12 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     if config.engine.url is None:
         gpu, options = resolve_gpu(config.gpu), config.engine.options
         limits = with_links(rates(gpu, gpus_of(options)), gpu, options)
+    if config.accuracy.kind == QUICK:
+        max_model_len = config.engine.max_model_len
+        check_limits(config.accuracy, first_folder(all_targets), max_model_len)
     plans = _plan_targets(config, all_targets, recorder)
+    if any(plan.judges for plan in plans):
+        check_text(config.accuracy, first_folder(all_targets))
     turn_groups = turns_of(config, plans)
     runs = sum(plan.runs for plan in plans)
     table = partial(speed_table, max_spread=config.max_spread)

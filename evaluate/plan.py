@@ -165,8 +165,9 @@ class Planner:
         before = [] if self.config.force else current(self.before)
         trials = {name: trials_of(before, keys[name], target.name) for name in scenarios}
         recorded_of = {name: [r for r in recorded if r.measure == name] for name in scenarios}
-        view = view_path(keys.get(self.config.accuracy.kind, ""))
         kind = self.config.accuracy.kind
+        results = "" if target.name == ORIGINAL else self.config.results
+        view = view_path(keys.get(kind, ""), results)
         accuracies = [
             row for row in recorded if isinstance(row, AccuracyRow) and row.measure == kind
         ]

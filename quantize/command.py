@@ -21,11 +21,13 @@ COMMAND = Command(
 def main(config: QuantizeConfig) -> Path | None:
     """Returns the checkpoint's folder; None after preflight=only."""
     # Cheap checks come first: the imports below take seconds.
+    from conf.files.outputs import check_cache
     from quantize.checkpoint.publish import check_destination
     from quantize.models.fetch import check_path
     from quantize.parallel.check import check_parallel
 
     check_path(config.model)
+    check_cache()
     check_destination(config)
     check_parallel(config)
     if config.push:

@@ -17,12 +17,14 @@ COMMAND = Command(
 
 def main(config: ServeConfig) -> None:
     from conf.errors import bad_input
+    from conf.files.outputs import check_cache
     from serve.ask import ask
     from serve.resolving import resolve
     from serve.server import serve
 
     if config.engine.kind == "transformers":
         raise bad_input("engine=transformers: only vLLM can serve; leave engine= out")
+    check_cache()
     if config.prompt is not None:
         print(ask(resolve(config).folder, config.prompt, config.engine))
     else:

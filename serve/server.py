@@ -14,12 +14,13 @@ from pathlib import Path
 
 from conf import ROOT
 from conf.cache import log_file
-from conf.entry import IS_WHEEL
+from conf.entry import IS_WHEEL, drop_unread_output
 from conf.errors import ENVIRONMENT_FAILURE, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
 from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
 from conf.schema.load import GpuConfig
+from conf.signals import ending_signals
 from conf.terminal import plain_console, say
 from serve.canary import Canary, ask_canary
 from serve.checks import check, is_verifiable, support_of
@@ -145,13 +146,14 @@ class Signals:
 
 @contextmanager
 def stop_signals() -> Iterator[Signals]:
-    """Counts SIGINT, SIGTERM and SIGHUP instead of ending on them."""
+    """Counts SIGINT, SIGTERM and SIGHUP instead of ending on them; under `nohup`, not SIGHUP."""
     signals = Signals()
 
     def count(*_: object) -> None:
+        drop_unread_output()  # a closed terminal takes no more words
         signals.stops += 1
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, *ending_signals())
     earlier_handlers = {number: signal.signal(number, count) for number in numbers}
     try:
         yield signals

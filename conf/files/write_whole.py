@@ -28,6 +28,19 @@ def write_whole(path: Path) -> Iterator[Path]:
         remove(unfinished)
 
 
+@contextmanager
+def write_alone(path: Path) -> Iterator[Path]:
+    """`write_whole` for a file that several processes may write: each waits for the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock_file = path.with_name(f".{path.name}.lock")
+    with FileLock(lock_file):
+        try:
+            with write_whole(path) as unfinished:
+                yield unfinished
+        finally:
+            lock_file.unlink(missing_ok=True)
+
+
 def write_once(
     path: Path,
     write: Callable[[Path], object],

@@ -14,13 +14,17 @@ from conf.launch.records import read_record, write_record
 from conf.launch.task import CPUS_VARIABLE, JOB, JOB_VARIABLE, JobEnded, Record, Task
 from conf.process.running import Running
 from conf.process.visible_gpus import VISIBLE
+from conf.signals import BY_SIGNAL
 
 Process = Running[JobEnded]
-BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # as a process ends, and as our commands do
+SENT = (signal.SIGTERM, signal.SIGHUP)
+# As a process ends, and as our commands do.
+FROM_OUTSIDE = tuple(code for number in SENT for code in (-number, BY_SIGNAL + number))
 
 
 class EndedFromOutsideError(Exception):
-    """The job got SIGTERM: Slurm sends it to all processes of a job that it preempts or cancels."""
+    """The job got SIGTERM or SIGHUP. Slurm sends SIGTERM to all processes of a job that it preempts
+    or cancels."""
 
 
 def job_variables(
@@ -78,7 +82,7 @@ def _run(task: Task, variables: Mapping[str, str], started: Callable[[Process], 
         try:
             events = list(process.events())
         except QuantlineError as error:
-            if process.process.wait() in BY_SIGTERM:
+            if process.process.wait() in FROM_OUTSIDE:
                 raise EndedFromOutsideError from error
             raise
     if not events:

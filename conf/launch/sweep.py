@@ -1,10 +1,9 @@
 """A sweep on a launcher: plan the tasks, check them, run what is missing, gather, list failures."""
 
 import math
-import signal
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from conf.errors import QuantlineError
@@ -16,6 +15,7 @@ from conf.launch.records import read_record
 from conf.launch.runners import Resources, start_runner
 from conf.launch.task import Record
 from conf.launch.watching import Watch
+from conf.signals import raised_signals
 from conf.terminal import say
 
 
@@ -35,7 +35,7 @@ class Sweep:
         configs = [planned.config for planned in tasks]
         options: LauncherConfig = configs[0].launcher
         self.hooks.check(configs)
-        with self.hooks.holding(configs), _sigterm_as_interrupt():
+        with self.hooks.holding(configs), raised_signals():
             self.hooks.gather(configs)
             records = {p.task.name: r for p in tasks if (r := self._finished(p)) is not None}
             missing = [planned for planned in tasks if planned.task.name not in records]
@@ -69,7 +69,8 @@ class Sweep:
             try:
                 return watch.run(tasks)
             except BaseException as error:
-                say(f"\ncancelling the jobs ({type(error).__name__})")
+                say("")  # ends the line of the counts
+                say(f"cancelling the jobs ({type(error).__name__})")
                 with suppress(QuantlineError):
                     runner.cancel()
                 raise
@@ -102,17 +103,3 @@ def _failure(planned: PlannedTask, record: Record) -> JobFailure:
     log = planned.task.log_file
     message = f"{record.message} (log: {log})" if log.exists() else record.message
     return JobFailure(message, record.exit_code, "", False, planned.task.name)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM cancels the jobs as Ctrl-C does."""
-
-    def interrupt(number: int, _: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -26,8 +26,8 @@ from conf.schema.text import QUESTION, CalibrationConfig, TextSource
 from conf.schema.traffic import CapacityConfig, TrafficConfig
 
 AUTO = "auto"
-LM_EVAL, QUESTIONS = "lm_eval", "questions"
-ACCURACIES = ("none", "quick", LM_EVAL, QUESTIONS, "sensitivity")
+QUICK, LM_EVAL, QUESTIONS = "quick", "lm_eval", "questions"
+ACCURACIES = ("none", QUICK, LM_EVAL, QUESTIONS, "sensitivity")
 
 
 @dataclass

@@ -20,6 +20,7 @@ from conf.schema.traffic import CapacityConfig, TrafficLoad
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 # vLLM's options that say how much memory an engine takes.
 KV_CACHE_SIZE, MEMORY_SHARE = "kv_cache_memory_bytes", "gpu_memory_utilization"
+DTYPES = ("auto", "bfloat16", "float", "float16", "float32", "half")
 ENGINES = ("vllm", "vllm_server", "transformers")
 EngineOptions = dict[str, Any]
 """The engine's own options by name. The engine declares their types."""
@@ -127,7 +128,7 @@ class EngineConfig:
 
     kind: str = field(default="vllm", metadata=choices(*ENGINES))
     """vllm (in a process of its own), vllm_server (over HTTP) or transformers."""
-    dtype: str = "auto"
+    dtype: str = field(default="auto", metadata=choices(*DTYPES))
     """Number type of unquantized tensors; auto is the checkpoint's where the device has it."""
     max_model_len: int | None = field(default=None, metadata=within(1, TOKENS_MOST))
     """Longest context; null is what the scenarios need."""

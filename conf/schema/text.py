@@ -1,6 +1,7 @@
 """The options of text: where it comes from, and what is calibrated on."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from conf.schema.ranges import SEED_MOST, TOKENS_MOST, choices, not_empty, within
 
@@ -13,6 +14,8 @@ TEXT_SOURCES = ("python_docs", "file", "hub")
 class TextSource:
     """Where text comes from: CPython's documentation, a file, or a set on the hub."""
 
+    OPTION: ClassVar[str] = "accuracy.text"
+    """The option that holds it, for messages."""
     source: str = field(default="python_docs", metadata=choices(*TEXT_SOURCES))
     """python_docs, file or hub."""
     path: str | None = None
@@ -34,9 +37,9 @@ class TextSource:
 
     def __post_init__(self) -> None:
         if self.source == "file" and not self.path:
-            raise ValueError("calibration=file needs calibration.path=FILE")
+            raise ValueError(f"{self.OPTION}.source=file needs {self.OPTION}.path=FILE")
         if self.source == "hub" and not self.id:
-            raise ValueError("a data set of the hub needs its id: calibration.id=ORG/NAME")
+            raise ValueError(f"a data set of the hub needs its id: {self.OPTION}.id=ORG/NAME")
 
     @property
     def is_chat(self) -> bool:
@@ -47,6 +50,7 @@ class TextSource:
 class CalibrationConfig(TextSource):
     """The text a recipe is calibrated on, and how much of it."""
 
+    OPTION: ClassVar[str] = "calibration"
     samples: int = field(default=64, metadata=within(1, 10**6))
     """Sequences to calibrate on."""
     length: int = field(default=512, metadata=within(8, TOKENS_MOST))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from conf.schema.commands import AccuracyConfig
+from conf.schema.commands import QUICK, AccuracyConfig
 from conf.schema.load import EngineConfig, GpuConfig, ScenarioConfig
 from conf.schema.model import WEIGHTS, ModelConfig
 from conf.schema.ranges import SEED_MOST, choices, not_empty, within
@@ -15,7 +15,6 @@ from conf.schema.traffic import TrafficConfig
 BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 LONGEST_S = 30 * 24 * 3600
-QUICK = "quick"
 
 
 def budget_seconds(text: str) -> float:

@@ -15,10 +15,13 @@ _quantline_completion() {
     fi
     COMPREPLY=()
     ((${#call[@]})) || return 0
-    # Bash replaces what follows the last of its separators.
+    # Bash replaces what follows the last of its separators; in an open quote, the whole word.
     local kept="${word%"${word##*[=:]}"}"
+    if [[ "$word" == [\'\"]* ]]; then
+        word="${word:1}" kept=""
+    fi
     while IFS= read -r reply; do
         [[ "$reply" == "$word"* ]] && COMPREPLY+=("${reply#"$kept"}")
-    done < <(COMP_LINE="$line" "${call[@]}" --shell-completion query=bash 2> /dev/null)
+    done < <(COMP_LINE="${call[*]} $word" "${call[@]}" --shell-completion query=bash 2> /dev/null)
 }
 complete -o bashdefault -o default -o nospace -F _quantline_completion python python3 quantline

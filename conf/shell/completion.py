@@ -12,6 +12,7 @@ from conf import sources
 from conf.compose import Command
 from conf.entry import COMMANDS, show
 from conf.errors import QuantlineError, bad_input, unknown
+from conf.escaping import CONTROL, escaped
 from conf.explain import without_none
 from conf.help import options
 from conf.schema.ranges import CHOICES
@@ -38,7 +39,8 @@ def answer(arguments: list[str], command: Command | None) -> str:
         return SCRIPT.read_text(encoding="utf-8").rstrip()
     line = os.environ.get(LINE, "")
     word = "" if line[-1:].isspace() else (line.split() or [""])[-1]
-    return "\n".join(_commands(word) if command is None else completions(command, word))
+    found = _commands(word) if command is None else completions(command, word)
+    return "\n".join(entry for entry in found if not CONTROL.search(entry))
 
 
 def answer_alone(arguments: list[str]) -> int:
@@ -46,7 +48,7 @@ def answer_alone(arguments: list[str]) -> int:
     try:
         show(answer(arguments, None))
     except QuantlineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -3,6 +3,7 @@
 from conf import sources
 from conf.compose import Command
 from conf.errors import bad_input, unknown
+from conf.escaping import escaped
 from conf.help import default_choices, summary
 
 FLAG = "--list"
@@ -32,6 +33,6 @@ def _group(command: Command, group: str) -> str:
     default = default_choices(command.name).get(group, "")
     files = sources.choices(group, sources.folders_of([]))
     names = sorted(files, key=lambda name: (name != default, name))
-    width = max(map(len, names))
-    rows = [f"  {name.ljust(width)}  {summary(files[name])}".rstrip() for name in names]
+    width = max(len(escaped(name)) for name in names)
+    rows = [f"  {escaped(name).ljust(width)}  {summary(files[name])}".rstrip() for name in names]
     return "\n".join([f"{group}=NAME, by default {default}", *rows])

@@ -35,7 +35,7 @@ def judged_values(path: Path, original: Path | None, folder: Path, seed: int) ->
     judgement = paired_values(reference, view, seed)
     if judgement.values.verdict != BROKEN and (folder / TOKENIZER).is_file():
         judgement.values.worst = worst_positions(reference, view, folder / TOKENIZER)
-    path.unlink()
+    path.unlink(missing_ok=True)
     return judgement
 
 

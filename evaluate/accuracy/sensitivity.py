@@ -1,5 +1,6 @@
 """Measures which blocks a recipe's format harms, and which of them are worth ignoring."""
 
+import os
 import statistics
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from conf.override_text import command_text, option_text
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
 from conf.terminal import plain_console, progress, say
+from evaluate.accuracy.preflight import check_text
 from evaluate.measure.environment import cell_key, environment
 from evaluate.results.recorder import earlier_rows as rows_before
 from evaluate.results.results_file import append, misfit
@@ -45,7 +47,9 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
             raise unknown(f"recipes={name}", name, known_recipes)
     path = Path(config.results).expanduser()
     facts = environment(config.gpu, config.engine)
-    weights = checkpoint_hash(model_folder(config.model))
+    folder = model_folder(config.model)
+    check_text(config.accuracy, folder)
+    weights = checkpoint_hash(folder)
     rows = current(rows_before(config))
     earlier_rows = {row.key: row for row in rows if isinstance(row, SensitivityRow)}
     measured: list[Row] = []
@@ -77,7 +81,7 @@ def measure_sensitivity(config: EvaluateConfig) -> list[Row]:
 def _measure_blocks(config: EvaluateConfig, recipe: str) -> SensitivityValues:
     """Measures the blocks in a quantize process."""
     request = SensitivityRequest(config.model, recipe, config.accuracy)
-    log = log_file(f"sensitivity-{recipe}")
+    log = log_file(f"sensitivity-{recipe}-{os.getpid()}")
     say(f"{recipe}: quantizing one block at a time (log in {log})")
     blocks: list[Block] = []
     try:

@@ -20,7 +20,7 @@ def main(config: KernelGridConfig) -> None:
 
     from conf.errors import bad_input
     from conf.files.outputs import check_file, check_folder, is_same_file
-    from evaluate.command import ended_by_sigterm
+    from evaluate.command import kept_when_ended
     from evaluate.kernels.benchmark import measure_grid
     from evaluate.kernels.tables import table_files
     from evaluate.results.lock import only_writer
@@ -31,5 +31,5 @@ def main(config: KernelGridConfig) -> None:
         check_file("out", table)
         if is_same_file(results, table):
             raise bad_input(f"out={config.out}: {table} is the results file")
-    with ended_by_sigterm(config.results), only_writer(results):
+    with kept_when_ended(config.results), only_writer(results):
         measure_grid(config)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import writing
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_alone
 from evaluate.report.published.figures import KernelFigure, kernel_figures, sources
 from evaluate.results.rows import KernelRow
 
@@ -103,13 +103,13 @@ def write_tables(rows: Sequence[KernelRow], out: Path) -> list[Line]:
         out.mkdir(parents=True, exist_ok=True)
     with (
         writing(table),
-        write_whole(table) as unfinished,
+        write_alone(table) as unfinished,
         unfinished.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(line.cells() for line in shown)
-    with writing(markdown), write_whole(markdown) as unfinished:
+    with writing(markdown), write_alone(markdown) as unfinished:
         unfinished.write_text("\n".join(_markdown(shown)) + "\n", encoding="utf-8")
     return shown
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conf import sources
 from conf.errors import QuantlineError, bad_input, unknown
+from conf.escaping import CONTROL
 from conf.models import CONFIG, ORIGINAL, is_hub_id, shapes_folder
 from conf.process.running import call
 from conf.schema.commands import EvaluateConfig
@@ -53,6 +54,11 @@ def targets(config: EvaluateConfig) -> list[Target]:
         checkpoints = [_checkpoint_target(entry) for entry in config.checkpoints]
     names = {ORIGINAL}
     for target in checkpoints:
+        if CONTROL.search(target.name):
+            raise bad_input(
+                f"checkpoints={target.folder}: the folder's name has control characters, which no "
+                "table shows; rename it"
+            )
         if target.name in names:
             raise bad_input(f"checkpoints: two of them are called {target.name}: {target.folder}")
         names.add(target.name)

@@ -1,5 +1,7 @@
 """A model's predictions for a text: a worker writes them, and accuracy compares them."""
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.cache import cache_root
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_alone
 
 
 @dataclass
@@ -27,7 +29,7 @@ class TextView:
     """Greedy continuations of some openings, padded with -1."""
 
     def save(self, path: Path) -> None:
-        with write_whole(path) as unfinished:
+        with write_alone(path) as unfinished:
             numpy.savez_compressed(unfinished, **vars(self))
 
     @staticmethod
@@ -40,6 +42,10 @@ class TextView:
         return float(numpy.exp(-self.chosen.astype(float).mean()))
 
 
-def view_path(key: str) -> Path:
-    """The file of a checkpoint's view of a text. The original's is kept for comparisons."""
+def view_path(key: str, results: str = "") -> Path:
+    """The file of a checkpoint's view of a text. The original's is kept for all evaluations. The
+    view of another checkpoint is removed once it is judged, so it belongs to one results file."""
+    if results:
+        path = str(Path(results).expanduser().resolve())
+        key = f"{key}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     return cache_root() / "views" / f"{key}.npz"

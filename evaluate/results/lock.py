@@ -1,5 +1,6 @@
 """A lock: only one evaluation at a time writes to a results file."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from conf.errors import bad_input, environment_failure
+from conf.files.lock_holder import holder, write_holder
+from conf.files.outputs import not_writable
 from evaluate.results.json_lines import is_packed
 
 
@@ -25,18 +28,18 @@ def only_writer(results: Path) -> Iterator[None]:
     lock = FileLock(lock_file, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         lock.acquire()
-        lock_file.write_text(f"{os.getpid()}\n")
+        write_holder(lock_file)
     except Timeout as error:
         raise environment_failure(
-            f"results={results}: another evaluation{_holder(lock_file)} is writing to it; wait "
+            f"results={results}: another evaluation{holder(lock_file)} is writing to it; wait "
             "until it ends, or give this one another file with results=FILE"
         ) from error
     except OSError as error:
         lock.release()
-        raise environment_failure(
-            f"results={results}: cannot be written ({error.strerror})"
-        ) from error
+        raise not_writable(f"results={results}", error) from error
     try:
         yield
     finally:
@@ -56,19 +59,8 @@ def check_results_file(results: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise environment_failure(
-            f"results={results}: cannot be read or written ({error.strerror})"
-        ) from error
+        raise not_writable(f"results={results}", error) from error
     if stat.S_ISDIR(mode):
         raise bad_input(f"results={results}: is a folder; give the name of a file in it")
     if not stat.S_ISREG(mode):
         raise bad_input(f"results={results}: is a pipe, socket or device; give the name of a file")
-
-
-def _holder(file: Path) -> str:
-    """The process that holds the lock, in brackets; empty if the lock file does not name it."""
-    try:
-        process_id = file.read_text().strip()
-    except (OSError, ValueError):
-        return ""
-    return f" (process {process_id})" if process_id.isdigit() else ""

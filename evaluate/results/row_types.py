@@ -6,7 +6,6 @@ It is written back as it was read, so that newer files can be read.
 """
 
 import math
-import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -22,6 +21,7 @@ from pydantic import (
     WrapValidator,
 )
 
+from conf.escaping import CONTROL
 from conf.files.json_files import JsonObject
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ else:
 
 
 LONGEST_NAME = 10_000  # characters
-# Includes line separators and marks that change the writing direction.
-CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
 LONGEST_S = 1e7  # four months
 FASTEST = 1e12  # upper bound of any rate per second
 

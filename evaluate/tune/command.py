@@ -20,14 +20,15 @@ def main(config: TuneConfig) -> None:
     from pathlib import Path
 
     from conf.errors import bad_input
-    from conf.files.outputs import check_file, is_same_file
-    from evaluate.command import ended_by_sigterm
+    from conf.files.outputs import check_cache, check_file, is_same_file
+    from evaluate.command import kept_when_ended
     from evaluate.results.lock import only_writer
     from evaluate.tune.pipeline import tune
 
     results, out = Path(config.results).expanduser(), Path(config.out).expanduser()
+    check_cache()
     check_file("out", out)
     if is_same_file(results, out):
         raise bad_input(f"out={config.out}: is the results file, which must not be overwritten")
-    with ended_by_sigterm(config.results), only_writer(Path(config.results)):
+    with kept_when_ended(config.results), only_writer(Path(config.results)):
         tune(config)

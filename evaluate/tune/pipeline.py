@@ -4,9 +4,11 @@ from pathlib import Path
 
 from conf.hardware import resolve_gpu
 from conf.override_text import command_text, option_text
+from conf.schema.commands import QUICK
 from conf.schema.load import gpus_of
-from conf.schema.tune import QUICK, TuneConfig
+from conf.schema.tune import TuneConfig
 from conf.terminal import say, table_console
+from evaluate.accuracy.preflight import check_limits, check_text
 from evaluate.measure.environment import environment
 from evaluate.measure.rates.known import rates
 from evaluate.results.cells import cells
@@ -28,6 +30,9 @@ def tune(config: TuneConfig) -> Outcome:
     tuned = tuned_checkpoint(config)
     situation = situation_of(tuned, config.scenario_name)
     space = space_of(config.settings, situation, config.accuracy.kind == QUICK)
+    if config.accuracy.kind == QUICK:
+        check_limits(config.accuracy, tuned.original, config.engine.max_model_len)
+        check_text(config.accuracy, tuned.original)
     _say_space(space, config)
     engine = tuned.config.engine
     recorder = Recorder(tuned.config, environment(config.gpu, engine))

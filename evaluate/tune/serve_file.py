@@ -9,7 +9,7 @@ import yaml
 from conf import sources
 from conf.errors import writing
 from conf.files import strict_yaml
-from conf.files.write_whole import write_whole
+from conf.files.write_whole import write_alone
 from conf.models import ORIGINAL, is_hub_id
 from conf.schema.kernels import KERNELS_OPTION, KernelsConfig
 from conf.schema.load import EngineConfig
@@ -46,7 +46,7 @@ def write_settings(
     comments = "".join(f"# {' '.join(line.split())}\n" for line in lines)
     if not content["engine"]:
         del content["engine"]
-    with writing(path), write_whole(path) as unfinished:
+    with writing(path), write_alone(path) as unfinished:
         unfinished.write_text(comments + yaml.safe_dump(content, sort_keys=False))
 
 

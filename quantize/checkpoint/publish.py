@@ -8,6 +8,8 @@ from filelock import FileLock, Timeout
 
 from conf.errors import bad_input, environment_failure, writing
 from conf.files.json_files import read_object
+from conf.files.lock_holder import holder, write_holder
+from conf.files.outputs import check_folder
 from conf.files.write_whole import recover, write_whole
 from conf.schema.commands import QuantizeConfig
 from conf.terminal import listed
@@ -101,6 +103,7 @@ def _check_place(folder: Path, config: QuantizeConfig) -> None:
             break
         if parent.exists() or parent.is_symlink():
             raise bad_input(f"output_dir={config.output_dir}: {parent} is no folder")
+    check_folder("output_dir", Path(config.output_dir).expanduser())
     if not config.model.path:
         return
     source = Path(config.model.path).expanduser().resolve()
@@ -125,9 +128,10 @@ def locked(folder: Path) -> Iterator[None]:
         lock = FileLock(file, timeout=0)
         try:
             lock.acquire()
+            write_holder(file)
         except Timeout as error:
             raise environment_failure(
-                f"{folder}: another run is writing it (it holds {file})"
+                f"{folder}: another run{holder(file)} is writing it (it holds {file})"
             ) from error
     try:
         recover(folder)

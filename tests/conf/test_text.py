@@ -120,6 +120,6 @@ def test_a_set_that_the_hub_does_not_give_is_a_fault_of_the_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(QuantlineError, match=r"calibration\.id=no/such_set") as error:
+    with pytest.raises(QuantlineError, match=r"accuracy\.text\.id=no/such_set") as error:
         everything(TextSource(source="hub", id="no/such_set"))
     assert error.value.exit_code == 3

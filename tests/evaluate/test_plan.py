@@ -126,3 +126,13 @@ def test_turns_are_the_starts_that_lack_something(
     rows = [row(made, start, repeat) for start in range(2) for repeat in range(2)]
     left = turns_of(config, [plan(*overrides, rows=rows)])
     assert [[turn.start for turn in group] for group in left] == ([[0]] if config.profile else [])
+
+
+def test_only_the_originals_view_is_shared_by_results_files() -> None:
+    """The view of another checkpoint is removed once it is judged."""
+    quick = ("accuracy=quick", "engine=vllm")
+    views = {
+        name: {plan(*quick, f"results={file}.jsonl", name=name).view for file in ("a", "b", "./b")}
+        for name in ("original", "w8")
+    }
+    assert {name: len(paths) for name, paths in views.items()} == {"original": 1, "w8": 2}

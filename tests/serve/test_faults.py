@@ -136,6 +136,20 @@ def test_a_signal_ends_it_and_frees_the_port(tmp_path: Path) -> None:
     check_port("127.0.0.1", watched.config.port)
 
 
+def test_under_nohup_a_closed_terminal_stops_no_server() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with server.stop_signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.is_wanted
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with server.stop_signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not signals.is_wanted
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_busy_port_is_known_before_anything_is_loaded() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

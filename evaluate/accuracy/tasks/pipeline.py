@@ -19,6 +19,7 @@ from evaluate.accuracy.tasks.plan import (
     Checkpoint,
     Missing,
     answered_of,
+    check_model,
     checkpoint_of,
     missing_of,
 )
@@ -78,6 +79,7 @@ def _checkpoints(
     """Every usable target, by name. The failures of others are recorded."""
     all_targets = targets(config)
     original = next((target.folder for target in all_targets if target.folder is not None), Path())
+    check_model(original, config)
     checkpoints = {}
     for target in all_targets:
         try:

@@ -68,8 +68,7 @@ def checkpoint_of(
         raise target.problem
     assert target.folder is not None
     check(target.folder, original, config.engine)
-    if config.accuracy.chat_template and not has_chat_template(target.folder):
-        raise bad_input(f"accuracy.chat_template=true: {target.folder} has no chat template")
+    check_model(target.folder, config)
     longest = required_int(read_config(target.folder), "max_position_embeddings")
     context = config.engine.max_model_len or min(longest, LONGEST_CONTEXT)
     sha256 = checkpoint_hash(target.folder)
@@ -81,6 +80,19 @@ def checkpoint_of(
         key = cell_key(environment, (target.name, config.accuracy.kind), sha256, settings)
         sample_folders[task.name] = root / target.name / f"{task.name.replace('/', '_')}-{key}"
     return Checkpoint(target.name, target.folder, sha256, context, environment, sample_folders)
+
+
+def check_model(folder: Path, config: EvaluateConfig) -> None:
+    """Raises where the model's own files rule out the options. The original's, checked first, are
+    those of all checkpoints."""
+    if config.accuracy.chat_template and not has_chat_template(folder):
+        raise bad_input(f"accuracy.chat_template=true: {folder} has no chat template")
+    longest = required_int(read_config(folder), "max_position_embeddings")
+    is_changed = "hf_overrides" in config.engine.options
+    if (config.engine.max_model_len or 0) > longest and not is_changed:
+        raise bad_input(
+            f"engine.max_model_len={config.engine.max_model_len}: the model has {longest} positions"
+        )
 
 
 @dataclass(frozen=True)

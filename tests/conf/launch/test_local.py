@@ -80,16 +80,19 @@ def test_a_sweep_goes_on_after_a_failure_and_a_second_call_does_what_is_missing(
     assert sweep.record("fp8_dynamic")["overrides"][-1] == "recipes=[fp8_dynamic]"
 
 
-def test_ctrl_c_ends_the_jobs_and_keeps_what_they_measured(sweep: SweepRun) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_jobs_and_keeps_what_they_measured(
+    sweep: SweepRun, number: signal.Signals
+) -> None:
     sweep.open_gates(0)  # each job measures one run, then waits
     process = sweep.start(*TWO_WORKERS, "recipes=[fp8_dynamic,w8a8_smooth_gptq]")
     both = ("fp8_dynamic", "w8a8_smooth_gptq")
     wait_until(lambda: all(sweep.shard_rows(name) for name in both), process)
     versions = [sweep.shard_rows(name)[0]["environment"]["versions"] for name in both]
     jobs = [psutil.Process(int(version["process"])) for version in versions]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     code, said = ended(process)
-    assert code == 130
+    assert code == 128 + number
     assert "cancelling the jobs" in said
     wait_until_gone(jobs)
     assert runs_of(sweep.rows()) == [(name, 0) for name in both]

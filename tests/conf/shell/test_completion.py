@@ -89,6 +89,9 @@ def completed(line: str, folder: Path) -> list[str]:
         ("quantline quantize recipe=w8", W8),
         ("quantline eval", [name for name, _, _ in COMMANDS if name.startswith("eval")]),
         ("quantline serve po", ["port="]),
+        # In an open quote the replies are whole words.
+        ("python -m evaluate 'scenario=[base,interac", ["scenario=[base,interactive"]),
+        ('quantline quantize "recipe=fp8_dy', ["recipe=fp8_dynamic"]),
         ("python -m http.server recipe=w8", []),
         ("python script.py recipe=w8", []),
     ],

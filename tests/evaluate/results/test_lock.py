@@ -101,7 +101,7 @@ def test_a_folder_is_no_file_of_results(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_the_evaluation_and_all_that_it_started(
     number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -129,6 +129,7 @@ def test_a_signal_ends_the_evaluation_and_all_that_it_started(
     assert running.returncode == 128 + number
     expected = {
         signal.SIGTERM: "ended by SIGTERM; results.jsonl has what was measured",
+        signal.SIGHUP: "ended by SIGHUP; results.jsonl has what was measured",
         signal.SIGINT: "interrupt",
     }
     assert expected[number] in words

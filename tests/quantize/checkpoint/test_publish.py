@@ -209,7 +209,9 @@ def test_a_second_run_says_so_and_a_dead_one_blocks_nobody(
 ) -> None:
     folder = tmp_path / "tiny" / "w8a8_smooth_gptq"
     try:
-        expected = pytest.raises(QuantlineError, match="another run is writing it")
+        expected = pytest.raises(
+            QuantlineError, match=rf"another run \(process {held.pid}\) is writing it"
+        )
         with expected as error, locked(folder):
             pass
         assert error.value.exit_code == 3
