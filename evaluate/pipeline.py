@@ -15,6 +15,7 @@ from evaluate.accuracy.preflight import check_limits, check_text
 from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.measure.rates.known import rates, with_links
+from evaluate.measure.roofline import Rates
 from evaluate.measure.targets import Target, targets
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.plan import Plan, Planner, inspect
@@ -42,16 +43,13 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     if uses_traffic:
         config = with_traffic(config, conversations, first_folder(all_targets))
         recorder.use(config, environment(config.gpu, config.engine))
-    limits = None
-    if config.engine.url is None:
-        gpu, options = resolve_gpu(config.gpu), config.engine.options
-        limits = with_links(rates(gpu, gpus_of(options)), gpu, options)
     if config.accuracy.kind == QUICK:
         max_model_len = config.engine.max_model_len
         check_limits(config.accuracy, first_folder(all_targets), max_model_len)
     plans = _plan_targets(config, all_targets, recorder)
     if any(plan.judges for plan in plans):
         check_text(config.accuracy, first_folder(all_targets))
+    limits = _hardware_limits(config)
     turn_groups = turns_of(config, plans)
     runs = sum(plan.runs for plan in plans)
     table = partial(speed_table, max_spread=config.max_spread)
@@ -70,6 +68,14 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     _show(recorder)
     recorder.close()
     return recorder.rows
+
+
+def _hardware_limits(config: EvaluateConfig) -> Rates | None:
+    """Bandwidth and rates of the hardware, measured once; None for a server elsewhere."""
+    if config.engine.url is not None:
+        return None
+    gpu, options = resolve_gpu(config.gpu), config.engine.options
+    return with_links(rates(gpu, gpus_of(options)), gpu, options)
 
 
 def _plan_targets(
