@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,9 @@ os.environ |= {
 # its engines to the same core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+# A run under nohup ignores SIGHUP, and so would the commands that tests end with it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, QuantizeConfig  # noqa: E402
