@@ -42,8 +42,10 @@ os.environ |= {
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
-# A run under nohup ignores SIGHUP, and so would the commands that tests end with it.
+# A run under nohup ignores SIGHUP, one in the background of a script SIGINT, and so would the
+# commands that tests end with them.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from conf.compose import compose  # noqa: E402 (after the caches are set)
 from conf.schema.commands import EvaluateConfig, QuantizeConfig  # noqa: E402
