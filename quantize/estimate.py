@@ -164,7 +164,7 @@ def calibration_seconds(
     a_pass = (2 * shape.weights * text.tokens + attention) / rate.passes
     products = shape.squared_widths * text.tokens / rate.products
     solving = products + shape.solved / rate.solving
-    seconds = rate.start_seconds
+    seconds = 0.0
     for step in steps:
         if step.joined_step(recipe) is not None:
             continue
@@ -172,7 +172,7 @@ def calibration_seconds(
         layer = passes * a_pass + (solving if step.solves else 0)
         layer += step.distances(recipe, shape.weights) / rate.distances
         seconds += shape.layers * layer + (rate.step_seconds if passes else 0)
-    return seconds
+    return seconds + rate.start_seconds if seconds else 0.0
 
 
 # The same command with w4a16_awq takes 115 s besides: it loads, hashes and asks the original of

@@ -207,4 +207,4 @@ def test_another_thread_may_call(tmp_path: Path) -> None:
     (error,) = raised
     assert isinstance(error, QuantlineError)
     assert "file/r.jsonl: cannot be" in str(error)
-    assert error.exit_code == 3
+    assert error.exit_code == 2

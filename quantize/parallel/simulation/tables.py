@@ -70,7 +70,8 @@ def layer_time(
     """One layer of a recipe that solves for its weights once."""
     whole = calibration_seconds(config.recipe, steps, shape, TEXT, machine.rates)
     passing_steps = [step for step in steps if step.joined_step(config.recipe) is None]
-    layer = (whole - machine.rates.step_seconds * len(passing_steps)) / shape.layers
+    once = machine.rates.start_seconds + machine.rates.step_seconds * len(passing_steps)
+    layer = (whole - once) / shape.layers
     solving = shape.solved / machine.rates.solving
     factoring = min(solving, _factoring_operations(shape) / machine.factoring)
     others = machine.gpus - 1
@@ -143,7 +144,8 @@ def calibration_table() -> list[str]:
         single = layer_time(config, steps, shape, Machine(1)).total
         for gpus in CARDS:
             found = layer_time(config, steps, shape, Machine(gpus))
-            minutes = (found.total * shape.layers + H200.step_seconds) / 60
+            once = H200.start_seconds + H200.step_seconds
+            minutes = (found.total * shape.layers + once) / 60
             parts = (found.text, found.rows, found.factoring, found.exchange, found.total)
             cells = " | ".join(f"{part:.2f}" for part in parts)
             speedup = single / found.total

@@ -369,5 +369,5 @@ def test_the_cost_follows_the_search() -> None:
         quantize_config("recipe=w4a16_awq", f"recipe.awq.search={search}").recipe
         for search in ("gram", "llmcompressor")
     )
-    assert STEP.passes_for(gram, 256) < 4 < STEP.passes_for(gram, 16) < 24
+    assert STEP.passes_for(gram, 256) < 5 < STEP.passes_for(gram, 16) < 24
     assert STEP.passes_for(library, 256) == STEP.passes_for(library, 16) == 22
