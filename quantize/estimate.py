@@ -34,6 +34,10 @@ class Rates:
     """What a run costs once: kernels are compiled when they are first used, and the last layers are
     still written when the calibration ends."""
 
+    def once(self, steps: int) -> float:
+        """What a run with so many steps costs besides its layers."""
+        return self.start_seconds + steps * self.step_seconds
+
 
 # One layer of Qwen3-8B's width, 256 x 2,048 tokens in batches of 8, bf16, torch 2.11, by
 # `python -m quantize.benchmark`: w4a16_gptq takes 0.78 s, w8a8_smooth_gptq 0.81 s. All X'X take

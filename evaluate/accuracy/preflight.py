@@ -6,11 +6,9 @@ not one for each."""
 from pathlib import Path
 
 from conf.errors import bad_input, reading
-from conf.models import read_config, required_int
+from conf.models import TOKENIZER, read_config, required_int
 from conf.schema.commands import AccuracyConfig
 from conf.text import documents, windows
-
-TOKENIZER = "tokenizer.json"
 
 
 def check_limits(accuracy: AccuracyConfig, folder: Path, max_model_len: int | None = None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import bad_input, reading
-from conf.models import read_config, required_int
+from conf.models import TOKENIZER, read_config, required_int
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import ScenarioConfig
 from conf.schema.traffic import (
@@ -35,7 +35,6 @@ from evaluate.measure.traffic.synthetic import synthetic_conversations
 from evaluate.measure.traffic.times import check_replayed
 
 PREFIX_CACHING = "enable_prefix_caching"
-TOKENIZER = "tokenizer.json"
 # A request of traffic counts as good within these where no targets are given.
 USUAL_TTFT_MS, USUAL_TPOT_MS = 500.0, 50.0
 Encode = Callable[[str], list[int]]

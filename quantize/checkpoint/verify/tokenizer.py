@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from conf.errors import bad_input
 from conf.files.json_files import read_object, read_text, shown, validated
+from conf.models import TOKENIZER
 
-TOKENIZER = "tokenizer.json"
 OBJECTS = ("special_tokens_map.json", "added_tokens.json", "chat_template.json")
 Token = Annotated[int, Field(ge=-1)]
 Amount = Annotated[float, Field(ge=0, le=1e6)]

@@ -70,8 +70,7 @@ def layer_time(
     """One layer of a recipe that solves for its weights once."""
     whole = calibration_seconds(config.recipe, steps, shape, TEXT, machine.rates)
     passing_steps = [step for step in steps if step.joined_step(config.recipe) is None]
-    once = machine.rates.start_seconds + machine.rates.step_seconds * len(passing_steps)
-    layer = (whole - once) / shape.layers
+    layer = (whole - machine.rates.once(len(passing_steps))) / shape.layers
     solving = shape.solved / machine.rates.solving
     factoring = min(solving, _factoring_operations(shape) / machine.factoring)
     others = machine.gpus - 1
@@ -144,8 +143,7 @@ def calibration_table() -> list[str]:
         single = layer_time(config, steps, shape, Machine(1)).total
         for gpus in CARDS:
             found = layer_time(config, steps, shape, Machine(gpus))
-            once = H200.start_seconds + H200.step_seconds
-            minutes = (found.total * shape.layers + once) / 60
+            minutes = (found.total * shape.layers + H200.once(1)) / 60
             parts = (found.text, found.rows, found.factoring, found.exchange, found.total)
             cells = " | ".join(f"{part:.2f}" for part in parts)
             speedup = single / found.total
