@@ -10,10 +10,10 @@ DEFAULT = VLLM
 KERNELS_OPTION = "kernels"
 """Its name among the engine options of a row."""
 ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8 = "one_token", "sparse", "weight_only", "w4afp8"
-CUBLAS = "cublas"
-FAMILIES = (ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8, CUBLAS)
-"""Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8, and
-FP8 by cuBLAS."""
+CUBLAS, OVERLAP = "cublas", "overlap"
+FAMILIES = (ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8, CUBLAS, OVERLAP)
+"""Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8, FP8
+by cuBLAS, and kernels of compiled graphs that begin before the one in front has ended."""
 
 
 @dataclass
@@ -21,9 +21,9 @@ class KernelsConfig:
     """The kernels of ours that an engine may use, where they are faster than vLLM's."""
 
     families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
-    """auto (all of ours), vllm (none), or a list of one_token, sparse, weight_only, w4afp8 and
-    cublas. `engine.kernels=...` for short. null is vllm; for serve results=FILE it is what was
-    measured."""
+    """auto (all of ours), vllm (none), or a list of one_token, sparse, weight_only, w4afp8,
+    cublas and overlap. `engine.kernels=...` for short. null is vllm; for serve results=FILE it is
+    what was measured."""
     second_layout: bool = True
     """Keep weights in a second layout where that is faster; false saves the memory."""
 

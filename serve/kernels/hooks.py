@@ -107,6 +107,7 @@ HOOKS = (
     Hook("config/__init__", "get_current_vllm_config_or_none"),
     Hook("config/compilation", "CompilationConfig.compile_ranges_endpoints"),
     Hook("config/compilation", "CompilationConfig.max_cudagraph_capture_size"),
+    Hook("config/compilation", "CompilationConfig.inductor_compile_config"),
     Hook("config/vllm", "VllmConfig.additional_config"),
     Hook("compilation/passes/inductor_pass", "InductorPass"),
     Hook("compilation/passes/inductor_pass", "PassContext.__init__", ("compile_range",)),

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from conf.schema.kernels import OVERLAP
 from serve.kernels import record
 from serve.kernels.imports import after_import
+from serve.kernels.overlap import overlap_kernels
 from serve.kernels.settings import ENTRY, OPTION, Settings, read_settings
 
 logger = logging.getLogger("vllm.quantline")
@@ -81,6 +83,8 @@ def complete(config: Any) -> None:
         others = {name: value for name, value in entries.items() if name != ENTRY}
         settings = _readable_settings(entries)
         config.additional_config = others | ({ENTRY: settings.entry} if settings.families else {})
+        if OVERLAP in settings.families:
+            overlap_kernels(config)
     except Exception:
         logger.exception("quantline: vLLM's own kernels are used")
 

@@ -16,7 +16,7 @@ from conf.errors import bad_input, nearest
 from conf.schema.kernels import AUTO, DEFAULT, FAMILIES, KERNELS_OPTION, VLLM, KernelsConfig
 from conf.schema.load import EngineOptions
 
-VERSION = 5
+VERSION = 6
 """Raised whenever kernels compute or are called differently: graphs and rows do not mix then."""
 ENTRY, OPTION = "quantline", "additional_config"
 KERNELS = KERNELS_OPTION

@@ -5,12 +5,10 @@ columns, and fills in `@TYPE@`, the type of activations: bf16 or f16.
 """
 
 INSTRUCTIONS = r"""
-// Both do nothing unless a kernel is launched so that it overlaps the one before.
-__device__ __forceinline__ void let_next_kernel_begin() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
+// Does nothing unless a kernel is launched so that it overlaps the one before. The next kernel may
+// begin after the wait only: it may read, without a wait of its own, what the one before wrote.
 __device__ __forceinline__ void wait_for_kernel_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.wait;\n griddepcontrol.launch_dependents;" ::: "memory");
 }
 // Not ld.global.nc: the compiler moves such loads behind the wait for the kernel before.
 __device__ __forceinline__ void stream16(uint4& d, const void* from, bool valid) {

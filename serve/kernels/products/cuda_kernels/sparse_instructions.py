@@ -4,15 +4,11 @@ INSTRUCTIONS = r"""
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-// The kernel after this one may begin; it waits for the end of this one itself.
-__device__ __forceinline__ void let_next_kernel_begin() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// The next kernel may begin after the wait only: it may read, without a wait of its own, what the
+// kernel before this one wrote.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.wait;\n griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 // Not ld.global.nc: the compiler moves such loads behind the wait for the kernel before.

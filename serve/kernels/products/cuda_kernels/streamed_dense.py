@@ -61,7 +61,6 @@ streamed_dense(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const int end_column = min((begin + share) * STEP, columns);
     const int parts = (rows + ROWS - 1) / ROWS;
     const int slots = (share + WARPS * PREFETCH - 1) / (WARPS * PREFETCH) * PREFETCH;
-    let_next_kernel_begin();
 
     // Where the lane's weights of its first step begin, in pieces of 16 bytes. Rows that are not
     // there repeat the last one, and their sums are not stored.

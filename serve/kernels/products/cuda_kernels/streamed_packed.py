@@ -90,7 +90,6 @@ streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
     const int begin = rank * share, end = min(begin + share, steps);
     const int parts = (tiles + TILES - 1) / TILES;  // each has ROWS rows
     const int slots = (share + WARPS * PREFETCH - 1) / (WARPS * PREFETCH) * PREFETCH;
-    let_next_kernel_begin();
 
     auto load = [&](Piece& piece, int part, int slot) {
         const int step = begin + warp + slot * WARPS;

@@ -86,7 +86,6 @@ streamed_sparse(const u16* __restrict__ x, const uint4* __restrict__ weights,
     const int count = (part + 1) * units / SPLIT - first_unit;  // units of this block
     const int own = (count - warp + WARPS - 1) / WARPS;         // of this warp, at least one
 
-    let_next_kernel_begin();
     int fetch_tile = blockIdx.x / SPLIT, fetch_left = own;
     const size_t tile_step = (size_t)stride * units * UNIT;
     const uint4* fetch_row =

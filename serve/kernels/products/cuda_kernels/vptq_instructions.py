@@ -39,15 +39,11 @@ __device__ __forceinline__ void gather16(u32 to, const void* from) {
 __device__ __forceinline__ void copies_done() {
     asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
 }
-// Programmatic dependent launch: the next kernel may begin, and this one waits for the one before.
-__device__ __forceinline__ void let_next_begin() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// Programmatic dependent launch: waits for the kernel before. The next one may begin after the wait
+// only: it may read, without a wait of its own, what the kernel before this one wrote.
 __device__ __forceinline__ void wait_for_last() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.wait;\n griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 // The barrier `name` of so many warps.

@@ -38,7 +38,6 @@ vptq_few_tokens(const u16* __restrict__ x, const uint4* __restrict__ main_book,
     const int at_once = WARPS / share, my_row = warp / share, part = warp % share;
     const int row_step = gridDim.x * at_once;
     const u32 main_mask = ((1u << main_bits) - 1u) << 4;
-    let_next_begin();
 
     // Indices AHEAD blocks of columns before their turn.
     int ahead_row = blockIdx.x * at_once + my_row, ahead_block = part, row = ahead_row;

@@ -18,7 +18,6 @@ vptq_short_vectors(const u16* __restrict__ x, const u32* __restrict__ codes,
     const int group = lane >> 2, quad = lane & 3;
     const int at_once = WARPS / share, my_tile = warp / share, part = warp % share;
     const int blocks = (columns + BLOCK - 1) / BLOCK;
-    let_next_begin();
 
     // The layer that this block has tiles of: each of the merged layers has its own blocks.
     int layer = 0, rows = rows0, first_row = 0, first_tile = 0, number = blockIdx.x;

@@ -28,14 +28,16 @@ LINE = tl.constexpr(128)
 def wait_for_inputs(address):
     """Starts fetching weights into the L2 cache, then waits for the kernel before this one.
 
-    Weights depend on no kernel. Activations are read, and results written, after the wait only.
+    Weights depend on no kernel. Activations are read, and results written, after the wait only. The
+    next kernel may begin after it, too: it may read, without a wait of its own, what the kernel
+    before this one wrote, as kernels of Inductor do.
     """
-    gdc_launch_dependents()
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32,
         is_pure=False, pack=1,
     )  # fmt: skip
     gdc_wait()
+    gdc_launch_dependents()
 
 
 @triton.jit

@@ -115,7 +115,6 @@ static void copies_done() {
     for (auto& one : copies) memcpy(block_here->memory + one.to, one.from, 16);
     copies.clear();
 }
-static void let_next_begin() {}
 static void wait_for_last() { waited = true; }
 static void rows_of(u32 at, u32 (&b)[4]) {
     check(at);

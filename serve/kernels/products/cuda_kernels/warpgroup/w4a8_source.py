@@ -98,7 +98,6 @@ streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ cod
                           warp * (share * SCALE_BYTES);
     const u32 arrived = base + (2 * SLOTS + warp * STAGES) * 8;
     const size_t first_step = (size_t)min(part * WARPS + warp, tiles - 1) * steps + begin;
-    let_next_kernel_begin();
 
     auto request = [&](int pair) {
         const u32 barrier_at = arrived + pair % STAGES * 8;

@@ -55,7 +55,6 @@ static void check(size_t at) { if (at % 16 || at + 16 > block->bytes) abort(); }
 static void __syncthreads() { block->barrier.wait(); }
 static size_t __cvta_generic_to_shared(const void* at) { return (const char*)at - block->memory; }
 static float __ldg(const float* from) { return *from; }
-static void let_next_kernel_begin() {}
 static void wait_for_kernel_before() {}
 static void copy(const Copy& one) {
     check(one.to);
