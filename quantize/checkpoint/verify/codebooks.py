@@ -29,10 +29,12 @@ def check_codebooks(tensors: CheckpointTensors, layer: Linear) -> LayerReport:
     if faults:
         return LayerReport(faults)  # the weights cannot be looked up
     faults = _number_faults(layer, vectors)
-    row_sizes = vectors.dequantize().abs().amax(dim=1)
+    weights = vectors.dequantize().abs()
+    row_sizes = weights.amax(dim=1)
     if not torch.isfinite(row_sizes).all():
         return LayerReport([*faults, f"{layer.stored} stands for NaN or infinite weights"])
-    faults += size_faults(layer.stored, row_sizes, row_sizes > 0) if row_sizes.any() else []
+    if row_sizes.any():
+        faults += size_faults(layer.stored, row_sizes, weights.mean(dim=1), row_sizes > 0)
     return LayerReport(faults, float(row_sizes.median()))
 
 

@@ -164,6 +164,20 @@ def test_damage_to_tensors_is_named(
         assert verify(folder).faults == [], "\n".join(verify(folder).faults)
 
 
+def with_one_large_weight(tensors: Tensors) -> None:
+    """A row with a weight that is 2000 times the largest of the others, as trained models have
+    after AWQ."""
+    tensors[f"{Q}.weight"][3].zero_()
+    tensors[f"{Q}.weight"][3, 5] = 127
+    tensors[SCALE][3].mul_(2000)
+
+
+def test_a_single_large_weight_is_sound(micro: Callable[..., Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(micro("int8"), tmp_path / "copy"))
+    rewrite(folder, with_one_large_weight)
+    assert verify(folder).faults == []
+
+
 @pytest.mark.parametrize("part", ["bias", "weight"])
 def test_dense_tensors_of_another_family_are_checked(
     micro: Callable[..., Path], tmp_path: Path, part: str
