@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from conf.schema.ranges import TOKENS_MOST, choices, within
 
 AUTO, VLLM = "auto", "vllm"
-DEFAULT = VLLM
-"""Ours are not yet proven on a GPU, so they run only where they are asked for."""
+DEFAULT = AUTO
 KERNELS_OPTION = "kernels"
 """Its name among the engine options of a row."""
 ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8 = "one_token", "sparse", "weight_only", "w4afp8"
@@ -14,6 +13,8 @@ CUBLAS, OVERLAP = "cublas", "overlap"
 FAMILIES = (ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8, CUBLAS, OVERLAP)
 """Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8, FP8
 by cuBLAS, and kernels of compiled graphs that begin before the one in front has ended."""
+AUTOMATIC = tuple(family for family in FAMILIES if family != OVERLAP)
+"""What auto stands for. What overlap gains is not known yet."""
 
 
 @dataclass
@@ -21,9 +22,9 @@ class KernelsConfig:
     """The kernels of ours that an engine may use, where they are faster than vLLM's."""
 
     families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
-    """auto (all of ours), vllm (none), or a list of one_token, sparse, weight_only, w4afp8,
-    cublas and overlap. `engine.kernels=...` for short. null is vllm; for serve results=FILE it is
-    what was measured."""
+    """auto (all of ours but overlap), vllm (none), or a list of one_token, sparse, weight_only,
+    w4afp8, cublas and overlap. `engine.kernels=...` for short. null is auto; for serve results=FILE
+    it is what was measured. A CPU runs vLLM's own."""
     second_layout: bool = True
     """Keep weights in a second layout where that is faster; false saves the memory."""
 
@@ -40,9 +41,9 @@ class KernelsConfig:
         families = [DEFAULT] if self.families is None else self.families
         if families == [VLLM]:
             return ()
-        return (
-            FAMILIES if families == [AUTO] else tuple(name for name in FAMILIES if name in families)
-        )
+        if families == [AUTO]:
+            return AUTOMATIC
+        return tuple(name for name in FAMILIES if name in families)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from conf.schema.kernels import AUTO, KERNELS_OPTION
+from conf.schema.kernels import AUTOMATIC, KERNELS_OPTION, OVERLAP, VLLM
 
 Value = bool | int | str | list[str] | dict[str, Any]
 COMPILATION, PASSES = "compilation_config", "pass_config"
@@ -74,7 +74,7 @@ _ON_GPU, _COMPILED = (Need.GPU,), (Need.GPU, Need.COMPILING)
 TABLE = (
     Setting(
         KERNELS_OPTION,
-        _values(AUTO),
+        {VLLM: VLLM, OVERLAP: [*AUTOMATIC, OVERLAP]},
         needs=(Need.GPU, Need.QUANTIZED),
     ),
     Setting("performance_mode", _values("interactivity", "throughput"), needs=_ON_GPU),

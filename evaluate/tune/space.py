@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conf.errors import bad_input, unknown
-from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.kernels import KERNELS_OPTION, VLLM
 from conf.schema.load import EngineConfig, EngineOptions, ScenarioConfig
 from evaluate.tune.settings import NAMES, TABLE, Limit, Need, Setting
 
@@ -84,7 +84,9 @@ class Space:
         for name, label in assignment:
             setting = self.setting(name)
             if name == KERNELS_OPTION:
-                kernels = replace(kernels, families=[label])
+                families = setting.values[label]
+                families = families if isinstance(families, list) else [str(families)]
+                kernels = replace(kernels, families=list(families))
             else:
                 _set_at(options, setting.place, copy.deepcopy(setting.values[label]))
         return replace(base, options=options, kernels=kernels)
@@ -95,6 +97,8 @@ class Space:
         labels = {}
         for setting in self.settings:
             value = _value_at(options, setting.place)
+            if value is None and setting.name == KERNELS_OPTION:
+                value = VLLM  # its rows have no such option
             for label, known in setting.values.items():
                 if value is not None and known == value:
                     labels[setting.name] = label

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import bad_input, nearest
-from conf.schema.kernels import AUTO, DEFAULT, FAMILIES, KERNELS_OPTION, VLLM, KernelsConfig
+from conf.schema.kernels import (
+    AUTO,
+    AUTOMATIC,
+    DEFAULT,
+    FAMILIES,
+    KERNELS_OPTION,
+    VLLM,
+    KernelsConfig,
+)
 from conf.schema.load import EngineOptions
 
 VERSION = 6
@@ -27,7 +35,7 @@ SECOND_LAYOUT, VERSION_KEY, LAYERS = "second_layout", "version", "layers"
 class Settings:
     """The kernels of ours that an engine may use."""
 
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = AUTOMATIC
     """Empty where vLLM's own kernels run."""
     second_layout: bool = True
 
@@ -98,8 +106,8 @@ def recorded(options: EngineOptions) -> EngineOptions:
     others |= {OPTION: entries} if entries else {}
     if not settings.families:
         return others
-    is_all = settings.families == FAMILIES
-    others[KERNELS] = AUTO if is_all else list(settings.families)
+    is_auto = settings.families == AUTOMATIC
+    others[KERNELS] = AUTO if is_auto else list(settings.families)
     return others if settings.second_layout else others | {SECOND_LAYOUT: False}
 
 

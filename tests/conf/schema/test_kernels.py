@@ -4,19 +4,20 @@ import pytest
 
 from conf.compose import compose
 from conf.errors import QuantlineError
-from conf.schema.kernels import FAMILIES
+from conf.schema.kernels import AUTOMATIC
 from evaluate.command import COMMAND
 
 
 @pytest.mark.parametrize(
     ("overrides", "families", "second_layout"),
     [
-        ([], (), True),
-        (["engine.kernels=auto"], FAMILIES, True),
+        ([], AUTOMATIC, True),
+        (["engine.kernels=[overlap,sparse]"], ("sparse", "overlap"), True),
+        (["engine.kernels=auto"], AUTOMATIC, True),
         (["engine.kernels=vllm"], (), True),
         (["engine.kernels=sparse"], ("sparse",), True),
         (["engine.kernels=[sparse,one_token]"], ("one_token", "sparse"), True),
-        (["engine.kernels=auto", "engine.kernels.second_layout=false"], FAMILIES, False),
+        (["engine.kernels=auto", "engine.kernels.second_layout=false"], AUTOMATIC, False),
     ],
 )
 def test_forms(overrides: list[str], families: tuple[str, ...], second_layout: bool) -> None:

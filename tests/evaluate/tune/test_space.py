@@ -1,5 +1,7 @@
 """The table of settings, what applies where, and the way from settings to options and back."""
 
+from typing import Any
+
 import pytest
 
 from conf.errors import QuantlineError
@@ -16,6 +18,7 @@ from evaluate.tune.space import (
     workload_sizes,
 )
 from serve.engine.launch import known_options
+from serve.kernels.settings import recorded, with_kernels
 
 ANYTHING = Situation(frozenset(Need))
 MANY = ScenarioConfig(batch=64, input_tokens=256, output_tokens=128)
@@ -23,6 +26,11 @@ MANY = ScenarioConfig(batch=64, input_tokens=256, output_tokens=128)
 
 def everything() -> Space:
     return space_of(None, ANYTHING, judges=True)
+
+
+def recorded_of(engine: EngineConfig) -> dict[str, Any]:
+    """The options of a row that was measured on a GPU."""
+    return dict(recorded(with_kernels(engine.options, engine.kernels)))
 
 
 def test_every_setting_is_an_option_of_the_installed_engine() -> None:
@@ -34,10 +42,10 @@ def test_every_setting_is_an_option_of_the_installed_engine() -> None:
 def test_an_engine_gets_the_settings_beside_the_users_own_options() -> None:
     base = EngineConfig(options={"seed": 1, "compilation_config": {"mode": 3}})
     assignment = everything().assignment(
-        {"kernels": "auto", "fuse_norm_quant": "true", "custom_ops": "all", "max_num_seqs": "64"}
+        {"kernels": "vllm", "fuse_norm_quant": "true", "custom_ops": "all", "max_num_seqs": "64"}
     )
     engine = everything().engine(base, assignment)
-    assert engine.kernels.families == ["auto"]
+    assert engine.kernels.families == ["vllm"]
     assert engine.options == {
         "seed": 1,
         "max_num_seqs": 64,
@@ -48,8 +56,7 @@ def test_an_engine_gets_the_settings_beside_the_users_own_options() -> None:
         },
     }
     assert base.options == {"seed": 1, "compilation_config": {"mode": 3}}
-    recorded = engine.options | {"kernels": "auto"}
-    assert everything().assignment_of(recorded) == assignment
+    assert everything().assignment_of(recorded_of(engine)) == assignment
 
 
 @pytest.mark.parametrize("setting", TABLE, ids=NAMES)
@@ -57,10 +64,8 @@ def test_every_value_is_found_again_in_recorded_options(setting) -> None:
     for label in setting.values:
         assignment = ((setting.name, label),)
         engine = everything().engine(EngineConfig(), assignment)
-        families = engine.kernels.families
-        recorded = engine.options | ({"kernels": families[0]} if families else {})
-        assert everything().assignment_of(recorded) == assignment
-    assert everything().assignment_of({"dtype": "auto"}) == DEFAULT
+        assert everything().assignment_of(recorded_of(engine)) == assignment
+    assert everything().assignment_of(recorded_of(EngineConfig())) == DEFAULT
 
 
 def test_settings_that_change_answers_need_a_judge() -> None:

@@ -29,7 +29,7 @@ def completed(kernels: str | list[str], options: dict[str, Any] | None = None) -
 
 @pytest.mark.parametrize(
     ("kernels", "overlaps"),
-    [("auto", True), (["overlap"], True), (["one_token"], False), ("vllm", False)],
+    [(["overlap"], True), (["one_token", "overlap"], True), ("auto", False), ("vllm", False)],
 )
 def test_inductor_is_told_where_the_family_is_chosen(
     kernels: str | list[str], overlaps: bool
@@ -39,7 +39,7 @@ def test_inductor_is_told_where_the_family_is_chosen(
 
 
 def test_a_value_of_the_user_stays() -> None:
-    config = completed("auto", {INDUCTOR_OPTION: False})
+    config = completed(["overlap"], {INDUCTOR_OPTION: False})
     assert config.compilation_config.inductor_compile_config == {INDUCTOR_OPTION: False}
 
 
@@ -55,7 +55,7 @@ def test_an_inductor_without_the_option_is_left_alone(
 ) -> None:
     monkeypatch.setattr(overlap, "INDUCTOR_OPTION", "triton.there_is_no_such_option")
     with caplog.at_level(logging.INFO, "vllm.quantline"):
-        config = completed("auto")
+        config = completed(["overlap"])
     assert config.compilation_config.inductor_compile_config == {}
     assert "do not overlap" in caplog.text
 

@@ -3,7 +3,7 @@
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema.kernels import FAMILIES, KernelsConfig
+from conf.schema.kernels import AUTOMATIC, KernelsConfig
 from conf.schema.load import EngineConfig, ScenarioConfig
 from evaluate.measure.environment import cell_key
 from evaluate.results.row_types import Environment
@@ -65,7 +65,7 @@ def test_the_users_additional_config_stays(on_gpu: None) -> None:
     engine = EngineConfig(options=given, kernels=KernelsConfig(["auto"]))
     options = launch.options(engine)
     assert options["additional_config"]["theirs"] == 1
-    assert read_settings(options["additional_config"]).families == FAMILIES
+    assert read_settings(options["additional_config"]).families == AUTOMATIC
     assert engine.options == {"additional_config": {"theirs": 1}}
     assert recorded(options)["additional_config"] == {"theirs": 1}
 
@@ -81,8 +81,8 @@ def test_nothing_changes_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "additional_config" not in launch.options(EngineConfig())
 
 
-def test_vllm_alone_uses_ours_only_if_asked() -> None:
-    assert read_settings({}).families == ()
+def test_vllm_alone_uses_ours_unless_told() -> None:
+    assert read_settings({}) == Settings()
     assert read_settings({"quantline": {"kernels": "auto"}}) == Settings()
     assert read_settings({"quantline": {"kernels": "vllm"}}).families == ()
 
