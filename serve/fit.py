@@ -10,11 +10,11 @@ from conf.errors import bad_input, environment_failure
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
 from conf.models import kv_values_per_token, read_config, required_int
-from conf.schema.load import PARALLEL, EngineOptions, gpus_of
+from conf.schema.load import KV_CACHE_SIZE, PARALLEL, EngineOptions, gpus_of
 from quantize.checkpoint.manifest import is_pruned
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.engine.splits import BACKEND, RAY, check_splits, stage_share
-from serve.kernels.memory import extra_bytes
+from serve.kernels.memory import extra_bytes, has_room
 from serve.kernels.settings import ENTRY, OPTION, read_settings
 from serve.tensors import tensors
 
@@ -59,7 +59,6 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
     cards = gpu_memory_gib()[: tensor * pipeline * data]
     if not cards:
         return _on_cpu(weights, token_bytes, limit)
-    weights += _layouts_gib(folder, config, options) * stage / tensor
     total, free = min(cards, key=lambda card: card[1])
     utilization = float(options.get("gpu_memory_utilization") or 0)
     if utilization * total > free:
@@ -68,6 +67,8 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
             f"requested, {free:.1f} of {total:.1f} GiB are free"
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
+    layouts = _layouts_gib(folder, config, options) * stage / tensor
+    weights += _kept(layouts, weights, share * total, free, options)
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token_bytes * min(SHORTEST, limit):
         raise environment_failure(
@@ -91,6 +92,18 @@ def _weights_gib(folder: Path, options: EngineOptions, stage: float) -> float:
         else:
             ends.append(held)
     return (layers * stage + (sum(ends) if stage == 1 else max(ends, default=0.0))) / GIB
+
+
+def _kept(
+    layouts: float, weights: float, usable: float, free: float, options: EngineOptions
+) -> float:
+    """Of the further layouts' GiB, those that the engine will keep."""
+    if read_settings(options.get(OPTION) or {}).second_layout is not None:
+        return layouts
+    reserved = options.get(KV_CACHE_SIZE)
+    cache = reserved / GIB if isinstance(reserved, int) else None
+    left = free if cache is not None else min(free, usable)
+    return layouts if has_room(layouts, left - weights, cache) else 0.0
 
 
 def _layouts_gib(folder: Path, config: Mapping[str, object], options: EngineOptions) -> float:

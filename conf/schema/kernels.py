@@ -25,8 +25,9 @@ class KernelsConfig:
     """auto (all of ours but overlap), vllm (none), or a list of one_token, sparse, weight_only,
     w4afp8, cublas and overlap. `engine.kernels=...` for short. null is auto; for serve results=FILE
     it is what was measured. A CPU runs vLLM's own."""
-    second_layout: bool = True
-    """Keep weights in a second layout where that is faster; false saves the memory."""
+    second_layout: bool | None = None
+    """Keep weights in a second layout where that is faster; false saves the memory. null does where
+    the copies take at most half of what the weights leave of the GPU's memory."""
 
     def __post_init__(self) -> None:
         whole_words = [word for word in (AUTO, VLLM) if word in (self.families or [])]

@@ -37,8 +37,25 @@ class SweepBenchmarkConfig:
     """Jobs that run at once: what the cluster has room for. null is launcher.workers, or 1."""
     seconds: float = field(default=5.0, metadata=within(0, 3600))
     """Seconds that a job sleeps, in place of its engine."""
+    spread: float = field(default=0.0, metadata=within(0, 3600))
+    """Seconds between the shortest and the longest sleep; their mean stays. Jobs of one length end
+    in step with a scheduler that starts jobs once a second, which real ones do not."""
     folder: str = field(default=".", metadata=not_empty())
     """Where a temporary folder for the jobs is made. All machines must see it."""
+
+    def __post_init__(self) -> None:
+        if self.spread > 2 * self.seconds:
+            raise ValueError(f"spread={self.spread}: is more than twice seconds={self.seconds}")
+
+    @property
+    def sleeps(self) -> list[float]:
+        """The seconds of each job: short and long ones in turns, so that no worker has only one
+        kind."""
+        steps = max(1, self.jobs - 1)
+        rising = [self.seconds + self.spread * (n / steps - 0.5) for n in range(self.jobs)]
+        if self.jobs == 1:
+            return [self.seconds]
+        return [rising[n // 2] if n % 2 == 0 else rising[-1 - n // 2] for n in range(self.jobs)]
 
 
 class SleepingJobs(SweepHooks):
@@ -98,7 +115,7 @@ def main(config: SweepBenchmarkConfig) -> None:
     try:
         watch = Watch(runner, config.launcher.poll_s, lambda: None)
         begin, cpu_before = time.perf_counter(), _cpu_of_children()
-        records = watch.run([_planned(number, folder, config) for number in range(config.jobs)])
+        records = watch.run(_planned_jobs(folder, config))
         seconds, cpu = time.perf_counter() - begin, _cpu_of_children() - cpu_before
     except BaseException:
         runner.cancel()
@@ -111,9 +128,11 @@ def main(config: SweepBenchmarkConfig) -> None:
         raise environment_failure(f"{len(failed)} jobs failed, the first: {failed[0]}")
     rounds = -(-config.jobs // at_once)
     overhead = seconds / rounds - config.seconds
+    shortest, longest = min(config.sleeps), max(config.sleeps)
+    length = f"{shortest:g} s" if shortest == longest else f"{shortest:g} to {longest:g} s"
     print(
-        f"{config.launcher.kind}: {config.jobs} jobs of {config.seconds:g} s, {at_once} at "
-        f"once: {seconds:.1f} s, {overhead:.2f} s of overhead for each job"
+        f"{config.launcher.kind}: {config.jobs} jobs of {length}, {at_once} at once: "
+        f"{seconds:.1f} s, {overhead:.2f} s of overhead for each job"
     )
     if config.launcher.kind == LOCAL:  # other launchers start jobs from processes of their own
         print(f"CPU time of a job: {cpu / config.jobs:.2f} s")
@@ -131,11 +150,12 @@ def _cpu_of_children() -> float:
     return usage.children_user + usage.children_system
 
 
-def _planned(number: int, folder: Path, config: SweepBenchmarkConfig) -> PlannedTask:
-    module = "evaluate.sweep.sleeping_job"
-    overrides = [f"seconds={config.seconds}"]
-    task = Task(f"sleep-{number}", module, overrides, str(folder), str(Path.cwd()))
-    return PlannedTask(task, config)
+def _planned_jobs(folder: Path, config: SweepBenchmarkConfig) -> list[PlannedTask]:
+    module, here = "evaluate.sweep.sleeping_job", str(Path.cwd())
+    return [
+        PlannedTask(Task(f"sleep-{number}", module, [f"seconds={s:g}"], str(folder), here), config)
+        for number, s in enumerate(config.sleeps)
+    ]
 
 
 def sleep(config: SweepBenchmarkConfig) -> None:

@@ -29,8 +29,8 @@ def extra_bytes(
     settings: Settings,
     is_pruned: bool,
 ) -> float:
-    """The most bytes by which an engine's weights exceed the checkpoint's."""
-    if not settings.second_layout:
+    """The most bytes by which an engine's weights exceed the checkpoint's, if it has room."""
+    if settings.second_layout is False:
         return 0.0
     groups = quantization.groups if quantization is not None else []
     rounds = any(group.activations is not None for group in groups)
@@ -45,6 +45,13 @@ def extra_bytes(
         elif name.endswith(WEIGHT) and tensor.dtype in EIGHT_BIT:
             extra += sparse_copies * tensor.bytes
     return extra
+
+
+def has_room(extra: float, left: float, cache: float | None) -> bool:
+    """Whether an engine keeps further layouts of its weights where the settings leave it to it.
+    `extra`: their size; `left`: what the weights leave of the memory; `cache`: what is reserved for
+    the KV cache, None where it takes all that is left."""
+    return extra <= (left / 2 if cache is None else left - cache)
 
 
 def _copies(family: str, settings: Settings) -> int:

@@ -37,7 +37,8 @@ class Settings:
 
     families: tuple[str, ...] = AUTOMATIC
     """Empty where vLLM's own kernels run."""
-    second_layout: bool = True
+    second_layout: bool | None = None
+    """None where the engine decides by its memory when it loads."""
 
     @staticmethod
     def of(config: KernelsConfig) -> "Settings":
@@ -60,8 +61,8 @@ def read_settings(additional_config: Mapping[str, Any]) -> Settings:
     for name in entry:
         if name not in known:
             raise ValueError(f"{ENTRY}: there is no option {name!r}.{nearest(str(name), known)}")
-    second_layout = entry.get(SECOND_LAYOUT, True)
-    if not isinstance(second_layout, bool):
+    second_layout = entry.get(SECOND_LAYOUT)
+    if not isinstance(second_layout, bool | None):
         raise ValueError(f"{ENTRY}.{SECOND_LAYOUT}={second_layout!r}: is neither true nor false")
     return Settings.of(KernelsConfig(_families(entry.get(KERNELS, DEFAULT)), second_layout))
 
@@ -108,13 +109,16 @@ def recorded(options: EngineOptions) -> EngineOptions:
         return others
     is_auto = settings.families == AUTOMATIC
     others[KERNELS] = AUTO if is_auto else list(settings.families)
-    return others if settings.second_layout else others | {SECOND_LAYOUT: False}
+    chosen = settings.second_layout
+    return others if chosen is None else others | {SECOND_LAYOUT: chosen}
 
 
 def of_recorded(options: EngineOptions) -> KernelsConfig:
     """The kernels of a row's options; a row without the option ran on vLLM's own."""
     kernels = options.get(KERNELS, VLLM)
-    return KernelsConfig(_families(kernels), bool(options.get(SECOND_LAYOUT, True)))
+    second_layout = options.get(SECOND_LAYOUT)
+    chosen = second_layout if isinstance(second_layout, bool) else None
+    return KernelsConfig(_families(kernels), chosen)
 
 
 def current_settings() -> Settings:
@@ -137,6 +141,13 @@ def add_to_graph_key(fact: str) -> None:
     if isinstance(entry, dict):
         before = entry.get(LAYERS, "")
         entry[LAYERS] = hashlib.sha256(f"{before}\n{fact}".encode()).hexdigest()
+
+
+def decide_second_layout(keeps: bool) -> None:
+    """Settles it for all further layers of the engine that this process loads."""
+    entry = _current_entries().get(ENTRY)
+    if isinstance(entry, dict):
+        entry[SECOND_LAYOUT] = keeps
 
 
 def _current_entries() -> dict[str, Any]:

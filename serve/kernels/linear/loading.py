@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
+from conf.schema.kernels import SPARSE, W4AFP8, WEIGHT_ONLY
 from serve.kernels import op, record
 from serve.kernels.linear.planning import plan_layer
 from serve.kernels.op import Planned
 from serve.kernels.products.product import Product, Unusable, Weight
-from serve.kernels.settings import current_settings
+from serve.kernels.room import keeps_second_layouts
 
 logger = logging.getLogger("vllm.quantline")
 PREFIX = "quantline_"
+EIGHT_BIT = ("int8", "fp8")
+"""Kinds of layers whose kernels read the weights as vLLM stores them, unless they are 2:4."""
 Rounding = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Rounds activations [tokens, K]; gives them with their scales [tokens, 1]."""
 
@@ -91,7 +94,7 @@ def _load(
     key = base_key(kind.name, weight, dtype, is_head(layer))
     planned_layer = plan_layer(
         key, weight, kind.products, kind.own, dtype, kind.rounded,
-        current_settings().second_layout, is_head(layer),
+        keeps_second_layouts(_family(kind, weight), weight.codes.device), is_head(layer),
     )  # fmt: skip
     stored = [getattr(layer, stored_name) for stored_name in stored_names]
     extra = max(0, stored_bytes(planned_layer.tensors) - stored_bytes(stored))
@@ -110,6 +113,15 @@ def _load(
     return LoadedLayer(
         planned_layer.op_key, weight.rows, names, False in reads, True in reads, scales_after
     )
+
+
+def _family(kind: LayerKind, weight: Weight) -> str | None:
+    """The family that copies such weights; None where there is none."""
+    if weight.sparse:
+        return SPARSE
+    if kind.name == W4AFP8:
+        return W4AFP8
+    return None if kind.name in EIGHT_BIT else WEIGHT_ONLY
 
 
 def _split_ranges(planned: Planned) -> None:

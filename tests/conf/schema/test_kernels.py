@@ -11,16 +11,16 @@ from evaluate.command import COMMAND
 @pytest.mark.parametrize(
     ("overrides", "families", "second_layout"),
     [
-        ([], AUTOMATIC, True),
-        (["engine.kernels=[overlap,sparse]"], ("sparse", "overlap"), True),
-        (["engine.kernels=auto"], AUTOMATIC, True),
-        (["engine.kernels=vllm"], (), True),
-        (["engine.kernels=sparse"], ("sparse",), True),
-        (["engine.kernels=[sparse,one_token]"], ("one_token", "sparse"), True),
+        ([], AUTOMATIC, None),
+        (["engine.kernels=[overlap,sparse]"], ("sparse", "overlap"), None),
+        (["engine.kernels=auto"], AUTOMATIC, None),
+        (["engine.kernels=vllm"], (), None),
+        (["engine.kernels=sparse"], ("sparse",), None),
+        (["engine.kernels=[sparse,one_token]"], ("one_token", "sparse"), None),
         (["engine.kernels=auto", "engine.kernels.second_layout=false"], AUTOMATIC, False),
     ],
 )
-def test_forms(overrides: list[str], families: tuple[str, ...], second_layout: bool) -> None:
+def test_forms(overrides: list[str], families: tuple[str, ...], second_layout: bool | None) -> None:
     kernels = compose(COMMAND, overrides).engine.kernels
     assert kernels.chosen == families
     assert kernels.second_layout is second_layout

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from conf.errors import QuantlineError
 from conf.files.stored_tensor import Tensor
 from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
 from conf.schema.kernels import KernelsConfig
@@ -77,6 +78,25 @@ def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ).weights_gib
     assert (with_copy - without) * 2**30 == pytest.approx(3 * WORDS_AND_SCALES)
     assert fit(tmp_path, {}).weights_gib == without
+
+
+@pytest.mark.parametrize(("card", "keeps"), [(24.0, False), (36.0, False), (40.0, True)])
+def test_a_checkpoint_that_fits_without_copies_is_served_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: float, keeps: bool
+) -> None:
+    """5 GiB of weights; copies take 15, which may be half of what is left of 90 % of the card."""
+    words = {"layers.0.up.weight_packed": Tensor("I32", (5 * 2**30 // 4, 1))}
+    config = {"max_position_embeddings": 1024, "num_hidden_layers": 2}
+    monkeypatch.setattr(fit_module, "read_config", lambda _: config)
+    monkeypatch.setattr(fit_module, "tensors", lambda _: words)
+    monkeypatch.setattr(fit_module, "quantization_of", lambda _: W4A16)
+    monkeypatch.setattr(fit_module, "kv_token_bytes", lambda *_: 1024.0)
+    monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(card, card)])
+    auto = fit(tmp_path, with_kernels({}, KernelsConfig()))
+    assert auto.weights_gib == pytest.approx(20 if keeps else 5)
+    monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(20.0, 20.0)])
+    with pytest.raises(QuantlineError, match="Take a smaller format"):
+        fit(tmp_path, with_kernels({}, KernelsConfig(second_layout=True)))
 
 
 def test_no_family_has_more_layouts_than_are_counted() -> None:

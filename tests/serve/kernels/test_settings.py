@@ -22,6 +22,7 @@ CHOICES = [
     KernelsConfig(["vllm"]),
     KernelsConfig(["sparse"]),
     KernelsConfig(["one_token", "w4afp8"], second_layout=False),
+    KernelsConfig(["auto"], second_layout=True),
 ]
 
 
