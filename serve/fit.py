@@ -14,7 +14,7 @@ from conf.schema.load import KV_CACHE_SIZE, PARALLEL, EngineOptions, gpus_of
 from quantize.checkpoint.manifest import is_pruned
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.engine.splits import BACKEND, RAY, check_splits, stage_share
-from serve.kernels.memory import extra_bytes, has_room
+from serve.kernels.memory import copying_family, extra_bytes, has_room
 from serve.kernels.settings import ENTRY, OPTION, read_settings
 from serve.tensors import tensors
 
@@ -67,8 +67,8 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
             f"requested, {free:.1f} of {total:.1f} GiB are free"
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
-    layouts = _layouts_gib(folder, config, options) * stage / tensor
-    weights += _kept(layouts, weights, share * total, free, options)
+    left = (min(free, share * total) - weights, free - weights)
+    weights += _layouts_gib(folder, config, options, weights, left) * stage / tensor
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token_bytes * min(SHORTEST, limit):
         raise environment_failure(
@@ -94,25 +94,29 @@ def _weights_gib(folder: Path, options: EngineOptions, stage: float) -> float:
     return (layers * stage + (sum(ends) if stage == 1 else max(ends, default=0.0))) / GIB
 
 
-def _kept(
-    layouts: float, weights: float, usable: float, free: float, options: EngineOptions
+def _layouts_gib(
+    folder: Path,
+    config: Mapping[str, object],
+    options: EngineOptions,
+    weights: float,
+    left: tuple[float, float],
 ) -> float:
-    """Of the further layouts' GiB, those that the engine will keep."""
-    if read_settings(options.get(OPTION) or {}).second_layout is not None:
-        return layouts
-    reserved = options.get(KV_CACHE_SIZE)
-    cache = reserved / GIB if isinstance(reserved, int) else None
-    left = free if cache is not None else min(free, usable)
-    return layouts if has_room(layouts, left - weights, cache) else 0.0
-
-
-def _layouts_gib(folder: Path, config: Mapping[str, object], options: EngineOptions) -> float:
-    """Memory of further layouts of the weights, for our kernels."""
+    """Memory of the further layouts of the weights that our kernels will keep. `left`: what
+    the weights leave of the engine's share, and of the free memory."""
     entries = options.get(OPTION) or {}
     if ENTRY not in entries:
         return 0.0
     stored, quantization = tensors(folder), quantization_of(config)
     settings, pruned = read_settings(entries), bool(is_pruned(folder))
+    family = copying_family(stored, quantization, pruned)
+    if family is None:
+        return 0.0
+    if settings.second_layout is None:
+        reserved = options.get(KV_CACHE_SIZE)
+        cache = float(reserved) if isinstance(reserved, int) else None
+        room = left[0] if cache is None else left[1]
+        if not has_room(family, weights * GIB, room * GIB, cache):
+            return 0.0
     return extra_bytes(stored, quantization, settings, pruned) / GIB
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf import ROOT
@@ -19,6 +19,7 @@ from conf.errors import ENVIRONMENT_FAILURE, QuantlineError, bad_input, gate_fai
 from conf.hardware import resolve_gpu
 from conf.models import has_chat_template, read_config
 from conf.schema.commands import ServeConfig
+from conf.schema.kernels import KernelsConfig
 from conf.schema.load import GpuConfig
 from conf.signals import ending_signals
 from conf.terminal import plain_console, say
@@ -50,7 +51,7 @@ def serve(config: ServeConfig) -> None:
     if served.why:
         say(f"{config.results}: {served.why}")
     if served.kernels is not None and config.engine.kernels.families is None:
-        config.engine.kernels = served.kernels
+        config.engine.kernels = _with_layouts(served.kernels, config.engine.kernels)
     _check_servable(served.folder, config)
     requested = options(config.engine) | served.options | config.engine.options
     if not on_cpu():
@@ -113,6 +114,13 @@ def _absolute_path(key_file: str) -> str:
 def _shell_expression(key_file: str) -> str:
     """A shell expression that reads the key, so that no command line shows it."""
     return f"$(head -n1 {shlex.quote(_absolute_path(key_file))})"
+
+
+def _with_layouts(measured: KernelsConfig, given: KernelsConfig) -> KernelsConfig:
+    """The kernels that were measured, with the user's own choice of layouts."""
+    if given.second_layout is None:
+        return measured
+    return replace(measured, second_layout=given.second_layout)
 
 
 def _check_servable(folder: Path, config: ServeConfig) -> None:

@@ -61,6 +61,8 @@ class Setting:
     limit: Limit | None = None
     changes_answers: bool = False
     """Whether answers differ by more than rounding: it must be judged before it is served."""
+    compiled: tuple[str, ...] = ()
+    """Labels of values that have an effect in compiled graphs only."""
     fixes_context: bool = False
     """Whether an engine starts with it only for a context as short as the measured one."""
 
@@ -76,6 +78,7 @@ TABLE = (
         KERNELS_OPTION,
         {VLLM: VLLM, OVERLAP: [*AUTOMATIC, OVERLAP]},
         needs=(Need.GPU, Need.QUANTIZED),
+        compiled=(OVERLAP,),
     ),
     Setting("performance_mode", _values("interactivity", "throughput"), needs=_ON_GPU),
     Setting(

@@ -152,6 +152,9 @@ def _applicable(setting: Setting, situation: Situation, judges: bool) -> tuple[S
             return setting, need.value
     if setting.changes_answers and not judges:
         return setting, "changes answers, so it needs accuracy=quick, which judges it"
+    if Need.COMPILING not in situation.met and setting.compiled:
+        kept = {label: v for label, v in setting.values.items() if label not in setting.compiled}
+        setting = replace(setting, values=kept)
     size = situation.sizes.get(setting.limit) if setting.limit else None
     if size is None:
         return setting, ""

@@ -14,13 +14,17 @@ from serve.kernels.settings import Settings
 PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32"
 """The packed integers of weight-only formats, W4AFP8 among them, and their scales."""
 EXPERTS = ".experts."  # run by other kernels
-EIGHT_BIT = ("I8", "F8_E4M3")
+STORED_8_BIT = ("I8", "F8_E4M3")
 WEIGHT = ".weight"
 FURTHER_LAYOUTS = {WEIGHT_ONLY: 3, W4AFP8: 4, SPARSE: 3}
 """Beside vLLM's own: Marlin's or Machete's, the stored words, and those of few tokens; for W4AFP8
 all four of them; for 2:4 weights two of few tokens, and that of cuSPARSELt."""
 SPARSE_SHARE = 10 / 16
 """Bytes of a compressed 2:4 weight over dense ones: half of the numbers, and two bits for each."""
+
+
+WORKING = 4 * 2**30
+"""For activations, graphs and libraries, where the size of the KV cache is given."""
 
 
 def extra_bytes(
@@ -32,26 +36,47 @@ def extra_bytes(
     """The most bytes by which an engine's weights exceed the checkpoint's, if it has room."""
     if settings.second_layout is False:
         return 0.0
-    groups = quantization.groups if quantization is not None else []
-    rounds = any(group.activations is not None for group in groups)
-    packed_copies = _copies(W4AFP8 if rounds else WEIGHT_ONLY, settings)
+    packed_copies = _copies(_packed_family(quantization), settings)
     sparse_copies = _copies(SPARSE, settings) * SPARSE_SHARE if is_pruned else 0.0
     extra = 0.0
     for name, tensor in tensors.items():
-        if EXPERTS in name:
-            continue
-        if tensor.dtype == WORDS:
+        if _is_packed(name, tensor):
             extra += packed_copies * _packed_bytes(name, tensors)
-        elif name.endswith(WEIGHT) and tensor.dtype in EIGHT_BIT:
+        elif name.endswith(WEIGHT) and tensor.dtype in STORED_8_BIT and EXPERTS not in name:
             extra += sparse_copies * tensor.bytes
     return extra
 
 
-def has_room(extra: float, left: float, cache: float | None) -> bool:
+def has_room(family: str, weights: float, left: float, cache: float | None) -> bool:
     """Whether an engine keeps further layouts of its weights where the settings leave it to it.
-    `extra`: their size; `left`: what the weights leave of the memory; `cache`: what is reserved for
-    the KV cache, None where it takes all that is left."""
-    return extra <= (left / 2 if cache is None else left - cache)
+    All in bytes. `weights`: all weights on the GPU, also those without copies; `left`: what they
+    leave of the memory; `cache`: what is reserved for the KV cache, None where it takes all that is
+    left."""
+    room = left / 2 if cache is None else left - cache - WORKING
+    return most_copies(family) * weights <= room
+
+
+def most_copies(family: str) -> float:
+    """The most bytes of further layouts over those of the weights."""
+    return FURTHER_LAYOUTS[family] * (SPARSE_SHARE if family == SPARSE else 1)
+
+
+def copying_family(
+    tensors: Mapping[str, Tensor], quantization: QuantizationConfig | None, is_pruned: bool
+) -> str | None:
+    """The family that copies a checkpoint's weights, if there is one."""
+    if any(_is_packed(name, tensor) for name, tensor in tensors.items()):
+        return _packed_family(quantization)
+    return SPARSE if is_pruned else None
+
+
+def _packed_family(quantization: QuantizationConfig | None) -> str:
+    groups = quantization.groups if quantization is not None else []
+    return W4AFP8 if any(group.activations is not None for group in groups) else WEIGHT_ONLY
+
+
+def _is_packed(name: str, tensor: Tensor) -> bool:
+    return tensor.dtype == WORDS and EXPERTS not in name and name.endswith(tuple(PACKED))
 
 
 def _copies(family: str, settings: Settings) -> int:
@@ -59,9 +84,7 @@ def _copies(family: str, settings: Settings) -> int:
 
 
 def _packed_bytes(name: str, tensors: Mapping[str, Tensor]) -> float:
-    """Bytes of packed weights and their scales; 0 for other integers."""
-    for ending, scales_ending in PACKED.items():
-        if name.endswith(ending):
-            scales = tensors.get(name.removesuffix(ending) + scales_ending)
-            return tensors[name].bytes + (scales.bytes if scales is not None else 0)
-    return 0
+    """Bytes of packed weights and their scales."""
+    ending = next(ending for ending in PACKED if name.endswith(ending))
+    scales = tensors.get(name.removesuffix(ending) + PACKED[ending])
+    return tensors[name].bytes + (scales.bytes if scales is not None else 0)

@@ -3,8 +3,8 @@
 vLLM calls it in each of its processes. It does three things, each only when vLLM has imported a
 certain module, so that a process that loads no model pays nothing:
 - vLLM learns the format of weights in codebooks (VPTQ), which it does not have, also on a CPU;
-- an engine's config gets our entry in additional_config, where the engine was asked for families of
-  ours, which changes the key of its compiled graphs;
+- an engine's config gets our entry in additional_config, unless it was asked for vLLM's kernels,
+  which changes the key of its compiled graphs;
 - our kernel classes come first in vLLM's lists. They refuse every layer of an engine whose config
   has no entry of ours. An explicit linear_backend of the user leaves them out, as vLLM's rule is.
 """

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from conf.schema.kernels import SPARSE
-from serve.kernels.memory import FURTHER_LAYOUTS, SPARSE_SHARE, has_room
+from serve.kernels.memory import has_room, most_copies
 from serve.kernels.settings import current_settings, decide_second_layout
 
 logger = logging.getLogger("vllm.quantline")
@@ -36,12 +35,11 @@ def _has_room(family: str, device: torch.device) -> bool:
     cache = getattr(config, "kv_cache_memory_bytes", None)
     weights = torch.cuda.memory_allocated(device)
     free, total = torch.cuda.mem_get_info(device)
-    extra = weights * FURTHER_LAYOUTS[family] * (SPARSE_SHARE if family == SPARSE else 1)
-    if has_room(extra, free if cache else min(free, share * total - weights), cache):
+    if has_room(family, weights, free if cache else min(free, share * total - weights), cache):
         return True
     logger.info(
         "quantline: one layout of the weights: copies of up to %.1f GiB would leave too little for "
         "the KV cache. engine.kernels.second_layout=true makes them",
-        extra / GIB,
+        most_copies(family) * weights / GIB,
     )
     return False

@@ -7,9 +7,10 @@ from functools import cache
 
 from conf import ROOT
 from conf.files import strict_yaml
+from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.override_text import command_text, option_text
-from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.kernels import KERNELS_OPTION, VLLM
 from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.terminal import listed
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
@@ -94,6 +95,8 @@ def _missing_accuracy(group: ComparisonGroup, facts: SetupFacts, results: str) -
 def accuracy_command(group: ComparisonGroup, results: str) -> str:
     """The command that judges all published checkpoints of a model."""
     options = [*model_options(group.rows[0]), "scenario=none", "accuracy=quick"]
+    if all(ran_on_vllms_kernels(row) for row in group.rows):
+        options.append(f"engine.{KERNELS_OPTION}={VLLM}")
     return command_text("evaluate", *options, results_option(results))
 
 
@@ -178,10 +181,20 @@ def results_option(name: str) -> str:
 def _engine_options(row: Row) -> list[str]:
     """The options of a measurement that a command repeats."""
     options = served_options(row.environment.engine_options)
+    if ran_on_vllms_kernels(row):
+        options = {**options, KERNELS_OPTION: VLLM}  # which is not the default
     names = {SECOND_LAYOUT: f"{KERNELS_OPTION}.{SECOND_LAYOUT}"}
     return [
         option_text(f"engine.{names.get(name, name)}", value) for name, value in options.items()
     ]
+
+
+def ran_on_vllms_kernels(row: Row) -> bool:
+    """Whether a GPU ran it on vLLM's own kernels, where ours could have been used."""
+    environment = row.environment
+    has_gpu = environment.device not in (None, CPU)
+    is_vllm = (environment.engine or "").startswith("vllm")
+    return has_gpu and is_vllm and KERNELS_OPTION not in environment.engine_options
 
 
 @cache

@@ -54,9 +54,8 @@ def _matrix_faults(name: str, matrix: torch.Tensor, largest: float, role: Role) 
         return [f"{name} holds the same row throughout"]
     if role is Role.EMBEDDING:
         return []
-    weights = matrix.abs()
-    row_sizes = weights.amax(dim=1)
-    return size_faults(name, row_sizes, weights.mean(dim=1), row_sizes > 0)
+    row_sizes = matrix.abs().amax(dim=1)
+    return size_faults(name, row_sizes, row_sizes, row_sizes > 0)
 
 
 def typical_size(tensor: torch.Tensor) -> float:

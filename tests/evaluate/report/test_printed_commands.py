@@ -65,6 +65,13 @@ def test_serving_takes_all_engine_options(weights: str) -> None:
     assert config.engine.options == {k: v for k, v in OPTIONS.items() if k not in kernels}
 
 
+@pytest.mark.parametrize(("options", "families"), [({}, ["vllm"]), ({"kernels": "auto"}, ["auto"])])
+def test_serving_takes_the_kernels_that_were_measured(
+    options: dict[str, Any], families: list[str]
+) -> None:
+    assert pasted(serve_commands(row(options=options))[-1]).engine.kernels.families == families
+
+
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
@@ -106,7 +113,7 @@ def test_a_checkpoint_in_another_folder_is_found_there() -> None:
 )
 def test_a_command_that_says_nothing_leaves_the_name(command: str) -> None:
     (printed,) = serve_commands(row(command))
-    assert printed == "python -m serve model=qwen3-8b recipe=fp8_dynamic"
+    assert printed == "python -m serve model=qwen3-8b recipe=fp8_dynamic engine.kernels=vllm"
 
 
 def test_traffic_keeps_its_requests() -> None:
@@ -114,8 +121,8 @@ def test_traffic_keeps_its_requests() -> None:
     with_traffic = row(typed)
     settings = with_traffic.settings.model_copy(update={"traffic": object()})
     options = candidate_options([with_traffic.model_copy(update={"settings": settings})])
-    assert options == ["traffic.path=/t.jsonl", "traffic.rate=8"]
-    assert candidate_options([with_traffic]) == []
+    assert options == ["traffic.path=/t.jsonl", "traffic.rate=8", "engine.kernels=vllm"]
+    assert candidate_options([with_traffic]) == ["engine.kernels=vllm"]
 
 
 def test_measuring_again_names_files_with_odd_names() -> None:

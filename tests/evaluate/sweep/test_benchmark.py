@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from evaluate.sweep.benchmark import SweepBenchmarkConfig
+from evaluate.sweep.benchmark import SweepBenchmarkConfig, shortest_sweep
 from tests.command_here import Run
 
 FAST = ("launcher=local", "jobs=2", "seconds=0.1", "launcher.poll_s=0.1")
@@ -33,6 +33,17 @@ def test_lengths_differ_around_their_mean(jobs: int) -> None:
     halves = sum(sleeps[::2]), sum(sleeps[1::2])
     if jobs % 2 == 0:
         assert halves[0] < halves[1] <= halves[0] + jobs / 2, "short and long ones in turns"
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 8])
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+def test_the_shortest_sweep_has_no_overhead(at_once: int, spread: float) -> None:
+    sleeps = SweepBenchmarkConfig(jobs=8, seconds=3, spread=spread).sleeps
+    shortest = shortest_sweep(sleeps, at_once)
+    assert sum(sleeps) / at_once <= shortest + 1e-9
+    assert shortest <= sum(sleeps) / at_once + max(sleeps)
+    if not spread:
+        assert shortest == pytest.approx(3 * -(-8 // at_once))
 
 
 def test_a_spread_beyond_the_length_is_named(command_here: Run) -> None:

@@ -129,3 +129,9 @@ def test_an_empty_space_says_why() -> None:
 def test_an_assignment_reads_as_options() -> None:
     assert text_of(DEFAULT) == "default settings"
     assert text_of((("a", "1"), ("b", "true"))) == "a=1, b=true"
+
+
+def test_kernels_that_overlap_need_compiled_graphs() -> None:
+    eager = space_of(None, Situation(frozenset(Need) - {Need.COMPILING}), judges=True)
+    assert list(eager.setting("kernels").values) == ["vllm"]
+    assert list(everything().setting("kernels").values) == ["vllm", "overlap"]

@@ -66,7 +66,9 @@ def test_the_answer_has_its_reason_interval_ranks_accuracy_and_commands(tmp_path
     assert answer["accuracy_judged"] is True
     (excluded,) = answer["excluded"]
     assert excluded["checkpoint"] == "w4a16"
-    assert setup["serve_commands"] == ["python -m serve model=qwen3-8b recipe=w8a8"]
+    assert setup["serve_commands"] == [
+        "python -m serve model=qwen3-8b recipe=w8a8 engine.kernels=vllm"
+    ]
     interactive, _ = setup["scenarios"]
     assert interactive["share"] == 0.5
     ranks = {one["checkpoint"]: one["rank"] for one in interactive["ranks"]}
@@ -171,7 +173,7 @@ def test_the_answer_alone_as_text_and_as_json(command_here: Run, tmp_path: Path)
     lines = text.stdout.splitlines()
     assert lines[0] == "qwen3-8b on NVIDIA H200, vllm 0.25.1"
     assert lines[1] == "  serve:   w8a8"
-    assert "  command: python -m serve model=qwen3-8b recipe=w8a8" in lines
+    assert "  command: python -m serve model=qwen3-8b recipe=w8a8 engine.kernels=vllm" in lines
     found = command_here("evaluate.report", "--answer=json", "targets.tpot_ms=0.1")
     assert json.loads(found.stdout)["setups"][0]["answer"]["serve"] is None
     assert not (tmp_path / "report").exists()
