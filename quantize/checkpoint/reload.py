@@ -78,8 +78,8 @@ def weights_held(model: torch.nn.Module) -> Iterator[None]:
 
 
 def mean_divergence(reference: torch.Tensor, compared: torch.Tensor) -> float:
-    """Mean Kullback-Leibler divergence of the next-token distributions."""
+    """Mean Kullback-Leibler divergence of the next-token distributions; NaN if one of them is."""
     divergence = torch.nn.functional.kl_div(
         compared.log_softmax(-1), reference.log_softmax(-1), log_target=True, reduction="none"
     )
-    return float(divergence.sum(-1).mean())
+    return float(divergence.sum(-1).clamp(min=0).mean())  # sums of rounded terms may be below 0

@@ -1,5 +1,6 @@
 """Measures how far the next token is from the original's where modules are rounded plainly."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -38,7 +39,7 @@ class Original:
                 crossed = _cross_entropy(self.likelihoods[number], self._logits(batch))
                 total += float((crossed - self.entropies[number]).double().sum())
         tokens: int = sum(batch.numel() for batch in self.batches)
-        return max(0.0, total / tokens)
+        return math.inf if math.isnan(total) else max(0.0, total / tokens)
 
     def _logits(self, batch: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
