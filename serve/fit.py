@@ -14,7 +14,7 @@ from conf.schema.load import KV_CACHE_SIZE, PARALLEL, EngineOptions, gpus_of
 from quantize.checkpoint.manifest import is_pruned
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
 from serve.engine.splits import BACKEND, RAY, check_splits, stage_share
-from serve.kernels.memory import copying_family, extra_bytes, has_room
+from serve.kernels.memory import Room, copying_family, extra_bytes
 from serve.kernels.settings import ENTRY, OPTION, read_settings
 from serve.tensors import tensors
 
@@ -67,8 +67,8 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
             f"requested, {free:.1f} of {total:.1f} GiB are free"
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
-    left = (min(free, share * total) - weights, free - weights)
-    weights += _layouts_gib(folder, config, options, weights, left) * stage / tensor
+    room = Room(weights * GIB, (share * total - weights) * GIB, (free - weights) * GIB)
+    weights += _layouts_gib(folder, config, options, room) * stage / tensor
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token_bytes * min(SHORTEST, limit):
         raise environment_failure(
@@ -98,11 +98,9 @@ def _layouts_gib(
     folder: Path,
     config: Mapping[str, object],
     options: EngineOptions,
-    weights: float,
-    left: tuple[float, float],
+    room: Room,
 ) -> float:
-    """Memory of the further layouts of the weights that our kernels will keep. `left`: what
-    the weights leave of the engine's share, and of the free memory."""
+    """GiB of the further layouts of the weights that our kernels will keep."""
     entries = options.get(OPTION) or {}
     if ENTRY not in entries:
         return 0.0
@@ -114,8 +112,7 @@ def _layouts_gib(
     if settings.second_layout is None:
         reserved = options.get(KV_CACHE_SIZE)
         cache = float(reserved) if isinstance(reserved, int) else None
-        room = left[0] if cache is None else left[1]
-        if not has_room(family, weights * GIB, room * GIB, cache):
+        if not room.is_enough(family, cache):
             return 0.0
     return extra_bytes(stored, quantization, settings, pruned) / GIB
 

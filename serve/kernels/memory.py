@@ -5,6 +5,7 @@ that it can keep.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from conf.files.stored_tensor import Tensor
 from conf.formats.quant_args import QuantizationConfig
@@ -47,13 +48,24 @@ def extra_bytes(
     return extra
 
 
-def has_room(family: str, weights: float, left: float, cache: float | None) -> bool:
-    """Whether an engine keeps further layouts of its weights where the settings leave it to it.
-    All in bytes. `weights`: all weights on the GPU, also those without copies; `left`: what they
-    leave of the memory; `cache`: what is reserved for the KV cache, None where it takes all that is
-    left."""
-    room = left / 2 if cache is None else left - cache - WORKING
-    return most_copies(family) * weights <= room
+@dataclass(frozen=True)
+class Room:
+    """A GPU's memory beside an engine's weights, in bytes."""
+
+    weights: float
+    """All weights on the GPU, also those without copies."""
+    usable: float
+    """What they leave of the memory that the engine may use."""
+    free: float
+    """What they leave free."""
+
+    def is_enough(self, family: str, cache: float | None) -> bool:
+        """Whether the engine keeps further layouts where the settings leave it to it. `cache`: what
+        is reserved for the KV cache, None where it takes all that is left."""
+        room = min(self.usable, self.free) / 2
+        if cache is not None:
+            room = self.free - cache - WORKING
+        return most_copies(family) * self.weights <= room
 
 
 def most_copies(family: str) -> float:

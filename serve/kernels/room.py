@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from serve.kernels.memory import has_room, most_copies
+from serve.kernels.memory import Room, most_copies
 from serve.kernels.settings import current_settings, decide_second_layout
 
 logger = logging.getLogger("vllm.quantline")
@@ -35,7 +35,7 @@ def _has_room(family: str, device: torch.device) -> bool:
     cache = getattr(config, "kv_cache_memory_bytes", None)
     weights = torch.cuda.memory_allocated(device)
     free, total = torch.cuda.mem_get_info(device)
-    if has_room(family, weights, free if cache else min(free, share * total - weights), cache):
+    if Room(weights, share * total - weights, free).is_enough(family, cache):
         return True
     logger.info(
         "quantline: one layout of the weights: copies of up to %.1f GiB would leave too little for "

@@ -194,7 +194,7 @@ def ran_on_vllms_kernels(row: Row) -> bool:
     environment = row.environment
     has_gpu = environment.device not in (None, CPU)
     is_vllm = (environment.engine or "").startswith("vllm")
-    return has_gpu and is_vllm and KERNELS_OPTION not in environment.engine_options
+    return has_gpu and is_vllm and kernels_of(row) == VLLM
 
 
 @cache

@@ -12,7 +12,7 @@ from evaluate.results.results_file import read
 from evaluate.results.rows import Row, SpeedRow, current
 
 SLOWER = 1.1  # times the original's latency; less may be noise
-# results/h200-qwen3-8b: w8a8_smooth_gptq in README's table, slowest and fastest workload.
+# results/h200-qwen3-8b-kernels: w8a8_smooth_gptq in README's table, slowest and fastest workload.
 ON_H200 = ("1.40", "1.50")
 
 
