@@ -1,9 +1,8 @@
 """Kernels of compiled graphs begin before the one in front of them has ended.
 
-Between two kernels of a step the GPU drains and fills again: about two microseconds, ten times in a
-layer. With programmatic dependent launch, a kernel is on its multiprocessors by then and waits for
-its inputs there; our products already fetch their weights. They were launched so before, but the
-kernels that Inductor writes, between them, neither let the next one begin nor began early.
+Between two kernels of a step the GPU drains and fills again. With programmatic dependent launch, a
+kernel is on its multiprocessors by then and waits for its inputs there. Our products are launched
+so, and fetch their weights while they wait. Here the kernels that Inductor writes follow them.
 """
 
 import logging
