@@ -34,18 +34,20 @@ from conf.compose import (
 from conf.entry import (
     CLOSED_PIPE,
     answer_flags,
+    as_called,
     drop_unread_output,
     set_child_import_path,
     show,
 )
 from conf.errors import QuantlineError, bad_input
+from conf.escaping import escaped
 from conf.explain import explain
 from conf.files.outputs import check_cache
 from conf.help import help_text
 from conf.job import Job, JobFailure, Outcome
 from conf.launch import plugin
 from conf.shell import completion, listing
-from conf.signals import Terminated
+from conf.signals import INTERRUPTION, Terminated
 
 INTERRUPTED = 130
 
@@ -59,8 +61,8 @@ def run(command: Command, main: Callable[[Any], object]) -> None:
         set_child_import_path()
         outcomes = _run_jobs(command, arguments, main)
         failures = [failure for outcome in outcomes for failure in outcome.failures]
-    except KeyboardInterrupt:
-        _exit_interrupted()
+    except KeyboardInterrupt as interrupted:
+        _exit_interrupted(interrupted)
     except Terminated as ended:
         print(ended, file=sys.stderr)
         sys.exit(ended.exit_code)
@@ -78,15 +80,17 @@ def run_plain(help_text: str, main: Callable[[list[str]], object]) -> None:
     failures = []
     try:
         main(arguments)
-    except KeyboardInterrupt:
-        _exit_interrupted()
+    except KeyboardInterrupt as interrupted:
+        _exit_interrupted(interrupted)
     except Exception as error:
         failures = [JobFailure.of(error)]
     _exit_after(failures)
 
 
-def _exit_interrupted() -> NoReturn:
-    print("\ninterrupted", file=sys.stderr)
+def _exit_interrupted(interrupted: KeyboardInterrupt) -> NoReturn:
+    """Prints what the command says about its interruption, if it says anything."""
+    message = str(interrupted) or INTERRUPTION
+    print(f"\n{escaped(as_called(message))}", file=sys.stderr)
     sys.exit(INTERRUPTED)
 
 

@@ -37,7 +37,7 @@ def help_text(command: Command) -> str:
         "\n".join(
             [
                 "More",
-                _row("-m recipe=a,b", "One run for each; continues if one fails."),
+                _row(f"-m {_swept(command)}=a,b", "One run for each; continues if one fails."),
                 *_launcher_rows(command),
                 _row(
                     sources.TEAM_FOLDERS,
@@ -56,6 +56,11 @@ def help_text(command: Command) -> str:
         *(["\n".join([FIELDS, *_group_options(command)])] if command.groups else []),
     ]
     return "\n\n".join(sections)
+
+
+def _swept(command: Command) -> str:
+    """An option that a sweep may vary."""
+    return "recipe" if "recipe" in command.groups else "OPTION"
 
 
 def _launcher_rows(command: Command) -> list[str]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from conf.entry import drop_unread_output
 
+INTERRUPTION = "interrupted"  # what Ctrl-C is called
 BY_SIGNAL = 128  # a shell adds the signal's number to it
 
 

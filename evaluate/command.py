@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema.commands import LM_EVAL, QUESTIONS, EvaluateConfig
-from conf.signals import Terminated, raised_signals
+from conf.signals import INTERRUPTION, Terminated, raised_signals
 from conf.terminal import say
 from evaluate.sweep.hooks import EvaluateSweep
 
@@ -48,8 +48,16 @@ def kept_when_ended(results: str) -> Iterator[None]:
         with raised_signals():
             yield
     except Terminated as ended:
-        say(f"{ended}; {results} has what was measured; the same command continues")
+        say(_what_is_kept(str(ended), results))
         sys.exit(ended.exit_code)
+    except KeyboardInterrupt as interrupted:  # not an exit: a notebook goes on after it
+        raise KeyboardInterrupt(_what_is_kept(INTERRUPTION, results)) from interrupted
+
+
+def _what_is_kept(ending: str, results: str) -> str:
+    is_there = Path(results).expanduser().is_file()
+    kept = f"{results} has what was measured; " if is_there else ""
+    return f"{ending}; {kept}the same command continues"
 
 
 def _measure_and_report(config: EvaluateConfig) -> "Measured":

@@ -16,8 +16,9 @@ from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.measure.rates.known import rates, with_links
 from evaluate.measure.roofline import Rates
-from evaluate.measure.targets import Target, targets
+from evaluate.measure.targets import Target, first_folder, real_folders, targets
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
+from evaluate.measure.traffic.times import say_unused
 from evaluate.plan import Plan, Planner, inspect
 from evaluate.record import EventRecorder
 from evaluate.report.show.terminal_tables import (
@@ -29,7 +30,7 @@ from evaluate.report.show.terminal_tables import (
 from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, SkippedRow, current
 from evaluate.run import Group, Turn, turns_of
-from serve.checks import check, support_of
+from serve.checks import check, support_of, verify_together
 from serve.engine.splits import check_splits
 
 
@@ -41,6 +42,7 @@ def evaluate(config: EvaluateConfig) -> list[Row]:
     conversations = read_traffic(config.traffic) if uses_traffic else []
     all_targets = targets(config)
     if uses_traffic:
+        say_unused(config, conversations)
         config = with_traffic(config, conversations, first_folder(all_targets))
         recorder.use(config, environment(config.gpu, config.engine))
     if config.accuracy.kind == QUICK:
@@ -84,6 +86,7 @@ def _plan_targets(
     """The plan of every target that can be measured. The failures of others are recorded."""
     original = first_folder(all_targets)
     planner = Planner(config, recorder.environment, recorder.before)
+    verify_together(real_folders(all_targets))
     plans = []
     for target in all_targets:
         try:
@@ -99,11 +102,6 @@ def _plan_targets(
         count = len(recorder.rows)
         say(f"{recorder.path}: {count} runs are there already (force=true measures them again)")
     return plans
-
-
-def first_folder(all_targets: list[Target]) -> Path:
-    """The folder of the original, or of the first target that can be loaded."""
-    return next((target.folder for target in all_targets if target.folder is not None), Path())
 
 
 def checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Path:

@@ -6,24 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from conf.files.json_files import JsonObject
-from conf.formats.quantization_config import quantization_of
 from conf.models import (
     MADE_UP,
     ORIGINAL,
     MadeUpWeights,
-    kv_values_per_token,
     made_up_weights,
     read_config,
     required_int,
 )
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
-from conf.schema.load import KV_CACHE_SIZE, EngineOptions, ScenarioConfig, gpus_of
+from conf.schema.load import EngineOptions, ScenarioConfig
+from evaluate.measure.engine_memory import EngineMemory
 from evaluate.measure.environment import cell_key
 from evaluate.measure.roofline import Cost, cost
 from evaluate.measure.side_by_side import (
     AT_ONCE,
     MOST_AT_ONCE,
-    WORKING_GIB,
     cache_tokens,
     engine_options,
 )
@@ -34,13 +32,9 @@ from evaluate.results.row_types import Environment
 from evaluate.results.rows import AccuracyRow, Row, TrialRow, current
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import checkpoint_hash, quantization_hash
-from serve.kernels.memory import extra_bytes
-from serve.kernels.settings import KERNELS, Settings
 from serve.tensors import Tensor, tensors
 
 SHORTEST_CONTEXT = 64
-REPLICAS = "data_parallel_size"
-DTYPE_BYTES = {"float32": 4, "float": 4}
 
 
 @dataclass(frozen=True)
@@ -177,7 +171,10 @@ class Planner:
             folder=inspected.folder,
             vocabulary=required_int(config, "vocab_size"),
             work=cost(
-                inspected.tensors, config, self._width, 1 if cache.startswith("fp8") else None
+                inspected.tensors,
+                config,
+                self._memory.width,
+                1 if cache.startswith("fp8") else None,
             ),
             scenarios=scenarios,
             skipped=skipped,
@@ -200,7 +197,9 @@ class Planner:
             judged=accuracies[-1] if accuracies else None,
             context=context,
             options=options,
-            held_gib=self._held_gib(inspected, options),
+            held_gib=self._memory.held_gib(
+                config, inspected.tensors, bool(inspected.is_pruned), options
+            ),
         )
 
     def _recorded_rows(self, keys: dict[str, str], checkpoint: str) -> list[Row]:
@@ -263,26 +262,12 @@ class Planner:
         return engine_options(options, self._cache_bytes(config, context))
 
     def _cache_bytes(self, config: JsonObject, context: int) -> int:
-        """Bytes of KV cache that the workloads need on each GPU. Computed at full width for every
-        checkpoint, so that all have the same options."""
+        """Bytes of KV cache that the workloads need on each GPU."""
         at_once = int(self.config.engine.options.get(AT_ONCE, MOST_AT_ONCE))
         fitting = [
             scenario for scenario in self.config.scenario.values() if scenario.tokens <= context
         ]
-        tokens = cache_tokens(fitting, context, at_once)
-        return -(-tokens * kv_values_per_token(config) * self._width // self._shards)
-
-    def _held_gib(self, inspected: Inspected, options: EngineOptions) -> float:
-        stored = inspected.tensors
-        weight_bytes = float(sum(tensor.held_bytes(self._width) for tensor in stored.values()))
-        if KERNELS in self.environment.engine_options:
-            quantization = quantization_of(inspected.config)
-            settings = Settings.of(self.config.engine.kernels)
-            weight_bytes += extra_bytes(stored, quantization, settings, bool(inspected.is_pruned))
-        held_bytes = weight_bytes / self._shards
-        reserved = options.get(KV_CACHE_SIZE, 0)
-        held_bytes += reserved if isinstance(reserved, int) else 0
-        return held_bytes / 2**30 + WORKING_GIB
+        return self._memory.cache_bytes(config, cache_tokens(fitting, context, at_once))
 
     def _context(self, longest: int) -> int:
         """The context length of the engine: that of the longest workload that fits."""
@@ -297,11 +282,5 @@ class Planner:
         return max([SHORTEST_CONTEXT, *lengths])
 
     @property
-    def _width(self) -> int:
-        """Bytes of a number that is not quantized."""
-        return DTYPE_BYTES.get(str(self.environment.engine_options.get("dtype", "auto")), 2)
-
-    @property
-    def _shards(self) -> int:
-        """GPUs that share the weights of one engine."""
-        return gpus_of({n: v for n, v in self.config.engine.options.items() if n != REPLICAS})
+    def _memory(self) -> EngineMemory:
+        return EngineMemory(self.config.engine, self.environment.engine_options)

@@ -10,10 +10,9 @@ from conf.cache import log_file
 from conf.process.running import Running, start
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import EngineConfig, gpus_of
-from conf.terminal import say
 from evaluate.measure.events import WORKER, EngineLoaded, Event, Job, RecordedTrial
 from evaluate.measure.gpu_watch import GpuWatch
-from evaluate.measure.side_by_side import groups, room_gib, variables
+from evaluate.measure.side_by_side import fitting_groups, variables
 from evaluate.plan import Plan
 from serve.engine.launch import environment
 
@@ -38,12 +37,7 @@ def turns_of(config: EvaluateConfig, plans: list[Plan]) -> list[list[Turn]]:
         for plan in plans
         if _has_work(config, plan, number)
     ]
-    turn_groups = groups(turns, config.side_by_side, lambda turn: turn.plan.held_gib, room_gib())
-    largest = max(map(len, turn_groups), default=0)
-    if 0 < largest < min(config.side_by_side, len(turns)):
-        fitting = "engines fit on the GPU at once" if largest > 1 else "engine fits on the GPU"
-        say(f"side_by_side={config.side_by_side}: {largest} {fitting}")
-    return turn_groups
+    return fitting_groups(turns, config.side_by_side, lambda turn: turn.plan.held_gib)
 
 
 def _has_work(config: EvaluateConfig, plan: Plan, number: int) -> bool:

@@ -32,6 +32,11 @@ COMMAND = replace(
 )
 NAME = "traffic"
 SHARES = (0.1, 0.5, 0.9, 0.99)
+COUNTED = {
+    "given": "with their given lengths",
+    "tokenizer": "counted by the tokenizer",
+    "characters": "estimated by their characters",
+}
 
 
 def show_traffic(config: EvaluateConfig) -> None:
@@ -51,7 +56,8 @@ def show_traffic(config: EvaluateConfig) -> None:
         values = [line[name] for line in lengths]
         texts = [f"p{share * 100:g} {percentile(values, share):,.0f}" for share in SHARES]
         say(f"{name}: {', '.join(texts)}")
-    say(f"{len(lengths)} requests, counted by {traffic.tokens}; {traffic.left_out} were too long")
+    counted = COUNTED.get(traffic.tokens, f"counted by {traffic.tokens}")
+    say(f"{len(lengths)} requests, {counted}; {traffic.left_out} were too long")
 
 
 def _line(conversation: ResolvedConversation) -> dict[str, float]:

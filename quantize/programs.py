@@ -24,15 +24,16 @@ FETCH = Program("quantize.models.fetch", ModelConfig, (Fetched,))
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """A checkpoint to verify."""
+    """Checkpoints to verify."""
 
-    folder: str
+    folders: list[str]
 
 
 @dataclass(frozen=True)
 class Verified:
     """The faults of a checkpoint; none for a sound one."""
 
+    folder: str
     faults: list[str]
     holds_nan: bool
     """Whether the first fault is a NaN or infinite value. That means a failed quantization; other

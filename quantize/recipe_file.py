@@ -25,9 +25,12 @@ from conf.formats.quant_args import DYNAMIC, EXPONENT_SCALES, LOCAL, STATIC, Qua
 from conf.formats.served import kv_refusal, refusal, stated_spelling
 from conf.schema.recipe import ROUNDERS, RecipeConfig, check_order
 from conf.schema.steps import Kind
+from conf.sources import TEAM_FOLDERS
 from quantize.steps.base.file_fields import nested_names
 from quantize.steps.base.step import Step, step_of_modifier
 
+# Fields of our own recipes that no file of llm-compressor has.
+OWN_FIELDS = {"defaults", "steps", "weights", "activations", "description"}
 # llm-compressor's name for a field of ours.
 LIBRARY_NAMES = {
     "bits": "num_bits",
@@ -57,6 +60,9 @@ def read(path: Path) -> YamlFile:
         raise bad_input(f"{path}: no recipe: a stage with modifiers is needed, the file is empty")
     if not isinstance(file.content, dict):
         raise bad_input(f"{path}: no recipe: a mapping of stages to modifiers is needed")
+    if not OWN_FIELDS.isdisjoint(file.content):
+        team = f"{TEAM_FOLDERS}={path.parent} recipe={path.stem}"
+        raise bad_input(f"{path}: is a recipe of Quantline, not of llm-compressor; use {team}")
     for stage, groups in file.content.items():
         _check_suffix(file, (stage,), "_stage", groups)
         for group, modifiers in groups.items():

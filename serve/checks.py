@@ -5,13 +5,14 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from conf.cache import cache_root
-from conf.errors import bad_input, gate_failed
+from conf.errors import QuantlineError, bad_input, gate_failed
 from conf.files.json_files import read_object, shown_path, validated
 from conf.files.write_whole import write_once
 from conf.formats.base.stored_format import KernelSupport, Machine
@@ -20,8 +21,9 @@ from conf.formats.registry import marks, verified_methods
 from conf.formats.served import support
 from conf.hardware import compute_capability, cpu_has_amx, cpu_has_i8mm
 from conf.models import CONFIG, SHAPES, TOKENIZER, files_sha256, read_config
-from conf.process.running import call_one
+from conf.process.running import call_one, calling
 from conf.schema.load import EngineConfig, GpuConfig
+from conf.terminal import say
 from quantize.checkpoint import manifest
 from quantize.programs import VERIFY, VerifyRequest
 from serve import verified_marks
@@ -157,16 +159,47 @@ def _check_verified(folder: Path) -> None:
     checkpoint_manifest = manifest.find(folder)
     if checkpoint_manifest and (faults := manifest.small_file_faults(folder, checkpoint_manifest)):
         raise bad_input(f"{folder}: {faults[0]}")
-    passed_mark = verified_marks.mark(folder, checkpoint_hash(folder))
-    if passed_mark.is_file():
+    mark = _passed_mark(folder)
+    if mark.is_file():
         return
-    verification = call_one(VERIFY, VerifyRequest(str(folder)))
+    verification = call_one(VERIFY, VerifyRequest([str(folder)]))
     if verification.faults:
         count, first = len(verification.faults), verification.faults[0]
         error_of = gate_failed if verification.holds_nan else bad_input
         raise error_of(f"{shown_path(folder)}: {count} faults; {first}")
-    passed_mark.parent.mkdir(parents=True, exist_ok=True)
-    passed_mark.touch()
+    _set(mark)
+
+
+def _passed_mark(folder: Path) -> Path:
+    """The mark of the files that the folder holds now: take it before they are verified."""
+    return verified_marks.mark(folder, checkpoint_hash(folder))
+
+
+def _set(mark: Path) -> None:
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def verify_together(folders: Iterable[Path]) -> None:
+    """Verifies several checkpoints in one process, whose imports take longer than the work. Those
+    that pass are remembered. `check` verifies the others again, and tells their faults."""
+    marks_of = {str(folder): mark for folder in folders if (mark := _missing_mark(folder))}
+    if len(marks_of) < 2:
+        return
+    say(f"verifying {len(marks_of)} checkpoints, once")
+    with suppress(QuantlineError):
+        for verification in calling(VERIFY, VerifyRequest(list(marks_of))):
+            if not verification.faults:
+                _set(marks_of[verification.folder])
+
+
+def _missing_mark(folder: Path) -> Path | None:
+    """The mark of a checkpoint that has not passed yet. What cannot be read is left to `check`."""
+    try:
+        mark = _passed_mark(folder) if is_verifiable(read_config(folder)) else None
+    except (QuantlineError, OSError, ValueError):
+        return None
+    return None if mark is None or mark.is_file() else mark
 
 
 def checkpoint_hash(folder: Path) -> str:

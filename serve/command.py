@@ -24,6 +24,10 @@ def main(config: ServeConfig) -> None:
 
     if config.engine.kind == "transformers":
         raise bad_input("engine=transformers: only vLLM can serve; leave engine= out")
+    if config.prompt is not None and config.dry_run:
+        raise bad_input("dry_run=true: prompt= starts no server; leave one of them out")
+    if config.prompt is not None and not config.prompt.strip():
+        raise bad_input("prompt=: is empty; give a question")
     check_cache()
     if config.prompt is not None:
         print(ask(resolve(config).folder, config.prompt, config.engine))

@@ -14,7 +14,7 @@ from evaluate.report.show.our_kernels.records import gain_records
 from evaluate.report.show.records import speedup_of
 from evaluate.report.show.tables import speedup
 from evaluate.results.results_file import read
-from evaluate.results.rows import KernelRow
+from evaluate.results.rows import KernelRow, TaskAccuracyRow
 from tests.conftest import ROOT
 
 FOLDER = "results/h200-qwen3-8b"
@@ -23,6 +23,7 @@ KERNELS = "results/h200-qwen3-8b-kernels/results.jsonl.gz"
 VPTQ = ROOT / "results" / "h200-vptq"
 OURS, OVER_BF16 = "our kernels against vLLM's own", "our kernels against bf16"
 AGAIN = "results/h200-qwen3-8b-kernels/again.jsonl.gz"
+CODER = "results/h200-qwen2.5-coder-1.5b/results.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +155,27 @@ def median_ratios(shown: list[Line], rows: int, books: str) -> str:
             published.append(line.published.ratio)
     assert len(ours) == 5
     return f"{statistics.median(ours):.2f} ({statistics.median(published):.2f})"
+
+
+def test_the_answers_of_a_real_model_are_what_the_rows_say() -> None:
+    """Score, interval of the difference in points, and verdict."""
+    found, faults = read(ROOT / CODER)
+    assert not faults
+    rows = {
+        (row.checkpoint, row.measure): row.values
+        for row in found
+        if isinstance(row, TaskAccuracyRow)
+    }
+    ((_, *titles), *lines) = next(t for t in tables(RESULTS) if t[0][0] == "questions")
+    tasks = [title.partition(",")[0].lower() for title in titles]
+    for line in lines:
+        for title, task, cell in zip(titles, tasks, line[1:], strict=True):
+            values = rows[line[0].strip("`"), f"questions:{task}"]
+            assert title.endswith(f", {values.questions:,}")
+            score = f"{values.score:.1%}".replace("%", " %")
+            if values.difference_low is None or values.difference_high is None:
+                assert cell == score
+                continue
+            low, high = values.difference_low * 100, values.difference_high * 100
+            assert cell == f"{score} ({low:+.1f} to {high:+.1f}), {values.verdict}"
+    assert (len(lines), len(rows)) == (8, 8 * 3)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from conf.process.program import Program
 
@@ -53,6 +53,12 @@ class JobEnded:
     """The command's result as a number, for sweepers that optimize."""
     outputs: list[str]
     """What the job made, as the command identifies it."""
+
+    @staticmethod
+    def from_message(content: dict[str, Any]) -> "JobEnded":
+        value = content["value"]
+        outputs = [str(output) for output in content["outputs"]]
+        return JobEnded(None if value is None else float(value), outputs)
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,8 @@ class EvaluateConfig:
     gpu: GpuConfig = MISSING
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     checkpoints: list[str] | None = None
-    """Folders or hub ids to measure; null is every published checkpoint of the model."""
+    """Published checkpoints, as fp8_dynamic, folders or hub ids to measure; null is every published
+    checkpoint of the model."""
     checkpoint_root: str = field(default="checkpoints", metadata=not_empty())
     """Where published checkpoints are looked for."""
     weights: str = field(default="trained", metadata=choices(*WEIGHTS))
@@ -198,7 +199,8 @@ class EvaluateConfig:
     starts differ."""
     side_by_side: int = field(default=1, metadata=within(1, 16))
     """Engines that are loaded together, where they fit on the GPU, and measured one at a time.
-    Saves most of the start time. Peak memory and start time are not measured."""
+    Saves most of the start time. Peak memory and start time are not measured. With
+    accuracy=lm_eval and accuracy=questions: servers that are asked at the same time."""
     profile: bool = False
     """Also trace one prefill and some decode steps of each scenario: which operators, and gaps."""
     max_spread: float = field(default=MAX_SPREAD, metadata=SPREAD)

@@ -84,10 +84,13 @@ def paired_values(original: TextView, other: TextView, seed: int = 0) -> Judgeme
         "divergence_high": divergence_high,
         "divergence_p99": float(numpy.quantile(divergence, 0.99)),
         "same_top_share": float(same.mean()),
-        "agreed_tokens_mean": float(agreed.mean()) if len(agreed) else 0.0,
-        "continued_tokens": float(original.continuations.shape[1]),
         "interval": LEVEL,
     }
+    if len(agreed):
+        figures |= {
+            "agreed_tokens_mean": float(agreed.mean()),
+            "continued_tokens": float(original.continuations.shape[1]),
+        }
     verdict_text = verdict(figures["recovery"], figures["divergence_mean"], loss_low)
     return _judgement(figures, verdict_text)
 

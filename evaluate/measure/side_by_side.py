@@ -1,4 +1,4 @@
-"""Engines that are loaded together on one device and measured one at a time.
+"""Engines that are loaded together on one device. Those that are timed take turns.
 
 Starting an engine mostly uses the CPU, so several start in little more time than one. vLLM sizes
 its KV cache by the free GPU memory, which fails while another engine is loading. Here each cache
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from conf.hardware import gpu_memory_gib
 from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions, ScenarioConfig
+from conf.terminal import say
 
 BLOCK = 128  # tokens; vLLM's blocks have 16 to 128, depending on the attention backend
 AT_ONCE = "max_num_seqs"
@@ -26,15 +27,17 @@ Item = TypeVar("Item")
 
 def cache_tokens(scenarios: Iterable[ScenarioConfig], context: int, at_once: int) -> int:
     """Tokens that the KV cache must hold so that no request waits for space in it."""
-    needed = [_blocks(context)]
+    needed = [tokens_of_requests(1, context)]
     for scenario in scenarios:
         running = min(scenario.concurrency or scenario.count, at_once)
-        needed.append(running * _blocks(scenario.tokens))
-    return (max(needed) + 1) * BLOCK  # vLLM reserves one block
+        needed.append(tokens_of_requests(running, scenario.tokens))
+    return max(needed)
 
 
-def _blocks(tokens: int) -> int:
-    return -(-tokens // BLOCK)
+def tokens_of_requests(requests: int, tokens: int) -> int:
+    """Tokens of a KV cache that holds so many requests of this length."""
+    blocks = requests * -(-tokens // BLOCK)
+    return (blocks + 1) * BLOCK  # vLLM reserves one block
 
 
 def engine_options(options: EngineOptions, cache_bytes: int) -> EngineOptions:
@@ -64,6 +67,19 @@ def groups(
         else:
             item_groups.append([place])
     return [[items[place] for place in group] for group in sorted(map(sorted, item_groups))]
+
+
+def fitting_groups(
+    items: list[Item], side_by_side: int, needs_gib: Callable[[Item], float]
+) -> list[list[Item]]:
+    """The groups of engines that fit on this machine's GPU. Says where fewer fit than were
+    requested."""
+    item_groups = groups(items, side_by_side, needs_gib, room_gib())
+    largest = max(map(len, item_groups), default=0)
+    if 0 < largest < min(side_by_side, len(items)):
+        fitting = "engines fit on the GPU at once" if largest > 1 else "engine fits on the GPU"
+        say(f"side_by_side={side_by_side}: {largest} {fitting}")
+    return item_groups
 
 
 def variables(place: int) -> dict[str, str]:

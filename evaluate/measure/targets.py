@@ -38,7 +38,7 @@ def targets(config: EvaluateConfig) -> list[Target]:
         return _random_targets(config)
     original = Target(ORIGINAL, model_folder(config.model))
     if config.engine.url:
-        server_targets = [_checkpoint_target(entry) for entry in config.checkpoints or []]
+        server_targets = [_checkpoint_target(entry) for entry in _requested(config)]
         if len(server_targets) > 1:
             raise bad_input("engine.url: a server has one checkpoint; name at most one")
         return server_targets or [Target(SERVER, original.folder)]
@@ -51,7 +51,7 @@ def targets(config: EvaluateConfig) -> list[Target]:
                 "original is measured"
             )
     else:
-        checkpoints = [_checkpoint_target(entry) for entry in config.checkpoints]
+        checkpoints = [_checkpoint_target(entry) for entry in _requested(config)]
     names = {ORIGINAL}
     for target in checkpoints:
         if CONTROL.search(target.name):
@@ -65,6 +65,16 @@ def targets(config: EvaluateConfig) -> list[Target]:
     return [original, *checkpoints]
 
 
+def first_folder(all_targets: list[Target]) -> Path:
+    """The folder of the original, or of the first target that can be loaded."""
+    return next((target.folder for target in all_targets if target.folder is not None), Path())
+
+
+def real_folders(all_targets: list[Target]) -> list[Path]:
+    """The folders of targets that have weights."""
+    return [target.folder for target in all_targets if target.folder and not target.dummy]
+
+
 def check_requested(config: EvaluateConfig) -> None:
     """Refuses what can be seen to fail before anything is fetched or measured."""
     sustained = [name for name, scenario in config.scenario.items() if scenario.is_sustained]
@@ -74,7 +84,7 @@ def check_requested(config: EvaluateConfig) -> None:
         for name in config.recipes or []:
             check_known_recipe("recipes", name)
     else:
-        for entry in config.checkpoints or []:
+        for entry in _requested(config):
             check_checkpoint("checkpoints", entry, _published(config))
 
 
@@ -96,6 +106,16 @@ def check_checkpoint(option: str, entry: str, known: list[Path]) -> None:
 
 def known_recipes() -> list[str]:
     return sorted(sources.choices("recipe", sources.folders_of([])))
+
+
+def _requested(config: EvaluateConfig) -> list[str]:
+    """The entries of `checkpoints`: folders or hub ids. The name of a published checkpoint stands
+    for its folder, unless a folder of that name is here."""
+    by_name = {folder.name: folder for folder in _published(config)}
+    return [
+        entry if (Path(entry) / CONFIG).is_file() else str(by_name.get(entry, entry))
+        for entry in config.checkpoints or []
+    ]
 
 
 def _published(config: EvaluateConfig) -> list[Path]:

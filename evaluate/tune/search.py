@@ -106,13 +106,22 @@ class Search:
             self.ended = f"{begun} trials were asked for"
             return []
         if not self.budget.allows(self._batches_to_confirm()):
-            self.ended = "the budget ended"
+            self.ended = self._why_budget_ends()
             return []
         proposed = [self.optimizer.propose() for _ in range(size)]
         batch = [TrialRequest(one, SEARCH) for one in proposed if one is not None]
         if not batch:
             self.ended = "there is nothing new to try"
         return batch
+
+    def _why_budget_ends(self) -> str:
+        if self.budget.left <= 0:
+            return "the budget is over"
+        needed = self.budget.needed(self._batches_to_confirm())
+        return (
+            f"what is left of the budget ({self.budget.left:.0f} s) does not suffice for another "
+            f"trial and its confirmation (about {needed:.0f} s)"
+        )
 
     def _batches_to_confirm(self) -> int:
         starts = 2 * self.options.confirm_starts

@@ -8,9 +8,16 @@ from conf.formats.quantization_config import quantization_of
 from conf.models import ORIGINAL
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.tune import TuneConfig
-from evaluate.measure.targets import Target, check_checkpoint, check_known_recipe, targets
+from evaluate.measure.targets import (
+    Target,
+    check_checkpoint,
+    check_known_recipe,
+    first_folder,
+    targets,
+)
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
-from evaluate.pipeline import checked_folder, first_folder
+from evaluate.measure.traffic.times import say_unused
+from evaluate.pipeline import checked_folder
 from evaluate.plan import Inspected, inspect
 from evaluate.tune.settings import Need
 from evaluate.tune.space import Situation, excluded_settings, workload_sizes
@@ -40,6 +47,7 @@ def tuned_checkpoint(config: TuneConfig) -> TunedCheckpoint:
     all_targets = targets(evaluation)
     original = first_folder(all_targets)
     if scenario.from_traffic:
+        say_unused(evaluation, conversations)
         evaluation = with_traffic(evaluation, conversations, original)
     target: Target = all_targets[-1]
     folder = checked_folder(target, original, evaluation)

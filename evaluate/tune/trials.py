@@ -105,7 +105,8 @@ class Budget:
     def allows(self, later_batches: int) -> bool:
         """Whether one more batch, and those that must follow, very likely end in time. The first
         batch is always allowed: nothing is known of its duration."""
-        if not self.durations:
-            return True
-        typical = statistics.median(self.durations)
-        return self.left >= (SAFETY + later_batches) * typical
+        return not self.durations or self.left >= self.needed(later_batches)
+
+    def needed(self, later_batches: int) -> float:
+        """Seconds that one more batch, and those that must follow, very likely take at most."""
+        return (SAFETY + later_batches) * statistics.median(self.durations)

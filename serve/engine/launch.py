@@ -68,7 +68,9 @@ def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> 
     if checkpoint:
         folder = Path(checkpoint).expanduser()
         if not (folder / "config.json").is_file():
-            raise bad_input(f"checkpoint={checkpoint}: there is no model in that folder")
+            names = [path.name for path in published(Path(root).expanduser(), str(model.name))]
+            hint = f"; recipe={checkpoint} names the published one" if checkpoint in names else ""
+            raise bad_input(f"checkpoint={checkpoint}: there is no model in that folder{hint}")
         return folder
     checkpoints = published(Path(root).expanduser(), str(model.name))
     if not checkpoints:

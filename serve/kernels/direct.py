@@ -8,6 +8,7 @@ Inductor's code calls them.
 """
 
 import logging
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,10 +38,16 @@ def _inline_one(graph: Graph, node: Node, start: int, end: int) -> bool:
     try:
         _replace(graph, node, _traced(node, call))
     except Exception as error:  # an engine must not end for that
-        logger.warning("quantline: %s is not called directly: %s", call.product.name, error)
+        _warn_once(call.product.name, str(error))
         logger.debug("quantline: %s", call.product.name, exc_info=True)
         return False
     return True
+
+
+@cache
+def _warn_once(product: str, reason: str) -> None:
+    """A model has many layers of a kind, and vLLM compiles each for several ranges of tokens."""
+    logger.warning("quantline: %s is not called directly: %s", product, reason)
 
 
 def _replace(graph: Graph, node: Node, module: GraphModule) -> None:

@@ -27,6 +27,7 @@ def write(tmp_path: Path, text: str) -> Path:
     ("text", "message"),
     [
         (GOOD.replace("quant_stage", "quant"), r"'quant' needs the suffix _stage"),
+        ("defaults: [w8a8_smooth_gptq]", r"of Quantline.* QUANTLINE_RECIPES=.* recipe=theirs"),
         (
             GOOD.replace("quant_modifiers", "mods"),
             r"'quant_stage.mods' needs the suffix _modifiers",

@@ -14,7 +14,7 @@ from conf.schema.load import EngineConfig
 from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest
 from serve import verified_marks
-from serve.checks import check, checkpoint_hash
+from serve.checks import check, checkpoint_hash, verify_together
 
 DAMAGED = "model.layers.0.mlp.down_proj.weight_scale"
 
@@ -112,3 +112,32 @@ def test_a_file_that_was_changed_and_dated_back_is_hashed_again(
     os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert weights.stat().st_mtime_ns == stat.st_mtime_ns
     assert checkpoint_hash(folder) != before
+
+
+def test_checkpoints_verified_together_are_remembered_unless_they_are_damaged(
+    tiny_checkpoint: Path,
+    damaged: Path,
+    tiny: tuple[ModelConfig, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "cache"))
+    unreadable = Path(shutil.copytree(tiny_checkpoint, tmp_path / "unreadable"))
+    (unreadable / "model.safetensors").write_bytes(b"no weights")
+    (tmp_path / "empty").mkdir()
+    original = tiny[1]
+    folders = [original, unreadable, damaged, tiny_checkpoint, tmp_path / "empty"]
+    verify_together(folders)
+    assert "verifying 3 checkpoints, once" in capsys.readouterr().err
+    proven = [
+        folder
+        for folder in (unreadable, damaged, tiny_checkpoint)
+        if verified_marks.mark(folder, checkpoint_hash(folder)).is_file()
+    ]
+    assert proven == [tiny_checkpoint]
+    with pytest.raises(QuantlineError, match=r"model\.safetensors"):
+        check(damaged, original, EngineConfig())
+    # One that is left is not worth a process of its own.
+    verify_together([original, damaged, tiny_checkpoint])
+    assert "verifying" not in capsys.readouterr().err

@@ -1,18 +1,21 @@
 """launcher=slurm: jobs of a Slurm cluster, submitted through submitit.
 
 submitit writes the batch script and the job array, catches the signal that Slurm sends before a
-time limit or a preemption, and queues the job again. States come from squeue: submitit asks sacct,
-which needs a cluster with accounting.
+time limit or a preemption, and queues the job again. The batch script becomes submitit's process:
+a step of its own (srun) and a shell that waits would only cost time. States come from squeue:
+submitit asks sacct, which needs a cluster with accounting.
 """
 
 import math
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from conf import ROOT
 from conf.errors import QuantlineError, bad_input, unknown
 from conf.launch.options import LauncherConfig
+from conf.launch.records import has_recorded_end
 from conf.launch.runners import JobState, Resources, Runner, chosen_gpus
 from conf.launch.runners import slurm_commands as slurm
 from conf.launch.runners.slurm_commands import NodeKind
@@ -23,6 +26,8 @@ from conf.terminal import say
 JOB_NAME = "quantline"
 FOLDER = "slurm"
 """Where submitit keeps its scripts, pickles and logs, in the sweep's folder."""
+ON_NODE = "conf.launch.slurm_node"
+"""The module that starts submitit in a job."""
 MINUTES = 240
 SECONDS_BEFORE_LIMIT = 60
 """How long before its time limit a job is told to queue itself again."""
@@ -31,7 +36,9 @@ ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "TIMEOUT"),
 }
-LOOKS_AT_AN_ENDED_JOB = 2  # a job that is being queued again may look ended for a moment
+LOOKS_AT_AN_ENDED_JOB = 2
+"""A job that is being queued again may look ended for a moment. One look is enough where the job
+has recorded its end."""
 
 
 class SlurmRunner(Runner):
@@ -51,6 +58,8 @@ class SlurmRunner(Runner):
         self.identifiers: dict[str, str] = {}
         self.folders: dict[str, Path] = {}
         self.looks: dict[str, int] = {}
+        self.record_files: dict[str, Path] = {}
+        """The records of the jobs that had recorded no end before they were submitted."""
 
     def _parameters(self) -> dict[str, Any]:
         """submitit's parameters."""
@@ -65,10 +74,9 @@ class SlurmRunner(Runner):
             "mem": self._memory(),
             "gres": self._gres(),
             "array_parallelism": options.parallel,
-            "signal_delay_s": SECONDS_BEFORE_LIMIT,
             "stderr_to_stdout": True,
-            "srun_args": ["--open-mode=append"],  # keep the output of earlier starts
-            "additional_parameters": {"requeue": True},
+            "use_srun": False,
+            "additional_parameters": {"requeue": True, "signal": _signal()},
             "setup": [
                 f"export PYTHONPATH={shlex.quote(str(ROOT))}:$PYTHONPATH PYTHONSAFEPATH=1",
                 *options.setup,
@@ -102,6 +110,9 @@ class SlurmRunner(Runner):
         """Submits the tasks that are not in the queue already: an earlier call of the command may
         have ended without cancelling them."""
         self.folders |= {task.name: Path(task.sweep_folder) / FOLDER for task in tasks}
+        self.record_files |= {
+            task.name: task.record_file for task in tasks if not has_recorded_end(task.record_file)
+        }
         has_earlier = any(identifier_file(task).is_file() for task in tasks)
         queue = slurm.jobs_of_user() if has_earlier else {}
         new = [task for task in tasks if not self._is_queued(task, queue)]
@@ -125,7 +136,9 @@ class SlurmRunner(Runner):
         from submitit import SlurmExecutor
 
         cpus = None if self.gpus_per_job else self.options.cpus_per_job or 1
-        executor = SlurmExecutor(folder / FOLDER, max_num_timeout=self.options.restarts)
+        # `exec` takes the place of the batch script's shell, so that signals reach submitit.
+        python = f"exec {shlex.quote(sys.executable)} -u -m {ON_NODE}"
+        executor = SlurmExecutor(folder / FOLDER, self.options.restarts, python=python)
         executor.update_parameters(**self._parameters())
         with executor.batch():
             jobs = [executor.submit(SlurmTask(task, self.gpus_per_job, cpus)) for task in tasks]
@@ -144,7 +157,9 @@ class SlurmRunner(Runner):
             self.looks[name] = 0
             return JobState("queued" if job.state in WAITING else "running")
         self.looks[name] = self.looks.get(name, 0) + 1
-        if self.looks[name] < LOOKS_AT_AN_ENDED_JOB:
+        file = self.record_files.get(name)
+        is_certain = file is not None and has_recorded_end(file)
+        if not is_certain and self.looks[name] < LOOKS_AT_AN_ENDED_JOB:
             return JobState("running")
         state = job.state if job else "no longer in the queue"
         log = self.folders[name] / f"{identifier}_0_log.out"
@@ -162,6 +177,13 @@ class SlurmRunner(Runner):
 def identifier_file(task: Task) -> Path:
     """Where the number of the task's Slurm job is kept."""
     return task.record_file.with_suffix(".slurm")
+
+
+def _signal() -> str:
+    """The signal before a time limit. `B:` sends it to the batch script: there is no other step."""
+    from submitit import JobEnvironment
+
+    return f"B:{JobEnvironment.USR_SIG}@{SECONDS_BEFORE_LIMIT}"
 
 
 def _nodes_of_partition(kinds: list[NodeKind], options: LauncherConfig) -> list[NodeKind]:

@@ -8,6 +8,8 @@ from conf.schema.commands import AccuracyConfig
 from conf.schema.load import EngineConfig
 from serve.kernels.record import LayerKernels
 
+AT_ONCE = 32  # requests that a server holds
+
 
 @dataclass(frozen=True)
 class Task:
@@ -36,7 +38,7 @@ class CheckpointJob:
 
 @dataclass(frozen=True)
 class TasksJob:
-    """All tasks and checkpoints of one run."""
+    """The tasks and checkpoints of one worker."""
 
     interpreter: str
     engine: EngineConfig
@@ -46,6 +48,8 @@ class TasksJob:
     log: str
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables for the harness."""
+    neighbours: int = 0
+    """Servers of other workers that run at the same time."""
 
 
 @dataclass(frozen=True)

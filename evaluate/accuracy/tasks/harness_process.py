@@ -6,13 +6,14 @@ server, writes the samples to a folder and sends an event. Requests and events a
 events.py, one JSON object per line. Events go to the pipe whose number is the last argument.
 """
 
+import asyncio
 import difflib
 import json
 import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 
 NEAREST = 3
 ERROR_LENGTH = 300
+TOP = 20  # most likely tokens that a server tells, unless it was started with a lower limit
+TOKEN = "token_id:"
 
 
 def main() -> None:
@@ -100,9 +103,8 @@ class AskTask:
 
 def _ask(request: AskTask, manager: Any) -> None:
     from lm_eval import simple_evaluate
-    from lm_eval.api.registry import get_model
 
-    model = get_model("local-completions").create_from_arg_obj(request.model, {"batch_size": 1})
+    model = _model_class().create_from_arg_obj(request.model, {"batch_size": 1})
     seed = request.seed
     _change_folder(request.beside)
     _seed_languages(seed)
@@ -121,6 +123,71 @@ def _ask(request: AskTask, manager: Any) -> None:
         fewshot_random_seed=seed,
     )
     _write(Path(request.folder), results, model)
+
+
+def _model_class() -> Any:
+    """The harness's client, which asks once where answers of one token share their context.
+
+    The harness sends the context with each answer, and has every token of it scored: for a letter
+    of MMLU four times a thousand tokens. Here the server tells the likeliest next tokens instead.
+    Answers that are not among them are asked for as before.
+    """
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    class Client(LocalCompletionsAPI):  # type: ignore[misc]
+        def _loglikelihood_tokens(self, requests: Sequence[Any], **kwargs: Any) -> list[Any]:
+            places = shared_contexts([request[1:] for request in requests], self.max_length)
+            scores = self._next_tokens([list(context) for context in places])
+            answers: dict[int, tuple[float, bool]] = {}
+            for of_context, likeliest in zip(places.values(), scores, strict=True):
+                for place in of_context:
+                    (token,) = requests[place][2]
+                    if token in likeliest:
+                        best = max(likeliest.values())
+                        answers[place] = (likeliest[token], likeliest[token] == best)
+            others = [place for place in range(len(requests)) if place not in answers]
+            if others:
+                scored = super()._loglikelihood_tokens([requests[n] for n in others], **kwargs)
+                answers |= dict(zip(others, scored, strict=True))
+            return [answers[place] for place in range(len(requests))]
+
+        def _next_tokens(self, contexts: list[list[int]]) -> list[dict[int, float]]:
+            """The log-probabilities of the likeliest tokens after each context."""
+            if not contexts:
+                return []
+            options = {"max_tokens": 1, "logprobs": TOP, "return_tokens_as_token_ids": True}
+            asking = self.get_batched_requests(
+                contexts, [None] * len(contexts), generate=True, gen_kwargs=options
+            )
+            try:
+                return [scores for batch in asyncio.run(asking) for scores in batch]
+            except Exception as error:  # a server that tells fewer
+                print(f"{_error_line(error)}: each answer is asked for", file=sys.stderr)
+                return [{} for _ in contexts]
+
+        @staticmethod
+        def parse_generations(outputs: Any, **kwargs: Any) -> list[Any]:
+            """Scores, where they were asked for; else texts."""
+            (choice,) = outputs["choices"]
+            if choice.get("logprobs") is None:
+                texts: list[Any] = LocalCompletionsAPI.parse_generations(outputs, **kwargs)
+                return texts
+            (top,) = choice["logprobs"]["top_logprobs"]
+            return [{int(name.removeprefix(TOKEN)): score for name, score in top.items()}]
+
+    return Client
+
+
+def shared_contexts(
+    requests: Sequence[tuple[list[int], list[int]]], max_length: int
+) -> dict[tuple[int, ...], list[int]]:
+    """The places of requests by their context, for contexts with several answers of one token
+    each. Contexts that are too long lose their beginning, as in the harness."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, (context, answer) in enumerate(requests):
+        if len(answer) == 1:
+            places.setdefault(tuple(context[-(max_length - 1) :]), []).append(place)
+    return {context: shared for context, shared in places.items() if len(shared) > 1}
 
 
 def _seed_languages(seed: int) -> None:

@@ -2,13 +2,19 @@
 checkpoints."""
 
 import os
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from rich.progress import Progress
 
 from conf.cache import log_file
 from conf.errors import QuantlineError
 from conf.files.write_whole import remove, unfinished_path
-from conf.process.running import stream
+from conf.process.merged import Ended, merged
+from conf.process.running import start
 from conf.schema.commands import QUESTIONS, AccuracyConfig, EvaluateConfig
 from conf.terminal import progress, say, table_console
 from evaluate.accuracy.questions.prepare import harness_variables, prepared_tasks
@@ -17,18 +23,22 @@ from evaluate.accuracy.tasks.events import TASKS_WORKER, CheckpointJob, Task, Ta
 from evaluate.accuracy.tasks.harness import Interpreter, interpreter, tasks
 from evaluate.accuracy.tasks.plan import (
     Checkpoint,
-    Missing,
     answered_of,
+    awaited_of,
     check_model,
     checkpoint_of,
+    deferred_of,
     missing_of,
 )
 from evaluate.accuracy.tasks.record import TaskRecorder, remarks
+from evaluate.accuracy.tasks.servers import WorkerPlan, worker_groups
 from evaluate.measure.environment import environment
-from evaluate.measure.targets import targets
+from evaluate.measure.side_by_side import variables as cache_variables
+from evaluate.measure.targets import first_folder, real_folders, targets
 from evaluate.report.show.terminal_tables import lost_table, questions_table
 from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, TaskAccuracyRow
+from serve.checks import verify_together
 from serve.engine.launch import environment as engine_environment
 
 # vLLM 0.32 refuses requests with more than four stop strings. Tasks that ask for programs have six.
@@ -50,14 +60,23 @@ def measure_tasks(config: EvaluateConfig) -> list[Row]:
     root = home.with_name(f"{home.stem}-samples").absolute()
     checkpoints = _checkpoints(config, named_tasks, recorder, root)
     missing = missing_of(checkpoints, lambda folder: not config.force and _is_answered(folder))
-    events = TaskRecorder(recorder, named_tasks, checkpoints, root)
+    events = TaskRecorder(
+        recorder,
+        named_tasks,
+        checkpoints,
+        root,
+        awaited_of(missing),
+        deferred_of(checkpoints, named_tasks, missing),
+    )
     for checkpoint, task in answered_of(checkpoints, named_tasks, missing):
         events.judge(checkpoint, task)
     if recorder.rows:
         count = len(recorder.rows)
         say(f"{recorder.path}: {count} runs are there already (force=true asks again)")
     if missing:
-        _ask(_job(config, python.path, named_tasks, missing), events)
+        groups = worker_groups(config, run_environment.engine_options, missing)
+        _ask(groups, partial(_job, config, python.path, named_tasks), events)
+    events.judge_deferred()
     _show(recorder, root)
     recorder.close()
     return recorder.rows
@@ -78,8 +97,9 @@ def _checkpoints(
 ) -> dict[str, Checkpoint]:
     """Every usable target, by name. The failures of others are recorded."""
     all_targets = targets(config)
-    original = next((target.folder for target in all_targets if target.folder is not None), Path())
+    original = first_folder(all_targets)
     check_model(original, config)
+    verify_together(real_folders(all_targets))
     checkpoints = {}
     for target in all_targets:
         try:
@@ -91,36 +111,67 @@ def _checkpoints(
     return checkpoints
 
 
-def _ask(job: TasksJob, events: TaskRecorder) -> None:
-    """Runs the missing tasks in a worker, and records its events."""
-    say(f"lm-eval: loading {', '.join(task.name for task in job.tasks)} (log in {job.log})")
-    try:
-        with progress() as bars:
-            for event in stream(
-                TASKS_WORKER, job, Path(job.log), MANY_STOPS | engine_environment()
-            ):
+def _ask(
+    groups: list[list[WorkerPlan]], job_of: Callable[[WorkerPlan], TasksJob], events: TaskRecorder
+) -> None:
+    """Runs the missing tasks, group by group, and records the events of their workers."""
+    with progress() as bars:
+        for number, group in enumerate(groups):
+            # The original is in the first group. What it failed has no comparison.
+            given_up = events.awaited if number else set()
+            plans = [plan.without(given_up) for plan in group]
+            _ask_together([(plan, job_of(plan)) for plan in plans if plan.missing], events, bars)
+
+
+def _ask_together(
+    jobs: list[tuple[WorkerPlan, TasksJob]], events: TaskRecorder, bars: Progress
+) -> None:
+    """Runs a worker for each job at the same time. One that fails does not stop the others. All end
+    with this function."""
+    with ExitStack() as stack:
+        workers = {}
+        for plan, job in jobs:
+            _say_loading(plan, job)
+            variables = engine_environment(job.engine.options) | cache_variables(plan.place)
+            worker = start(TASKS_WORKER, job, Path(job.log), MANY_STOPS | variables)
+            workers[plan.checkpoint] = stack.enter_context(closing(worker))
+            worker.begin()
+        for event in merged({name: worker.events() for name, worker in workers.items()}):
+            if not isinstance(event, Ended):
                 events.record_event(event, bars)
-    except QuantlineError as error:
-        events.recorder.failures.append(error)
+                continue
+            workers[event.name].close()  # a dead worker may have left its server
+            if isinstance(event.error, QuantlineError):
+                events.fail_worker(event.name, event.error)
+            elif event.error is not None:
+                raise event.error
+
+
+def _say_loading(plan: WorkerPlan, job: TasksJob) -> None:
+    checkpoint = f"{plan.checkpoint}: " if plan.checkpoint else ""
+    names = ", ".join(task.name for task in job.tasks)
+    say(f"{checkpoint}lm-eval: loading {names} (log in {job.log})")
 
 
 def _job(
-    config: EvaluateConfig, python: Path, named_tasks: list[Task], missing: list[Missing]
+    config: EvaluateConfig, python: Path, named_tasks: list[Task], plan: WorkerPlan
 ) -> TasksJob:
-    names = {name for unanswered in missing for name in unanswered.tasks}
+    names = {name for unanswered in plan.missing for name in unanswered.tasks}
     accuracy, variables = config.accuracy, {}
     if accuracy.kind == QUESTIONS:  # prepared tasks have their number of questions and examples
         accuracy, variables = replace(accuracy, fewshot=None, limit=None), harness_variables()
+    log_name = f"lm-eval-{plan.checkpoint}-" if plan.checkpoint else "lm-eval-"
     return TasksJob(
         interpreter=str(python),
-        engine=config.engine,
+        engine=plan.engine,
         accuracy=accuracy,
         tasks=[task for task in named_tasks if task.name in names],
         checkpoints=[
-            _checkpoint_job(unanswered.checkpoint, unanswered.tasks) for unanswered in missing
+            _checkpoint_job(unanswered.checkpoint, unanswered.tasks) for unanswered in plan.missing
         ],
-        log=str(log_file(f"lm-eval-{os.getpid()}")),
+        log=str(log_file(f"{log_name}{os.getpid()}")),
         variables=variables,
+        neighbours=plan.neighbours,
     )
 
 

@@ -118,6 +118,11 @@ def missing_of(
     return [entry for entry in unanswered if entry.tasks]
 
 
+def awaited_of(missing: list[Missing]) -> set[str]:
+    """The tasks that the original has still to answer."""
+    return {name for entry in missing if entry.checkpoint.name == ORIGINAL for name in entry.tasks}
+
+
 def answered_of(
     checkpoints: dict[str, Checkpoint], tasks: list[Task], missing: list[Missing]
 ) -> list[tuple[Checkpoint, Task]]:
@@ -131,4 +136,18 @@ def answered_of(
         for checkpoint in checkpoints.values()
         for task in tasks
         if unanswered.isdisjoint({(checkpoint.name, task.name), (ORIGINAL, task.name)})
+    ]
+
+
+def deferred_of(
+    checkpoints: dict[str, Checkpoint], tasks: list[Task], missing: list[Missing]
+) -> list[tuple[Checkpoint, Task]]:
+    """The tasks that a checkpoint has answered and the original has still to answer."""
+    unanswered = {(entry.checkpoint.name, name) for entry in missing for name in entry.tasks}
+    awaited = awaited_of(missing)
+    return [
+        (checkpoint, task)
+        for checkpoint in checkpoints.values()
+        for task in tasks
+        if task.name in awaited and (checkpoint.name, task.name) not in unanswered
     ]

@@ -1,11 +1,11 @@
-"""Records the events of the tasks' worker: turns samples into rows, compared with the original."""
+"""Records the events of the tasks' workers: turns samples into rows, compared with the original."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
-from conf.errors import QuantlineError, environment_failure, gate_failed
+from conf.errors import BAD_INPUT, QuantlineError, environment_failure, gate_failed
 from conf.files.write_whole import finish
 from conf.models import ORIGINAL
 from conf.terminal import say
@@ -55,16 +55,22 @@ class TaskComparison:
 
 @dataclass
 class TaskRecorder:
-    """Records the events of the tasks' worker."""
+    """Records the events of the tasks' workers."""
 
     recorder: Recorder
     tasks: list[Task]
     checkpoints: dict[str, Checkpoint]
     root: Path
     """The folder of all samples."""
+    awaited: set[str] = field(default_factory=set)
+    """Tasks that the original has still to answer."""
+    deferred: list[tuple[Checkpoint, Task]] = field(default_factory=list)
+    """Answered tasks that are judged once the original has answered them."""
     ready_servers: dict[str, ServerReady] = field(default_factory=dict)
     """The ready event of each checkpoint's server, if one was started."""
     bars: dict[tuple[str, str], TaskID] = field(default_factory=dict)
+    not_loaded: set[str] = field(default_factory=set)
+    """Tasks that a harness could not load. Every worker has one, and finds the same problem."""
 
     def __post_init__(self) -> None:
         self.kind = self.recorder.config.accuracy.kind
@@ -88,13 +94,52 @@ class TaskRecorder:
                     self.bars[place] = bars.add_task(name, total=event.total)
                 bars.update(self.bars[place], completed=event.done, total=event.total)
             case TaskFailed():
-                error = event.failure.error
-                self.recorder.fail(event.checkpoint or self.kind, event.task, "", error)
+                self._fail(event)
             case TaskAnswered():
                 task = next(task for task in self.tasks if task.name == event.task)
                 checkpoint = self.checkpoints[event.checkpoint]
-                finish(checkpoint.samples[task.name])
-                self.judge(checkpoint, task)
+                self._judge_in_order(checkpoint, task)
+
+    def fail_worker(self, checkpoint: str, error: QuantlineError) -> None:
+        """Records that the worker of a checkpoint failed, or the one of all if none is named."""
+        is_named_before = str(error) in map(str, self.recorder.failures)
+        if checkpoint and error.exit_code != BAD_INPUT:
+            self.recorder.fail(checkpoint, "", "", error)
+        elif not is_named_before:  # every worker refuses a wrong name of a task
+            self.recorder.failures.append(error)
+
+    def _fail(self, event: TaskFailed) -> None:
+        if not event.checkpoint:
+            if event.task in self.not_loaded:
+                return
+            self.not_loaded.add(event.task)
+        self.recorder.fail(event.checkpoint or self.kind, event.task, "", event.failure.error)
+
+    def _judge_in_order(self, checkpoint: Checkpoint, task: Task) -> None:
+        """Judges an answered task; those that answered it before the original, after it. Forced
+        answers take the place of older ones only when they are judged: a row and the answers that
+        it stands for stay together."""
+        ready = [(checkpoint, task)]
+        is_early = checkpoint.name != ORIGINAL and task.name in self.awaited
+        if not (is_early and self.recorder.config.force):
+            finish(checkpoint.samples[task.name])
+        if checkpoint.name == ORIGINAL:
+            self.awaited.discard(task.name)
+            ready += [entry for entry in self.deferred if entry[1] == task]
+            self.deferred = [entry for entry in self.deferred if entry[1] != task]
+        elif is_early:
+            self.deferred += ready
+            return
+        for answered, its_task in ready:
+            if self.recorder.config.force and answered is not checkpoint:
+                finish(answered.samples[its_task.name])
+            self.judge(answered, its_task)
+
+    def judge_deferred(self) -> None:
+        """Records the failure of tasks that the original did not answer, once all have ended."""
+        for checkpoint, task in self.deferred:
+            self.judge(checkpoint, task)
+        self.deferred = []
 
     def judge(self, checkpoint: Checkpoint, task: Task) -> None:
         """Records the rows of a task from its samples. A group has one row per task and one for
@@ -157,7 +202,7 @@ class TaskRecorder:
 
     def _comparisons(self, checkpoint: Checkpoint, task: Task) -> list[TaskComparison]:
         original = self.checkpoints[ORIGINAL].samples[task.name]
-        if not (original / samples.TASKS).is_file():
+        if task.name in self.awaited or not (original / samples.TASKS).is_file():
             raise environment_failure(
                 "the original did not answer: there is nothing to compare with"
             )

@@ -1,7 +1,8 @@
 """A small completions server around transformers, so that the harness asks it as it asks vLLM's.
 
-It knows the two requests that the harness sends: the log-probabilities of given tokens, and a
-greedy continuation. It listens on this machine only, and answers one request at a time.
+It knows the three requests that the harness sends: the log-probabilities of given tokens, those of
+the likeliest next ones, and a greedy continuation. It listens on this machine only, and answers
+one request at a time.
 """
 
 import json
@@ -64,6 +65,8 @@ class TransformersServer:
         with self.lock:
             if request.get("echo"):
                 choices = [self._scored(prompt) for prompt in prompts]
+            elif request.get("logprobs"):
+                choices = [self._likeliest(prompt, request["logprobs"]) for prompt in prompts]
             else:
                 choices = [self._continued(prompt, request) for prompt in prompts]
         return {"choices": [{"index": index} | one for index, one in enumerate(choices)]}
@@ -76,6 +79,13 @@ class TransformersServer:
         token_logprobs = [None, *scored.chosen, 0.0]
         logprobs = {"token_logprobs": token_logprobs, "top_logprobs": [None, *best, {}]}
         return {"text": "", "logprobs": logprobs}
+
+    def _likeliest(self, prompt: list[int], count: int) -> dict[str, Any]:
+        """The log-probabilities of the likeliest tokens after the prompt."""
+        scored = self.engine.score_window([*prompt, prompt[-1]], count)
+        top = zip(scored.likely[-1], scored.scores[-1], strict=True)
+        names = {f"token_id:{token}": score for token, score in top}
+        return {"text": "", "logprobs": {"top_logprobs": [names]}}
 
     def _continued(self, prompt: list[int], request: dict[str, Any]) -> dict[str, Any]:
         stops = [stop for stop in request.get("stop") or [] if stop]

@@ -11,6 +11,7 @@ from conf.process.inside import Send, run_program
 from conf.process.messages import Failure
 from evaluate.accuracy.questions.code_answers import score_programs
 from evaluate.accuracy.tasks.events import (
+    AT_ONCE,
     TASKS_WORKER,
     AskTask,
     CheckpointJob,
@@ -28,7 +29,6 @@ from evaluate.measure.engines import CANARIES, CANARY_TOKENS, Loaded, LoadReques
 from evaluate.measure.engines.vllm_server import ServerEngine
 from evaluate.measure.validity import constant_output
 
-AT_ONCE = 32  # requests that the server holds
 SECONDS_FOR_A_REQUEST = 3600
 SECONDS_BETWEEN_EVENTS = 0.5
 
@@ -86,20 +86,25 @@ class _TaskRunner:
                 fault = constant_output(engine.answers(list(CANARIES), CANARY_TOKENS))
                 if fault:
                     raise gate_failed(f"the output is broken: {fault}")
-                self.send(
-                    ServerReady(
-                        checkpoint.name,
-                        startup=engine.loaded.startup.numbers(),
-                        memory=engine.loaded.memory.numbers(),
-                        kernels=engine.loaded.kernels,
-                        layer_kernels=engine.loaded.layer_kernels,
-                    )
-                )
+                self.send(self._ready(checkpoint, engine.loaded))
                 for task in tasks:
                     self._ask(checkpoint, task, engine)
         except Exception as error:
             self._send_failure(checkpoint.name, "", error)
             self._give_up(checkpoint, tasks)
+
+    def _ready(self, checkpoint: CheckpointJob, loaded: Loaded) -> ServerReady:
+        startup, memory = loaded.startup.numbers(), loaded.memory.numbers()
+        if self.job.neighbours:  # they shared the CPU, and the KV cache was sized for them
+            startup = {}
+            memory.pop("kv_cache_tokens", None)
+        return ServerReady(
+            checkpoint.name,
+            startup=startup,
+            memory=memory,
+            kernels=loaded.kernels,
+            layer_kernels=loaded.layer_kernels,
+        )
 
     def _ask(self, checkpoint: CheckpointJob, task: str, engine: Server) -> None:
         self.current = (checkpoint.name, task)

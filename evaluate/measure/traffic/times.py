@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from conf.errors import bad_input
-from conf.schema.traffic import AUTO, MILLISECONDS, SECONDS, UNITS, TrafficConfig
+from conf.schema.commands import EvaluateConfig
+from conf.schema.traffic import AUTO, MILLISECONDS, REPLAYED, SECONDS, UNITS, TrafficConfig
 from conf.terminal import say
 from evaluate.measure.traffic.conversation import Conversation
 
@@ -21,6 +22,18 @@ def in_seconds(conversations: list[Conversation], unit: str) -> list[Conversatio
         each if each.arrival_s is None else replace(each, arrival_s=each.arrival_s / UNITS[unit])
         for each in conversations
     ]
+
+
+def say_unused(config: EvaluateConfig, conversations: list[Conversation]) -> None:
+    """Says that a trace has times that are not replayed. A search cannot replay them."""
+    scenarios = config.scenario.values()
+    could_replay = any(each.from_traffic and not each.search for each in scenarios)
+    has_times = any(each.arrival_s is not None for each in conversations)
+    if could_replay and has_times and config.traffic.arrivals != REPLAYED:
+        say(
+            f"traffic.arrivals={config.traffic.arrivals}: the trace's times are not used; "
+            f"traffic.arrivals={REPLAYED} uses them"
+        )
 
 
 def check_replayed(conversations: list[Conversation], config: TrafficConfig) -> None:

@@ -21,6 +21,7 @@ from evaluate.report.decide.recorded_options import (
     model_options,
     served_checkpoint,
     traffic_options,
+    workload_options,
 )
 from evaluate.report.decide.rules.facts import SetupFacts, Shares
 from evaluate.results.cells import kernels_of
@@ -79,9 +80,11 @@ def missing_of(
     ]
     missing += _missing_accuracy(group, facts, results)
     missing += _missing_runs(group, facts, shares, results)
+    commands = {entry.command for entry in missing}
     return missing + [
         Missing(f"a second start of {listed(ties)}, which would very likely decide", measured_by)
         for ties, measured_by in second_starts(group, results)
+        if measured_by not in commands
     ]
 
 
@@ -93,8 +96,11 @@ def _missing_accuracy(group: ComparisonGroup, facts: SetupFacts, results: str) -
 
 
 def accuracy_command(group: ComparisonGroup, results: str) -> str:
-    """The command that judges all published checkpoints of a model."""
+    """The command that judges the checkpoints of a model, or all published ones where those that
+    were measured had random weights."""
     options = [*model_options(group.rows[0]), "scenario=none", "accuracy=quick"]
+    trained = [row for row in rows_of(group).values() if not row.environment.has_random_weights]
+    options += measured_checkpoints(trained)
     if all(ran_on_vllms_kernels(row) for row in group.rows):
         options.append(f"engine.{KERNELS_OPTION}={VLLM}")
     return command_text("evaluate", *options, results_option(results))
@@ -133,6 +139,9 @@ def second_starts(group: ComparisonGroup, results: str) -> list[tuple[list[str],
     by_kernels: dict[str, list[Entry]] = defaultdict(list)
     for workload in group.workloads:
         for entry in workload.entries:
+            baseline = workload.of(entry.baseline)
+            if entry.rank is None or baseline is None or baseline.rank is None:
+                continue  # too noisy: another start would not decide
             if entry.ratio is not None and entry.ratio.second_start_decides:
                 by_kernels[kernels_of(entry.row)].append(entry)
     undecided = []
@@ -151,8 +160,15 @@ def _evaluate_command(
     """The command that measures the rows' checkpoints in scenarios; without rows, all published
     checkpoints."""
     scenarios = list(dict.fromkeys(scenario_of(measure) for measure in measures))
-    options = [*evaluate_options(group), option_text("scenario", scenarios), *_weights(rows), *more]
+    options = [*evaluate_options(group), option_text("scenario", scenarios)]
+    options += [*_workload_options(group, measures), *_weights(rows), *more]
     return command_text("evaluate", *options, results_option(results))
+
+
+def _workload_options(group: ComparisonGroup, measures: Sequence[str]) -> list[str]:
+    """What makes the scenarios those that were measured."""
+    rows = [w.entries[0].row for w in group.workloads if w.measure in measures and w.entries]
+    return list(dict.fromkeys(option for row in rows for option in workload_options(row)))
 
 
 def evaluate_options(group: ComparisonGroup) -> list[str]:

@@ -9,9 +9,12 @@ from evaluate.report.decide.quality import Qualities
 from evaluate.report.decide.recommend import (
     NO_ORIGINAL,
     UNJUDGED,
+    UNRANKED,
     Choice,
+    Excluded,
     Refusal,
     changes,
+    has_targets,
     no_headline,
     no_original,
     reasons_for,
@@ -52,7 +55,13 @@ def choose_mix(
     quality = qualities.of(best)
     tied = [_first_entry(group, shares, names[place]) for place in picked.tied]
     ratio = _as_ratio(picked.ratio)
-    why = reasons_for(best, [best, *tied], quality, ratio)
+    incomplete = {names[place] for place in picked.incomplete}
+    excluded = Excluded(
+        has_targets(targets),
+        any(one.misses or one.unjudged for one in picked.standings),
+        [refusal for refusal in refused if refusal.candidate in incomplete],
+    )
+    why = reasons_for(best, [best, *tied], quality, ratio, excluded)
     return Choice(
         workload=title,
         candidate=best.candidate,
@@ -104,7 +113,7 @@ def _refused(facts: SetupFacts, picked: Pick, shares: Shares) -> list[Refusal]:
         for workload in _mixed_workloads(facts, shares):
             if workload.entry(candidate) is None:
                 measured = candidate in workload.unranked
-                gaps["cannot be ranked" if measured else "not measured"].append(workload.name)
+                gaps[UNRANKED if measured else "not measured"].append(workload.name)
         reasons[candidate] = [f"{why} in {listed(names)}" for why, names in gaps.items()]
     return [Refusal(facts.candidates[place].name, reasons[place]) for place in sorted(reasons)]
 

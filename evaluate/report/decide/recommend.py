@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
+from conf.terminal import listed
 from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
@@ -23,6 +24,7 @@ from evaluate.results.significance import Ratio
 UNJUDGED = "its accuracy was not judged: run accuracy=quick before you serve it"
 FASTEST = "Fastest, accuracy not judged"
 NO_ORIGINAL = "the original was not measured here, so nothing can be compared with it"
+UNRANKED = "cannot be ranked"
 UNRANKED_ORIGINAL = "the original cannot be ranked here (too few valid runs, or too much spread)"
 
 
@@ -32,6 +34,18 @@ class Refusal:
 
     candidate: str
     reasons: list[str]
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Why some candidates were not compared with the original."""
+
+    by_targets: bool
+    """Whether targets are given."""
+    some_refused: bool
+    """Whether a ranked candidate may not be served."""
+    left_out: list[Refusal]
+    """The candidates without a rank."""
 
 
 @dataclass
@@ -104,12 +118,16 @@ def choose(
         and (ratio := speed_ratio(refused_entry, best, noise)) is not None
     ]
     quality = judged[best.candidate]
+    unranked = [e.candidate for e in workload.entries if e.rank is None]
+    excluded = Excluded(
+        has_targets(targets), bool(refused or unjudged), [Refusal(e, [UNRANKED]) for e in unranked]
+    )
     return Choice(
         workload=workload.name,
         candidate=best.candidate,
         ratio=best.ratio,
         quality=quality,
-        why=reasons_for(best, tied, quality, best.ratio),
+        why=reasons_for(best, tied, quality, best.ratio, excluded),
         tied=[entry.candidate for entry in tied if entry is not best],
         second=next((entry.candidate for entry in pool if entry not in tied), ""),
         changes=changes(best, faster, quality),
@@ -145,14 +163,38 @@ def preference(entry: Entry, quality: Quality | None) -> tuple[bool, int, float,
     return rule.preference(is_original, recovery, need_gib(entry), entry.candidate)
 
 
+def has_targets(targets: TargetsConfig) -> bool:
+    """Whether a limit is given; `allow_unjudged` is none."""
+    limits = (targets.ttft_ms, targets.tpot_ms, targets.min_recovery, targets.max_memory_gib)
+    return any(limit is not None for limit in limits)
+
+
 def reasons_for(
-    best: Entry, tied_entries: list[Entry], quality: Quality | None, ratio: Ratio | None
+    best: Entry,
+    tied_entries: list[Entry],
+    quality: Quality | None,
+    ratio: Ratio | None,
+    excluded: Excluded,
 ) -> str:
     if best.checkpoint == ORIGINAL:
-        if len(tied_entries) > 1:
-            return "no candidate is significantly faster, and the original loses no quality"
-        return "no candidate that meets the targets is faster"
+        return original_text(len(tied_entries) > 1, excluded)
     return speed_text(ratio) + quality_text(quality)
+
+
+def original_text(is_tied: bool, excluded: Excluded) -> str:
+    """Why the original is served. `originalText` of the page's script says the same, without the
+    reasons of those left out."""
+    candidate = "ranked candidate" if excluded.left_out else "candidate"
+    if is_tied:
+        text = f"no {candidate} is significantly faster, and the original loses no quality"
+    elif excluded.by_targets:
+        text = f"no {candidate} that meets the targets is faster"
+    elif excluded.some_refused:
+        text = f"no {candidate} that may be served is faster"
+    else:
+        text = f"no {candidate} is faster"
+    left_out = [f"{each.candidate} ({'; '.join(each.reasons)})" for each in excluded.left_out]
+    return f"{text}; left out: {listed(left_out)}" if left_out else text
 
 
 def speed_text(ratio: Ratio | None) -> str:

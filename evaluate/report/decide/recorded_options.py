@@ -20,7 +20,7 @@ from conf.override_text import option_text
 from evaluate.results.rows import Row, SpeedRow
 
 OPTION = re.compile(r"\+*[A-Za-z_][\w.-]*=")
-ROOT, CHECKPOINTS = "checkpoint_root", "checkpoints"
+ROOT, CHECKPOINTS, REPEATS = "checkpoint_root", "checkpoints", "repeats"
 OF_TRAFFIC = ("traffic", "capacity")
 
 
@@ -74,6 +74,17 @@ def traffic_options(row: Row) -> list[str]:
     recorded = recorded_options(row.environment.command or "")
     return [
         option.text for name, option in recorded.items() if name.partition(".")[0] in OF_TRAFFIC
+    ]
+
+
+def workload_options(row: Row) -> list[str]:
+    """The options that changed the row's scenario, and how often it was measured."""
+    changed = f"scenario.{row.measure}."
+    recorded = recorded_options(row.environment.command or "")
+    return [
+        option.text
+        for name, option in recorded.items()
+        if name.startswith(changed) or name == REPEATS
     ]
 
 

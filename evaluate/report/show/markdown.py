@@ -241,7 +241,15 @@ def _environment(report: Report) -> list[str]:
 def _bullets(title: str, sentences: list[str]) -> list[str]:
     if not sentences:
         return []
-    return [f"## {title}", "", *(f"- {escape(sentence)}" for sentence in sentences), ""]
+    return [f"## {title}", "", *(f"- {_with_command(sentence)}" for sentence in sentences), ""]
+
+
+def _with_command(sentence: str) -> str:
+    """The sentence; a command at its end can be copied, so nothing in it is escaped."""
+    found = re.fullmatch(r"(.*: )((?:python -m|quantline) .*)", sentence)
+    if found is None or "`" in found[2]:
+        return escape(sentence)
+    return f"{escape(found[1])}`{found[2]}`"
 
 
 def _used_columns_table(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:

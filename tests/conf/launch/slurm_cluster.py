@@ -22,6 +22,8 @@ SECONDS_TO_START = 300  # on a busy machine
 NULL_DEVICE = os.makedev(1, 3)
 
 # A requeued job waits until its credential has expired: two minutes by default, 5 s at least.
+# With an epilog, as most clusters have one, slurmd reports the end of a job and slurmctld looks for
+# the next one at once. Without one, slurmctld does so at its next turn, up to a second later.
 SLURM_CONF = """
 ClusterName=quantline
 SlurmctldHost={host}(127.0.0.1)
@@ -47,6 +49,7 @@ ReturnToService=2
 MpiDefault=none
 JobRequeue=1
 KillWait=1
+Epilog={epilog}
 MinJobAge=300
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=4000 Gres=gpu:2
@@ -101,8 +104,11 @@ def _write_files(folder: Path) -> None:
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
+    epilog = shutil.which("true")
     ports = {"controller_port": free_port(), "node_port": free_port()}
-    (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder, host=_host(), **ports))
+    (folder / "slurm.conf").write_text(
+        SLURM_CONF.format(folder=folder, host=_host(), epilog=epilog, **ports)
+    )
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     for number in range(2):
         os.mknod(folder / f"fake{number}", stat.S_IFCHR | 0o666, NULL_DEVICE)

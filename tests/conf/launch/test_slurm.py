@@ -1,16 +1,22 @@
 """launcher=slurm on a real Slurm cluster of one node: GPUs, requeued jobs, failures, cancelling."""
 
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from conf import ROOT
 from conf.errors import QuantlineError
 from conf.launch.options import LauncherConfig
+from conf.launch.records import write_record
 from conf.launch.runners import Resources
 from conf.launch.runners.slurm_commands import minutes_of
+from conf.launch.task import JobEnded, Record, RecordState, Task
+from conf.process.messages import READERS, Failure, decode, encode
 from tests.conf.launch.slurm_cluster import reason_for_none, slurm_cluster
 from tests.conf.launch.standin import FAILS
 from tests.conf.launch.sweeps import SweepRun, ended, runs_of, said_until, wait_until
@@ -54,7 +60,8 @@ def test_preempted_jobs_go_on_and_each_sees_its_own_gpu(
     assert {versions["gpus"] for versions in first.values()} == {"0", "1"}
     assert sweep.shard_rows(third) == []  # the cluster has two GPUs
     slurm(cluster, "scontrol", "requeue", slurm_job(sweep, both[0]))
-    slurm(cluster, "scancel", "--signal=USR2", slurm_job(sweep, both[1]))  # as before a time limit
+    # As before a time limit: sbatch's `--signal=B:USR2@60` is for the batch script, too.
+    slurm(cluster, "scancel", "--batch", "--signal=USR2", slurm_job(sweep, both[1]))
     process.kill()  # the jobs go on, and the same command finds them
     process.communicate()
     process = sweep.start(*SLURM, recipes)
@@ -123,6 +130,54 @@ def test_what_the_cluster_does_not_have_is_refused_before_anything_is_submitted(
     with pytest.raises(QuantlineError) as refused:
         SlurmRunner(LauncherConfig("slurm", **options), Resources(1))  # type: ignore[arg-type]
     assert message in str(refused.value)
+
+
+def test_a_job_that_recorded_its_end_has_ended_at_the_first_look(
+    tmp_path: Path, cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conf.launch.runners.slurm import SlurmRunner
+
+    monkeypatch.setenv("SLURM_CONF", cluster["SLURM_CONF"])
+    runner = SlurmRunner(LauncherConfig("slurm"), Resources(1))
+    monkeypatch.setattr(runner, "_submit_array", lambda folder, tasks: None)
+    states: tuple[RecordState, ...] = ("running", "done", "failed")
+    tasks = {state: Task(state, "", [], str(tmp_path), str(tmp_path)) for state in states}
+    earlier = Task("earlier", "", [], str(tmp_path), str(tmp_path))
+    write_record(earlier.record_file, Record("done", [], "", 1))  # of an earlier call
+    runner.submit([*tasks.values(), earlier])
+    runner.identifiers = dict.fromkeys([*states, "earlier"], "999999")  # a job that Slurm forgot
+    for state, task in tasks.items():
+        write_record(task.record_file, Record(state, [], "", 1))
+    first, second = runner.states(), runner.states()
+    assert {name for name, state in first.items() if state.kind == "ended"} == {"done", "failed"}
+    assert {state.kind for state in second.values()} == {"ended"}
+
+
+def test_the_process_that_starts_a_job_imports_little() -> None:
+    code = (
+        "import sys, conf.launch.slurm_task; print({'pydantic', 'numpy', 'hydra'} & {*sys.modules})"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_submitit_is_started_without_numpy(tmp_path: Path) -> None:
+    (tmp_path / "started.py").write_text(
+        "import importlib, sys\n"
+        "try:\n    importlib.import_module('numpy')\n"
+        "except ImportError:\n    print('no numpy', sys.argv)\n"
+    )
+    command = [sys.executable, "-m", "conf.launch.slurm_node", "-u", "-m", "started", "folder"]
+    variables = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    assert found.stdout.startswith("no numpy [")
+    assert found.stdout.endswith("'folder']\n")
+
+
+@pytest.mark.parametrize("message", [JobEnded(None, []), JobEnded(1.5, ["a"]), Failure("why", 3)])
+def test_how_a_job_ended_is_read_without_pydantic(message: JobEnded | Failure) -> None:
+    assert decode(encode(message), [JobEnded, Failure]) == message
+    assert not {JobEnded, Failure} & READERS.keys()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,20 @@ def test_a_folder_that_is_not_there_is_said_before_anything_is_measured(
         targets(config(root, "checkpoints=[/nowhere/mine]"))
 
 
+def test_a_published_checkpoint_is_known_by_its_name(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, root = tiny_checkpoint.name, f"checkpoint_root={tiny_checkpoint.parent.parent}"
+    _, target = targets(config(root, f"checkpoints=[{name}]"))
+    assert target.folder == tiny_checkpoint
+    # A folder of that name in the working folder comes first.
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    _, target = targets(config(root, f"checkpoints=[{name}]"))
+    assert target.folder == Path(name)
+
+
 def test_a_model_without_checkpoints_is_said_to_be_alone(
     tiny: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_cpu_with_int8_units_is_not_blamed_on_them(monkeypatch: pytest.MonkeyP
         [ORIGINAL, row("w4", 10.0, W4A16)],
         [row("w8", 10.0, INT8)],
         [ORIGINAL, row("w8", 10.0, INT8, measure="interactive")],
+        [ORIGINAL, row("original", 4.0, {}), row("w8", 3.0, INT8), row("w8", 9.0, INT8)],
         [ORIGINAL, row("w8", 10.0, INT8, invalid=["a cold cache"])],
         [row(name, s, INT8, device="NVIDIA H200") for name, s in (("original", 1), ("w8", 9))],
     ],

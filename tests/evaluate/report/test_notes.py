@@ -60,6 +60,27 @@ def test_the_clock_that_power_left_is_said() -> None:
     assert findings([group_of(rows)], rows) == []
 
 
+def test_a_gpu_that_waits_for_its_host_is_said() -> None:
+    rows = runs(Cell("original", STEADY), Cell("original", STEADY, "base"), Cell("w8a8", STEADY))
+    shares = {("original", "interactive"): 0.28, ("original", "base"): 0.66}
+    for row in rows:
+        row.environment.max_sm_clock_mhz = 1980.0
+        row.limit.decode_share = shares.get((row.checkpoint, row.measure), 0.11)
+    (said,) = findings([group_of(rows)], rows)
+    assert said.startswith("the GPU waits in interactive: the original decodes at 28% of")
+    for row in rows:  # many requests at once are another matter
+        row.settings.batch = 64
+    assert findings([group_of(rows)], rows) == []
+    for row in rows:
+        row.settings.batch = 1
+    for row in rows:
+        row.limit.decode_share = 0.5
+    assert findings([group_of(rows)], rows) == []
+    for row in rows:  # a CPU has no clock of a GPU
+        row.environment.max_sm_clock_mhz, row.limit.decode_share = None, 0.1
+    assert findings([group_of(rows)], rows) == []
+
+
 def test_older_made_up_weights_do_not_count_beside_newer_ones(tmp_path: Path) -> None:
     old = runs(Cell("w8a8", [0.5, 0.5, 0.5], weights="random"), Cell("fp8", STEADY))
     path = write(tmp_path / "results.jsonl", [*old, *made_up("w8a8")])

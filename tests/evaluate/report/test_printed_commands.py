@@ -125,6 +125,33 @@ def test_traffic_keeps_its_requests() -> None:
     assert candidate_options([with_traffic]) == ["engine.kernels=vllm"]
 
 
+def test_measuring_again_measures_the_same() -> None:
+    """A changed scenario, its repeats, and checkpoints in another folder."""
+    given = "scenario.interactive.input_tokens=32 scenario.base.batch=2 repeats=2"
+    command = (
+        f"python -m evaluate model=tiny checkpoint_root=/big/disk scenario=interactive {given}"
+    )
+    rows = runs(
+        Cell("original", [1.0, 1.001, 0.999, 1.002]),
+        Cell("fp8_dynamic", [0.98, 0.981, 0.979, 0.982]),
+    )
+    for made in rows:
+        made.environment = made.environment.with_fields(command=command)
+    (group,) = ranked(rows)
+    ((_, again),) = second_starts(group, "r.jsonl")
+    config = pasted(again)
+    assert config.scenario["interactive"].input_tokens == 32
+    assert (config.repeats, config.checkpoint_root) == (2, "/big/disk")
+    assert "base" not in again
+    assert pasted(accuracy_command(group, "r.jsonl")).checkpoint_root == "/big/disk"
+
+
+def test_no_start_is_said_to_decide_between_noisy_runs() -> None:
+    noisy = runs(Cell("original", [1.0, 2.0]), Cell("fp8_dynamic", [2.5, 3.9]))
+    (group,) = ranked(noisy)
+    assert second_starts(group, "r.jsonl") == []
+
+
 def test_measuring_again_names_files_with_odd_names() -> None:
     (group,) = ranked(runs(Cell("original", [1.0, 1.0]), Cell("fp8_dynamic", [1.0, 1.0])))
     config = pasted(accuracy_command(group, f"{ODD_NAME}.jsonl.gz"))

@@ -100,6 +100,20 @@ def test_the_original_stays_where_nothing_is_faster_beyond_noise() -> None:
     assert choice.tied == ["w8a16"]
 
 
+def test_the_original_is_served_for_reasons_that_hold() -> None:
+    """Targets are named only where they are given, and candidates without a rank always."""
+    slower = runs(timed("original", 1.0), timed("w8a8", 1.2))
+    refused = runs(timed("original", 1.0), timed("w4a16", 0.6)) + JUDGED[1:]
+    restless = runs(Cell("fp8", [0.3, 0.6, 0.9]))
+    for answer, place in ((chosen, ""), (lambda *of: mixed(of[0], {}, *of[1:]), " in interactive")):
+        assert answer(slower).why == "no candidate is faster"
+        limited = answer(slower, TargetsConfig(tpot_ms=100))
+        assert limited.why == "no candidate that meets the targets is faster"
+        assert answer(refused).why == "no candidate that may be served is faster"
+        left_out = f"left out: fp8 (cannot be ranked{place})"
+        assert answer(slower + restless).why == f"no ranked candidate is faster; {left_out}"
+
+
 def test_among_equals_the_one_that_keeps_more_is_served() -> None:
     rows = runs(timed("original", 1.0), timed("a", 0.8), timed("b", 0.8))
     rows += [accuracy_row("a", 0.9, "small loss"), accuracy_row("b", 0.999, "no loss seen")]

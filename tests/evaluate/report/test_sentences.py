@@ -12,11 +12,13 @@ from evaluate.report.contents import make_report
 from evaluate.report.show.records import MedianWithInterval
 from evaluate.report.show.sentences import sentence_lists
 from evaluate.report.show.tables import with_interval
-from evaluate.report.show.terminal_tables import PLUS_MINUS, plus_minus, speed_table
+from evaluate.report.show.terminal_tables import PLUS_MINUS, figure, plus_minus, speed_table
 from evaluate.report.show.workload_text import workload_text
 from evaluate.report.writing import write_report
+from evaluate.results.cells import cells
 from evaluate.results.row_types import WorkloadSettings
 from evaluate.results.summary import summarize
+from tests.evaluate.made_rows import speed_row
 from tests.evaluate.report.made import Cell, runs, write
 
 SPREAD = [1.0, 1.02, 0.98, 1.01]
@@ -61,6 +63,27 @@ def test_plus_minus_is_one_quantity_in_the_terminal_in_markdown_and_on_the_page(
     for shown in (terminal, *written):
         assert half in shown
         assert PLUS_MINUS in shown
+
+
+def test_the_terminal_shows_the_latency_of_a_request_where_the_arrivals_set_the_duration() -> None:
+    rows = [
+        speed_row(
+            measure="traffic",
+            repeat=repeat,
+            values={"latency_s": 30.0, "request_latency_median_s": 2.5 * factor},
+            settings={"rate": 1.0},
+        )
+        for repeat, factor in enumerate(SPREAD)
+    ]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(speed_table(rows, 0.1))
+    terminal = console.export_text()
+    (cell,) = cells(rows)
+    shown = cell.summary("request_latency_median_s")
+    assert shown is not None
+    assert f" {figure(shown.median)} " in terminal
+    assert plus_minus(shown.median, shown.low, shown.high) in terminal
+    assert "30.0" not in terminal
 
 
 def test_each_setup_has_its_own_sentences(tmp_path: Path) -> None:

@@ -130,12 +130,24 @@ def test_a_signal_ends_the_evaluation_and_all_that_it_started(
     expected = {
         signal.SIGTERM: "ended by SIGTERM; results.jsonl has what was measured",
         signal.SIGHUP: "ended by SIGHUP; results.jsonl has what was measured",
-        signal.SIGINT: "interrupt",
+        signal.SIGINT: "interrupted; results.jsonl has what was measured",
     }
-    assert expected[number] in words
+    assert f"{expected[number]}; the same command continues" in words
     assert "Traceback" not in words
     assert (tmp_path / "results.jsonl").read_bytes() == before
     assert not (tmp_path / "results.jsonl.lock").exists()
+
+
+def test_an_interruption_before_the_first_run_names_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "results.jsonl")
+    with pytest.raises(SystemExit), command.kept_when_ended(path):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert capsys.readouterr().err == "ended by SIGTERM; the same command continues\n"
+    with pytest.raises(KeyboardInterrupt) as caught, command.kept_when_ended(path):
+        raise KeyboardInterrupt
+    assert str(caught.value) == "interrupted; the same command continues"
 
 
 def test_a_report_that_cannot_be_written_is_a_failure_that_keeps_the_rows(

@@ -3,6 +3,7 @@
 import pytest
 
 from conf.errors import QuantlineError
+from evaluate.tune.display import sentences
 from evaluate.tune.space import DEFAULT, Assignment
 from evaluate.tune.trials import SEARCH, TrialRequest
 from tests.evaluate.tune.made_up import MadeUpEngines, faster, searched, space, whole
@@ -123,7 +124,10 @@ def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
     engines = MadeUpEngines(faster(performance_mode_interactivity=1.2))
     outcome = searched(engines, seconds=8 * 66.0)
     assert len(outcome.trials) == 3
-    assert outcome.ended == "the budget ended"
+    assert outcome.ended == (
+        "what is left of the budget (336 s) does not suffice for another trial and its "
+        "confirmation (about 358 s)"
+    )
     assert outcome.chosen != DEFAULT
     assert engines.now <= 8 * 66.0
 
@@ -132,7 +136,18 @@ def test_a_budget_for_one_start_keeps_the_default_and_says_so() -> None:
     engines = MadeUpEngines()
     outcome = searched(engines, seconds=1.0)
     assert [request.assignment for request in engines.requests] == [DEFAULT]
-    assert outcome.reason == "only the default settings were measured: the budget ended"
+    assert outcome.reason == "only the default settings were measured: the budget is over"
+
+
+def test_a_budget_that_is_too_short_to_confirm_is_not_called_over() -> None:
+    outcome = searched(MadeUpEngines(), seconds=400.0)
+    expected = (
+        "only the default settings were measured: what is left of the budget (335 s) does not "
+        "suffice for another trial and its confirmation (about 358 s)"
+    )
+    assert outcome.reason == expected
+    # The comment in serve.yaml has the same sentences.
+    assert sentences(outcome) == [f"{expected}; the default settings are kept"]
 
 
 def test_the_number_of_trials_has_a_limit() -> None:

@@ -137,16 +137,19 @@ class Turned(CutlassInt8):
 def test_what_cannot_be_called_directly_stays(
     product: CutlassInt8, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    direct._warn_once.cache_clear()
     case = Case(product, CASES[0].tensors)
-    assert not is_inlined(compiled(case, layer_with(case)))
+    for _ in range(2):  # a model has many layers of a kind
+        assert not is_inlined(compiled(case, layer_with(case)))
     warnings = [record for record in caplog.records if record.name == "vllm.quantline"]
-    assert bool(warnings) is bool(said)
+    assert len(warnings) == int(bool(said))
     assert said in caplog.text
 
 
 def test_a_graph_that_does_not_fit_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    direct._warn_once.cache_clear()
     monkeypatch.setattr(direct, "_traced", lambda *_: torch.fx.symbolic_trace(lambda x: x + 1))
     assert not is_inlined(compiled(CASES[0], layer_with(CASES[0])))
     assert "cutlass_int8 is not called directly" in caplog.text

@@ -45,9 +45,21 @@ window.quantlineOutcome = function (data, make, state) {
     return "No candidate can be ranked in all of it.";
   }
 
+  // Why the original is served, as `original_text` of recommend.py says it.
+  function originalText(picked) {
+    const { ttft_ms, tpot_ms, min_recovery, max_memory_gib } = state.settings.limits;
+    const hasTargets = [ttft_ms, tpot_ms, min_recovery, max_memory_gib].some((limit) => limit !== null);
+    const someRefused = picked.standings.some((standing) => standing.misses.length || standing.unjudged);
+    const leftOut = picked.incomplete.map((place) => state.facts.candidates[place].name);
+    const more = leftOut.length - 3;
+    const which = hasTargets ? " that meets the targets" : someRefused ? " that may be served" : "";
+    const faster = picked.tied.length ? " is significantly faster" : `${which} is faster`;
+    return `No ${leftOut.length ? "ranked " : ""}candidate${faster}${leftOut.length ? `; left out: ${leftOut.slice(0, 3).join(", ")}${more > 0 ? ` and ${more} more` : ""}` : ""}.`;
+  }
+
   function speedText(picked) {
     const candidate = state.facts.candidates[picked.candidate];
-    if (candidate.original) return picked.tied.length ? "No candidate is significantly faster." : "No candidate that meets the targets is faster.";
+    if (candidate.original) return originalText(picked);
     const ratio = picked.ratio;
     if (ratio === null) return "";
     const between = `${ratio.low.toFixed(2)} to ${ratio.high.toFixed(2)}`;

@@ -47,6 +47,17 @@ def test_it_scores_every_token_and_says_which_one_is_most_likely(
     assert max(other["logprobs"]["top_logprobs"][-2].values()) > min(scores[1:-1])
 
 
+def test_it_tells_the_likeliest_next_tokens(server: TransformersServer) -> None:
+    prompt = server.engine.tokens_of("The file is opened for reading")
+    (choice,) = ask(server, prompt=[prompt], logprobs=5, max_tokens=1)
+    (top,) = choice["logprobs"]["top_logprobs"]
+    assert len(top) == 5
+    for name, score in top.items():
+        token = int(name.removeprefix("token_id:"))
+        (echoed,) = ask(server, prompt=[[*prompt, token]], echo=True, logprobs=1, max_tokens=1)
+        assert echoed["logprobs"]["token_logprobs"][-2] == pytest.approx(score, abs=1e-4)
+
+
 def test_it_continues_up_to_a_stop_text(server: TransformersServer) -> None:
     prompts = [server.engine.tokens_of(text) for text in ("The file is", "def ")]
     choices = ask(server, prompt=prompts, max_tokens=24, stop=[""])

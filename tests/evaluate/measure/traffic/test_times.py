@@ -8,10 +8,12 @@ import pytest
 from conf.errors import QuantlineError
 from conf.schema.traffic import FILE, REPLAYED, TrafficConfig
 from evaluate.measure.traffic.resolving import read_traffic
-from tests.conftest import Run
+from evaluate.measure.traffic.times import say_unused
+from tests.conftest import Run, evaluate_config
 
 PLAIN = {"input_tokens": 7, "output_tokens": 3}
 MOONCAKE = {"input_length": 7, "output_length": 3}
+TARGETS = ("targets.ttft_ms=500", "targets.tpot_ms=50")
 
 
 def trace(tmp_path: Path, record: dict[str, int], *times: float) -> str:
@@ -53,6 +55,26 @@ def test_times_of_another_unit_are_refused(
         replayed(trace(tmp_path, record, *times))
     assert said in str(error.value)
     assert "write traffic.time_unit=ms if they are milliseconds" in str(error.value)
+
+
+def test_times_that_are_not_used_are_named_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said(*overrides: str) -> str:
+        config = evaluate_config("model=tiny", *overrides)
+        say_unused(config, read_traffic(config.traffic))
+        return capfd.readouterr().err
+
+    path = f"traffic.path={trace(tmp_path, PLAIN, 0, 1, 2)}"
+    assert said("scenario=traffic", path) == (
+        "traffic.arrivals=poisson: the trace's times are not used; "
+        "traffic.arrivals=replayed uses them\n"
+    )
+    assert "not used" not in said("scenario=traffic", path, "traffic.arrivals=replayed")
+    assert said("scenario=capacity", path, *TARGETS) == ""
+    timeless = tmp_path / "timeless.jsonl"
+    timeless.write_text(json.dumps(PLAIN) + "\n")
+    assert said("scenario=traffic", f"traffic.path={timeless}") == ""
 
 
 def test_requests_at_one_moment_need_no_unit(tmp_path: Path) -> None:
