@@ -14,7 +14,7 @@ from serve.kernels.products.product import Inputs, Options, Product, Weight
 
 ROWS, COLUMNS, GROUP = 128, 256, 128
 FP8 = torch.float8_e4m3fn
-Op = Callable[..., torch.Tensor | None]
+Op = Callable[..., torch.Tensor | list[str] | None]
 
 
 def cutlass_scaled_mm(
@@ -41,6 +41,10 @@ def machete_mm(
     return (a.float() @ _dense(words, scales)).to(a.dtype)
 
 
+def machete_supported_schedules(*types: object) -> list[str]:
+    return ["128x64_1x1x1", "128x128_1x1x1"]
+
+
 def cutlass_w4a8_mm(
     a: torch.Tensor, words: torch.Tensor, group_scales: torch.Tensor, group_size: int,
     row_scales: torch.Tensor, token_scales: torch.Tensor, *others: object,
@@ -65,6 +69,9 @@ OPS: dict[str, Op] = {
     "machete_mm(Tensor a, Tensor b, int b_type, ScalarType? out_type, Tensor? group_scales,"
     " Tensor? group_zeros, int? group_size, Tensor? channel_scales, Tensor? token_scales,"
     " str? schedule) -> Tensor": machete_mm,
+    "machete_supported_schedules(ScalarType a_type, int b_type, ScalarType? group_scales_type,"
+    " ScalarType? group_zeros_type, ScalarType? channel_scales_type,"
+    " ScalarType? token_scales_type, ScalarType? out_type) -> str[]": machete_supported_schedules,
     "cutlass_w4a8_mm(Tensor a, Tensor b, Tensor group_scales, int group_size,"
     " Tensor channel_scales, Tensor token_scales, ScalarType? out_type, str? schedule)"
     " -> Tensor": cutlass_w4a8_mm,
@@ -78,11 +85,12 @@ def ops_on_cpu() -> Iterator[None]:
     importlib.import_module("vllm._custom_ops")  # describes the ops that it finds
     library = torch.library.Library("_C", "FRAGMENT")
     for schema, function in OPS.items():
-        name = schema.partition("(")[0]
+        name, takes_tensors = schema.partition("(")[0], "Tensor" in schema
         if not hasattr(torch.ops._C, name):
             library.define(schema)
-            library._register_fake(name, function)
-        library.impl(name, function, "CPU")
+            if takes_tensors:
+                library._register_fake(name, function)
+        library.impl(name, function, "CPU" if takes_tensors else "CompositeExplicitAutograd")
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from serve.kernels.products.from_vllm.scaled import FP8, rounded_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
@@ -213,9 +214,10 @@ def machete_schedules() -> tuple[str, ...]:
     """Names of Machete's schedules, in a fixed order; none where vLLM was built without it. They
     are the same for all of its types of 16-bit activations."""
     try:
-        names = _operations().machete_supported_schedules(
-            torch.bfloat16, number_type(4, False), group_scales_type=torch.bfloat16
-        )
+        with _disable_current_modes():  # a traced op must not give strings
+            names = _operations().machete_supported_schedules(
+                torch.bfloat16, number_type(4, False), group_scales_type=torch.bfloat16
+            )
     except (AttributeError, ImportError, RuntimeError):
         return ()
     return tuple(sorted(names))
