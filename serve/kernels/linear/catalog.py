@@ -4,7 +4,7 @@ import importlib
 import logging
 from dataclasses import dataclass
 
-from conf.schema.kernels import CUBLAS, ONE_TOKEN, SPARSE, W4AFP8, WEIGHT_ONLY
+from conf.schema.kernels import BATCHED, CUBLAS, ONE_TOKEN, SPARSE, W4AFP8, WEIGHT_ONLY
 from serve.kernels.products.product import Product
 
 logger = logging.getLogger("vllm.quantline")
@@ -61,7 +61,10 @@ FP8: Catalog = {
     CUBLAS: [Place("cublas", "CublasFp8")],
 }
 STREAMED_PACKED = Place("streamed.packed", "StreamedPacked", "streamed_packed")
-PACKED: Catalog = {WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")]}
+PACKED: Catalog = {
+    WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")],
+    BATCHED: [Place("batched", "Batched")],
+}
 PACKED_FP8: Catalog = {
     W4AFP8: [
         STREAMED_PACKED,

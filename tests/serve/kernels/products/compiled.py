@@ -5,11 +5,15 @@ A process of its own, as Triton must not interpret here.
 
 import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from serve.kernels.products.batched import Batched
+from serve.kernels.products.triton_kernels.batched import batched_kernel
 from serve.kernels.products.triton_kernels.few_tokens import few_tokens_kernel
 from serve.kernels.products.triton_kernels.one_token import one_token_kernel
 from serve.kernels.products.triton_kernels.sparse import sparse_kernel
@@ -23,8 +27,16 @@ SHARED = {"BLOCK_N": 32, "PDL": 2, "INTERPRETED": False}
 TENSOR_CORES = {**SHARED, "SCALED": True, "TOKENS": 16, "SPLIT": 2}
 MEMORY = re.compile(r"(ld|st|cp\.async|atom)\.[\w.:]*global")
 
+FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S* \{[^}]*\}, \{[^}]*\}, ")
+"""The first operand is in registers."""
 
-def lines_of(kernel: triton.JITFunction, constants: dict[str, int], **types: str) -> list[str]:
+
+def lines_of(
+    kernel: triton.JITFunction,
+    constants: dict[str, int],
+    launch: Mapping[str, int] = MappingProxyType({"num_warps": 2, "num_stages": 3}),
+    **types: str,
+) -> list[str]:
     """The kernel's PTX."""
     names = kernel.arg_names
     signature = {
@@ -38,7 +50,7 @@ def lines_of(kernel: triton.JITFunction, constants: dict[str, int], **types: str
     }
     values = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, values, aligned)
-    options = {"num_warps": 2, "num_stages": 3, "launch_pdl": True}
+    options = {**launch, "launch_pdl": True}
     ptx: str = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
     return ptx.splitlines()
 
@@ -48,6 +60,8 @@ def say(name: str, lines: list[str]) -> None:
         "prefetch": [n for n, line in enumerate(lines) if "prefetch.global.L2 [" in line],
         "wait": [n for n, line in enumerate(lines) if "griddepcontrol.wait" in line],
         "memory": [n for n, line in enumerate(lines) if MEMORY.search(line)],
+        "products": [n for n, line in enumerate(lines) if "wgmma.mma_async" in line],
+        "from registers": [n for n, line in enumerate(lines) if FROM_REGISTERS.search(line)],
     }
     print(json.dumps({"name": name, **places}), flush=True)
 
@@ -59,3 +73,15 @@ if __name__ == "__main__":
     say("sparse_few_tokens", lines_of(sparse_kernel, groups, x_ptr="*i32"))
     vector = {**SHARED, "K": 1024, "EVEN": True, "BLOCK_K": 256}
     say("one_token", lines_of(one_token_kernel, vector, x_ptr="*bf16"))
+    for bits in (4, 8):
+        chosen = dict(Batched().options(4096, 4096, 64)[1])
+        launch = {name: chosen.pop(name) for name in ("num_warps", "num_stages")}
+        packed = {
+            **chosen, "K": 4096, "GROUPS": 32, "BITS": bits, "ZEROS": True, "EVEN": True,
+            "INTERPRETED": False,
+        }  # fmt: skip
+        types = {
+            "x_ptr": "*bf16", "w_ptr": "*u8", "scale_ptr": "*bf16", "zero_ptr": "*u8",
+            "parts_ptr": "*fp32",
+        }  # fmt: skip
+        say(f"batched, {bits} bits", lines_of(batched_kernel, packed, launch, **types))

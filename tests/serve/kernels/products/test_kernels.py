@@ -1,7 +1,5 @@
 """Our Triton kernels: against float64 in Triton's interpreter, and compiled for Hopper."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.triton_scripts import interpreted, needs_triton, printed_by
@@ -75,20 +73,45 @@ def test_unpacking_to_fp8(errors: dict[str, float]) -> None:
     assert errors["unpack_fp8, scales True, direct"] == 0.0
 
 
+@pytest.mark.parametrize("tokens", [40, 19])
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize("group", [32, 128, None])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_batch_of_tokens_with_packed_weights(
+    errors: dict[str, float], bits: int, group: int | None, has_zeros: bool, tokens: int
+) -> None:
+    kind = f"{bits} bits, group {group}, zeros {has_zeros}, {tokens} tokens"
+    assert errors[f"batched {kind}"] < ROUNDING
+
+
 def test_assembly(errors: dict[str, float]) -> None:
     assert errors["assembly"] == 0.0
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[int]]]:
+    """Where the instructions of each kernel stand."""
+    folder = tmp_path_factory.mktemp("triton")
+    kernels = printed_by(f"{SCRIPTS}.compiled", TRITON_CACHE_DIR=str(folder))
+    return {kernel.pop("name"): kernel for kernel in kernels}
+
+
+@pytest.mark.parametrize(
+    "name", ["few_tokens", "sparse_few_tokens", "one_token", "batched, 4 bits", "batched, 8 bits"]
+)
 def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_ended(
-    tmp_path: Path,
+    compiled: dict[str, dict[str, list[int]]], name: str
 ) -> None:
     """With programmatic dependent launch, only weights may be fetched before the wait."""
-    kernels = printed_by(f"{SCRIPTS}.compiled", TRITON_CACHE_DIR=str(tmp_path))
-    assert [kernel["name"] for kernel in kernels] == [
-        "few_tokens",
-        "sparse_few_tokens",
-        "one_token",
-    ]
-    for kernel in kernels:
-        assert len(kernel["wait"]) == 1
-        assert max(kernel["prefetch"]) < kernel["wait"][0] < min(kernel["memory"])
+    kernel = compiled[name]
+    assert len(kernel["wait"]) == 1
+    assert max(kernel["prefetch"]) < kernel["wait"][0] < min(kernel["memory"])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_weights_stay_in_registers_until_they_are_multiplied(
+    compiled: dict[str, dict[str, list[int]]], bits: int
+) -> None:
+    kernel = compiled[f"batched, {bits} bits"]
+    assert kernel["products"]
+    assert kernel["from registers"] == kernel["products"]
