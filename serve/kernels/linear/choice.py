@@ -14,10 +14,11 @@ the fastest each time, because products cost something beside their own time:
   that product, with the same options, runs all of the graph's numbers of tokens.
 
 So a set of products with one kind of input, with fewer layouts, and beyond captured graphs a single
-product, is preferred as long as it is nowhere slower by more than GAIN than the best one.
+product or one with a single change, is preferred as long as it is nowhere slower by more than GAIN
+than the best one; beyond captured graphs, by some microseconds more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,14 @@ FEW, MANY = 16, 128
 CAPTURED = 512
 """The most tokens that vLLM captures in CUDA graphs, unless told otherwise. Beyond it, a product's
 work on the host counts, too."""
+SPARED = 5.0
+"""Microseconds that a product may run longer where a graph then calls it without Python of ours,
+which takes the host 35 at each call."""
+MOST_WAITING = 4096
+"""Beyond so many tokens the GPU never waits for the host."""
+CHANGES = (4096, 2048, 1024)
+"""Numbers of tokens, beyond captured graphs, after which a layer may change its product; the first
+that suits. Layers that agree share a range of vLLM's graphs, and there is one to spare."""
 NOISE = 0.02
 """vLLM's own product stays where ours is not faster by more than this."""
 
@@ -49,6 +58,8 @@ class Candidate:
     """Takes only up to some number of tokens."""
 
 
+Times = Mapping[tuple[int, str, Options], float]
+"""Microseconds by number of tokens, product and options."""
 Best = Mapping[int, Mapping[str, tuple[float, Options]]]
 """For each number of tokens, each product's shortest time in microseconds, and its options."""
 
@@ -97,26 +108,43 @@ def choices(
 
 
 def steady(
-    chosen: Mapping[int, tuple[str, Options]], timings: Iterable[Any]
+    chosen: Mapping[int, tuple[str, Options]], timings: Iterable[Any], traceable: Collection[str]
 ) -> dict[int, tuple[str, Options]]:
-    """The same choice, but with one product and its options for all numbers of tokens beyond
-    captured graphs, if that costs little."""
-    times: dict[tuple[int, str, Options], float] = {
-        (one.tokens, one.product, one.options): one.microseconds for one in timings
-    }
+    """The same choice, but beyond captured graphs with one product and its options for all numbers
+    of tokens, or up to a number and beyond it, where that costs little and graphs can call it."""
+    times: Times = {(one.tokens, one.product, one.options): one.microseconds for one in timings}
     beyond = {tokens: choice for tokens, choice in chosen.items() if tokens > CAPTURED}
+    settled: dict[int, tuple[str, Options]] = {}
+    for change in (max(beyond, default=0), *CHANGES):
+        few = {tokens: choice for tokens, choice in beyond.items() if tokens <= change}
+        many = {tokens: choice for tokens, choice in beyond.items() if tokens > change}
+        found = {**_single(few, times, traceable), **_single(many, times, traceable)}
+        settled = max(settled, found, key=len)  # the first where several have as many
+    return {**chosen, **settled}
 
-    def slowest(choice: tuple[str, Options]) -> float:
-        """The largest ratio to the fastest; infinite where it was not measured."""
+
+def _single(
+    part: Mapping[int, tuple[str, Options]], times: Times, traceable: Collection[str]
+) -> dict[int, tuple[str, Options]]:
+    """One choice for all numbers of tokens of a part; none where each that graphs can call would be
+    slower by too much for some."""
+
+    def excess(choice: tuple[str, Options]) -> float:
+        """The largest loss over what is allowed; infinite where it was not measured."""
         return max(
-            times.get((tokens, *choice), float("inf")) / times.get((tokens, *fastest), 1.0)
-            for tokens, fastest in beyond.items()
+            (times.get((tokens, *choice), float("inf")) - times.get((tokens, *fastest), 0.0))
+            / _allowed(tokens, times.get((tokens, *fastest), 0.0))
+            for tokens, fastest in part.items()
         )
 
-    single = min(dict.fromkeys(beyond.values()), key=slowest, default=None)
-    if single is None or slowest(single) > 1 + GAIN:
-        return dict(chosen)
-    return {**chosen, **dict.fromkeys(beyond, single)}
+    callable_ones = [choice for choice in dict.fromkeys(part.values()) if choice[0] in traceable]
+    best = min(callable_ones, key=excess, default=None)
+    return {} if best is None or excess(best) > 1.0 else dict.fromkeys(part, best)
+
+
+def _allowed(tokens: int, microseconds: float) -> float:
+    """By how much longer a product may run where graphs then call it directly."""
+    return max(GAIN * microseconds, SPARED if tokens <= MOST_WAITING else 0.0)
 
 
 def _only(best: Best, names: set[str]) -> Best:

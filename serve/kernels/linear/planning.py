@@ -36,7 +36,9 @@ def plan_layer(
         if not best:
             return {1: (own, ())}
         chosen = choices(best, candidates, own, second_layout)
-        return chosen if head else steady(chosen, timings)  # no compiled graph has the head
+        traceable = {product.name for product in products if product.traceable}
+        # No compiled graph has the head.
+        return chosen if head else steady(chosen, timings, traceable)
 
     tokens = HEAD_TOKENS if head else TOKENS
     request = LayerRequest(key, weight, products, own, dtype, rounded, choose, tokens)

@@ -1,6 +1,7 @@
 """The choice among measured products: inputs, layouts, and what lies beyond the measurements."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -151,23 +152,62 @@ def test_beyond_the_measured_tokens_runs_a_product_that_takes_them() -> None:
     }
 
 
+Choice = tuple[str, Options]
+TRACEABLE = {"own", "copy"}
+
+
 @pytest.mark.parametrize(
     ("own", "names"),
     [
-        ({1024: 10.0, 8192: 10.0}, ["few", "own", "own"]),
-        ({1024: 10.2, 8192: 10.0}, ["few", "own", "own"]),  # 2 % are not worth the host's work
-        ({1024: 10.5, 8192: 10.0}, ["few", "copy", "own"]),
-        ({8192: 10.0}, ["few", "copy", "own"]),  # not measured for all
+        ({1024: 100.0, 8192: 1000.0}, ["few", "own", "own"]),
+        ({1024: 105.0, 8192: 1000.0}, ["few", "own", "own"]),  # 5 µs are not worth the host's work
+        ({1024: 106.0, 8192: 1000.0}, ["few", "copy", "own"]),
+        ({8192: 1000.0}, ["few", "copy", "own"]),  # not measured for all
     ],
 )
 def test_a_second_product_beyond_captured_graphs_needs_a_gain(
     own: dict[int, float], names: list[str]
 ) -> None:
-    timings = measured(own=own, copy={1024: 10.0, 8192: 11.0}, few={512: 1.0})
-    fastest: dict[int, tuple[str, Options]] = {
-        512: ("few", ()), 1024: ("copy", ()), 8192: ("own", ())
-    }  # fmt: skip
-    assert [name for name, _ in steady(fastest, timings).values()] == names
+    timings = measured(own=own, copy={1024: 100.0, 8192: 1100.0}, few={512: 1.0})
+    fastest: dict[int, Choice] = {512: ("few", ()), 1024: ("copy", ()), 8192: ("own", ())}
+    assert [name for name, _ in steady(fastest, timings, TRACEABLE).values()] == names
+
+
+@pytest.mark.parametrize(
+    ("beyond", "changes"),
+    [
+        ({8192: (1000.0, 1020.0)}, ()),
+        ({8192: (1000.0, 1040.0)}, (4096,)),
+        ({4096: (500.0, 530.0), 8192: (1000.0, 1040.0)}, (2048,)),
+        ({2048: (100.0, 120.0), 4096: (500.0, 530.0), 8192: (1000.0, 1040.0)}, (1024,)),
+    ],
+    ids=["none", "at the first", "at the second", "at the last"],
+)
+def test_a_product_may_change_once_beyond_captured_graphs(
+    beyond: dict[int, tuple[float, float]], changes: tuple[int, ...]
+) -> None:
+    """At the first number of tokens that suits: layers should agree on one."""
+    both = {1024: (60.0, 50.0), 2048: (120.0, 100.0), 4096: (530.0, 500.0), **beyond}
+    timings = measured(
+        own={tokens: of[0] for tokens, of in both.items()},
+        copy={tokens: of[1] for tokens, of in both.items()},
+    )
+    fastest: dict[int, Choice] = {
+        tokens: (("own" if of[0] < of[1] else "copy"), ()) for tokens, of in both.items()
+    }
+    settled = steady(fastest, timings, TRACEABLE)
+    sizes = sorted(settled)
+    assert settled[8192] == (("copy" if not changes else "own"), ())
+    assert changes == tuple(
+        before for before, after in pairwise(sizes) if settled[before] != settled[after]
+    )
+
+
+def test_what_graphs_cannot_call_stays_the_fastest() -> None:
+    timings = measured(own={1024: 12.0, 8192: 90.0}, copy={1024: 11.0, 8192: 100.0})
+    fastest: dict[int, Choice] = {1024: ("copy", ()), 8192: ("own", ())}
+    assert steady(fastest, timings, ()) == fastest
+    assert set(steady(fastest, timings, {"own"}).values()) == {("own", ())}
 
 
 def test_other_options_are_another_choice_beyond_captured_graphs() -> None:
@@ -177,11 +217,11 @@ def test_other_options_are_another_choice_beyond_captured_graphs() -> None:
         for number, of in times.items()
         for tokens, time in zip((1024, 8192), of, strict=True)
     ]
-    fastest: dict[int, tuple[str, Options]] = {
+    fastest: dict[int, Choice] = {
         1024: ("own", (("schedule", 1),)), 8192: ("own", (("schedule", 2),))
     }  # fmt: skip
-    assert set(steady(fastest, timings).values()) == {("own", (("schedule", 2),))}
+    assert set(steady(fastest, timings, TRACEABLE).values()) == {("own", (("schedule", 2),))}
 
 
 def test_nothing_was_measured_beyond_captured_graphs() -> None:
-    assert steady({16: ("own", ())}, measured(own={16: 1.0})) == {16: ("own", ())}
+    assert steady({16: ("own", ())}, measured(own={16: 1.0}), TRACEABLE) == {16: ("own", ())}
