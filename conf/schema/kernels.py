@@ -38,6 +38,8 @@ class KernelsConfig:
             raise ValueError(f"engine.kernels: {whole_words[0]} stands alone, not in a list")
         if self.families == []:
             raise ValueError("engine.kernels: the list is empty; vllm uses none of ours")
+        if BATCHED in (self.families or []) and WEIGHT_ONLY not in (self.families or []):
+            raise ValueError(f"engine.kernels: {BATCHED} needs {WEIGHT_ONLY} in the list, too")
 
     @property
     def chosen(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 
 from serve.kernels import op
 from serve.kernels.direct import inline
-from serve.kernels.linear.choice import FEW, MANY
+from serve.kernels.linear.choice import CHANGE, FEW, MANY
 from serve.kernels.op import Planned
 from serve.kernels.rounding.fusing import fuse
 from serve.kernels.rounding.lowering import lower
@@ -149,11 +149,14 @@ def boundaries(planned: Planned) -> list[int]:
 
 
 def direct_boundaries(planned: Planned, captured: int) -> list[int]:
-    """The ends of ranges in which one product can be called directly."""
-    steps = planned.plan.steps_in(captured + 1, MOST_TOKENS)
-    if not any(planned.places[step.product][0].traceable for step in steps):
-        return []
-    return [captured, *(step.up_to for step in steps if step.up_to is not None)]
+    """The ends of ranges in which one product can be called directly, the most useful first: there
+    are few ranges."""
+    begin, ends = captured, set[int]()
+    for step in planned.plan.steps_in(captured + 1, MOST_TOKENS):
+        if planned.places[step.product][0].traceable:
+            ends |= {begin} if step.up_to is None else {begin, step.up_to}
+        begin = step.up_to or MOST_TOKENS
+    return sorted(ends, key=lambda end: (end not in (captured, CHANGE), end))
 
 
 def split_ranges(planned: Planned) -> None:

@@ -6,7 +6,7 @@ from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear import MPLinearLayerConfig
 from vllm.scalar_type import scalar_types
 
-from conf.schema.kernels import BATCHED, WEIGHT_ONLY
+from conf.schema.kernels import WEIGHT_ONLY
 from serve.kernels.linear.catalog import PACKED, products_of
 from serve.kernels.linear.conditions import (
     WORKS_FROM,
@@ -36,9 +36,7 @@ class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
         return answer(
             lambda: (
-                engine_refusal(WEIGHT_ONLY, BATCHED)
-                or _refusal(c)
-                or packed_refusal(c, "Machete", "Marlin")
+                engine_refusal(WEIGHT_ONLY) or _refusal(c) or packed_refusal(c, "Machete", "Marlin")
             )
         )
 

@@ -18,6 +18,8 @@ from serve.kernels.products.product import Inputs, Options, Unusable, Weight
 TOKENS = (1, 7, 16, 33)
 ROWS = 64
 """Rows of activations whose products are known in float64."""
+MOST_PROVEN = 512
+"""Tokens. More take long, and are multiplied by the libraries of others."""
 SINGLE = 5.0
 """How much larger the error of one number may be, relative to its size plus the row's root mean
 square."""
@@ -109,12 +111,12 @@ class Proof:
 
     def check_plan(self, candidate: Prepared, plan: Plan) -> None:
         """Raises Unusable where the product is wrong with the options of a step of the plan, for
-        the fewest tokens of that step, and for the most if they are few."""
+        the fewest tokens of that step, and for the most unless they are many."""
         begin = 1
         for step in plan.steps:
             if step.product == candidate.product.name:
                 self.check_one(candidate, begin, step.options)
-                if step.up_to is not None and begin < step.up_to <= ROWS:
+                if step.up_to is not None and begin < step.up_to <= MOST_PROVEN:
                     self.check_one(candidate, step.up_to, step.options)
             begin = (step.up_to or 0) + 1
 

@@ -21,14 +21,15 @@ COLUMNS = (128, 64)
 LEAST_COLUMNS = 32
 SHAPES = {
     32: ((64, 4), (128, 4), (128, 8), (256, 8)),
-    64: ((128, 8), (64, 4), (256, 8), (128, 4)),
+    64: ((128, 8), (64, 4), (256, 8)),
     128: ((128, 8), (64, 4)),
     256: ((64, 8),),
 }
 """Rows of a tile and warps, by its tokens. With more rows the compiler runs out of registers."""
 SPLITS = (1, 2, 3, 4, 6, 8)
 STAGES = (3, 4, 5)
-MOST_OPTIONS = 10
+MOST_OPTIONS = 6
+HOPPER = (9, 0)
 FEWEST_ROWS = 64
 """Of a tile, as the tensor cores take them."""
 REGISTERS, OTHER_REGISTERS = 65536, 60
@@ -54,6 +55,9 @@ class Batched(Product):
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         check_packed(weight, (4, 8))
+        device = weight.codes.device
+        if device.type == "cuda" and torch.cuda.get_device_capability(device) != HOPPER:
+            raise Unusable("runs on Hopper only")
         group = weight.group_size or weight.columns
         if group % LEAST_COLUMNS or weight.columns % group:
             raise Unusable(f"takes no groups of {group} columns")

@@ -33,6 +33,7 @@ def test_forms(overrides: list[str], families: tuple[str, ...], second_layout: b
         ("engine.kernels=[sparse,vlm]", "Did you mean vllm?"),
         ("engine.kernels=[auto,sparse]", "auto stands alone"),
         ("engine.kernels=[]", "the list is empty"),
+        ("engine.kernels=[batched,sparse]", "batched needs weight_only"),
         ("engine.kernels.second=false", "Did you mean engine.kernels.second_layout?"),
         ("engine.kernels.second_layout=2.5", "second_layout"),
     ],

@@ -34,10 +34,10 @@ LEAVING = [case for case in CASES if isinstance(case.product, CutlassScaled | Cu
 @pytest.fixture(autouse=True)
 def _ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(op, "_TABLE", {})
-    packed.machete_schedules.cache_clear()  # an engine with a stored plan has not asked for them
+    packed.known_schedules.cache_clear()  # an engine with a stored plan has not asked for them
     with ops_on_cpu():
         yield
-    packed.machete_schedules.cache_clear()
+    packed.known_schedules.cache_clear()
 
 
 def layer_with(case: Case, *ends: int) -> Layer:

@@ -104,8 +104,9 @@ def test_no_family_has_more_layouts_than_are_counted() -> None:
         return len({place.layout for place in places}) - 1
 
     marlin, machete, w4a8 = (place for place in VLLM if place.module == "from_vllm.packed")
-    (unpack,), (unpack_fp8,) = PACKED_PRODUCTS.values(), PACKED_FP8.values()
-    assert FURTHER_LAYOUTS["weight_only"] == further(marlin, machete, *unpack)
+    packed = [place for of_family in PACKED_PRODUCTS.values() for place in of_family]
+    (unpack_fp8,) = PACKED_FP8.values()
+    assert FURTHER_LAYOUTS["weight_only"] == further(marlin, machete, *packed)
     assert FURTHER_LAYOUTS["w4afp8"] == further(w4a8, marlin, machete, *unpack_fp8)
     for products, own in ((INT8_PRODUCTS, VLLM[0]), (FP8_PRODUCTS, VLLM[1])):
         places = [place for of_family in products.values() for place in of_family]

@@ -209,17 +209,22 @@ def number_type(bits: int, has_zeros: bool) -> Any:
     return getattr(scalar_types, names[bits, has_zeros])
 
 
-@cache
 def machete_schedules() -> tuple[str, ...]:
     """Names of Machete's schedules, in a fixed order; none where vLLM was built without it. They
     are the same for all of its types of 16-bit activations."""
     try:
-        with _disable_current_modes():  # a traced op must not give strings
-            names = _operations().machete_supported_schedules(
-                torch.bfloat16, number_type(4, False), group_scales_type=torch.bfloat16
-            )
+        return known_schedules()
     except (AttributeError, ImportError, RuntimeError):
         return ()
+
+
+@cache
+def known_schedules() -> tuple[str, ...]:
+    """Asks vLLM once."""
+    with _disable_current_modes():  # a traced op must not give strings
+        names = _operations().machete_supported_schedules(
+            torch.bfloat16, number_type(4, False), group_scales_type=torch.bfloat16
+        )
     return tuple(sorted(names))
 
 

@@ -134,7 +134,7 @@ class Traceable(OwnInRounded):
     [
         ((16, None), 512, [16, 512, 8192]),
         ((16, 512, 2048, None), 512, [16, 512, 2048, 8192]),
-        ((16, 1024, 2048, 4096, None), 512, [16, 512, 1024, 8192]),
+        ((16, 1024, 2048, 4096, None), 512, [16, 512, 2048, 8192]),
         ((16, None), 0, [16, 8192]),
         ((16, None), 17, [16, 8192]),
         ((16, None), 8192, [16, 8192]),
@@ -151,6 +151,15 @@ def test_ranges_beyond_what_is_captured_have_one_product(
     assert engine.compilation_config.compile_ranges_endpoints == ends
 
 
+def test_products_that_graphs_cannot_call_take_no_range(engine: Any) -> None:
+    ends = (1024, 4096, None)
+    names = ("few_plain", "few_plain", "cutlass_int8")
+    plan = Plan(tuple(Step(end, name) for end, name in zip(ends, names, strict=True)))
+    split_ranges(replace(PLANNED, products=(FewInPlain(), Traceable()), plan=plan))
+    assert {1024, 512}.isdisjoint(engine.compilation_config.compile_ranges_endpoints)
+    assert 4096 in engine.compilation_config.compile_ranges_endpoints
+
+
 def test_a_further_layer_finds_room_for_its_inputs(engine: Any) -> None:
     first = Plan(tuple(Step(end, "cutlass_int8") for end in (1024, 2048, 4096, None)))
     split_ranges(replace(PLANNED, products=(FewInPlain(), Traceable()), plan=first))
@@ -158,7 +167,7 @@ def test_a_further_layer_finds_room_for_its_inputs(engine: Any) -> None:
     split_ranges(PLANNED)
     split_ranges(replace(PLANNED, plan=further))
     ends = engine.compilation_config.compile_ranges_endpoints
-    assert ends == [16, 128, 512, 1024, 8192]
+    assert ends == [16, 128, 512, 2048, 8192]
 
 
 def test_the_pass_is_added_to_engines_of_ours_only(monkeypatch: pytest.MonkeyPatch) -> None:

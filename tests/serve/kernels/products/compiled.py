@@ -31,13 +31,13 @@ FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S* \{[^}]*\}, \{[^}]*\}, ")
 """The first operand is in registers."""
 
 
-def lines_of(
+def compiled(
     kernel: triton.JITFunction,
     constants: dict[str, int],
     launch: Mapping[str, int] = MappingProxyType({"num_warps": 2, "num_stages": 3}),
     **types: str,
-) -> list[str]:
-    """The kernel's PTX."""
+) -> triton.compiler.CompiledKernel:
+    """A kernel for Hopper."""
     names = kernel.arg_names
     signature = {
         name: "constexpr" if name in constants else {**POINTERS, **types}.get(name, "i32")
@@ -51,12 +51,13 @@ def lines_of(
     values = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, values, aligned)
     options = {**launch, "launch_pdl": True}
-    ptx: str = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
-    return ptx.splitlines()
+    return triton.compile(source, target=HOPPER, options=options)
 
 
-def say(name: str, lines: list[str]) -> None:
+def say(name: str, kernel: triton.compiler.CompiledKernel) -> None:
+    lines = kernel.asm["ptx"].splitlines()
     places = {
+        "shared": [kernel.metadata.shared],
         "prefetch": [n for n, line in enumerate(lines) if "prefetch.global.L2 [" in line],
         "wait": [n for n, line in enumerate(lines) if "griddepcontrol.wait" in line],
         "memory": [n for n, line in enumerate(lines) if MEMORY.search(line)],
@@ -68,13 +69,13 @@ def say(name: str, lines: list[str]) -> None:
 
 if __name__ == "__main__":
     dense = {**TENSOR_CORES, "K": 1024, "KIND": 0, "EVEN": True, "BLOCK_K": 128}
-    say("few_tokens", lines_of(few_tokens_kernel, dense))
+    say("few_tokens", compiled(few_tokens_kernel, dense))
     groups = {**TENSOR_CORES, "GROUPS": 64, "BLOCKS": 4, "FLOATS": False}
-    say("sparse_few_tokens", lines_of(sparse_kernel, groups, x_ptr="*i32"))
+    say("sparse_few_tokens", compiled(sparse_kernel, groups, x_ptr="*i32"))
     vector = {**SHARED, "K": 1024, "EVEN": True, "BLOCK_K": 256}
-    say("one_token", lines_of(one_token_kernel, vector, x_ptr="*bf16"))
-    for bits in (4, 8):
-        chosen = dict(Batched().options(4096, 4096, 64)[1])
+    say("one_token", compiled(one_token_kernel, vector, x_ptr="*bf16"))
+    for bits, tokens in ((4, 64), (8, 64), (8, 256)):
+        chosen = dict(Batched().options(4096, 4096, tokens)[1])  # the best guess, with a prefetch
         launch = {name: chosen.pop(name) for name in ("num_warps", "num_stages")}
         packed = {
             **chosen, "K": 4096, "GROUPS": 32, "BITS": bits, "ZEROS": True, "EVEN": True,
@@ -84,4 +85,5 @@ if __name__ == "__main__":
             "x_ptr": "*bf16", "w_ptr": "*u8", "scale_ptr": "*bf16", "zero_ptr": "*u8",
             "parts_ptr": "*fp32",
         }  # fmt: skip
-        say(f"batched, {bits} bits", lines_of(batched_kernel, packed, launch, **types))
+        kernel = compiled(batched_kernel, packed, launch, **types)
+        say(f"batched, {bits} bits, {tokens} tokens", kernel)
