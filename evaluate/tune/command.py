@@ -30,5 +30,5 @@ def main(config: TuneConfig) -> None:
     check_file("out", out)
     if is_same_file(results, out):
         raise bad_input(f"out={config.out}: is the results file, which must not be overwritten")
-    with kept_when_ended(config.results), only_writer(Path(config.results)):
+    with kept_when_ended(config.results, config.force), only_writer(Path(config.results)):
         tune(config)
