@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from conf.errors import environment_failure, writing
+from conf.files.new_folder import new_folder
 from conf.files.outputs import check_folder
 from conf.schema.report import ReportConfig
 from conf.terminal import say
@@ -28,10 +29,8 @@ def write_report(config: ReportConfig) -> Report:
     out = Path(config.out).expanduser()
     check_folder("out", out)
     report = make_report(config)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        with _only_writer(out):
-            failures = _write(report, out)
+    with writing(out), new_folder(out), _only_writer(out):
+        failures = _write(report, out)
     for fault in report.faults:
         say(f"{fault}; the line is left out")
     for answer in report.answers:
