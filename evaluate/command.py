@@ -11,6 +11,7 @@ from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema.commands import LM_EVAL, QUESTIONS, EvaluateConfig
 from conf.signals import INTERRUPTION, Terminated, how_to_continue, raised_signals
 from conf.terminal import say
+from conf.unused.commands import EVALUATE
 from evaluate.sweep.hooks import EvaluateSweep
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ COMMAND = Command(
         "python -m evaluate -m weights=random launcher=slurm launcher.partition=gpu",
     ),
     sweep=EvaluateSweep(),
+    unused=EVALUATE,
 )
 
 

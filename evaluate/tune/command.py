@@ -2,6 +2,7 @@
 
 from conf.compose import Command
 from conf.schema.tune import TuneConfig
+from conf.unused.commands import TUNE
 
 COMMAND = Command(
     "tune",
@@ -13,6 +14,7 @@ COMMAND = Command(
     ),
     module="evaluate.tune",
     plain=(("recipe", "recipe_name"),),
+    unused=TUNE,
 )
 
 
