@@ -10,6 +10,7 @@ from conf.unused.parts import (
     BY_TEXT,
     ENGINE,
     GPU_PRICES,
+    SUSTAINED,
     TRAFFIC_IN_SCENARIO,
     kind_is,
     never,
@@ -96,6 +97,7 @@ ACCURACY = (
 EVALUATE = (
     *ACCURACY,
     Rule(("scenario",), _may_time, "accuracy=quick or none: other kinds measure no speed beside"),
+    SUSTAINED,
     *TRAFFIC_IN_SCENARIO,
     Rule(("capacity",), searches, "scenario=capacity"),
     Rule(("profile",), _times, "a scenario that is timed"),
@@ -108,6 +110,7 @@ EVALUATE = (
 )
 TUNE = (
     *ACCURACY,
+    SUSTAINED,
     *TRAFFIC_IN_SCENARIO,
     Rule(LATENCY_TARGETS, takes_traffic, "scenario=traffic; others have the shortest time as goal"),
     Rule(OTHER_TARGETS, never, "python -m evaluate and evaluate.report"),

@@ -108,6 +108,15 @@ def has_fixed_rate(config: Any) -> bool:
     return any(entry.from_traffic and not entry.search for entry in config.scenario.values())
 
 
+def has_sustained(config: Any) -> bool:
+    return any(scenario.is_sustained for scenario in config.scenario.values())
+
+
+SUSTAINED = Rule(
+    tuple(f"scenario.*.{name}" for name in ("requests", "ttft_ms", "tpot_ms")),
+    has_sustained,
+    "a sustained workload, not with a batch",
+)
 TRAFFIC_IN_SCENARIO = (
     Rule(("traffic",), takes_traffic, "scenario=traffic or scenario=capacity"),
     Rule(("traffic.rate",), has_fixed_rate, "scenario=traffic; scenario=capacity searches it"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from conf.errors import bad_input
@@ -15,7 +16,8 @@ class Rule:
     """Options that have an effect only beside certain others."""
 
     options: tuple[str, ...]
-    """Their names. A name covers the options below it, too: `traffic` and `traffic.rate`."""
+    """Their names. A name covers the options below it, too: `traffic` and `traffic.rate`. A star
+    stands for any name: `scenario.*.requests`."""
     has_effect: Callable[[Any], bool]
     """Whether they have one, by the typed options of the command."""
     works_with: str
@@ -25,7 +27,7 @@ class Rule:
     same, and one line says so."""
 
     def covers(self, key: str) -> bool:
-        return any(key == name or key.startswith(f"{name}.") for name in self.options)
+        return any(fnmatchcase(key, name) or key.startswith(f"{name}.") for name in self.options)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ MISTAKES = [
         "accuracy=quick accuracy.text.path=our.txt",
         "accuracy.text.path: works only with accuracy.text.source=file",
     ),
+    (
+        EVALUATE,
+        "scenario.interactive.requests=16",
+        "scenario.interactive.requests: works only with a sustained workload",
+    ),
     (EVALUATE, "traffic.rate=8", "traffic.rate: works only with scenario=traffic or"),
     (EVALUATE, "traffic=sharegpt", "traffic: works only with scenario=traffic or"),
     (EVALUATE, "scenario=traffic capacity.share=0.9", "capacity.share: works only with"),
@@ -116,6 +121,7 @@ WITHOUT_EFFECT = [
 WITH_EFFECT = [
     (EVALUATE, "accuracy=none scenario=interactive repeats=3"),
     (EVALUATE, "accuracy=lm_eval scenario=none"),
+    (EVALUATE, "scenario=serving scenario.clients_1.requests=8"),
     (EVALUATE, "accuracy.tokens=16384"),  # the default asks for nothing
     (EVALUATE, "scenario=traffic traffic.path=ours.jsonl traffic.rate=8 traffic.turns=2"),
     (EVALUATE, "scenario=[interactive,traffic] traffic=sharegpt targets.tpot_ms=20"),
