@@ -131,7 +131,7 @@ def _run_jobs(
                 lambda config: main(to_object(config))
             )()
             return []
-        return _launch(command, parsed, Job(main, command if command.sweep else None))
+        return _launch(command, parsed, Job(main, command))
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
 

@@ -28,6 +28,7 @@ from conf.schema.load import EngineConfig
 from conf.schema.ranges import check_values
 from conf.schema.steps import options_with_file
 from conf.short_forms import given_text, in_full
+from conf.unused.rule import Rule
 
 VERSION_BASE = "1.3"
 FREE_MAPPINGS = ("mix.",)
@@ -60,6 +61,8 @@ class Command:
     """What the command does; empty where the options' own documentation says it."""
     sweep: SweepHooks | None = None
     """How the jobs of `-m` are split and gathered; None where `launcher` is no option."""
+    unused: tuple[Rule, ...] = ()
+    """Which options have an effect beside which others."""
 
     @property
     def groups(self) -> list[str]:

@@ -7,7 +7,7 @@ of the return value and holds nothing but text.
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
@@ -20,6 +20,7 @@ from conf.entry import as_called
 from conf.errors import INTERNAL_ERROR, QuantlineError, bad_input, message_and_code
 from conf.escaping import escaped
 from conf.launch.options import NONE
+from conf.unused.rule import UnusedOptions, check_unused, unused_options
 
 DEBUG = "QUANTLINE_DEBUG"
 
@@ -82,7 +83,16 @@ class Job:
 
     main: Callable[[Any], object]
     command: Command | None = None
-    """The command, where its jobs may run on a launcher."""
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether its jobs may run on a launcher."""
+        return self.command is not None and self.command.sweep is not None
+
+    def unused(self, options: Any, overrides: Iterable[str]) -> list[UnusedOptions]:
+        """The given options that have no effect."""
+        rules = self.command.unused if self.command is not None else ()
+        return unused_options(rules, options, overrides)
 
     def __call__(self, config: DictConfig) -> Outcome:
         """Returns a failure instead of raising it, so that the other jobs of a sweep run."""
@@ -91,9 +101,11 @@ class Job:
         name = " ".join(settings.overrides.task) if is_multirun else ""
         try:
             options = to_object(config)
-            if self.command is not None and options.launcher.kind != NONE and not is_multirun:
+            if self.is_spread and options.launcher.kind != NONE and not is_multirun:
                 kind = options.launcher.kind
                 raise bad_input(f"launcher={kind}: works only for a sweep; add -m")
+            if not is_multirun:  # the launcher has looked at all jobs of a sweep together
+                check_unused(self.unused(options, settings.overrides.task))
             return Outcome(self.main(options))
         except Exception as error:
             return Outcome(failure=JobFailure.of(error, name))

@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from conf.durations import duration
 from conf.entry import as_called
 from conf.errors import ENVIRONMENT_ERRNOS, environment_failure
 from conf.escaping import escaped
@@ -54,7 +55,7 @@ class Lines(Progress):
         if time.monotonic() < self._due and not task.finished:
             return
         self._due = time.monotonic() + SECONDS_BETWEEN_LINES
-        time_left = f", {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        time_left = f", {duration(task.time_remaining)} left" if task.time_remaining else ""
         total = f"{task.total:.0f}" if task.total else "?"
         line = f"{task.description}: {task.completed:.0f} of {total}{time_left}"
         self.console.print(line, soft_wrap=True, highlight=False)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from conf.compose import Command
 from conf.errors import GATE_FAILED, QuantlineError
 from conf.schema.commands import LM_EVAL, QUESTIONS, EvaluateConfig
-from conf.signals import INTERRUPTION, Terminated, raised_signals
+from conf.signals import INTERRUPTION, Terminated, how_to_continue, raised_signals
 from conf.terminal import say
+from conf.unused.commands import EVALUATE
 from evaluate.sweep.hooks import EvaluateSweep
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ COMMAND = Command(
         "python -m evaluate -m weights=random launcher=slurm launcher.partition=gpu",
     ),
     sweep=EvaluateSweep(),
+    unused=EVALUATE,
 )
 
 
@@ -34,7 +36,7 @@ def main(config: EvaluateConfig) -> "Measured":
     from evaluate.results.lock import only_writer
 
     check_cache()
-    with kept_when_ended(config.results):
+    with kept_when_ended(config.results, config.force):
         if config.results_before:  # a job of a sweep: its shard has no other writer
             return _measure(config)
         with only_writer(Path(config.results)):
@@ -42,22 +44,23 @@ def main(config: EvaluateConfig) -> "Measured":
 
 
 @contextmanager
-def kept_when_ended(results: str) -> Iterator[None]:
+def kept_when_ended(results: str, force: bool = False) -> Iterator[None]:
     """Ends the command on SIGTERM or SIGHUP as on Ctrl-C, and says where the runs are."""
     try:
         with raised_signals():
             yield
     except Terminated as ended:
-        say(_what_is_kept(str(ended), results))
+        say(f"{ended}; {_what_is_kept(results, force)}")
         sys.exit(ended.exit_code)
     except KeyboardInterrupt as interrupted:  # not an exit: a notebook goes on after it
-        raise KeyboardInterrupt(_what_is_kept(INTERRUPTION, results)) from interrupted
+        kept = _what_is_kept(results, force)
+        raise KeyboardInterrupt(f"{INTERRUPTION}; {kept}") from interrupted
 
 
-def _what_is_kept(ending: str, results: str) -> str:
+def _what_is_kept(results: str, force: bool) -> str:
     is_there = Path(results).expanduser().is_file()
-    kept = f"{results} has what was measured; " if is_there else ""
-    return f"{ending}; {kept}the same command continues"
+    kept = f"{results} has what was measured" if is_there else ""
+    return how_to_continue(kept, "force=true" if force else "")
 
 
 def _measure_and_report(config: EvaluateConfig) -> "Measured":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.cache import log_file
+from conf.files.new_folder import new_folder
 from conf.process.running import Running, start
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import EngineConfig, gpus_of
@@ -93,7 +94,7 @@ class Group:
         traces = self.results.with_name(f"{self.results.stem}-traces") / plan.name
         profiled = self.config.profile and is_first
         if profiled:
-            traces.mkdir(parents=True, exist_ok=True)
+            self.stack.enter_context(new_folder(traces))
         log_suffix = turn.log_suffix + ("" if is_first else f"-start-{turn.start + 1}")
         return Job(
             folder=str(plan.folder),

@@ -13,6 +13,7 @@ from conf.errors import bad_input
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import ScenarioConfig
 from conf.terminal import say
+from conf.unused.parts import traffic_rules
 from evaluate.command import COMMAND as EVALUATE
 from evaluate.measure.targets import targets
 from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
@@ -22,6 +23,7 @@ from evaluate.results.summary import percentile
 COMMAND = replace(
     EVALUATE,
     module="evaluate.traffic",
+    unused=traffic_rules(),
     purpose="Prints the lengths of a traffic's requests as JSON lines, which traffic.path=FILE "
     "reads on\nanother machine. Texts are counted with the model's tokenizer, and left out.",
     examples=(

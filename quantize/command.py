@@ -4,6 +4,7 @@ from pathlib import Path
 
 from conf.compose import Command
 from conf.schema.commands import QuantizeConfig
+from conf.unused.commands import QUANTIZE
 from quantize.sweep import QuantizeSweep
 
 COMMAND = Command(
@@ -15,6 +16,7 @@ COMMAND = Command(
         "python -m quantize recipe=fp8_dynamic model.path=/models/mine output_dir=/models/out",
     ),
     sweep=QuantizeSweep(),
+    unused=QUANTIZE,
 )
 
 

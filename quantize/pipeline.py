@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from conf.durations import duration
 from conf.hardware import resolve_gpu
 from conf.models import files_sha256, read_config
 from conf.schema.commands import QuantizeConfig
@@ -267,7 +268,7 @@ def _print_summary(folder: Path, manifest: Manifest, proven: Proven, original_by
     share = file_bytes(folder) / original_bytes
     say(
         f"{manifest.model}: {file_bytes(folder) / 1e6:.1f} MB ({share:.0%} of the original), "
-        f"{sum(manifest.seconds.values()):.0f} s"
+        f"{duration(sum(manifest.seconds.values()))}"
     )
     for number_format, count in proven.proof.formats.items():
         say(f"proven: {count} layers {number_format}")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from conf.durations import duration
 from conf.formats.served import kernels
 from conf.schema.mixed import layer_formats
 from conf.schema.number_format import NumberFormat
@@ -31,9 +32,9 @@ class Preflight:
     model_gib: float
     """The original's weights in 16 bits. Once calibrated, the model is checked on the GPU, as much
     of it as fits."""
-    minutes: float
+    calibration_s: float
     """An estimate of the calibration."""
-    other_minutes: float
+    other_s: float
     """An estimate of the rest of the command, without a download."""
     machine: str = ""
     """The GPU that the plan is for, where it is not this machine."""
@@ -67,10 +68,10 @@ class Preflight:
         ]
 
     def _time_text(self) -> str:
-        other = f"{max(self.other_minutes, 0.1):.1f} min to load, save and verify"
-        if not self.minutes:
+        other = f"{duration(max(self.other_s, 1))} to load, save and verify"
+        if not self.calibration_s:
             return f"about {other}"
-        return f"about {max(self.minutes, 0.1):.1f} min to calibrate and {other}"
+        return f"about {duration(max(self.calibration_s, 1))} to calibrate and {other}"
 
     def _peak_text(self) -> str:
         has_activations = round(self.gpu_peak_gib, 1) > round(self.gpu_gib, 1)

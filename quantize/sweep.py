@@ -54,6 +54,9 @@ class QuantizeSweep(SweepHooks):
 
         return [str(destination(config))]
 
+    def begins_anew_with(self, config: QuantizeConfig) -> str:
+        return "replace=true" if config.replace else ""
+
     @contextmanager
     def holding(self, configs: list[QuantizeConfig]) -> Iterator[None]:
         yield  # each job holds the lock of its own checkpoint

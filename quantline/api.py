@@ -22,6 +22,7 @@ from conf.errors import QuantlineError, bad_input, message_and_code
 from conf.explain import explain
 from conf.override_text import option_text
 from conf.schema.report import ReportConfig
+from conf.unused.rule import check_unused, unused_options
 from evaluate.measured import MeasuredMedian
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
@@ -207,7 +208,9 @@ def _config(command: Command, options: Mapping[str, Any], overrides: Sequence[st
         except ValueError as error:
             raise bad_input(f"{name}: {error}") from error
     try:
-        return compose(command, [*given, *overrides])
+        config = compose(command, [*given, *overrides])
+        check_unused(unused_options(command.unused, config, [*given, *overrides]))
+        return config
     except COMPOSE_ERRORS as error:
         raise bad_input(explain(error)) from error
 

@@ -2,6 +2,7 @@
 
 from conf.compose import Command
 from conf.schema.commands import ServeConfig
+from conf.unused.commands import SERVE
 
 COMMAND = Command(
     "serve",
@@ -12,6 +13,7 @@ COMMAND = Command(
         "python -m serve results=results.jsonl targets.tpot_ms=20",
     ),
     plain=(("recipe", "recipe_name"),),
+    unused=SERVE,
 )
 
 

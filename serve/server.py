@@ -14,6 +14,7 @@ from pathlib import Path
 
 from conf import ROOT
 from conf.cache import log_file
+from conf.durations import duration
 from conf.entry import IS_WHEEL, drop_unread_output
 from conf.errors import ENVIRONMENT_FAILURE, QuantlineError, bad_input, gate_failed
 from conf.hardware import resolve_gpu
@@ -200,7 +201,7 @@ class Watch:
                     raise death
                 if self.ready_since and time.monotonic() - self.ready_since > STEADY_S:
                     pause = FIRST_PAUSE_S
-                say(f"{death}; starting again in {pause:.0f} s")
+                say(f"{death}; starting again in {duration(pause)}")
                 self._wait(pause, signals)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 if not signals.is_wanted:
@@ -237,7 +238,7 @@ class Watch:
         """Stops the server. Running requests may finish; before it was ready there are none."""
         drain_s = self.config.drain_s if self.ready_since else None
         hint = (
-            f": {drain_s:g} s for running requests; interrupt again to stop at once"
+            f": {duration(drain_s)} for running requests; interrupt again to stop at once"
             if drain_s
             else ""
         )
@@ -302,7 +303,7 @@ class Watch:
             say("canary: it answers; there is no recorded answer to compare with")
 
     def _say_address(self, seconds: float) -> None:
-        say(f"ready after {seconds:.0f} s: {self.url}/v1, with /health, /ready and /metrics")
+        say(f"ready after {duration(seconds)}: {self.url}/v1, with /health, /ready and /metrics")
         key_file = self.config.api_key_file if os.environ.get(API_KEY) else None
         for line in examples(self.served, self.url, bool(os.environ.get(API_KEY)), key_file):
             print(line, flush=True)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from conf.cache import cache_root
+from conf.durations import duration
 
 
 class StartTimes:
@@ -24,5 +25,5 @@ class StartTimes:
         try:
             seconds = float(self.path.read_text()) - spent
         except (OSError, ValueError):
-            return f"{spent:.0f} s so far"
-        return f"about {seconds:.0f} s left" if seconds > 1 else f"{spent:.0f} s so far"
+            return f"{duration(spent)} so far"
+        return f"about {duration(seconds)} left" if seconds > 1 else f"{duration(spent)} so far"

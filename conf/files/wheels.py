@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input, environment_failure, last_line, unknown
+from conf.files.new_folder import new_folder
 from conf.files.write_whole import remove
 from conf.models import READ_AT_ONCE, files_sha256
 
@@ -28,17 +29,18 @@ def fetched_wheel(requirement: str, sha256: str, folder: Path) -> Path:
         return kept
     incoming = folder / INCOMING
     remove(incoming)
-    incoming.mkdir(parents=True)
-    try:
-        path = _download(requirement, incoming)
-        actual = files_sha256([path])
-        if actual != sha256:
-            raise environment_failure(
-                f"{path.name}: the hash is {actual}, {sha256} is expected; not used"
-            )
-        path.replace(kept)
-    finally:
-        remove(incoming)
+    with new_folder(folder):
+        incoming.mkdir()
+        try:
+            path = _download(requirement, incoming)
+            actual = files_sha256([path])
+            if actual != sha256:
+                raise environment_failure(
+                    f"{path.name}: the hash is {actual}, {sha256} is expected; not used"
+                )
+            path.replace(kept)
+        finally:
+            remove(incoming)
     return kept
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from conf.errors import bad_input
+from conf.files.new_folder import new_folder
 
 
 @contextmanager
@@ -20,20 +21,19 @@ def write_whole(path: Path) -> Iterator[Path]:
     holds a lock where two processes may write the same path."""
     unfinished = unfinished_path(path)
     remove(unfinished)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield unfinished
-        finish(path)
-    finally:
-        remove(unfinished)
+    with new_folder(path.parent):
+        try:
+            yield unfinished
+            finish(path)
+        finally:
+            remove(unfinished)
 
 
 @contextmanager
 def write_alone(path: Path) -> Iterator[Path]:
     """`write_whole` for a file that several processes may write: each waits for the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock_file = path.with_name(f".{path.name}.lock")
-    with FileLock(lock_file):
+    with new_folder(path.parent), FileLock(lock_file):
         try:
             with write_whole(path) as unfinished:
                 yield unfinished

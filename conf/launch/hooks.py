@@ -65,6 +65,14 @@ class SweepHooks(ABC):
     def finish(self, configs: list[Config]) -> list[QuantlineError]:
         """Called once at the end, after `gather`. Returns what failed."""
 
+    def begins_anew_with(self, config: Config) -> str:
+        """The option with which a second call does all jobs again; empty without it."""
+        return ""
+
+    def kept(self, configs: list[Config]) -> str:
+        """Where the work of jobs that were ended is kept; empty where the jobs alone say it."""
+        return ""
+
     def check_missing(self, configs: list[Config]) -> None:  # noqa: B027 (a command may have none)
         """Further checks, of the jobs that are not done yet."""
 

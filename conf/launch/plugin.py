@@ -1,6 +1,7 @@
 """Our Hydra launcher: hands the jobs of a sweep to the launcher that `launcher=NAME` chooses."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from omegaconf import OmegaConf, open_dict
 
-from conf.compose import to_object
-from conf.errors import bad_input
+from conf.compose import COMPOSE_ERRORS, to_object
+from conf.errors import QuantlineError, bad_input
 from conf.job import Job
 from conf.launch.options import NONE
+from conf.unused.rule import check_unused, unused_in_all
 
 GROUP, NAME = "hydra/launcher", "quantline"
 TARGET = "hydra_plugins.quantline.JobLauncher"  # Hydra takes launchers of this package alone
@@ -30,17 +32,30 @@ class JobLauncher(BasicLauncher):
         if len({_launcher_options(overrides) for overrides in job_overrides}) > 1:
             raise bad_input("launcher: cannot be swept; all jobs of a sweep have one launcher")
         job = self.task_function
-        if not isinstance(job, Job) or job.command is None or self.config.launcher.kind == NONE:
+        if isinstance(job, Job) and initial_job_idx == 0:
+            self._check_unused(job, job_overrides)
+        if not isinstance(job, Job) or not job.is_spread or self.config.launcher.kind == NONE:
             returns: Sequence[JobReturn] = super().launch(job_overrides, initial_job_idx)
             return returns
         from conf.launch.planning import Planner
         from conf.launch.sweep import Sweep
 
         setup_globals()
+        assert job.command is not None
         assert job.command.sweep is not None
         planner = Planner(job.main.__module__, job.command.sweep, self._typed)
         overrides = [[*self._search_path(), *overrides] for overrides in job_overrides]
         return [_returned(outcome) for outcome in Sweep(planner).run(overrides)]
+
+    def _check_unused(self, job: Job, jobs: Sequence[Sequence[str]]) -> None:
+        """Refuses or names options without effect, once for all jobs. A job whose options are
+        invalid fails by itself, and has no say here."""
+        unused = []
+        for overrides in jobs:
+            with suppress(QuantlineError, *COMPOSE_ERRORS):
+                unused.append(job.unused(self._typed(list(overrides)), overrides))
+        if unused:
+            check_unused(unused_in_all(unused))
 
     def _typed(self, overrides: list[str]) -> Any:
         """The typed options of one job; an invalid value is bad input."""

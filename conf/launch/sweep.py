@@ -2,8 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from conf.errors import QuantlineError
@@ -15,7 +16,13 @@ from conf.launch.records import read_record
 from conf.launch.runners import Resources, start_runner
 from conf.launch.task import Record
 from conf.launch.watching import Watch
-from conf.signals import raised_signals
+from conf.signals import (
+    INTERRUPTION,
+    Terminated,
+    how_to_continue,
+    interrupts_ignored,
+    raised_signals,
+)
 from conf.terminal import say
 
 
@@ -35,7 +42,7 @@ class Sweep:
         configs = [planned.config for planned in tasks]
         options: LauncherConfig = configs[0].launcher
         self.hooks.check(configs)
-        with self.hooks.holding(configs), raised_signals():
+        with self.hooks.holding(configs), raised_signals(), self._kept_when_ended(tasks):
             self.hooks.gather(configs)
             records = {p.task.name: r for p in tasks if (r := self._finished(p)) is not None}
             missing = [planned for planned in tasks if planned.task.name not in records]
@@ -46,10 +53,31 @@ class Sweep:
                 try:
                     records |= self._run(missing, options)
                 finally:  # also after Ctrl-C: what was measured is kept
-                    self.hooks.gather(configs)
+                    with interrupts_ignored():
+                        self.hooks.gather(configs)
             failures = self.hooks.finish(configs)
         outcomes = [_outcome(number, tasks, records) for number in range(len(jobs))]
         return _with_failures(outcomes, [JobFailure.of(error) for error in failures])
+
+    @contextmanager
+    def _kept_when_ended(self, tasks: list[PlannedTask]) -> Iterator[None]:
+        """Adds to Ctrl-C and signals how many jobs are done and that the same command continues."""
+        try:
+            yield
+        except Terminated as ended:
+            raise Terminated(ended.signal, self._what_is_kept(tasks)) from ended
+        except KeyboardInterrupt as interrupted:
+            kept = self._what_is_kept(tasks)
+            raise KeyboardInterrupt(f"{INTERRUPTION}; {kept}") from interrupted
+
+    def _what_is_kept(self, tasks: list[PlannedTask]) -> str:
+        configs = [planned.config for planned in tasks]
+        anew = self.hooks.begins_anew_with(configs[0])
+        if anew:
+            return how_to_continue(self.hooks.kept(configs), anew)
+        done = sum(self._finished(planned) is not None for planned in tasks)
+        count = f"{done} of {len(tasks)} jobs are done"
+        return "; ".join([count, how_to_continue(self.hooks.kept(configs))])
 
     def _finished(self, planned: PlannedTask) -> Record | None:
         """The record of a task that an earlier call has done."""
@@ -69,11 +97,17 @@ class Sweep:
             try:
                 return watch.run(tasks)
             except BaseException as error:
-                say("")  # ends the line of the counts
-                say(f"cancelling the jobs ({type(error).__name__})")
-                with suppress(QuantlineError):
+                _say_cancelling(error)
+                with interrupts_ignored(), suppress(QuantlineError):
                     runner.cancel()
                 raise
+
+
+def _say_cancelling(error: BaseException) -> None:
+    is_ended = isinstance(error, KeyboardInterrupt | Terminated)
+    if sys.stderr.isatty():
+        say("")  # ends the line of the counts
+    say("cancelling the jobs" if is_ended else f"cancelling the jobs ({type(error).__name__})")
 
 
 def _outcome(number: int, tasks: list[PlannedTask], records: dict[str, Record]) -> Outcome:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import writing
+from conf.files.new_folder import new_folder
 from conf.files.write_whole import write_alone
 from evaluate.report.published.figures import KernelFigure, kernel_figures, sources
 from evaluate.results.rows import KernelRow
@@ -99,9 +100,9 @@ def write_tables(rows: Sequence[KernelRow], out: Path) -> list[Line]:
     """Writes kernels.md and kernels.csv, each whole or not at all."""
     shown = lines(rows)
     markdown, table = table_files(out)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
     with (
+        writing(out),
+        new_folder(out),
         writing(table),
         write_alone(table) as unfinished,
         unfinished.open("w", newline="", encoding="utf-8") as file,

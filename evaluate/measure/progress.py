@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from conf.durations import duration
 from conf.terminal import plain_console, say
 from evaluate.measure.workload import PROFILE, WARM_UP
 from evaluate.results.rows import Row
@@ -89,7 +90,7 @@ class ProgressDisplay:
         seconds = measuring / self.done * (self.runs - self.done)
         if self.loads:
             seconds += sum(self.loads) / len(self.loads) * (self.starts - len(self.loads))
-        return f" ({self.done} of {self.runs} runs done, about {max(0.0, seconds):.0f} s left)"
+        return f" ({self.done} of {self.runs} runs done, about {duration(seconds)} left)"
 
     def _draw(self) -> None:
         assert self.live is not None

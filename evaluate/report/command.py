@@ -3,6 +3,7 @@
 from conf.compose import Command
 from conf.errors import bad_input
 from conf.schema.report import ANSWER_TEXT, ReportConfig
+from conf.unused.commands import REPORT
 
 COMMAND = Command(
     "report",
@@ -13,6 +14,7 @@ COMMAND = Command(
         "python -m evaluate.report --answer",
     ),
     module="evaluate.report",
+    unused=REPORT,
 )
 
 

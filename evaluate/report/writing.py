@@ -8,8 +8,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from conf.errors import environment_failure, writing
+from conf.files.new_folder import new_folder
 from conf.files.outputs import check_folder
-from conf.schema.report import ReportConfig
+from conf.schema.report import ReportConfig, changed_options
 from conf.terminal import say
 from evaluate.report.contents import Report, make_report
 from evaluate.report.decide.decision import Answer
@@ -28,12 +29,11 @@ def write_report(config: ReportConfig) -> Report:
     out = Path(config.out).expanduser()
     check_folder("out", out)
     report = make_report(config)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        with _only_writer(out):
-            failures = _write(report, out)
+    with writing(out), new_folder(out), _only_writer(out):
+        failures = _write(report, out)
     for fault in report.faults:
         say(f"{fault}; the line is left out")
+    _say_unused(report)
     for answer in report.answers:
         print(answer_line(answer))
         for choice in answer.by_rate:
@@ -43,6 +43,17 @@ def write_report(config: ReportConfig) -> Report:
         name, reason = next(iter(failures.items()))
         raise environment_failure(f"{out}: {len(failures)} plots are missing; {name}: {reason}")
     return report
+
+
+def _say_unused(report: Report) -> None:
+    """Names given options of the recommendation where there is none."""
+    options = changed_options(report.config)
+    if options and not report.answers:
+        verb = "has" if len(options) == 1 else "have"
+        say(
+            f"{', '.join(options)} {verb} no effect: the results hold no speed, so nothing is "
+            "recommended"
+        )
 
 
 @contextmanager

@@ -4,13 +4,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from conf.errors import bad_input, environment_failure
 from conf.files.lock_holder import holder, write_holder
+from conf.files.new_folder import remove_empty
 from conf.files.outputs import not_writable
 from evaluate.results.json_lines import is_packed
 
@@ -46,10 +47,7 @@ def only_writer(results: Path) -> Iterator[None]:
         # Before the release: a process that opened the lock file sees that it is gone.
         lock_file.unlink(missing_ok=True)
         lock.release()
-        if not path.exists():
-            for folder in new_folders:
-                with suppress(OSError):  # another process wrote into the folder
-                    folder.rmdir()
+        remove_empty(new_folders)
 
 
 def check_results_file(results: Path) -> None:

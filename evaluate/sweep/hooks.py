@@ -90,6 +90,13 @@ class EvaluateSweep(SweepHooks):
 
         return row_identities(Path(config.results))
 
+    def begins_anew_with(self, config: EvaluateConfig) -> str:
+        return "force=true" if config.force else ""
+
+    def kept(self, configs: list[EvaluateConfig]) -> str:
+        written = [str(results) for results in _results(configs) if results.expanduser().is_file()]
+        return f"{', '.join(written)} has what was measured" if written else ""
+
     @contextmanager
     def holding(self, configs: list[EvaluateConfig]) -> Iterator[None]:
         from evaluate.results.lock import only_writer

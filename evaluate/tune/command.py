@@ -2,6 +2,7 @@
 
 from conf.compose import Command
 from conf.schema.tune import TuneConfig
+from conf.unused.commands import TUNE
 
 COMMAND = Command(
     "tune",
@@ -13,6 +14,7 @@ COMMAND = Command(
     ),
     module="evaluate.tune",
     plain=(("recipe", "recipe_name"),),
+    unused=TUNE,
 )
 
 
@@ -30,5 +32,5 @@ def main(config: TuneConfig) -> None:
     check_file("out", out)
     if is_same_file(results, out):
         raise bad_input(f"out={config.out}: is the results file, which must not be overwritten")
-    with kept_when_ended(config.results), only_writer(Path(config.results)):
+    with kept_when_ended(config.results, config.force), only_writer(Path(config.results)):
         tune(config)

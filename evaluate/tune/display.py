@@ -8,6 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from conf.durations import duration
 from evaluate.measure.progress import UNTIMED, ProgressDisplay
 from evaluate.tune.search import Outcome
 from evaluate.tune.space import DEFAULT, Assignment, text_of
@@ -76,7 +77,7 @@ class TuneDisplay(ProgressDisplay):
 
     def _summary(self) -> str:
         best = f", {self.best}" if self.best else ""
-        return f"{max(0.0, self.budget.left):.0f} s left{best}"
+        return f"{duration(self.budget.left)} left{best}"
 
     def _draw(self) -> None:
         assert self.live is not None

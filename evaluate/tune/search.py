@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from conf.durations import duration
 from conf.errors import environment_failure
 from conf.terminal import say
 from evaluate.results.significance import Ratio, Start
@@ -119,8 +120,8 @@ class Search:
             return "the budget is over"
         needed = self.budget.needed(self._batches_to_confirm())
         return (
-            f"what is left of the budget ({self.budget.left:.0f} s) does not suffice for another "
-            f"trial and its confirmation (about {needed:.0f} s)"
+            f"what is left of the budget ({duration(self.budget.left)}) does not suffice for "
+            f"another trial and its confirmation (about {duration(needed)})"
         )
 
     def _batches_to_confirm(self) -> int:

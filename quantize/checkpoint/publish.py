@@ -1,7 +1,7 @@
 """Publishes a checkpoint atomically: it is written to a temporary folder and then moved."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 from conf.errors import bad_input, environment_failure, writing
 from conf.files.json_files import read_object
 from conf.files.lock_holder import holder, write_holder
+from conf.files.new_folder import new_folder
 from conf.files.outputs import check_folder
 from conf.files.write_whole import recover, write_whole
 from conf.schema.commands import QuantizeConfig
@@ -123,22 +124,23 @@ def locked(folder: Path) -> Iterator[None]:
     FileLock refuses a file that was removed between its opening and its locking.
     """
     file = folder.with_name(f".{folder.name}.lock")
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(file, timeout=0)
+    with ExitStack() as stack:
+        with writing(folder):
+            stack.enter_context(new_folder(folder.parent))
+            lock = FileLock(file, timeout=0)
+            try:
+                lock.acquire()
+                write_holder(file)
+            except Timeout as error:
+                raise environment_failure(
+                    f"{folder}: another run{holder(file)} is writing it (it holds {file})"
+                ) from error
         try:
-            lock.acquire()
-            write_holder(file)
-        except Timeout as error:
-            raise environment_failure(
-                f"{folder}: another run{holder(file)} is writing it (it holds {file})"
-            ) from error
-    try:
-        recover(folder)
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-        lock.release()
+            recover(folder)
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+            lock.release()
 
 
 @contextmanager

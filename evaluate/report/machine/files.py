@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from conf.files.new_folder import new_folder
 from conf.files.outputs import check_folder
 from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
@@ -41,13 +42,13 @@ def write_files(report: Report, out: Path) -> None:
     tables: dict[str, Sequence[Record]] = dict(report.sets.by_name())
     tables["accuracy"] = accuracy_records(report.rows)
     check_folder("out", out / TABLES)
-    (out / TABLES).mkdir(exist_ok=True)
-    for name, records in tables.items():
-        path = out / TABLES / f"{name}.csv"
-        if records:
-            _write_table(path, records)
-        else:
-            path.unlink(missing_ok=True)  # of an earlier report
+    with new_folder(out / TABLES):
+        for name, records in tables.items():
+            path = out / TABLES / f"{name}.csv"
+            if records:
+                _write_table(path, records)
+            else:
+                path.unlink(missing_ok=True)  # of an earlier report
 
 
 def _write_table(path: Path, records: Sequence[Record]) -> None:

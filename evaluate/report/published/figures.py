@@ -46,6 +46,17 @@ class SweepRun:
 
 
 @dataclass(frozen=True)
+class SweepLoad:
+    """The load of a scenario of the sweep."""
+
+    source: str
+    scenario: str
+    batch: int
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
 class EngineFigure:
     """One checkpoint in one engine."""
 
@@ -134,6 +145,11 @@ def sources() -> dict[str, Source]:
 
 def sweep_runs() -> list[SweepRun]:
     return _read("sweep.csv", SweepRun)
+
+
+def sweep_loads() -> dict[str, SweepLoad]:
+    """The loads of the sweep, by scenario."""
+    return {load.scenario: load for load in _read("sweep_loads.csv", SweepLoad)}
 
 
 def engine_figures() -> list[EngineFigure]:

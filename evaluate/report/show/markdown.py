@@ -205,16 +205,15 @@ def _further(report: Report, plots: dict[str, str]) -> list[str]:
 
 
 def _published(report: Report, plots: dict[str, str]) -> list[str]:
-    known_sources = sources()
     lines = []
     if "published" in plots:
-        source = known_sources["recipe_sweep"]
+        source = sources()["recipe_sweep"]
         lines += _charts(report, plots, ("published",))
         lines += [f"{source.title}; hardware: {source.hardware}, model: {source.model}.", ""]
         lines += [*_used_columns_table(SWEEP_PAIR, sweep_pairs(report.sets.sweep)), ""]
-    for table in published_tables(report.sets):
-        source = known_sources[table.source]
-        lines += [f"### {table.title}", "", f"{source.title}; {source.hardware}.", ""]
+    groups = [answer.group for answer in report.answers]
+    for table in published_tables(report.sets, groups):
+        lines += [f"### {table.title}", "", table.note, ""]
         lines += [*_used_columns_table(table.columns, table.records), ""]
     return lines
 

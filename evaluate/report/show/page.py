@@ -247,13 +247,12 @@ def _tables(report: Report) -> list[Table]:
     tables.append(_table(OPERATORS, "Operators", OPERATOR, sets.operators, report))
     pairs = sweep_pairs(sets.sweep)
     tables.append(_table("pairs", "Speed-ups here and published", SWEEP_PAIR, pairs, report))
-    known_sources = sources()
-    for published in published_tables(sets):
-        source = known_sources[published.source]
+    groups = [answer.group for answer in report.answers]
+    for published in published_tables(sets, groups):
         table = _table(
             published.source, published.title, published.columns, published.records, report
         )
-        table.note = f"{source.title}; {source.hardware}."
+        table.note = published.note
         tables.append(table)
     return [table for table in tables if table.lines]
 

@@ -1,17 +1,47 @@
 """Records that compare our figures with published ones, and engines with each other."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conf.hardware import CPU
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.published.figures import (
+    SweepLoad,
     context_figures,
     engine_figures,
     operator_figures,
+    sweep_loads,
     sweep_speedups,
 )
 from evaluate.report.show.records import GroupRecord, MedianWithInterval, Record, Speedup, milli
+from evaluate.results.row_types import WorkloadSettings
 
 HERE, PUBLISHED = "here", "published"
+USUAL_MODEL = "Qwen2-7B-Instruct"
+NOT_THE_SAME = (
+    "It is another model or other hardware than here: its times cannot be compared with ours, "
+    "ratios within the table at most."
+)
+
+
+def is_model(name: str, published_name: str) -> bool:
+    """Whether a published name is that of our model: it may add an organization or a variant."""
+    return _words(name) <= _words(published_name)
+
+
+def comparability(model: str, hardware: str, groups: Sequence[ComparisonGroup]) -> str:
+    """Model and hardware of published figures, and whether they are those of a group of ours."""
+    text = f"Model: {model}; hardware: {hardware}."
+    is_here = any(
+        is_model(group.model, model) and _words(hardware) <= _words(group.device)
+        for group in groups
+    )
+    return text if is_here else f"{text} {NOT_THE_SAME}"
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\W_]+", name.lower().replace(".", "point"))) - {""}
 
 
 @dataclass(kw_only=True)
@@ -25,13 +55,19 @@ class SweepRecord(GroupRecord):
 
 
 def sweep_records(group: ComparisonGroup) -> list[SweepRecord]:
-    """Our speed-ups and the published ones, for equal recipes and scenarios. GPUs differ, but
-    speed-ups over the original of the same GPU can still be compared."""
-    published = sweep_speedups()
+    """Our speed-ups and the published ones, for equal recipes and loads. GPUs and models differ,
+    but speed-ups over the original of the same GPU can still be compared. A scenario that ran with
+    a load of the user's own is another one, whatever its name. Those of a CPU say nothing about a
+    GPU's."""
+    if group.rows[0].environment.device == CPU:
+        return []
+    published, loads = sweep_speedups(), sweep_loads()
     records = []
     for workload in group.workloads:
+        if not _is_load(workload.settings, loads.get(workload.measure)):
+            continue
         for entry in workload.entries:
-            published_ratio = published.get((entry.candidate, workload.name))
+            published_ratio = published.get((entry.candidate, workload.measure))
             if published_ratio is None or entry.ratio is None:
                 continue
             records += [
@@ -45,6 +81,15 @@ def sweep_records(group: ComparisonGroup) -> list[SweepRecord]:
                 for source, ratio in ((HERE, entry.ratio), (PUBLISHED, published_ratio))
             ]
     return records
+
+
+def _is_load(settings: WorkloadSettings, load: SweepLoad | None) -> bool:
+    """Whether a workload is the published one."""
+    if load is None:
+        return False
+    given = {name: value for name, value in settings.content().items() if value is not None}
+    names = ("batch", "input_tokens", "output_tokens")
+    return given == {name: getattr(load, name) for name in names}
 
 
 @dataclass(kw_only=True)
@@ -186,9 +231,16 @@ class PublishedContext(Record):
     """Speed-up over bf16 in the same engine and at the same length."""
 
 
-def published_contexts(parameters: str = "7B") -> list[PublishedContext]:
+def context_model(groups: Sequence[ComparisonGroup]) -> str:
+    """The published model that was measured here, too; else the one that most people know."""
+    models = dict.fromkeys(figure.model for figure in context_figures())
+    here = [model for model in models if any(is_model(group.model, model) for group in groups)]
+    return next(iter(here), USUAL_MODEL)
+
+
+def published_contexts(model: str) -> list[PublishedContext]:
     """Published rates over context length, each with its speed-up over bf16."""
-    figures = [figure for figure in context_figures() if figure.parameters == parameters]
+    figures = [figure for figure in context_figures() if figure.model == model]
     bf16_rates = {
         (figure.engine, figure.input_tokens, figure.note): figure.tokens_per_s
         for figure in figures

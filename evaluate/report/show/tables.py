@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from conf.models import ORIGINAL
+from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.published.figures import sources
 from evaluate.report.show.published_records import (
     EngineRecord,
     PublishedContext,
     PublishedEngine,
     SweepPair,
+    comparability,
+    context_model,
     published_contexts,
     published_engines,
     published_operators,
@@ -306,24 +310,31 @@ class PublishedTable:
     title: str
     columns: tuple[Column[Any], ...]
     records: Sequence[Record]
+    note: str
+    """What the figures are of, and whether that is what was measured here."""
 
 
-def published_tables(sets: RecordSets) -> list[PublishedTable]:
+def published_tables(sets: RecordSets, groups: Sequence[ComparisonGroup]) -> list[PublishedTable]:
     """The published tables for which we have figures of the same kind."""
+    known_sources = sources()
+
+    def note(name: str, model: str) -> str:
+        source = known_sources[name]
+        return f"{source.title}. {comparability(model, source.hardware, groups)}"
+
     tables = []
     if sets.engines:
-        title = "Engines (published)"
-        tables.append(
-            PublishedTable("engine_comparison", title, PUBLISHED_ENGINE, published_engines())
-        )
+        name = "engine_comparison"
+        engines, about = published_engines(), note(name, known_sources[name].model)
+        tables.append(PublishedTable(name, "Engines (published)", PUBLISHED_ENGINE, engines, about))
     if sets.profiles:
-        title = "Operators (published)"
-        tables.append(PublishedTable("operator_profile", title, OPERATOR, published_operators()))
+        name = "operator_profile"
+        operators, about = published_operators(), note(name, known_sources[name].model)
+        tables.append(PublishedTable(name, "Operators (published)", OPERATOR, operators, about))
     if sets.contexts:
-        title = "Qwen2-7B-Instruct over context length (published)"
-        tables.append(
-            PublishedTable("qwen2_context", title, PUBLISHED_CONTEXT, published_contexts())
-        )
+        name, model = "qwen2_context", context_model(groups)
+        contexts, title = published_contexts(model), f"{model} over context length (published)"
+        tables.append(PublishedTable(name, title, PUBLISHED_CONTEXT, contexts, note(name, model)))
     return tables
 
 

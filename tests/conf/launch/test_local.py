@@ -11,7 +11,7 @@ from conf.launch.options import LauncherConfig
 from conf.launch.runners import Resources
 from conf.launch.runners.local import LocalRunner, gpu_sets
 from tests.conf.launch.standin import FAILS
-from tests.conf.launch.sweeps import SweepRun, ended, runs_of, wait_until
+from tests.conf.launch.sweeps import SweepRun, ended, runs_of, said_until, wait_until
 from tests.processes import wait_until_gone
 
 TWO_WORKERS = ("launcher=local", "launcher.workers=2", "repeats=2")
@@ -93,7 +93,10 @@ def test_a_signal_ends_the_jobs_and_keeps_what_they_measured(
     process.send_signal(number)
     code, said = ended(process)
     assert code == 128 + number
-    assert "cancelling the jobs" in said
+    assert "cancelling the jobs\n" in said
+    ending = "interrupted" if number == signal.SIGINT else "ended by SIGHUP"
+    kept = "0 of 2 jobs are done; results.jsonl has what was measured"
+    assert said.endswith(f"\n{ending}; {kept}; the same command continues\n")
     wait_until_gone(jobs)
     assert runs_of(sweep.rows()) == [(name, 0) for name in both]
     # What a crash leaves at the end of a shard is no row, and is measured again.
@@ -105,3 +108,26 @@ def test_a_signal_ends_the_jobs_and_keeps_what_they_measured(
     assert "is not finished; the line is ignored" in said
     assert runs_of(sweep.rows()) == [(name, repeat) for name in both for repeat in (0, 1)]
     assert sweep.record("fp8_dynamic")["attempt"] == 2
+
+
+def test_ctrl_c_counts_what_is_done_and_a_second_one_does_not_cut_it_short(sweep: SweepRun) -> None:
+    sweep.open_gates(0)
+    options = ("launcher=local", "repeats=1,2", "recipes=[fp8_dynamic]")
+    process = sweep.start(*options)  # the first job ends, the second waits
+    said_until(process, "1 running, 1 done")
+    process.send_signal(signal.SIGINT)
+    said_until(process, "cancelling the jobs")
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert code == 130
+    assert "interrupted; 1 of 2 jobs are done; results.jsonl has what was measured; " in said
+
+
+def test_a_sweep_that_measures_again_does_not_say_that_it_continues(sweep: SweepRun) -> None:
+    sweep.open_gates()
+    process = sweep.start("launcher=local", "force=true", "recipes=[fp8_dynamic]")
+    said_until(process, "1 running")
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert code == 130
+    assert said.endswith("interrupted; with force=true the same command begins anew\n")

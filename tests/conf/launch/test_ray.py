@@ -80,3 +80,22 @@ def test_jobs_share_the_cluster_and_a_lost_worker_is_replaced(
     code, said = ended(process)
     assert code == 2
     assert "launcher.gpus_per_job=3: the largest node of the Ray cluster has 2" in said
+
+
+def test_ctrl_c_ends_the_jobs_and_says_what_is_kept(
+    tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    sweep = SweepRun(tmp_path, cluster)
+    sweep.open_gates(0)
+    options = ("launcher=ray", f"launcher.address={cluster['RAY_ADDRESS']}", "repeats=2")
+    process = sweep.start(*options, "recipes=[fp8_dynamic]")
+    wait_until(lambda: bool(sweep.shard_rows("fp8_dynamic")), process)
+    (row,) = sweep.shard_rows("fp8_dynamic")
+    job = psutil.Process(int(row["environment"]["versions"]["process"]))
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert code == 130
+    kept = "0 of 1 jobs are done; results.jsonl has what was measured"
+    assert f"interrupted; {kept}; the same command continues" in said
+    wait_until_gone([job])
+    assert runs_of(sweep.rows()) == [("fp8_dynamic", 0)]

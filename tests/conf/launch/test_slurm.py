@@ -103,7 +103,9 @@ def test_failed_and_killed_jobs_are_listed_and_ctrl_c_cancels_the_rest(
     process = sweep.start(*SLURM, recipes)
     wait_until(lambda: bool(sweep.shard_rows("w8a8_smooth_gptq")), process)
     process.send_signal(signal.SIGINT)
-    assert ended(process)[0] == 130
+    code, said = ended(process)
+    assert code == 130
+    assert "jobs are done; results.jsonl has what was measured; the same command continues" in said
     assert slurm(cluster, "squeue", "--noheader", "--states=PENDING,RUNNING") == ""
 
 

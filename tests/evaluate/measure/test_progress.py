@@ -61,4 +61,4 @@ def test_the_time_left_counts_starts_of_engines_apart(
         now = 62.0
         view.row(row(0))
         view.running("original", "base", 1)
-    assert "1 of 20 runs done, about 98 s left" in capsys.readouterr().err
+    assert "1 of 20 runs done, about 1.6 min left" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema.report import ReportConfig
+from conf.schema.report import ReportConfig, TargetsConfig
 from evaluate.report.contents import Report, make_report
 from evaluate.report.show.markdown import escape
 from evaluate.report.writing import write_report
@@ -36,6 +36,18 @@ def test_a_file_of_one_kind_of_row_is_reported(rows: list[Row], tmp_path: Path) 
     results = write(tmp_path / "results.jsonl", rows)
     write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
     assert "nothing to recommend" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("has_speed", [True, False])
+def test_targets_without_a_recommendation_are_named(
+    has_speed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [accuracy_row("w8a8", 0.99, "small loss"), *runs(Cell("original", STEADY))]
+    results = write(tmp_path / "results.jsonl", rows if has_speed else rows[:1])
+    targets = TargetsConfig(tpot_ms=20.0)
+    write_report(ReportConfig(results=[str(results)], out=str(tmp_path), targets=targets))
+    line = "targets.tpot_ms=20 has no effect: the results hold no speed"
+    assert (line in capsys.readouterr().err) != has_speed
 
 
 def test_rows_that_were_measured_again_do_not_come_back_with_another_file(tmp_path: Path) -> None:

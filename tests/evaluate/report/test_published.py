@@ -4,14 +4,25 @@ import csv
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 import yaml
 
 from conf import sources as files
+from conf.hardware import CPU
+from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.published import figures as published
 from evaluate.report.published.figures import FOLDER, NOT_STATED
+from evaluate.report.show.published_records import (
+    NOT_THE_SAME,
+    comparability,
+    context_model,
+    published_contexts,
+    sweep_records,
+)
 from evaluate.results.significance import compare, sample
+from tests.evaluate.report.made import Cell, ranked, runs
 
 SCENARIOS = {
     name: workload
@@ -235,3 +246,63 @@ def test_reading_them_imports_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_loads_of_the_sweep_are_those_of_its_runs() -> None:
+    loads = published.sweep_loads()
+    assert set(loads) == {run.scenario for run in RUNS.values()}
+    for run in RUNS.values():
+        load = loads[run.scenario]
+        tokens = load.batch * (load.input_tokens + load.output_tokens)
+        assert tokens / run.overall_tokens_per_s == pytest.approx(run.latency_s, abs=0.005001)
+
+
+def groups(**changed: Any) -> list[ComparisonGroup]:
+    """A recipe beside the original in a published scenario, with the load or the device changed."""
+    names = ("original", "w8a8_smooth_gptq")
+    return ranked(runs(*(Cell(name, [1.0, 1.01, 1.0], **changed) for name in names)))
+
+
+@pytest.mark.parametrize("changed", [{"inputs": 32}, {"outputs": 8}, {"batch": 2}, {"device": CPU}])
+def test_published_speed_ups_stand_beside_the_same_load_on_a_gpu_alone(
+    changed: dict[str, Any],
+) -> None:
+    (group,) = groups()
+    assert [record.source for record in sweep_records(group)] == ["here", "published"]
+    (other,) = groups(**changed)
+    assert sweep_records(other) == []
+
+
+def test_of_several_lengths_only_the_published_one_is_compared() -> None:
+    names = ("original", "w8a8_smooth_gptq")
+    cells = [Cell(name, [1.0, 1.01, 1.0], inputs=n) for name in names for n in (32, 128)]
+    (group,) = ranked(runs(*cells))
+    scenarios = {record.scenario for record in sweep_records(group)}
+    assert len(scenarios) == 1
+    assert "128" in scenarios.pop()
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "is_same"),
+    [
+        ("qwen2-7b", "NVIDIA A100-SXM4-80GB", True),
+        ("qwen2-7b", "NVIDIA H200", False),
+        ("qwen2-0.5b", "NVIDIA A100-SXM4-80GB", True),
+        ("qwen2.5-coder-0.5b", "NVIDIA A100-SXM4-80GB", False),
+        ("tiny", "NVIDIA A100-SXM4-80GB", False),
+    ],
+)
+def test_published_contexts_are_of_the_same_model_or_say_that_they_are_not(
+    model: str, device: str, is_same: bool
+) -> None:
+    own = groups(model=model, device=device)
+    name = context_model(own)
+    assert name.lower().startswith(model) == (model.startswith("qwen2-"))
+    assert published_contexts(name)
+    note = comparability(name, "NVIDIA A100 80GB", own)
+    assert note.startswith(f"Model: {name}; hardware: NVIDIA A100 80GB.")
+    assert (NOT_THE_SAME not in note) == is_same
+
+
+def test_what_is_not_stated_is_not_the_same() -> None:
+    assert NOT_THE_SAME in comparability(NOT_STATED, NOT_STATED, groups())

@@ -37,7 +37,7 @@ def test_trial_time_left_and_best_are_shown(
     for part in (
         "trial 3 (custom_ops=all): run 1",
         "confirming, start 1 (default settings): run 2",
-        "100 s left",
+        "1.7 min left",
         "best so far 1.111 (performance_mode=throughput)",
     ):
         assert part in shown

@@ -125,8 +125,8 @@ def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
     outcome = searched(engines, seconds=8 * 66.0)
     assert len(outcome.trials) == 3
     assert outcome.ended == (
-        "what is left of the budget (336 s) does not suffice for another trial and its "
-        "confirmation (about 358 s)"
+        "what is left of the budget (5.6 min) does not suffice for another trial and its "
+        "confirmation (about 6.0 min)"
     )
     assert outcome.chosen != DEFAULT
     assert engines.now <= 8 * 66.0
@@ -142,8 +142,8 @@ def test_a_budget_for_one_start_keeps_the_default_and_says_so() -> None:
 def test_a_budget_that_is_too_short_to_confirm_is_not_called_over() -> None:
     outcome = searched(MadeUpEngines(), seconds=400.0)
     expected = (
-        "only the default settings were measured: what is left of the budget (335 s) does not "
-        "suffice for another trial and its confirmation (about 358 s)"
+        "only the default settings were measured: what is left of the budget (5.6 min) does not "
+        "suffice for another trial and its confirmation (about 6.0 min)"
     )
     assert outcome.reason == expected
     # The comment in serve.yaml has the same sentences.

@@ -178,7 +178,8 @@ def published(names: Names) -> Chart:
     return finished(
         "published",
         "Against published figures",
-        "Speed-ups measured here and published ones, recipe by recipe and scenario by scenario.",
+        "Speed-ups measured here and published ones, recipe by recipe, in scenarios with the "
+        "published batch and lengths.",
         SWEEP,
         points,
     )
