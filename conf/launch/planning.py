@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conf.launch.hooks import Config, SweepHooks
 from conf.launch.task import Task
+from conf.unused.rule import given_key
 
 # What does not change the result of a job: a sweep begun on one machine goes on on a cluster.
 NOT_PART_OF_A_JOB = ("launcher", "results", "force", "replace")
@@ -66,25 +67,23 @@ class Planner:
         return list(tasks.values())
 
     def _task(self, overrides: list[str], more: list[str], after: str | None = None) -> PlannedTask:
-        keys = {_key(text) for text in more}
-        chosen = [text for text in overrides if _key(text) not in keys] + more
+        keys = {given_key(text) for text in more}
+        chosen = [text for text in overrides if given_key(text) not in keys] + more
         config = self.compose(chosen)
         folder = self.hooks.folder(config).absolute()
         label = re.sub(r"[^\w.-]+", "-", self.hooks.label(config))[:LONGEST_LABEL].strip("-.")
         task = Task(
             name=f"{label}-{_digest(self.module, chosen)}",
             module=self.module,
-            overrides=[text for text in chosen if _key(text).split(".")[0] != "launcher"],
+            overrides=[text for text in chosen if given_key(text).split(".")[0] != "launcher"],
             sweep_folder=str(folder),
             working_folder=str(Path.cwd()),
         )
         return PlannedTask(task, config, after=after)
 
 
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
-
-
 def _digest(module: str, overrides: list[str]) -> str:
-    kept = sorted(text for text in overrides if _key(text).split(".")[0] not in NOT_PART_OF_A_JOB)
+    kept = sorted(
+        text for text in overrides if given_key(text).split(".")[0] not in NOT_PART_OF_A_JOB
+    )
     return hashlib.sha256(json.dumps([module, kept]).encode()).hexdigest()[:8]

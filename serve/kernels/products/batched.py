@@ -10,10 +10,14 @@ import torch
 from serve.kernels.products.launch import (
     MULTIPROCESSORS,
     SHARED_MEMORY,
+    SPLITS,
     Tiles,
+    can_split,
     launch_arguments,
+    spread_out,
 )
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
+from serve.kernels.products.streamed.cutting import HOPPER
 from serve.kernels.products.unpack import check_packed
 
 COLUMNS = (128, 64)
@@ -26,10 +30,8 @@ SHAPES = {
     256: ((64, 8),),
 }
 """Rows of a tile and warps, by its tokens. With more rows the compiler runs out of registers."""
-SPLITS = (1, 2, 3, 4, 6, 8)
 STAGES = (3, 4, 5)
 MOST_OPTIONS = 6
-HOPPER = (9, 0)
 FEWEST_ROWS = 64
 """Of a tile, as the tensor cores take them."""
 REGISTERS, OTHER_REGISTERS = 65536, 60
@@ -150,22 +152,11 @@ def _cuts(rows: int, columns: int, tokens: int) -> list[Cut]:
         for width in _widths(tokens)
     ):
         cut = Cut(width, block, warps, block_columns, split, stages)
-        steps = columns // block_columns
-        is_empty = split > 1 and (
-            2 * split > steps or math.ceil(steps / split) * (split - 1) >= steps
-        )
         fits = columns % block_columns == 0 and block <= max(rows, FEWEST_ROWS)
-        if fits and cut.resident and not is_empty:
+        if fits and cut.resident and can_split(columns // block_columns, split):
             found.append(cut)
     found.sort(key=lambda cut: (cut.clocks(rows, columns, tokens), -cut.stages))
-    turns: dict[tuple[int, ...], int] = {}
-    # Neighbours in the order are much alike: the first of each shape come first.
-    place = {}
-    for cut in found:
-        shape = (cut.width, cut.rows, cut.warps)
-        turns[shape] = turns.get(shape, 0) + 1
-        place[cut] = turns[shape]
-    return sorted(found, key=lambda cut: (place[cut], cut.clocks(rows, columns, tokens)))
+    return spread_out(found, lambda cut: (cut.width, cut.rows, cut.warps))
 
 
 def _widths(tokens: int) -> list[int]:

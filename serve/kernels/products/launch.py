@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +25,9 @@ PADDED = (8, 16, 32, 64)
 FEW_TOKENS = 16
 COLUMNS = (64, 128, 256, 512, 1024)
 """Of a tile."""
+SPLITS = (1, 2, 3, 4, 6, 8)
+"""Over how many programs the columns of a row may be split."""
+Way = TypeVar("Way", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,18 @@ def all_tiles(work: Work, blocks: tuple[int, ...]) -> Iterator[Tiles]:
             if not fits or block_rows > max(work.rows, SMALLEST_BLOCK):
                 continue
             steps = work.columns // block_columns
-            for split in (1, 2, 3, 4, 6, 8):
-                if split > 1 and (
-                    split * 2 > steps or math.ceil(steps / split) * (split - 1) >= steps
-                ):
+            for split in SPLITS:
+                if not can_split(steps, split):
                     continue
                 for stages in (3, 4, 5, 6):
                     for count in warps:
                         yield Tiles(block_rows, block_columns, split, count, stages)
+
+
+def can_split(steps: int, split: int) -> bool:
+    """Whether the steps of a row can be split over so many programs: each has some, and two of them
+    on average."""
+    return split == 1 or (split * 2 <= steps and math.ceil(steps / split) * (split - 1) < steps)
 
 
 def candidates(
@@ -136,7 +144,7 @@ def candidates(
         fitting,
         key=lambda tiles: (tiles.microseconds(work), abs(tiles.stages - USUAL_STAGES)),
     )
-    spread = spread_out(ordered, most // 2)
+    spread = spread_out(ordered, lambda tiles: (tiles.rows, tiles.columns))[: most // 2]
     # A search that runs out of time has seen the first ones, so each kind is among them.
     found = [spread[0].options(work.padded), spread[0].options(work.padded, 2)]
     for place, tiles in enumerate(spread[1:], start=1):
@@ -148,15 +156,15 @@ def candidates(
     return found[:most]
 
 
-def spread_out(ordered: list[Tiles], count: int) -> list[Tiles]:
-    """The first of each pair of block sizes, in turns: neighbours in the order are much alike."""
-    turns: dict[Tiles, tuple[int, int]] = {}
-    seen: dict[tuple[int, int], int] = {}
-    for place, tiles in enumerate(ordered):
-        kind = (tiles.rows, tiles.columns)
+def spread_out(ordered: list[Way], kind_of: Callable[[Way], Hashable]) -> list[Way]:
+    """The first of each kind, then the second ones: neighbours in the order are much alike."""
+    turns: dict[Way, tuple[int, int]] = {}
+    seen: dict[Hashable, int] = {}
+    for place, way in enumerate(ordered):
+        kind = kind_of(way)
         seen[kind] = seen.get(kind, 0) + 1
-        turns[tiles] = (seen[kind], place)
-    return sorted(ordered, key=lambda tiles: turns[tiles])[:count]
+        turns[way] = (seen[kind], place)
+    return sorted(ordered, key=lambda way: turns[way])
 
 
 def launch_arguments(options: Options, tokens: int) -> dict[str, int | bool]:

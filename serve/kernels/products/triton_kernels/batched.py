@@ -25,24 +25,19 @@ SPREAD_HIGH = """{
     prmt.b32 first, word, 0, 0x4140;
     prmt.b32 last, word, 0, 0x4342;
     """
-FOUR_BITS_TO_BFLOAT16 = """
-    lop3.b32 first, first, 0x000F000F, 0x43004300, 0xEA;
-    lop3.b32 last, last, 0x000F000F, 0x43004300, 0xEA;
-    mov.b32 offset, 0x43084308;
-    sub.rn.bf16x2 $0, first, offset;
-    sub.rn.bf16x2 $1, last, offset;
-    }"""
-FOUR_BITS_TO_FLOAT16 = """
-    lop3.b32 first, first, 0x000F000F, 0x64006400, 0xEA;
-    lop3.b32 last, last, 0x000F000F, 0x64006400, 0xEA;
-    mov.b32 offset, 0x64086408;
-    sub.rn.f16x2 $0, first, offset;
-    sub.rn.f16x2 $1, last, offset;
-    }"""
-LOW_BFLOAT16 = tl.constexpr(SPREAD + FOUR_BITS_TO_BFLOAT16)
-HIGH_BFLOAT16 = tl.constexpr(SPREAD_HIGH + FOUR_BITS_TO_BFLOAT16)
-LOW_FLOAT16 = tl.constexpr(SPREAD + FOUR_BITS_TO_FLOAT16)
-HIGH_FLOAT16 = tl.constexpr(SPREAD_HIGH + FOUR_BITS_TO_FLOAT16)
+FOUR_BITS = """
+    lop3.b32 first, first, 0x000F000F, 0x{base}{base}, 0xEA;
+    lop3.b32 last, last, 0x000F000F, 0x{base}{base}, 0xEA;
+    mov.b32 offset, 0x{offset}{offset};
+    sub.rn.{type}x2 $0, first, offset;
+    sub.rn.{type}x2 $1, last, offset;
+    }}"""
+TO_BFLOAT16 = FOUR_BITS.format(base="4300", offset="4308", type="bf16")
+TO_FLOAT16 = FOUR_BITS.format(base="6400", offset="6408", type="f16")
+LOW_BFLOAT16 = tl.constexpr(SPREAD + TO_BFLOAT16)
+HIGH_BFLOAT16 = tl.constexpr(SPREAD_HIGH + TO_BFLOAT16)
+LOW_FLOAT16 = tl.constexpr(SPREAD + TO_FLOAT16)
+HIGH_FLOAT16 = tl.constexpr(SPREAD_HIGH + TO_FLOAT16)
 # Seven bits fit the mantissa of bfloat16: 128 plus them, minus 256, or minus 128 where the eighth
 # bit is set.
 BYTE_BFLOAT16 = tl.constexpr(
