@@ -140,10 +140,12 @@ def _run_rank(
         ranks.close()
         return folder
     except PeerFailed:
+        ranks.close_gloo()
         time.sleep(SECONDS_TO_BE_ENDED)
         sys.exit(ENVIRONMENT_FAILURE)
     except Exception as error:
         message, exit_code = message_and_code(error)
+        ranks.close_gloo()
         if ranks.claims_failure():
             report(message, exit_code)
         sys.exit(exit_code)

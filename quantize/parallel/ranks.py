@@ -101,10 +101,16 @@ class Ranks:
         self.objects(None)
 
     def close(self) -> None:
-        """Ends NCCL's threads; without it they complain when the process ends."""
+        """Ends the threads of all exchanges. NCCL's complain when the process ends without it."""
         backend = self._backends.pop("cuda", None)
         if backend is not None and hasattr(backend, "shutdown"):
             backend.shutdown()
+        self.close_gloo()
+
+    def close_gloo(self) -> None:
+        """Ends the threads that exchange host tensors. One that still lets go of a tensor while
+        Python shuts down would abort the process."""
+        self._backends.pop("cpu", None)  # its destructor waits for the threads
 
     def _backend(self, device: torch.device) -> Any:
         if device.type not in self._backends:

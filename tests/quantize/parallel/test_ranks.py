@@ -1,6 +1,8 @@
 """Ranks exchange tensors and objects in a fixed order."""
 
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -48,6 +50,32 @@ def test_the_first_rank_works_before_the_others() -> None:
 def test_one_rank_alone_reports_a_failure() -> None:
     claims = in_two_ranks(lambda ranks: ranks.claims_failure())
     assert sorted(claims) == [False, True]
+
+
+def test_no_thread_of_an_exchange_outlives_its_end() -> None:
+    """One that lets go of a tensor while Python shuts down aborts the process."""
+
+    def exchange(ranks: Ranks) -> tuple[Ranks, bool]:
+        ranks.wait()
+        began = bool(gloo_threads() - before)
+        ranks.wait()
+        ranks.close()
+        return ranks, began
+
+    before = gloo_threads()
+    ended = in_two_ranks(exchange)
+    assert [began for _, began in ended] == [True, True]
+    assert gloo_threads() <= before
+
+
+def gloo_threads() -> set[str]:
+    """The ids of the threads that exchange tensors in this process."""
+    found = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            if "gloo" in (thread / "comm").read_text():
+                found.add(thread.name)
+    return found
 
 
 def test_a_single_process_exchanges_nothing() -> None:
