@@ -25,7 +25,6 @@ def missing_repeats(
             for number in range(repeats)
             if found(
                 [row.trial for row in trials if (row.start, row.repeat) == (start, number)],
-                capacity.first_rate,
                 capacity.resolution,
             )
         }

@@ -159,10 +159,9 @@ class _Measurement:
         ended."""
         capacity = scenario.capacity
         assert capacity is not None
-        rule = (capacity.first_rate, capacity.resolution)
         trials = self.trials[name]
-        ends = [end for number in range(repeat) if (end := found(trials[number], *rule))]
-        rates = [end.rate for end in ends if end.low]
+        ends = [found(trials[number], capacity.resolution) for number in range(repeat)]
+        rates = [end.rate for end in ends if end is not None and end.low]
 
         def report(measured: TrialMeasured) -> None:
             add_energy(measured.values, measured.run.watched)

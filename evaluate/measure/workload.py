@@ -1,6 +1,7 @@
 """The requests of a run: their prompts, the lengths of their answers, and their arrival times."""
 
 import itertools
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from evaluate.measure.traffic.resolved import ResolvedConversation
 LOWEST_TOKEN = 16  # smaller ids are special tokens
 WARM_UP, PROFILE = -1, -2  # runs that are not timed
 WARM_UP_REQUESTS, WARM_UP_ROUNDS = 64, 4  # of a sustained workload; the warm-up is shorter
+ALL_AT_ONCE = math.inf  # the rate of a burst
 WARM_UP_TOKENS = 128  # per answer; later decode steps are like earlier ones
 
 
@@ -84,7 +86,7 @@ def warm_up(scenario: ScenarioConfig) -> ScenarioConfig:
         request_limit = max(WARM_UP_REQUESTS, WARM_UP_ROUNDS * (scenario.concurrency or 0))
         shorter.requests = min(scenario.count or request_limit, request_limit)
     if scenario.capacity is not None:
-        shorter.rate = scenario.capacity.first_rate
+        shorter.rate = ALL_AT_ONCE
     return shorter
 
 
@@ -155,7 +157,12 @@ def shortened(load: Load) -> Load:
     """The same requests with short answers, for a warm-up. They all come at once where they would
     come slowly: a warm-up shall see large batches."""
     requests = [
-        replace(request, output_tokens=min(request.output_tokens, WARM_UP_TOKENS), arrival_s=0.0)
+        replace(request, output_tokens=min(request.output_tokens, WARM_UP_TOKENS))
         for request in load.requests
     ]
-    return replace(load, requests=requests)
+    return all_at_once(replace(load, requests=requests))
+
+
+def all_at_once(load: Load) -> Load:
+    """The same requests, none of which waits for its time."""
+    return replace(load, requests=[replace(request, arrival_s=0.0) for request in load.requests])

@@ -1,4 +1,4 @@
-"""The search for the highest rate that meets the targets: doubling, then bisection.
+"""The search for the highest rate that meets the targets: growing steps, then bisection.
 
 Pure: the next rate follows from the trials so far, so that an interrupted search goes on from the
 rows of its trials.
@@ -12,7 +12,7 @@ DOUBLING = 2.0
 NEAR = 4.0  # steps of a search that knows where to begin, in units of its resolution
 MOST_TRIALS = 40
 ROUNDING = 1e-6  # rows keep seven digits of a rate
-LOWEST = 1 / 4096  # of the first rate; below, no rate meets the targets
+LOWEST = 1 / 4096  # of the highest rate; below, no rate meets the targets
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,20 @@ class Found:
         return math.sqrt(self.low * self.high)
 
 
-def next_rate(
-    trials: Sequence[Trial], first_rate: float, resolution: float, expected: float | None = None
-) -> float | None:
-    """The rate of the next trial; None when the search has ended. `expected` is what an earlier
-    search found: a search that begins there takes small steps."""
-    begin = expected or first_rate
-    factor = DOUBLING if expected is None else 1 + NEAR * resolution
+@dataclass(frozen=True)
+class Begin:
+    """Where a search begins."""
+
+    rate: float
+    is_near: bool
+    """Whether it is near the end, by what is known of the server: then steps are small at first."""
+
+
+def next_rate(trials: Sequence[Trial], resolution: float, begin: Begin) -> float | None:
+    """The rate of the next trial; None when the search has ended."""
     if not trials:
-        return begin
+        return begin.rate
+    factor = 1 + NEAR * resolution if begin.is_near else DOUBLING
     if len(trials) >= MOST_TRIALS:
         return None
     low, high = bracket(trials)
@@ -55,13 +60,17 @@ def next_rate(
         return low * _growing(factor, trials)
     if low is None:
         lower = high / _growing(factor, trials)
-        return lower if lower >= LOWEST * min(begin, first_rate) else None
+        return lower if lower >= LOWEST * _highest(trials) else None
     return math.sqrt(low * high) if high / low > 1 + resolution else None
 
 
 def _growing(factor: float, trials: Sequence[Trial]) -> float:
-    """Steps in one direction grow: what was expected may be wrong by far."""
+    """Steps in one direction grow: the first rate may be wrong by far."""
     return float(min(DOUBLING, factor ** len(trials)))
+
+
+def _highest(trials: Sequence[Trial]) -> float:
+    return max(trial.rate for trial in trials)
 
 
 def bracket(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
@@ -72,11 +81,11 @@ def bracket(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
     return max(good, default=None), high
 
 
-def found(trials: Sequence[Trial], first_rate: float, resolution: float) -> Found | None:
+def found(trials: Sequence[Trial], resolution: float) -> Found | None:
     """The end of a search; None while it is not decided."""
     low, high = bracket(trials)
     if high is None or not trials:
         return None
     if low is None:
-        return Found(0.0, high) if high <= 2 * LOWEST * first_rate else None
+        return Found(0.0, high) if high <= 2 * LOWEST * _highest(trials) else None
     return Found(low, high) if high / low <= (1 + resolution) * (1 + ROUNDING) else None

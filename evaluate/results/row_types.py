@@ -169,7 +169,7 @@ class SearchSettings(Part):
 
     share: Share
     resolution: Annotated[float, Field(gt=0, le=1)]
-    first_rate: Annotated[Rate, AsWritten]
+    first_rate: Annotated[Rate, AsWritten] | None = None
     seconds: Annotated[Rate, AsWritten]
     least_requests: Size
 

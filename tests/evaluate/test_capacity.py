@@ -16,7 +16,7 @@ LIMIT = 80.0
 SEARCH = (
     *("scenario=capacity", "targets.ttft_ms=200", "targets.tpot_ms=100", "repeats=2"),
     *("capacity.seconds=1", "capacity.least_requests=20", "capacity.resolution=0.5"),
-    *("capacity.share=0.9", "capacity.first_rate=10", "traffic.requests=20"),
+    *("capacity.share=0.9", "traffic.requests=20"),
     *("traffic.input.median=8", "traffic.input.high=16"),
     *("traffic.output.distribution=fixed", "traffic.output.median=5"),
 )

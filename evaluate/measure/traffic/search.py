@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 from conf.errors import environment_failure
 from conf.schema.load import ScenarioConfig
+from conf.schema.traffic import CapacityConfig
 from evaluate.measure.engines import Stop
 from evaluate.measure.gpu_watch import Watched
 from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request, is_in_time, serving_values
 from evaluate.measure.validity import Observed, reasons
-from evaluate.measure.workload import Load
-from evaluate.results.capacity_search import Trial, next_rate
+from evaluate.measure.workload import ALL_AT_ONCE, Load, all_at_once
+from evaluate.results.capacity_search import Begin, Trial, next_rate
 from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
@@ -55,6 +56,16 @@ class Misses:
         return request.ttft * 1e3 > (self.scenario.ttft_ms or 0.0)
 
 
+def answer_rate(requests: list[Request], seconds: float) -> float:
+    """Answers a second of requests that came at once. The last tenth is left out: long answers that
+    end almost alone. Without any answer, one in all the seconds."""
+    ends = sorted(request.token_times[-1] for request in requests if request.is_answered)
+    if not ends:
+        return 1 / seconds
+    count = max(1, min(len(ends), len(requests) * 9 // 10))
+    return count / ends[count - 1]
+
+
 @dataclass(frozen=True)
 class TrialMeasured:
     """One trial, as measured."""
@@ -82,14 +93,12 @@ class Searcher:
     report: Callable[[TrialMeasured], None]
 
     def search(self, trials: list[Trial], expected: float | None) -> None:
-        """Measures trials until the search ends. `trials` has those of an interrupted search."""
-        capacity = self.scenario.capacity
-        assert capacity is not None
+        """Measures trials until the search ends. `trials` has those of an interrupted search;
+        `expected` is the rate that earlier searches found."""
+        capacity = self._capacity
+        begin = self._begin(trials, expected)
         invalid = 0
-        while True:
-            rate = next_rate(trials, capacity.first_rate, capacity.resolution, expected)
-            if rate is None:
-                return
+        while (rate := next_rate(trials, capacity.resolution, begin)) is not None:
             measured = self._trial(rate)
             self.report(measured)
             if not measured.invalid:
@@ -101,9 +110,34 @@ class Searcher:
                     f"{invalid} trials were not valid, the last one: {measured.invalid[0]}"
                 )
 
+    @property
+    def _capacity(self) -> CapacityConfig:
+        assert self.scenario.capacity is not None
+        return self.scenario.capacity
+
+    def _begin(self, trials: list[Trial], expected: float | None) -> Begin:
+        first = self._capacity.first_rate
+        if expected is None and first is not None:
+            return Begin(first, is_near=False)
+        if expected is None:
+            expected = trials[0].rate if trials else self._burst_rate()
+        return Begin(expected, is_near=True)
+
+    def _burst_rate(self) -> float:
+        """The rate at which requests are answered that all come at once. That of open arrivals is
+        near it, or below where the targets are strict. Trials above the capacity end early, so that
+        it is a good rate to begin with."""
+        capacity = self._capacity
+        scenario = replace(self.scenario, rate=ALL_AT_ONCE, requests=capacity.least_requests)
+
+        def takes_too_long(request: Request) -> bool:
+            return bool(request.token_times) and request.token_times[-1] > capacity.seconds
+
+        run = self.run(all_at_once(self.load_at(scenario)), takes_too_long)
+        return answer_rate(run.requests, capacity.seconds)
+
     def _trial(self, rate: float) -> TrialMeasured:
-        capacity = self.scenario.capacity
-        assert capacity is not None
+        capacity = self._capacity
         count = max(capacity.least_requests, round(rate * capacity.seconds))
         scenario = replace(self.scenario, rate=rate, requests=count)
         load = self.load_at(scenario)

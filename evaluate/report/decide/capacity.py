@@ -115,11 +115,8 @@ def _ends(rows: Sequence[TrialRow]) -> list[Found]:
     searches: dict[tuple[int, int], list[TrialRow]] = defaultdict(list)
     for row in rows:
         searches[row.start, row.repeat].append(row)
-    rule = rows[0].settings.capacity
-    ends = [
-        found([row.trial for row in search], rule.first_rate, rule.resolution)
-        for search in searches.values()
-    ]
+    resolution = rows[0].settings.capacity.resolution
+    ends = [found([row.trial for row in search], resolution) for search in searches.values()]
     return [end for end in ends if end is not None]
 
 

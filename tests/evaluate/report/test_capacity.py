@@ -11,7 +11,7 @@ from evaluate.report.contents import make_report
 from evaluate.report.decide.capacity import CapacityTable, capacities
 from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.writing import write_report
-from evaluate.results.capacity_search import Trial, next_rate
+from evaluate.results.capacity_search import Begin, Trial, next_rate
 from evaluate.results.results_file import read, row_of
 from evaluate.results.rows import Row, TrialRow, line_content
 from tests.evaluate.made_rows import row_with
@@ -71,7 +71,7 @@ def searched(checkpoint: str, *limits: float, gpus: int = 1) -> list[TrialRow]:
     rows = []
     for repeat, limit in enumerate(limits):
         trials: list[Trial] = []
-        while (rate := next_rate(trials, 1.0, RESOLUTION)) is not None:
+        while (rate := next_rate(trials, RESOLUTION, Begin(1.0, is_near=False))) is not None:
             trials.append(Trial(rate, rate <= limit))
             rows.append(trial_row(checkpoint, rate, rate <= limit, repeat, gpus))
     return rows

@@ -4,20 +4,18 @@ import math
 
 import pytest
 
-from evaluate.results.capacity_search import MOST_TRIALS, Found, Trial, found, next_rate
+from evaluate.results.capacity_search import MOST_TRIALS, Begin, Found, Trial, found, next_rate
 
 RESOLUTION = 0.05
 
 
-def search(
-    limit: float,
-    first: float = 1.0,
-    expected: float | None = None,
-    trials: list[Trial] | None = None,
-) -> list[Trial]:
+FAR = Begin(1.0, is_near=False)
+
+
+def search(limit: float, begin: Begin = FAR, trials: list[Trial] | None = None) -> list[Trial]:
     """All trials of a search in a server that holds `limit` requests a second."""
     trials = trials or []
-    while (rate := next_rate(trials, first, RESOLUTION, expected)) is not None:
+    while (rate := next_rate(trials, RESOLUTION, begin)) is not None:
         trials.append(Trial(rate, rate <= limit))
     return trials
 
@@ -25,7 +23,7 @@ def search(
 @pytest.mark.parametrize("limit", [0.03, 0.9, 1.0, 7.3, 500.0, 12345.0])
 def test_it_doubles_then_halves_until_the_interval_is_narrow(limit: float) -> None:
     trials = search(limit)
-    end = found(trials, 1.0, RESOLUTION)
+    end = found(trials, RESOLUTION)
     assert end is not None
     assert end.low <= limit < end.high <= end.low * 1.051
     assert end.rate == pytest.approx(limit, rel=0.05)
@@ -38,9 +36,9 @@ def test_the_first_rates_double() -> None:
 
 
 def test_a_search_that_knows_where_to_begin_takes_few_trials() -> None:
-    assert len(search(100, expected=98.0)) <= 5
-    assert len(search(100, expected=104.0)) <= 5
-    end = found(search(1000, expected=10.0), 1.0, RESOLUTION)
+    assert len(search(100, Begin(98.0, is_near=True))) <= 5
+    assert len(search(100, Begin(104.0, is_near=True))) <= 5
+    end = found(search(1000, Begin(10.0, is_near=True)), RESOLUTION)
     assert end is not None
     assert end.low <= 1000 < end.high
 
@@ -49,15 +47,16 @@ def test_an_interrupted_search_goes_on_where_it_was() -> None:
     whole = search(7.3)
     for count in range(len(whole)):
         assert search(7.3, trials=whole[:count]) == whole
-        assert found(whole[:count], 1.0, RESOLUTION) is None
+        assert found(whole[:count], RESOLUTION) is None
 
 
-def test_targets_that_no_rate_meets_end_the_search() -> None:
-    trials = search(0.0)
-    assert found(trials, 1.0, RESOLUTION) == Found(0.0, trials[-1].rate)
+@pytest.mark.parametrize("begin", [FAR, Begin(37.0, is_near=True)])
+def test_targets_that_no_rate_meets_end_the_search(begin: Begin) -> None:
+    trials = search(0.0, begin)
+    assert found(trials, RESOLUTION) == Found(0.0, trials[-1].rate)
     assert len(trials) < MOST_TRIALS
 
 
 def test_a_lucky_trial_above_a_bad_one_does_not_count() -> None:
     trials = [Trial(1, True), Trial(2, False), Trial(4, True)]
-    assert next_rate(trials, 1.0, RESOLUTION) == pytest.approx(math.sqrt(2))
+    assert next_rate(trials, RESOLUTION, FAR) == pytest.approx(math.sqrt(2))

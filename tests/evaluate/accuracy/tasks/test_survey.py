@@ -57,10 +57,11 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
         "accuracy.tasks=[ours/continuations.yaml,ours/next_word.yaml]",
     ]  # fmt: skip
 
-    result = command_here(*command, **LITTLE_MEMORY)
+    result = command_here(*command, "side_by_side=2", **LITTLE_MEMORY)
     assert result.returncode == 4, result.stderr
     assert "zeroed: lm_eval:continuations: accuracy: " in result.stderr
     assert "lost question" in result.stdout
+    were_asked_together(result.stderr)
     found = judged(tmp_path)
     original = found["original", "continuations"]
     assert original.values.score > 2 * original.values.chance_score
@@ -75,39 +76,25 @@ def test_damage_done_on_purpose_is_seen_question_by_question(
         settings = row.settings.content()
         kept = tmp_path / settings["samples"] / f"{settings['task']}.jsonl"
         assert len(kept.read_text().splitlines()) >= row.values.questions
+        assert row.startup.content() == {}, "two starts at once say nothing about one"
 
-    again = command_here(*command, **LITTLE_MEMORY)
+    again = command_here(*command, **LITTLE_MEMORY)  # side_by_side is in no key
     assert again.returncode == 4, "a gate stays shut"
     assert "4 runs are there already" in again.stderr
     assert "loading" not in again.stderr
     assert judged(tmp_path).keys() == found.keys()
 
-    found_by_two = command_here(*command, "side_by_side=2", **LITTLE_MEMORY)
-    assert "4 runs are there already" in found_by_two.stderr, "side_by_side is in no key"
-    asked_together(command_here, command, tmp_path)
 
-
-def asked_together(command_here: Run, command: list[str], folder: Path) -> None:
-    """Both servers run at the same time, and score as they did alone."""
-    alone = judged(folder)
-    result = command_here(*command, "side_by_side=2", "results=two.jsonl", **LITTLE_MEMORY)
-    assert result.returncode == 4, result.stderr
-    together = judged(folder, "two.jsonl")
-    for place, row in together.items():
-        assert row.key == alone[place].key
-        # Requests meet in other batches, which may round differently.
-        assert row.values.score == pytest.approx(alone[place].values.score, abs=0.05)
-        assert row.environment.engine_options == alone[place].environment.engine_options
-        assert alone[place].startup.content()
-        assert row.startup.content() == {}
-    logs = [line for line in result.stderr.splitlines() if "(log in " in line]
+def were_asked_together(said: str) -> None:
+    """Both servers had started when the first question was asked."""
+    logs = [line for line in said.splitlines() if "(log in " in line]
     assert len({line.rpartition("(log in ")[2] for line in logs}) == len(logs) == 4
-    loading = [result.stderr.index(f"{name}: loading in") for name in ("original", "zeroed")]
-    assert max(loading) < result.stderr.index("original: continuations: ")
+    loading = [said.index(f"{name}: loading in") for name in ("original", "zeroed")]
+    assert max(loading) < said.index("original: continuations: ")
 
 
-def judged(folder: Path, results: str = "results.jsonl") -> dict[tuple[str, str], TaskAccuracyRow]:
-    rows = read(folder / results)[0]
+def judged(folder: Path) -> dict[tuple[str, str], TaskAccuracyRow]:
+    rows = read(folder / "results.jsonl")[0]
     rows = [row for row in rows if isinstance(row, TaskAccuracyRow)]
     found = {(row.checkpoint, row.settings.content()["task"]): row for row in rows}
     assert len(found) == len(rows) == 4

@@ -1,0 +1,99 @@
+"""Where a capacity search begins, in a server that is modelled: answers of one length, in slots."""
+
+import heapq
+from dataclasses import replace
+
+import pytest
+
+from conf.schema.load import ScenarioConfig
+from conf.schema.traffic import CapacityConfig
+from evaluate.measure.engines import Stop
+from evaluate.measure.gpu_watch import Watched
+from evaluate.measure.metrics import UNFINISHED, Request
+from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun, answer_rate
+from evaluate.measure.validity import Observed
+from evaluate.measure.workload import Load, PlannedRequest
+from evaluate.results.capacity_search import Trial, found
+
+SLOTS = 8
+CAPACITY = CapacityConfig(share=0.9, seconds=10.0, least_requests=100)
+
+
+class Model:
+    """A server whose answers take `seconds_each`, and that gives `SLOTS` of them at once."""
+
+    def __init__(self, seconds_each: float, first_rate: float | None = None) -> None:
+        self.seconds_each, self.loads = seconds_each, list[Load]()
+        self.measured: list[TrialMeasured] = []
+        scenario = ScenarioConfig(
+            input_tokens=2, output_tokens=2, rate=1.0, requests=100,
+            ttft_ms=3e3 * seconds_each, tpot_ms=3e3 * seconds_each,
+            capacity=replace(CAPACITY, first_rate=first_rate),
+        )  # fmt: skip
+        self.searcher = Searcher(scenario, self.load_at, self.run, self.measured.append)
+
+    @property
+    def limit(self) -> float:
+        return SLOTS / self.seconds_each
+
+    @property
+    def rates(self) -> list[float]:
+        return [measured.trial.rate for measured in self.measured]
+
+    def load_at(self, scenario: ScenarioConfig) -> Load:
+        assert scenario.rate is not None
+        times = [place / scenario.rate for place in range(scenario.count)]
+        return Load([PlannedRequest([1, 2], 2, time) for time in times], len(times))
+
+    def run(self, load: Load, stop: Stop | None) -> WatchedRun:
+        self.loads.append(load)
+        requests = [Request(2, [], planned.arrival_s, UNFINISHED) for planned in load.requests]
+        slots = [0.0] * SLOTS
+        for request in requests:
+            begin = max(request.start, heapq.heappop(slots))
+            request.token_times = [begin + self.seconds_each / 2, begin + self.seconds_each]
+            request.error = ""
+            heapq.heappush(slots, begin + self.seconds_each)
+            if stop is not None and stop(request):
+                break
+        return WatchedRun(requests, Observed(), Watched())
+
+
+@pytest.mark.parametrize("seconds_each", [0.001, 0.3, 2.0])
+def test_it_begins_where_a_burst_is_answered(seconds_each: float) -> None:
+    """However fast a server is, its search takes about as many trials."""
+    server = Model(seconds_each)
+    server.searcher.search([], None)
+    burst = server.loads[0]
+    assert len(burst.requests) == CAPACITY.least_requests
+    assert {request.arrival_s for request in burst.requests} == {0.0}
+    end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
+    assert end is not None
+    assert server.limit / 2 < end.rate < server.limit * 2
+    assert server.limit / 2 < server.rates[0] < server.limit * 2
+    assert len(server.measured) <= 8
+
+
+def test_a_given_rate_needs_no_burst() -> None:
+    server = Model(0.3, first_rate=5.0)
+    server.searcher.search([], None)
+    assert server.rates[:2] == [5.0, 10.0]
+    assert len(server.loads) == len(server.measured)
+
+
+@pytest.mark.parametrize(("trials", "expected"), [([Trial(20.0, True)], None), ([], 24.0)])
+def test_neither_does_a_search_that_goes_on_or_follows_another(
+    trials: list[Trial], expected: float | None
+) -> None:
+    server = Model(0.3)
+    server.searcher.search(trials, expected)
+    assert len(server.loads) == len(server.measured)
+    assert server.rates[0] == pytest.approx(24.0)
+
+
+def test_the_rate_of_a_burst_leaves_its_last_answers_out() -> None:
+    requests = [Request(1, [0.1, 0.1 * (place + 1)]) for place in range(99)]
+    assert answer_rate([*requests, Request(1, [0.1, 500.0])], 30.0) == pytest.approx(10)
+    cut_off = [Request(1, [0.1, 2.0]), *(Request(1, [0.1], error=UNFINISHED) for _ in range(99))]
+    assert answer_rate(cut_off, 30.0) == pytest.approx(0.5)
+    assert answer_rate([Request(1, [], error=UNFINISHED)], 30.0) == pytest.approx(1 / 30)
