@@ -114,7 +114,7 @@ def test_what_needs_no_gpu_runs_on_the_test_model(
     words = shlex.split(command)[2:]
     result = run_command(*words, "model=tiny", f"checkpoint_root={root}", *smaller)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip()
+    assert len(result.stdout.strip()) > 20  # an answer, or a report's
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ class Cell:
     """How it differs from other cells of the same checkpoint and scenario."""
     _summaries: dict[str, tuple[int, Summary | None]] = field(default_factory=dict, repr=False)
     """A cache: each summary, with the number of runs behind it."""
+    _samples: dict[str, tuple[int, Sample | None]] = field(default_factory=dict, repr=False)
     _outliers: tuple[int, set[int]] | None = field(default=None, repr=False)
 
     @property
@@ -121,6 +122,11 @@ class Cell:
 
     def sample(self, name: str) -> Sample | None:
         """The logarithms for a comparison; None if a value is not positive."""
+        if name not in self._samples or self._samples[name][0] != len(self.valid):
+            self._samples[name] = (len(self.valid), self._sampled(name))
+        return self._samples[name][1]
+
+    def _sampled(self, name: str) -> Sample | None:
         starts = []
         for runs in self.starts(name):
             if min(run.figure for run in runs) <= 0:

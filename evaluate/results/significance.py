@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 from evaluate.results.student import adjusted, quantile
 
@@ -55,11 +56,11 @@ class Start:
     place: float = 0.0
     """The mean position of its runs among all runs of the workload, in time order."""
 
-    @property
+    @cached_property
     def mean(self) -> float:
         return statistics.fmean(self.logs)
 
-    @property
+    @cached_property
     def variance(self) -> float:
         return variance(self.logs) if len(self.logs) > 1 else 0.0
 
@@ -70,15 +71,15 @@ class Sample:
 
     starts: tuple[Start, ...]
 
-    @property
+    @cached_property
     def mean(self) -> float:
         return statistics.fmean(start.mean for start in self.starts)
 
-    @property
+    @cached_property
     def runs(self) -> int:
         return sum(len(start.logs) for start in self.starts)
 
-    @property
+    @cached_property
     def place(self) -> float:
         return statistics.fmean(start.place for start in self.starts)
 
@@ -272,6 +273,7 @@ def _run_errors(one: Sample, other: Sample) -> tuple[float, float, int]:
     return math.sqrt(independent), math.sqrt(dependent), max(1, degrees)
 
 
+@cache
 def _inflation(runs: int) -> float:
     """The variance of a mean of autocorrelated runs, in units of the variance that they show."""
     if runs < 2:

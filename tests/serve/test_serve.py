@@ -11,13 +11,6 @@ from serve.engine.launch import model_folder
 from tests.conftest import Run, quantize_config
 
 
-@pytest.mark.slow
-def test_a_checkpoint_answers_one_prompt(tiny_checkpoint: Path, run_command: Run) -> None:
-    result = run_command("serve", f"checkpoint={tiny_checkpoint}", "prompt='What is a class?'")
-    assert result.returncode == 0, result.stderr
-    assert len(result.stdout.strip()) > 20
-
-
 def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, command_here: Run) -> None:
     result = command_here(
         "serve",

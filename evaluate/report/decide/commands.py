@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from conf import ROOT
 from conf.files import strict_yaml
@@ -213,12 +214,16 @@ def ran_on_vllms_kernels(row: Row) -> bool:
     return has_gpu and is_vllm and kernels_of(row) == VLLM
 
 
-@cache
 def scenario_of(measure: str) -> str:
     """The name after `scenario=` that runs a workload: a file may hold several workloads. A team's
     own file is not known here, so a workload that is in none of ours stands for itself."""
-    files = sorted((ROOT / "conf" / "scenario").glob("*.yaml"))
-    if measure in [path.stem for path in files]:
+    contents = _scenario_files()
+    if measure in contents:
         return measure
-    contents = {path.stem: strict_yaml.read(path).content or {} for path in files}
     return next((name for name, content in contents.items() if measure in content), measure)
+
+
+@cache
+def _scenario_files() -> dict[str, dict[str, Any]]:
+    files = sorted((ROOT / "conf" / "scenario").glob("*.yaml"))
+    return {path.stem: strict_yaml.read(path).content or {} for path in files}
