@@ -8,7 +8,7 @@ from conf.cache import log_file
 from conf.schema.load import EngineConfig
 from conf.terminal import library_output_to, say
 from serve.checks import check
-from serve.engine.launch import environment, options
+from serve.engine.launch import environment, options, say_unused_kernels
 from serve.kernels.installed import plugin_path
 
 ANSWER_TOKENS = 64
@@ -17,6 +17,7 @@ CONTEXT = 1024
 
 def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     """The checkpoint's greedy answer, from the same kernels that a server would use."""
+    say_unused_kernels(engine)
     check(folder, folder, engine)
     os.environ.update(environment(engine.options))
     # vLLM's processes take over the path of this one.

@@ -27,7 +27,13 @@ from conf.terminal import plain_console, say
 from serve.canary import Canary, ask_canary
 from serve.checks import check, is_verifiable, support_of
 from serve.engine.client import API_KEY
-from serve.engine.launch import on_cpu, options, server_command, server_environment
+from serve.engine.launch import (
+    on_cpu,
+    options,
+    say_unused_kernels,
+    server_command,
+    server_environment,
+)
 from serve.engine.process import POLL_S, ServerProcess, check_port
 from serve.fit import check_parallel, fit
 from serve.kernels.settings import with_kernels
@@ -48,6 +54,7 @@ def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop."""
     key = _api_key(config)
     options(config.engine)  # raises for an invalid option before the checkpoint is resolved
+    say_unused_kernels(config.engine)
     served = resolve(config)
     if served.why:
         say(f"{config.results}: {served.why}")

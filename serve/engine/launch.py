@@ -18,8 +18,10 @@ from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
 from conf.override_text import command_text, option_text
 from conf.process.running import call_one
+from conf.schema.kernels import AUTO, VLLM
 from conf.schema.load import KV_CACHE_SIZE, EngineConfig, EngineOptions
 from conf.schema.model import ModelConfig
+from conf.terminal import say
 from quantize.checkpoint.manifest import published
 from quantize.programs import FETCH
 from serve.engine.client import API_KEY
@@ -109,6 +111,15 @@ def options(engine: EngineConfig) -> EngineOptions:
     check_not_given(engine.options)
     chosen |= dict(engine.options)
     return chosen if on_cpu() else with_kernels(chosen, engine.kernels)
+
+
+def say_unused_kernels(engine: EngineConfig) -> None:
+    """Says where the user named kernels of ours that cannot run here."""
+    starts_here = engine.kind != "transformers" and engine.url is None
+    named = engine.kernels.families
+    if starts_here and on_cpu() and named not in (None, [AUTO], [VLLM]):
+        option = option_text("engine.kernels", named)
+        say(f"{option} has no effect: there is no GPU here, and a CPU runs vLLM's own kernels")
 
 
 def _type_fault(annotation: str, value: Any) -> str:
