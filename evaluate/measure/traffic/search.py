@@ -17,6 +17,11 @@ from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
 CUT_OFF = (NOT_SENT, UNFINISHED)
+STEADY = 4.0
+"""Requests of a trial arrive for so many times as long as one of them takes. In a shorter time few
+are in progress together, and rates meet the targets that the server cannot hold."""
+MOST_LONGER = 3  # trials at one rate that are repeated with more requests
+ENOUGH = 0.9  # of the requests that a trial should have had
 
 
 class WatchedRun(NamedTuple):
@@ -56,14 +61,16 @@ class Misses:
         return request.ttft * 1e3 > (self.scenario.ttft_ms or 0.0)
 
 
-def answer_rate(requests: list[Request], seconds: float) -> float:
-    """Answers a second of requests that came at once. The last tenth is left out: long answers that
-    end almost alone. Without any answer, one in all the seconds."""
-    ends = sorted(request.token_times[-1] for request in requests if request.is_answered)
-    if not ends:
+def answer_rate(load: Load, requests: list[Request], seconds: float) -> float:
+    """Answers a second of requests that came at once, by the tokens that arrived: it is known
+    before the first answer is whole. The last tenth of the tokens is left out: long answers that
+    end almost alone. Without any token, one answer in all the seconds."""
+    times = sorted(time for request in requests for time in request.token_times)
+    if not times:
         return 1 / seconds
-    count = max(1, min(len(ends), len(requests) * 9 // 10))
-    return count / ends[count - 1]
+    wanted = sum(planned.output_tokens for planned in load.requests)
+    count = max(1, min(len(times), wanted * 9 // 10))
+    return count / wanted * len(load.requests) / times[count - 1]
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,8 @@ class Searcher:
     """The requests of a trial."""
     run: Run
     report: Callable[[TrialMeasured], None]
+    latency_s: float = 0.0
+    """Of a request, in the last trial that met the targets."""
 
     def search(self, trials: list[Trial], expected: float | None) -> None:
         """Measures trials until the search ends. `trials` has those of an interrupted search;
@@ -99,7 +108,7 @@ class Searcher:
         begin = self._begin(trials, expected)
         invalid = 0
         while (rate := next_rate(trials, capacity.resolution, begin)) is not None:
-            measured = self._trial(rate)
+            measured = self._steady_trial(rate)
             self.report(measured)
             if not measured.invalid:
                 trials.append(measured.trial)
@@ -124,21 +133,38 @@ class Searcher:
         return Begin(expected, is_near=True)
 
     def _burst_rate(self) -> float:
-        """The rate at which requests are answered that all come at once. That of open arrivals is
-        near it, or below where the targets are strict. Trials above the capacity end early, so that
-        it is a good rate to begin with."""
+        """The rate at which requests are answered that all come at once. The capacity is near it,
+        or below where the targets are strict."""
         capacity = self._capacity
         scenario = replace(self.scenario, rate=ALL_AT_ONCE, requests=capacity.least_requests)
 
         def takes_too_long(request: Request) -> bool:
             return bool(request.token_times) and request.token_times[-1] > capacity.seconds
 
-        run = self.run(all_at_once(self.load_at(scenario)), takes_too_long)
-        return answer_rate(run.requests, capacity.seconds)
+        load = all_at_once(self.load_at(scenario))
+        return answer_rate(load, self.run(load, takes_too_long).requests, capacity.seconds)
 
-    def _trial(self, rate: float) -> TrialMeasured:
+    def _steady_trial(self, rate: float) -> TrialMeasured:
+        """A trial whose requests arrive for long enough. How long they take is known after a trial:
+        one that was too short, and met the targets, is repeated."""
+        for _ in range(MOST_LONGER):
+            count = self._count(rate)
+            measured = self._trial(rate, count)
+            if measured.invalid or not measured.trial.meets:
+                return measured
+            self.latency_s = measured.values.request_latency_mean_s or 0.0
+            if count >= ENOUGH * self._count(rate):
+                return measured
+        return self._trial(rate, self._count(rate))
+
+    def _count(self, rate: float) -> int:
+        """The requests of a trial."""
         capacity = self._capacity
-        count = max(capacity.least_requests, round(rate * capacity.seconds))
+        seconds = max(capacity.seconds, STEADY * self.latency_s)
+        return max(capacity.least_requests, round(rate * seconds))
+
+    def _trial(self, rate: float, count: int) -> TrialMeasured:
+        capacity = self._capacity
         scenario = replace(self.scenario, rate=rate, requests=count)
         load = self.load_at(scenario)
         misses = Misses(scenario, allowed=int(count * (1 - capacity.share) + 1e-9))

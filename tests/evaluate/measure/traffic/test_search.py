@@ -10,6 +10,7 @@ from conf.schema.traffic import CapacityConfig
 from evaluate.measure.engines import Stop
 from evaluate.measure.gpu_watch import Watched
 from evaluate.measure.metrics import UNFINISHED, Request
+from evaluate.measure.traffic import search
 from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun, answer_rate
 from evaluate.measure.validity import Observed
 from evaluate.measure.workload import Load, PlannedRequest
@@ -22,13 +23,13 @@ CAPACITY = CapacityConfig(share=0.9, seconds=10.0, least_requests=100)
 class Model:
     """A server whose answers take `seconds_each`, and that gives `SLOTS` of them at once."""
 
-    def __init__(self, seconds_each: float, first_rate: float | None = None) -> None:
+    def __init__(self, seconds_each: float, **options: float) -> None:
         self.seconds_each, self.loads = seconds_each, list[Load]()
         self.measured: list[TrialMeasured] = []
         scenario = ScenarioConfig(
             input_tokens=2, output_tokens=2, rate=1.0, requests=100,
             ttft_ms=3e3 * seconds_each, tpot_ms=3e3 * seconds_each,
-            capacity=replace(CAPACITY, first_rate=first_rate),
+            capacity=replace(CAPACITY, **options),  # type: ignore[arg-type]
         )  # fmt: skip
         self.searcher = Searcher(scenario, self.load_at, self.run, self.measured.append)
 
@@ -74,6 +75,19 @@ def test_it_begins_where_a_burst_is_answered(seconds_each: float) -> None:
     assert len(server.measured) <= 8
 
 
+@pytest.mark.parametrize(("steady", "holds"), [(search.STEADY, True), (0.0, False)])
+def test_requests_arrive_for_longer_than_one_of_them_takes(
+    steady: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In ten seconds a server of eight slots is not even full, where an answer takes thirty."""
+    monkeypatch.setattr(search, "STEADY", steady)
+    server = Model(30.0, least_requests=10)
+    server.searcher.search([], None)
+    end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
+    assert end is not None
+    assert (end.rate < 1.5 * server.limit) == holds
+
+
 def test_a_given_rate_needs_no_burst() -> None:
     server = Model(0.3, first_rate=5.0)
     server.searcher.search([], None)
@@ -92,8 +106,14 @@ def test_neither_does_a_search_that_goes_on_or_follows_another(
 
 
 def test_the_rate_of_a_burst_leaves_its_last_answers_out() -> None:
-    requests = [Request(1, [0.1, 0.1 * (place + 1)]) for place in range(99)]
-    assert answer_rate([*requests, Request(1, [0.1, 500.0])], 30.0) == pytest.approx(10)
-    cut_off = [Request(1, [0.1, 2.0]), *(Request(1, [0.1], error=UNFINISHED) for _ in range(99))]
-    assert answer_rate(cut_off, 30.0) == pytest.approx(0.5)
-    assert answer_rate([Request(1, [], error=UNFINISHED)], 30.0) == pytest.approx(1 / 30)
+    load = Load([PlannedRequest([1], 2)] * 100, 100)
+    whole = [Request(1, [0.1 * place + 0.05, 0.1 * place + 0.1]) for place in range(99)]
+    late = Request(1, [0.1, 500.0])
+    assert answer_rate(load, [*whole, late], 30.0) == pytest.approx(10, rel=0.02)
+
+
+def test_a_burst_is_judged_before_its_first_answer_is_whole() -> None:
+    load = Load([PlannedRequest([1], 100)] * 50, 50)
+    begun = [Request(1, [0.5, 1.0], error=UNFINISHED) for _ in range(50)]
+    assert answer_rate(load, begun, 1.0) == pytest.approx(1.0)
+    assert answer_rate(load, [Request(1, [], error=UNFINISHED)] * 50, 30.0) == pytest.approx(1 / 30)
