@@ -96,9 +96,11 @@ def _measure(config: EvaluateConfig) -> "Measured":
     from evaluate.accuracy.tasks.pipeline import measure_tasks
     from evaluate.measured import measured_by
     from evaluate.pipeline import evaluate
+    from serve.engine.launch import say_unused_kernels
 
     if config.accuracy.kind == "sensitivity":
         return measured_by(measure_sensitivity(config))
+    say_unused_kernels(config.engine)
     if config.accuracy.kind in (LM_EVAL, QUESTIONS):
         return measured_by(measure_tasks(config))
     return measured_by(evaluate(config))

@@ -31,14 +31,12 @@ from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, SkippedRow, current
 from evaluate.run import Group, Turn, turns_of
 from serve.checks import check, support_of, verify_together
-from serve.engine.launch import say_unused_kernels
 from serve.engine.splits import check_splits
 
 
 def evaluate(config: EvaluateConfig) -> list[Row]:
     """Measures all targets; one failure does not stop the others. Returns their rows, including
     those of earlier evaluations."""
-    say_unused_kernels(config.engine)
     recorder = Recorder(config, environment(config.gpu, config.engine))
     uses_traffic = any(scenario.from_traffic for scenario in config.scenario.values())
     conversations = read_traffic(config.traffic) if uses_traffic else []

@@ -88,6 +88,8 @@ class _Measurement:
         """Traffic by its hash."""
         self.trials: dict[str, dict[int, list[Trial]]] = defaultdict(lambda: defaultdict(list))
         """Trials by capacity search and repeat."""
+        self.latencies: dict[str, float] = defaultdict(float)
+        """How long a request took at the end of each capacity search."""
         for name, recorded in job.trials.items():
             for trial in recorded:
                 self.trials[name][trial.repeat].append(Trial(trial.rate, trial.meets))
@@ -184,8 +186,10 @@ class _Measurement:
             lambda at_rate: self._load(f"{name} at {at_rate.rate:.6g}", at_rate, repeat),
             partial(self._watched_run, name),
             report,
+            self.latencies[name],
         )
         searcher.search(trials[repeat], statistics.median(rates) if rates else None)
+        self.latencies[name] = searcher.latency_s
 
     def _timed_run(self, name: str, scenario: ScenarioConfig, repeat: int, load: Load) -> None:
         requests, observed, watched = self._watched_run(name, load, None)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import uuid
 from dataclasses import dataclass, replace
 
 from conf.schema.load import ScenarioConfig
@@ -115,13 +116,14 @@ def traffic_load(
     earlier rounds of this run, out of the cache."""
     assert scenario.traffic is not None
     run, ids, most = f"{name} {repeat}", token_range(vocabulary), scenario.count
+    unique = uuid.uuid4().hex
     requests: list[PlannedRequest] = []
     begun: list[ResolvedConversation] = []
     firsts: list[int] = []
     for number, conversation in enumerate(itertools.cycle(conversations)):
         if len(requests) >= most:
             break
-        salt = f"{run} {number // len(conversations)}"
+        salt = f"{unique} {number // len(conversations)}"
         begun.append(conversation)
         firsts.append(len(requests))
         requests += _turns(conversation, scenario, ids, salt, len(requests))[: most - len(requests)]

@@ -12,7 +12,7 @@ DOUBLING = 2.0
 NEAR = 4.0  # steps of a search that knows where to begin, in units of its resolution
 MOST_TRIALS = 40
 ROUNDING = 1e-6  # rows keep seven digits of a rate
-LOWEST = 1 / 4096  # of the highest rate; below, no rate meets the targets
+LOWEST = 1 / 256  # of the highest rate: requests are alone there, and a lower one gains nothing
 
 
 @dataclass(frozen=True)

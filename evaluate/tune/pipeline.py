@@ -21,12 +21,14 @@ from evaluate.tune.serve_file import write_settings
 from evaluate.tune.space import Space, check_names, space_of, text_of
 from evaluate.tune.target import situation_of, tuned_checkpoint
 from evaluate.tune.trials import Budget, TrialRequest
+from serve.engine.launch import say_unused_kernels
 
 
 def tune(config: TuneConfig) -> Outcome:
     """Searches and writes the settings. A failed trial does not stop the others."""
     budget = Budget(config.budget_s)
     check_names(config.settings)
+    say_unused_kernels(config.engine)
     tuned = tuned_checkpoint(config)
     situation = situation_of(tuned, config.scenario_name)
     space = space_of(config.settings, situation, config.accuracy.kind == QUICK)

@@ -18,8 +18,8 @@ from evaluate.results.row_values import SpeedValues
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
 CUT_OFF = (NOT_SENT, UNFINISHED)
 STEADY = 4.0
-"""Requests of a trial arrive for so many times as long as one of them takes. In a shorter time few
-are in progress together, and rates meet the targets that the server cannot hold."""
+"""Conversations of a trial begin for so many times as long as one of them takes. In a shorter time
+few are in progress together, and rates meet the targets that the server cannot hold."""
 MOST_LONGER = 3  # trials at one rate that are repeated with more requests
 ENOUGH = 0.9  # of the requests that a trial should have had
 
@@ -147,21 +147,29 @@ class Searcher:
     def _steady_trial(self, rate: float) -> TrialMeasured:
         """A trial whose requests arrive for long enough. How long they take is known after a trial:
         one that was too short, and met the targets, is repeated."""
-        for _ in range(MOST_LONGER):
+        for _ in range(1 + MOST_LONGER):
             count = self._count(rate)
             measured = self._trial(rate, count)
             if measured.invalid or not measured.trial.meets:
-                return measured
+                break
             self.latency_s = measured.values.request_latency_mean_s or 0.0
             if count >= ENOUGH * self._count(rate):
-                return measured
-        return self._trial(rate, self._count(rate))
+                break
+        return measured
 
     def _count(self, rate: float) -> int:
         """The requests of a trial."""
         capacity = self._capacity
-        seconds = max(capacity.seconds, STEADY * self.latency_s)
+        seconds = max(capacity.seconds, STEADY * self._conversation_s())
         return max(capacity.least_requests, round(rate * seconds))
+
+    def _conversation_s(self) -> float:
+        """How long a conversation takes: its turns, and the pauses between them."""
+        traffic = self.scenario.traffic
+        if traffic is None or not traffic.conversations:
+            return self.latency_s
+        turns = traffic.requests / traffic.conversations
+        return turns * self.latency_s + (turns - 1) * (traffic.pause_s or 0.0)
 
     def _trial(self, rate: float, count: int) -> TrialMeasured:
         capacity = self._capacity

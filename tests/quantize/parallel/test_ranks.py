@@ -1,12 +1,14 @@
 """Ranks exchange tensors and objects in a fixed order."""
 
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from quantize.parallel.ranks import ALONE, Ranks
+from tests.processes import LIMIT_S
 from tests.quantize.parallel.together import in_two_ranks
 
 
@@ -65,7 +67,10 @@ def test_no_thread_of_an_exchange_outlives_its_end() -> None:
     before = gloo_threads()
     ended = in_two_ranks(exchange)
     assert [began for _, began in ended] == [True, True]
-    assert gloo_threads() <= before
+    limit = time.monotonic() + LIMIT_S
+    while gloo_threads() - before:  # the kernel may list one that has ended a moment longer
+        assert time.monotonic() < limit
+        time.sleep(0.02)
 
 
 def gloo_threads() -> set[str]:

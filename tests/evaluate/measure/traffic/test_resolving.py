@@ -156,7 +156,10 @@ def test_runs_share_requests_but_neither_times_nor_cached_prefixes(folder: Path)
     one, other = (traffic_load(scenario, conversations, "traffic", n, 1000) for n in (0, 1))
     assert [r.prompt for r in one.requests] == [r.prompt for r in other.requests]
     assert [r.arrival_s for r in one.requests] != [r.arrival_s for r in other.requests]
-    assert not {r.salt for r in one.requests} & {r.salt for r in other.requests}
+    again = traffic_load(scenario, conversations, "traffic", 0, 1000)
+    assert [r.arrival_s for r in one.requests] == [r.arrival_s for r in again.requests]
+    for later in (other, again):
+        assert not {r.salt for r in one.requests} & {r.salt for r in later.requests}
     longer = traffic_load(replace(scenario, requests=9), conversations, "traffic", 0, 1000)
     assert len(longer.requests) == 9
     assert longer.requests[4].prompt == longer.requests[0].prompt

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from conf.schema.load import ScenarioConfig
-from conf.schema.traffic import CapacityConfig
+from conf.schema.traffic import CapacityConfig, TrafficLoad
 from evaluate.measure.engines import Stop
 from evaluate.measure.gpu_watch import Watched
 from evaluate.measure.metrics import UNFINISHED, Request
@@ -86,6 +86,18 @@ def test_requests_arrive_for_longer_than_one_of_them_takes(
     end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
     assert end is not None
     assert (end.rate < 1.5 * server.limit) == holds
+
+
+def test_and_for_longer_than_a_conversation_with_its_pauses() -> None:
+    server = Model(0.3)
+    server.searcher.scenario.traffic = TrafficLoad(requests=400, conversations=100, pause_s=20.0)
+    server.searcher.search([], None)
+    for measured in server.measured:
+        if measured.trial.meets:
+            latency_s = measured.values.request_latency_mean_s
+            assert latency_s is not None
+            arriving_s = measured.scenario.count / measured.trial.rate
+            assert arriving_s >= 3.6 * (4 * latency_s + 3 * 20)
 
 
 def test_a_given_rate_needs_no_burst() -> None:
