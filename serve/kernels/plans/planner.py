@@ -18,7 +18,7 @@ from serve.kernels.op import Planned
 from serve.kernels.plans.plan import Plan, Timing, plan_of
 from serve.kernels.plans.proof import Proof, exact_inputs
 from serve.kernels.plans.search import COMPILE_SECONDS, TOKENS, Prepared, Search
-from serve.kernels.plans.store import PlanStore, StoredPlan, identity_here
+from serve.kernels.plans.store import KnownTimes, PlanStore, StoredPlan, identity_here
 from serve.kernels.plans.timing import Clock, graph_time
 from serve.kernels.plans.trials import Trials
 from serve.kernels.products.compiling import run_once
@@ -156,15 +156,17 @@ class Planner:
 
     def _stored_or_measured(self, request: LayerRequest, candidates: list[Prepared]) -> Plan:
         store, names = self.make_store(), [candidate.product.name for candidate in candidates]
-        stored = store.find(request.key, names)
+        stored = self._stored(store, request, candidates)
         if stored is not None:
             return stored
         with store.measuring():
-            stored = store.find(request.key, names)  # another process may have measured it
-            if stored is not None:
+            stored = self._stored(store, request, candidates)
+            if stored is not None:  # another process has measured it
                 return stored
-            logger.info("quantline: %s: measuring %s, once", request.key, ", ".join(names))
-            plan = self._search(request, candidates, store.trials).plan()
+            known = store.known(request.key, names)
+            new = [name for name in names if name not in known.products]
+            logger.info("quantline: %s: measuring %s, once", request.key, ", ".join(new))
+            plan = self._search(request, candidates, store.trials, known).plan()
             if request.weight.codes.is_cuda:
                 torch.cuda.empty_cache()  # the copies of the weights
             weight, numbers = request.weight, NUMBERS.get(request.rounded, "fp8")
@@ -175,7 +177,26 @@ class Planner:
                 store.keep(stored_plan)
         return plan
 
-    def _search(self, request: LayerRequest, candidates: list[Prepared], trials: Trials) -> Search:
+    def _stored(
+        self, store: PlanStore, request: LayerRequest, candidates: list[Prepared]
+    ) -> Plan | None:
+        """The plan of these candidates: as it is stored, or by the times of other plans."""
+        names = [candidate.product.name for candidate in candidates]
+        stored = store.find(request.key, names)
+        if stored is not None:
+            return stored
+        known = store.known(request.key, names)
+        if not known.products.issuperset(names):
+            return None
+        return self._search(request, candidates, store.trials, known).plan()
+
+    def _search(
+        self,
+        request: LayerRequest,
+        candidates: list[Prepared],
+        trials: Trials,
+        known: KnownTimes,
+    ) -> Search:
         weight = request.weight
 
         def inputs(tokens: int) -> Inputs:
@@ -193,6 +214,9 @@ class Planner:
             tokens=request.tokens,
             clock=self.clock,
             trying=trials.trying,
+            known=known.products,
+            timings=list(known.timings),
+            failures=dict(known.failures),
         )
 
 

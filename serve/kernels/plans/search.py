@@ -68,6 +68,8 @@ class Search:
     trying: Callable[[str, Sequence[str]], AbstractContextManager[None]] = _untold
     """Told the key and the products that run next."""
     now: Callable[[], float] = time.monotonic
+    known: frozenset[str] = frozenset()
+    """Products that were measured before: their times are given, and they do not run."""
     timings: list[Timing] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     """Products that failed while they were measured, and how."""
@@ -83,6 +85,10 @@ class Search:
         plan = plan_of(self._choices(sizes), tuple(self.timings))
         failures = {name: why for name, why in self.failures.items() if name not in measured}
         return replace(plan, failures=failures, is_complete=is_complete)
+
+    @property
+    def _unknown(self) -> list[Prepared]:
+        return [c for c in self.candidates if c.product.name not in self.known]
 
     def _compile(self, sizes: list[int]) -> None:
         """Runs each kernel that must be compiled once, the best guesses first."""
@@ -102,7 +108,7 @@ class Search:
         """Measures as much as the time allows; returns whether all best guesses were measured. They
         have more time: plans without them are not stored."""
         begin = self.now()
-        copies = {c.product.name: self._copies(c) for c in self.candidates}
+        copies = {c.product.name: self._copies(c) for c in self._unknown}
         inputs: dict[int, Inputs] = {}
         for number, tokens, candidate, options in self._rounds(sizes):
             allowed = self.seconds * (1 if number else FIRST_ROUND)
@@ -135,12 +141,12 @@ class Search:
                 self.rows, self.columns, tokens
             )
             for tokens in sizes
-            for candidate in self.candidates
+            for candidate in self._unknown
             if candidate.takes(tokens)
         }
         for number in range(max(map(len, options.values()), default=0)):
             for tokens in sizes:
-                for candidate in self.candidates:
+                for candidate in self._unknown:
                     of_candidate = options.get((tokens, candidate.product.name), [])
                     if number < len(of_candidate):
                         yield number, tokens, candidate, of_candidate[number]

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from conf.cache import LIMITS, cache_root
 from conf.files.write_whole import write_whole
-from serve.kernels.plans.plan import Plan
+from serve.kernels.plans.plan import Plan, Timing
 from serve.kernels.plans.trials import Trials
 
 logger = logging.getLogger("vllm.quantline")
@@ -53,6 +53,16 @@ class StoredPlan:
 
 
 @dataclass(frozen=True)
+class KnownTimes:
+    """What plans of a kind of layer have measured, whatever else they had to choose from."""
+
+    products: frozenset[str] = frozenset()
+    timings: tuple[Timing, ...] = ()
+    failures: dict[str, str] = field(default_factory=dict)
+    """Products of these that could not be measured, and why."""
+
+
+@dataclass(frozen=True)
 class PlanFile:
     """All plans of one GPU and versions."""
 
@@ -63,6 +73,18 @@ class PlanFile:
         wanted = tuple(sorted(candidates))
         plans = [stored.plan for stored in self.plans if _place(stored) == (key, wanted)]
         return plans[-1] if plans else None
+
+    def known(self, key: str, candidates: Sequence[str]) -> KnownTimes:
+        """The newest times of each candidate that a plan has measured."""
+        known = KnownTimes()
+        for stored in reversed([stored for stored in self.plans if stored.key == key]):
+            new = {*candidates} & {*stored.candidates} - known.products
+            timings = [timing for timing in stored.plan.timings if timing.product in new]
+            failures = {name: why for name, why in stored.plan.failures.items() if name in new}
+            known = KnownTimes(
+                known.products | new, (*known.timings, *timings), known.failures | failures
+            )
+        return known
 
     def with_plan(self, stored: StoredPlan) -> "PlanFile":
         others = [other for other in self.plans if _place(other) != _place(stored)]
@@ -122,6 +144,9 @@ class PlanStore:
 
     def find(self, key: str, candidates: Sequence[str]) -> Plan | None:
         return self._file().find(key, candidates)
+
+    def known(self, key: str, candidates: Sequence[str]) -> KnownTimes:
+        return self._file().known(key, candidates)
 
     def keep(self, stored: StoredPlan) -> None:
         """Call it inside `measuring`."""

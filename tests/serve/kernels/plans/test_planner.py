@@ -14,7 +14,7 @@ from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from tests.serve.kernels.products_for_tests import Few, Plain, Refusing, Rounded, Wrong, int8_weight
 
-SPEED = {"plain": 10.0, "few": 5.0, "rounded": 12.0, "wrong": 1.0, "late_fault": 1.0}
+SPEED = {"plain": 10.0, "few": 5.0, "rounded": 12.0, "wrong": 1.0, "late_fault": 1.0, "faster": 2.0}
 
 
 class Clock:
@@ -22,12 +22,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.asked: set[str] = set()
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
         self.calls += 1
         call = calls[0]
         assert isinstance(call, partial)
         product: Product = call.func.__self__
+        self.asked.add(product.name)
         return SPEED[product.name]
 
 
@@ -77,8 +79,25 @@ def test_a_kind_of_layer_is_measured_once(clock: Clock) -> None:
     assert torch.equal(second.tensors[0], other_weight.codes)
     assert planner(clock).plan(request(Few())).op_key == first.op_key, "the next start"
     assert clock.calls == calls
-    planner(clock).plan(request(Few(), Rounded()))
-    assert clock.calls > calls, "other candidates are another question"
+
+
+def test_only_candidates_that_no_plan_has_measured_are_measured(clock: Clock) -> None:
+    planner(clock).plan(request(Rounded(), Few()))
+    whole = PlanStore(Identity("GPU", "2", "3")).find("int8/48x64", ["plain", "rounded", "few"])
+    clock.asked, calls = set(), clock.calls
+    fewer = planner(clock).plan(request(Few()))
+    assert clock.calls == calls, "their times are known"
+    assert [part.product for part in fewer.planned.plan.ranges] == ["few", "plain"]
+    more = planner(clock).plan(request(Few(), Rounded(), Faster()))
+    assert clock.asked == {"faster"}
+    assert [part.product for part in more.planned.plan.ranges] == ["faster"]
+    stored = PlanStore(Identity("GPU", "2", "3"))
+    names = ["plain", "rounded", "few", "faster"]
+    kept = stored.find("int8/48x64", names)
+    assert whole is not None
+    assert kept is not None
+    assert {*whole.timings} < {*kept.timings}
+    assert {timing.product for timing in kept.timings} == {*names}
 
 
 def test_vllms_own_path_is_taken_where_it_is_the_fastest(clock: Clock) -> None:
@@ -92,6 +111,10 @@ def test_without_a_product_of_ours_the_reasons_are_said(clock: Clock) -> None:
     with pytest.raises(Unusable, match=r"refusing: takes no layer; wrong: is off by "):
         planner(clock).plan(request(Wrong(), Refusing()))
     assert clock.calls == 0
+
+
+class Faster(Plain):
+    name = "faster"
 
 
 class LateFault(Plain):
