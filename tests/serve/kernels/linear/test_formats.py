@@ -21,7 +21,7 @@ from vllm.scalar_type import scalar_types
 
 from serve.kernels.linear import fp8, packed, planning, w4afp8, weight_only
 from serve.kernels.plans.planner import Planner
-from serve.kernels.plans.trials import Trials
+from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Inputs, Options, Product, Weight
 from tests.serve.kernels.linear.made import FewInPlain, OwnInRounded, timed
 
@@ -90,22 +90,11 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for module in (fp8, packed):
         monkeypatch.setattr(module, "vllms_choice", lambda *_: CutlassStandIn)
     times = {"cutlass_fp8": 9.0, "few_plain": 5.0, "machete": 9.0, "few": 5.0, "cutlass_w4a8": 9.0}
-    store = SimpleNamespace(
-        find=lambda *_: None,
-        keep=lambda *_: None,
-        measuring=lambda: Nothing(),
-        trials=Trials(tmp_path / "plans.json"),
-    )
-    planner = Planner(lambda: store, timed(times))  # type: ignore[arg-type,return-value]
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
+    planner = Planner(lambda: PlanStore(Identity("GPU", "2", "3")), timed(times))
     monkeypatch.setattr(planning, "planner", lambda second_layout: planner)
     with set_current_vllm_config(VllmConfig()):
         yield
-
-
-class Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def off(result: torch.Tensor, right: torch.Tensor) -> float:
