@@ -111,7 +111,7 @@ def checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Pa
     assert target.folder is not None
     if not target.dummy:
         check(target.folder, original, config.engine)
-    if config.engine.kind != "transformers" and config.engine.url is None:
+    if config.engine.starts_vllm:
         supported = support_of(target.folder, GpuConfig())
         if not supported.runs:
             raise bad_input(f"{supported.summary}; measure {supported.instead} instead")

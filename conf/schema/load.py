@@ -149,6 +149,11 @@ class EngineConfig:
         if self.url is not None:
             check_url("engine.url", self.url)
 
+    @property
+    def starts_vllm(self) -> bool:
+        """Whether the command starts vLLM itself, so that its options reach it."""
+        return self.kind != "transformers" and self.url is None
+
 
 def gpus_of(options: EngineOptions) -> int:
     """How many GPUs an engine with these options takes."""

@@ -112,8 +112,8 @@ class CapacityConfig:
     resolution: float = field(default=0.05, metadata=within(0.005, 1))
     """The search ends when the highest good and the lowest bad rate differ by less than this."""
     first_rate: float | None = field(default=None, metadata=above(0, 1e6))
-    """Requests a second of the first trial, which is then doubled; null begins near the rate at
-    which requests are answered that all come at once."""
+    """Requests a second of the first trial, which is then doubled; null begins with the rate at
+    which the server answers a burst of requests."""
     seconds: float = field(default=30.0, metadata=above(0, 86400))
     """Least seconds in which the requests of a trial arrive."""
     least_requests: int = field(default=200, metadata=within(1, 10**6))

@@ -129,7 +129,7 @@ KERNELS_RUN = "engine=vllm, or engine=vllm_server that starts its own server"
 
 
 def starts_vllm(config: Any) -> bool:
-    return config.engine.kind != "transformers" and config.engine.url is None
+    return bool(config.engine.starts_vllm)
 
 
 ENGINE = (

@@ -115,9 +115,8 @@ def options(engine: EngineConfig) -> EngineOptions:
 
 def say_unused_kernels(engine: EngineConfig) -> None:
     """Says where the user named kernels of ours that cannot run here."""
-    starts_here = engine.kind != "transformers" and engine.url is None
     named = engine.kernels.families
-    if starts_here and on_cpu() and named not in (None, [AUTO], [VLLM]):
+    if engine.starts_vllm and on_cpu() and named not in (None, [AUTO], [VLLM]):
         option = option_text("engine.kernels", named)
         say(f"{option} has no effect: there is no GPU here, and a CPU runs vLLM's own kernels")
 
