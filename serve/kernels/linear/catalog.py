@@ -63,7 +63,7 @@ FP8: Catalog = {
 STREAMED_PACKED = Place("streamed.packed", "StreamedPacked", "streamed_packed")
 PACKED: Catalog = {
     WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")],
-    BATCHED: [Place("batched", "Batched")],
+    BATCHED: [Place("streamed.batch", "StreamedBatch", STREAMED_PACKED.layout)],
 }
 PACKED_FP8: Catalog = {
     W4AFP8: [

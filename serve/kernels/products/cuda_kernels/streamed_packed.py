@@ -20,6 +20,7 @@ a multiprocessor can do while the memory delivers them.
 from dataclasses import dataclass
 
 from serve.kernels.products.cuda_kernels.streaming import Cut
+from serve.kernels.products.cuda_kernels.widening import PACKED
 
 NAME = "streamed_packed"
 
@@ -34,8 +35,6 @@ constexpr bool ZEROS = @ZEROS@, BFLOAT = @BFLOAT@, BFLOAT_SCALES = @BFLOAT_SCALE
 constexpr int STEP = 128, LOADS = BITS / 2, THREADS = WARPS * 32, ROWS = TILES * 16;
 constexpr int WORDS = GROUPS * (ZEROS ? 2 : 1);  // scales and zero points of a lane, for a step
 constexpr bool SCALED_ROWS = GROUPS == 0;
-constexpr u32 ONE = BFLOAT ? 0x3f803f80u : 0x3c003c00u, MINUS_ONE = ONE | 0x80008000u;
-constexpr u32 MAGIC = BFLOAT ? 0x43004300u : 0x64006400u, MINUS_MAGIC = MAGIC | 0x80008000u;
 
 struct Piece {
     uint4 codes[TILES][LOADS];
@@ -49,34 +48,7 @@ __device__ __forceinline__ float scale_of(u32 pair, int half) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
     return d;
 }
-// Codes less 128 from the bytes 0 and 2 of a word, in bfloat16: 128 + the low 7 bits, less 128 if
-// the highest bit is set and less 256 if it is not.
-__device__ __forceinline__ u32 centered(u32 word) {
-    return fma2(masked(word, 0x007f007fu, 0x43004300u), ONE,
-                masked_not(word, 0x00800080u, 0xc300c300u));
-}
-// What is added to widened codes for the zero point of a row, which both halves of `zero` hold.
-__device__ __forceinline__ u32 shift_of(u32 zero) {
-    if (BITS == 8 && BFLOAT) return fma2(centered(zero), MINUS_ONE, 0u);
-    return zero | MINUS_MAGIC;
-}
-// The fragment A of product m of a step. Registers 0 and 2 have row lane / 4, 1 and 3 the row 8
-// below; `shifts` are those of the two rows.
-__device__ __forceinline__ void widened(const uint4* codes, int m, const u32 (&shifts)[2],
-                                        u32 (&a)[4]) {
-    const u32* words = reinterpret_cast<const u32*>(codes);
-    #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-        if (BITS == 4) {
-            a[t] = fma2(masked(words[m] >> (4 * t), 0x000f000fu, MAGIC), ONE, shifts[t & 1]);
-        } else {
-            const u32 word = words[2 * m + (t >> 1)] >> (8 * (t & 1));
-            if (!BFLOAT) a[t] = fma2(masked(word, 0x00ff00ffu, MAGIC), ONE, shifts[t & 1]);
-            if (BFLOAT && !ZEROS) a[t] = centered(word);
-            if (BFLOAT && ZEROS) a[t] = fma2(centered(word), ONE, shifts[t & 1]);
-        }
-    }
-}
+@PACKED@
 extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @RESIDENT@)
 streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 const u32* __restrict__ groups, const float* __restrict__ row_scales,
@@ -212,6 +184,6 @@ class Variant(Cut):
 
     def source(self) -> str:
         return self.filled(
-            SOURCE, BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros, NARROWS=self.narrows,
+            SOURCE.replace("@PACKED@", PACKED), BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros, NARROWS=self.narrows,
             BFLOAT=self.dtype == "bf16", BFLOAT_SCALES=self.scale_dtype == "bf16", TYPE=self.dtype,
         )  # fmt: skip

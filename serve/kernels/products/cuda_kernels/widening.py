@@ -31,3 +31,36 @@ FLOATS = {
     odd = fma2(masked(word >> 1, size, word & sign), power, sign);
 """,
 }
+PACKED = r"""
+constexpr u32 ONE = BFLOAT ? 0x3f803f80u : 0x3c003c00u, MINUS_ONE = ONE | 0x80008000u;
+constexpr u32 MAGIC = BFLOAT ? 0x43004300u : 0x64006400u, MINUS_MAGIC = MAGIC | 0x80008000u;
+// Codes less 128 from the bytes 0 and 2 of a word, in bfloat16: 128 + the low 7 bits, less 128 if
+// the highest bit is set and less 256 if it is not.
+__device__ __forceinline__ u32 centered(u32 word) {
+    return fma2(masked(word, 0x007f007fu, 0x43004300u), ONE,
+                masked_not(word, 0x00800080u, 0xc300c300u));
+}
+// What is added to widened codes for the zero point of a row, which both halves of `zero` hold.
+__device__ __forceinline__ u32 shift_of(u32 zero) {
+    if (BITS == 8 && BFLOAT) return fma2(centered(zero), MINUS_ONE, 0u);
+    return zero | MINUS_MAGIC;
+}
+// The fragment A of product m of a step. Registers 0 and 2 have row lane / 4, 1 and 3 the row 8
+// below; `shifts` are those of the two rows.
+__device__ __forceinline__ void widened(const uint4* codes, int m, const u32 (&shifts)[2],
+                                        u32 (&a)[4]) {
+    const u32* words = reinterpret_cast<const u32*>(codes);
+    #pragma unroll
+    for (int t = 0; t < 4; ++t) {
+        if (BITS == 4) {
+            a[t] = fma2(masked(words[m] >> (4 * t), 0x000f000fu, MAGIC), ONE, shifts[t & 1]);
+        } else {
+            const u32 word = words[2 * m + (t >> 1)] >> (8 * (t & 1));
+            if (!BFLOAT) a[t] = fma2(masked(word, 0x00ff00ffu, MAGIC), ONE, shifts[t & 1]);
+            if (BFLOAT && !ZEROS) a[t] = centered(word);
+            if (BFLOAT && ZEROS) a[t] = fma2(centered(word), ONE, shifts[t & 1]);
+        }
+    }
+}
+"""
+"""Widens words of packed integers. The source that it is put into defines BITS, ZEROS and BFLOAT."""

@@ -98,16 +98,16 @@ __device__ __forceinline__ void end_products() {
 __device__ __forceinline__ void wait_for_products(float (&sums)[WIDTH / 2]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : @SUMS_READ@ :: "memory");
 }
-// 64 rows times WIDTH tokens, for 32 columns of 8-bit floats. Rows come from registers, 16 of each
-// warp; `tokens` is the low half of a descriptor of activations in shared memory. Tokens come in
+// 64 rows times WIDTH tokens, for 32 columns of 8-bit floats or 16 of 16-bit ones. Rows come from
+// registers, 16 of each warp; `tokens` is the low half of a descriptor of activations in shared memory. Tokens come in
 // eights, each 128 bytes behind the one before.
 template <bool ADDS>
 __device__ __forceinline__ void multiply_group(float (&sums)[WIDTH / 2], const u32 (&a)[4],
                                                u32 tokens) {
     asm volatile("{ .reg .pred p; .reg .b64 all; setp.ne.b32 p, @ADDS@, 0;\n"
                  "mov.b64 all, {@TOKENS@, @HIGH@};\n"
-                 "wgmma.mma_async.sync.aligned.m64n@WIDTH@k32.f32.e4m3.e4m3 "
-                 "{@SUMS@}, {@ROWS@}, all, p, 1, 1; }"
+                 "wgmma.mma_async.sync.aligned.m64n@WIDTH@@PRODUCT@ "
+                 "{@SUMS@}, {@ROWS@}, all, p, 1, 1@LAST@; }"
                  : @SUMS_READ@
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(tokens), "n"((int)ADDS),
                    "n"(128 >> 4));
@@ -115,12 +115,22 @@ __device__ __forceinline__ void multiply_group(float (&sums)[WIDTH / 2], const u
 """
 
 
-def instructions(width: int) -> str:
-    """For products of so many tokens: their operands are written out."""
+PRODUCTS = {
+    "e4m3": ("k32.f32.e4m3.e4m3", ""),
+    "bf16": ("k16.f32.bf16.bf16", ", 0"),
+    "f16": ("k16.f32.f16.f16", ", 0"),
+}
+"""By the type of activations. 16-bit ones could be transposed, and are not."""
+
+
+def instructions(width: int, dtype: str) -> str:
+    """For products of so many tokens of a type: their operands are written out."""
     count = width // 2
     sums = ", ".join(f"%{place}" for place in range(count))
     rows = ", ".join(f"%{count + place}" for place in range(4))
     read = ", ".join(f'"+f"(sums[{place}])' for place in range(count))
     text = INSTRUCTIONS.replace("@SUMS@", sums).replace("@ROWS@", rows).replace("@SUMS_READ@", read)
     text = text.replace("@TOKENS@", f"%{count + 4}").replace("@ADDS@", f"%{count + 5}")
-    return text.replace("@HIGH@", f"%{count + 6}").replace("@WIDTH@", str(width))
+    text = text.replace("@HIGH@", f"%{count + 6}").replace("@WIDTH@", str(width))
+    product, last = PRODUCTS[dtype]
+    return text.replace("@PRODUCT@", product).replace("@LAST@", last)

@@ -10,24 +10,22 @@ import torch
 
 from serve.kernels.linear.catalog import PACKED_FP8
 from serve.kernels.products.cuda_kernels.streaming import MOST_SHARED_BYTES
-from serve.kernels.products.cuda_kernels.warpgroup.streamed_w4a8 import ARCHITECTURE, Variant
+from serve.kernels.products.cuda_kernels.warpgroup.variant import ARCHITECTURE, Numbers, Variant
 from serve.kernels.products.product import Inputs, Unusable, Weight
-from serve.kernels.products.streamed.packed_layout import Packed, packed
-from serve.kernels.products.streamed.w4a8 import (
-    FP8,
-    MOST_GROUPS,
-    StreamedW4A8,
-    blocks_of,
-    check,
-    variant_of,
-)
+from serve.kernels.products.streamed.group_cutting import MOST_GROUPS, blocks_of, variant_of
+from serve.kernels.products.streamed.packed_layout import packed
+from serve.kernels.products.streamed.w4a8 import FP8, StreamedW4A8, check, numbers_of
 from tests.serve.kernels.products import nvrtc
 from tests.serve.kernels.products.made_up import error_of, packed_weight
-from tests.serve.kernels.products.streamed import w4a8_on_cpu
+from tests.serve.kernels.products.streamed import groups_on_cpu
 
 QWEN_8B = [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)]
 OTHERS = [(48, 256), (3584, 18944), (57344, 8192), (100, 128)]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def numbers(dtype: str, scale_dtype: str) -> Numbers:
+    return Numbers("e4m3", dtype, scale_dtype)
 
 
 def made(
@@ -48,10 +46,10 @@ def made(
 @pytest.mark.parametrize(
     ("rows", "columns", "tokens", "variant"),
     [
-        (72, 896, 13, Variant(1, 2, 2, 1, 1, 16, "f16", "f16")),
-        (128, 640, 17, Variant(2, 1, 1, 2, 1, 32, "f16", "bf16")),
-        (190, 256, 100, Variant(3, 1, 2, 1, 1, 128, "bf16", "bf16")),
-        (150, 896, 20, Variant(1, 2, 2, 2, 2, 32, "bf16", "bf16")),
+        (72, 896, 13, Variant(1, 2, 2, 1, 1, 16, numbers("f16", "f16"))),
+        (128, 640, 17, Variant(2, 1, 1, 2, 1, 32, numbers("f16", "bf16"))),
+        (190, 256, 100, Variant(3, 1, 2, 1, 1, 128, numbers("bf16", "bf16"))),
+        (150, 896, 20, Variant(1, 2, 2, 2, 2, 32, numbers("bf16", "bf16"))),
     ],
     ids=["rows in two blocks", "columns in a cluster", "two products", "shared activations"],
 )
@@ -60,9 +58,13 @@ def test_the_source_on_a_cpu(
 ) -> None:
     """Rows that fill no tile, tokens that fill no product, steps that fill no stage."""
     torch.manual_seed(0)
-    weight, inputs, right = made(rows, columns, tokens, variant.dtype, variant.scale_dtype)
+    dtype, scale_dtype = variant.numbers.out, variant.numbers.scales
+    weight, inputs, right = made(rows, columns, tokens, dtype, scale_dtype)
+    assert inputs.rounded is not None
     clusters = blocks_of(variant, rows) // (variant.split * variant.team)
-    for found in w4a8_on_cpu.products(variant, inputs, packed(weight), clusters, tmp_path):
+    for found in groups_on_cpu.products(
+        variant, inputs.rounded, inputs.scales, packed(weight), clusters, tmp_path
+    ):
         for token in range(tokens):
             assert error_of(found[token], right[token]) < 0.004
 
@@ -80,16 +82,14 @@ def test_products_share_a_copy_of_the_weights() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [*QWEN_8B, *OTHERS])
 def test_candidates_are_launchable(rows: int, columns: int) -> None:
-    product, tiles, steps = StreamedW4A8(), -(-rows // 16), columns // 128
-    empty = torch.empty(0, dtype=torch.int32)
-    codes = torch.empty((tiles, steps, 2, 0, 4), dtype=torch.int32)
-    weight = Packed(codes, empty, torch.empty((rows, 0), dtype=torch.bfloat16))
+    product, steps = StreamedW4A8(), columns // 128
+    bfloat = numbers_of(torch.bfloat16, torch.bfloat16)
     for tokens in (9, 16, 17, 33, 64, 100, 128):
         candidates = product.options(rows, columns, tokens)
         assert 1 <= len(candidates) <= 16
         assert len(set(candidates)) == len(candidates)
         for options in candidates:
-            variant = variant_of(weight, options, tokens, torch.bfloat16)
+            variant = variant_of(bfloat, options, tokens)
             assert variant.shared_bytes(tokens, steps) <= MOST_SHARED_BYTES
             assert variant.tokens >= tokens
             assert variant.groups <= MOST_GROUPS[variant.tokens]
@@ -102,9 +102,8 @@ def test_candidates_are_launchable(rows: int, columns: int) -> None:
 
 
 def test_options_of_fewer_tokens_lose_none() -> None:
-    weight = packed(packed_weight(64, 128, 4, 128, has_zeros=False)[0])
     (options, *_) = StreamedW4A8().options(64, 128, 9)
-    assert variant_of(weight, options, 65, torch.bfloat16).tokens == 128
+    assert variant_of(numbers("bf16", "bf16"), options, 65).tokens == 128
 
 
 def test_refusals() -> None:
@@ -127,8 +126,8 @@ def test_the_source_compiles() -> None:
     if library is None:
         pytest.skip("NVRTC is not installed")
     for variant in (
-        Variant(3, 4, 4, 1, 2, 64, "bf16", "bf16"),
-        Variant(3, 4, 4, 2, 1, 128, "f16", "f16"),
+        Variant(3, 4, 4, 1, 2, 64, numbers("bf16", "bf16")),
+        Variant(3, 4, 4, 2, 1, 128, numbers("f16", "f16")),
     ):
         assert nvrtc.errors(library, variant.source(), ARCHITECTURE) == ""
 

@@ -1,4 +1,4 @@
-"""Runs the source of `warpgroup/streamed_w4a8.py` on a CPU.
+"""Runs the source of `warpgroup/source.py` on a CPU.
 
 Barriers count arrivals and bytes as the PTX manual says. Bulk copies happen either at once or when
 their barrier is waited for. Products of a group read shared memory through their descriptor.
@@ -12,8 +12,7 @@ import torch
 
 from serve.kernels.products.cuda_kernels.instructions import INSTRUCTIONS
 from serve.kernels.products.cuda_kernels.warpgroup import instructions as warpgroup
-from serve.kernels.products.cuda_kernels.warpgroup.streamed_w4a8 import Variant
-from serve.kernels.products.product import Inputs
+from serve.kernels.products.cuda_kernels.warpgroup.variant import Variant
 from serve.kernels.products.streamed.packed_layout import Packed
 from tests.serve.kernels.products.streamed.cuda_on_cpu import BEGIN_OF_KERNEL, compiled, pointers
 from tests.serve.kernels.products.streamed.streaming_on_cpu import CONVERSION, ON_CPU
@@ -145,12 +144,15 @@ static void multiply_group(float (&sums)[WIDTH / 2], const u32 (&a)[4], u32 toke
         const int row = lane_here / 4 + (i >> 1 & 1) * 8;
         const int token = i / 4 * 8 + lane_here % 4 * 2 + i % 2;
         if (!ADDS) sums[i] = 0;
-        for (int k = 0; k < 32; ++k) {
-            const u32 left = warp_here->a[row % 8 * 4 + k % 16 / 4][k / 16 * 2 + row / 8];
-            const u32 from = at + k / 16 * next_columns + token / 8 * 128 + token % 8 * 16;
-            if (from + 16 > block->bytes) abort();
-            const unsigned char right = block->memory[from + k % 16];
-            sums[i] += wide8(left >> k % 4 * 8 & 0xff) * wide8(right);
+        for (int k = 0; k < 32 / X_BYTES; ++k) {
+            const int half = k * X_BYTES / 16, byte = k * X_BYTES % 16;
+            const u32 left = warp_here->a[row % 8 * 4 + byte / 4][half * 2 + row / 8];
+            const u32 from = at + half * next_columns + token / 8 * 128 + token % 8 * 16 + byte;
+            if (from + X_BYTES > block->bytes) abort();
+            u32 right = 0;
+            memcpy(&right, block->memory + from, X_BYTES);
+            const u32 bits = left >> byte % 4 * 8;
+            sums[i] += X_BYTES == 1 ? wide8(bits & 0xff) * wide8(right) : wide(bits) * wide(right);
         }
     }
     warp_here->barrier.wait();
@@ -161,49 +163,58 @@ PARAMETERS = (
     "int tokens, int stride, int rows, int tiles, int steps, int has_scales"
 )
 ENDS = (
-    "first_code = (const char*)codes, last_code = first_code + (size_t)tiles * steps * 1024, "
-    "first_scale = (const char*)words, last_scale = first_scale + (size_t)tiles * steps * 32"
+    "first_code = (const char*)codes, last_code = first_code + (size_t)tiles * steps * CODE_BYTES, "
+    "first_scale = (const char*)words, last_scale = first_scale + (size_t)tiles * steps * SCALE_BYTES"
 )
 
 
 def products(
-    variant: Variant, inputs: Inputs, weight: Packed, clusters: int, folder: Path
+    variant: Variant,
+    x: torch.Tensor,
+    scales: torch.Tensor | None,
+    weight: Packed,
+    clusters: int,
+    folder: Path,
 ) -> list[torch.Tensor]:
     """[tokens, N] by the kernel, with copies that arrive late, and with those that are at once."""
-    source, width = variant.source(), variant.tokens // variant.pieces
+    source, width, numbers = variant.source(), variant.tokens // variant.pieces, variant.numbers
     kernel = source[source.index(BEGIN_OF_KERNEL) :]
-    begin = kernel.index(INSTRUCTIONS.replace("@TYPE@", variant.dtype))
+    begin = kernel.index(INSTRUCTIONS.replace("@TYPE@", numbers.out))
     constants, kernel = kernel[:begin], kernel[begin:]
-    for replaced in (INSTRUCTIONS.replace("@TYPE@", variant.dtype), warpgroup.instructions(width)):
+    for replaced in (
+        INSTRUCTIONS.replace("@TYPE@", numbers.out),
+        warpgroup.instructions(width, numbers.x),
+    ):
         assert replaced in kernel
         kernel = kernel.replace(replaced, "")
     kernel = re.sub(CONVERSION, r"d = wide(\1);", kernel)
     arguments = ", ".join(one.split()[-1] for one in PARAMETERS.split(","))
     library = compiled(
-        constants + ON_CPU + GROUP_ON_CPU + kernel, variant.dtype, PARAMETERS,
-        f"{ENDS}, streamed_w4a8({arguments})", folder,
+        constants + ON_CPU + GROUP_ON_CPU + kernel, numbers.out, PARAMETERS,
+        f"{ENDS}, streamed_batch({arguments})", folder,
     )  # fmt: skip
     return [
-        _product(library, variant, inputs, weight, clusters, at_once) for at_once in (False, True)
+        _product(library, variant, x, scales, weight, clusters, at_once)
+        for at_once in (False, True)
     ]
 
 
 def _product(
     library: ctypes.CDLL,
     variant: Variant,
-    inputs: Inputs,
+    x: torch.Tensor,
+    scales: torch.Tensor | None,
     weight: Packed,
     clusters: int,
     at_once: bool,
 ) -> torch.Tensor:
-    x, scales = inputs.rounded, inputs.scales
-    assert x is not None
     tokens, (tiles, steps) = x.shape[0], weight.codes.shape[:2]
-    out = torch.full((tokens, weight.rows), torch.nan, dtype=inputs.plain.dtype)
+    dtype = torch.bfloat16 if variant.numbers.out == "bf16" else torch.float16
+    out = torch.full((tokens, weight.rows), torch.nan, dtype=dtype)
     given = weight.row_scales if scales is None else scales
     library.launch(
-        *pointers(x, weight.codes, weight.groups, given, out), tokens, x.stride(0), weight.rows,
-        tiles, steps, int(scales is not None), clusters, variant.shared_bytes(tokens, steps),
-        at_once,
+        *pointers(x, weight.codes, weight.groups, given, out), tokens,
+        x.stride(0) * x.element_size(), weight.rows, tiles, steps, int(scales is not None),
+        clusters, variant.shared_bytes(tokens, steps), at_once,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""How the kernel of `w4a8_source` is cut and filled in."""
+"""How the kernel of `source` is cut and filled in."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,46 @@ from serve.kernels.products.cuda_kernels.streaming import STEP, TILE
 from serve.kernels.products.cuda_kernels.warpgroup.instructions import (
     instructions as group_instructions,
 )
-from serve.kernels.products.cuda_kernels.warpgroup.w4a8_source import SOURCE
+from serve.kernels.products.cuda_kernels.warpgroup.numbers import EIGHT_BITS, SIXTEEN_BITS
+from serve.kernels.products.cuda_kernels.warpgroup.source import SOURCE
 
-NAME = "streamed_w4a8"
+NAME = "streamed_batch"
 ARCHITECTURE = "90a"
 WARPS_OF_GROUP = 4
 WIDEST = 64
 """Tokens of one product: more would need too many registers."""
 SLOTS = 4
-CODE_BYTES, SCALE_BYTES = 1024, 32
-"""Of a warp's step."""
+STAGE_BYTES = 2048
+"""Of a warp's weights: two steps of INT4, one of INT8."""
 SPARE_ROWS = 4
 """Behind a token's sums: the sums of neighbours then are in different banks."""
+FP8 = "e4m3"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is multiplied."""
+
+    x: str
+    """Type of activations: e4m3, bf16 or f16."""
+    out: str
+    """Type of results: bf16 or f16."""
+    scales: str
+    """Type of groups' scales."""
+    bits: int = 4
+    """Of a weight; with e4m3 4 only."""
+    groups: int = 1
+    """Of a step: 1; with 16-bit activations also 2, or 0 for a scale for each row."""
+    zeros: bool = False
+
+    @property
+    def x_bytes(self) -> int:
+        return 1 if self.x == FP8 else 2
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of a warp's step, with zero points."""
+        return 32 * self.groups * (2 if self.zeros else 1)
 
 
 @dataclass(frozen=True)
@@ -30,16 +58,14 @@ class Variant:
     copiers: int
     """Warps that copy activations."""
     stages: int
-    """Pairs of steps of a warp's weights that are under way."""
+    """Parts of a warp's weights that are under way."""
     split: int
     """Blocks that share columns: 1, 2, 4 or 8."""
     team: int
-    """Blocks with the same columns that load activations for each other: 1 or 2."""
+    """Blocks with the same columns that load activations for each other: 1, 2 or 4."""
     tokens: int
     """Room for so many: a multiple of 16."""
-    dtype: str
-    """Of results: bf16 or f16."""
-    scale_dtype: str
+    numbers: Numbers
 
     @property
     def warps(self) -> int:
@@ -67,28 +93,33 @@ class Variant:
     @property
     def held(self) -> int:
         """Tokens whose activations of a step a copier holds at once."""
-        return min(self.tokens, WIDEST // 2 if self.moves_registers else WIDEST)
+        most = (WIDEST // 2 if self.moves_registers else WIDEST) // self.numbers.x_bytes
+        return min(self.tokens, most)
 
     def shared_bytes(self, tokens: int, steps: int) -> int:
         """Dynamic shared memory of a block: barriers, and both rings, whose place sums take."""
         share = -(-steps // self.split)
         barriers = -(-(2 * SLOTS + self.warps * self.stages) * 8 // 128) * 128
-        codes = self.warps * (self.stages * 2 * CODE_BYTES + share * SCALE_BYTES)
+        codes = self.warps * (self.stages * STAGE_BYTES + share * self.numbers.scale_bytes)
         sums = tokens * (self.rows + SPARE_ROWS) * 4
-        return barriers + max(SLOTS * self.tokens * STEP + codes, sums)
+        activations = SLOTS * self.tokens * STEP * self.numbers.x_bytes
+        return barriers + max(activations + codes, sums)
 
     def source(self) -> str:
-        blocks = self.split * self.team
+        blocks, numbers = self.split * self.team, self.numbers
         cluster = f"__cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
         values = {
             "INSTRUCTIONS": instructions.INSTRUCTIONS,
-            "GROUP_INSTRUCTIONS": group_instructions(self.tokens // self.pieces),
+            "GROUP_INSTRUCTIONS": group_instructions(self.tokens // self.pieces, numbers.x),
+            "NUMBERS": EIGHT_BITS if numbers.x == FP8 else SIXTEEN_BITS,
             "WARPS": self.warps, "COPIERS": self.copiers, "STAGES": self.stages, "SLOTS": SLOTS,
             "TOKENS": self.tokens, "PIECES": self.pieces, "SPLIT": self.split,
-            "TEAM": self.team,
-            "BFLOAT_SCALES": str(self.scale_dtype == "bf16").lower(),
+            "TEAM": self.team, "BITS": numbers.bits, "GROUPS": numbers.groups,
+            "X_BYTES": numbers.x_bytes, "ZEROS": str(numbers.zeros).lower(),
+            "BFLOAT": str(numbers.x == "bf16").lower(),
+            "BFLOAT_SCALES": str(numbers.scales == "bf16").lower(),
             "MOVES_REGISTERS": str(self.moves_registers).lower(), "HELD": self.held,
-            "CLUSTER": cluster, "TYPE": self.dtype,
+            "CLUSTER": cluster, "TYPE": numbers.out,
         }  # fmt: skip
         text = SOURCE
         for name, value in values.items():

@@ -1,30 +1,30 @@
-"""The product of 9 to 128 tokens in FP8 with packed INT4 weights, in CUDA C++ for Hopper.
+"""The product of 9 to 128 tokens with packed INT4 or INT8 weights, in CUDA C++ for Hopper.
 
-Weights have the order of `packed_layout`, and are the A operand of `wgmma.m64nNk32`: a warp has 16
-rows of outputs, four warps a group. Tokens are B, which the tensor cores read from shared memory.
-(`mma.sync` is no choice: on Hopper, the assembler turns its FP8 form into conversions to float16
-and products of float16.)
+Weights have the order of `packed_layout`, and are the A operand of `wgmma`: a warp has 16 rows of
+outputs, four warps a group. Tokens are B, which the tensor cores read from shared memory. What
+depends on the numbers that are multiplied, 8-bit or 16-bit floats, is in `numbers`.
 
 - Each warp has a ring of its own in shared memory for its weights, filled by bulk copies that it
-  requests itself: STAGES pairs of steps of 128 columns are under way. No other warp is waited for.
-- COPIERS warps write activations to a ring of SLOTS steps. The layout of the weights wants another
-  order of columns, so they pass through registers: of 32 columns, the half j of a product has those
-  with 8 quad + 4 j + (0, 2, 1 or 3).
-- An INT4 code becomes an 8-bit float by integer operations on four codes at once: whole numbers up
-  to 15 are the bits of the 8-bit floats 0 to 15 / 512. So sums are 512 times too small.
-- Sums of a group of 128 columns are multiplied by the group's scale in float32. Codes of the next
-  step are converted while the tensor cores multiply.
+  requests itself: STAGES times 2 KiB are under way. No other warp is waited for.
+- COPIERS warps write activations to a ring of SLOTS steps of 128 columns. The layout of the weights
+  wants another order of columns, so they pass through registers.
+- A step has one round of four products, or two where the numbers have 16 bits. Codes of the next
+  round are converted while the tensor cores multiply.
+- Sums of a group of columns are multiplied by the group's scale in float32.
 - With TEAM > 1, a cluster of so many blocks has the same columns. Each loads a part of the
   activations, and copies it to the others: all blocks together read them less often.
 - With SPLIT > 1, a cluster of so many blocks shares the columns, and joins its sums through
   distributed shared memory.
 
-Bounds for 64 tokens, counted: the memory delivers a step of 192 rows in 680 cycles of a
-multiprocessor. A warp has 210 instructions for it (8 weights take 7 logical operations, 4 integer
-and 4 float multiply-adds), so three warps on a scheduler take as long; tensor cores take 390. For
-128 tokens they take 770.
+Bounds for 64 tokens and 192 rows, counted, in cycles of a multiprocessor for a step:
 
-`@NAME@` are filled in by `streamed_w4a8.Variant`.
+| weights, activations | memory | instructions of three warps on a scheduler | tensor cores |
+|---|---|---|---|
+| INT4, 8 bits | 680 | 630 | 390 |
+| INT4, 16 bits | 680 | 630 | 770 |
+| INT8, 16 bits | 1360 | 700 | 770 |
+
+`@NAME@` are filled in by `variant.Variant`.
 """
 
 SOURCE = r"""
@@ -34,11 +34,16 @@ typedef unsigned short u16;
 constexpr int WARPS = @WARPS@, COPIERS = @COPIERS@, STAGES = @STAGES@, SLOTS = @SLOTS@;
 constexpr int TOKENS = @TOKENS@, PIECES = @PIECES@, WIDTH = TOKENS / PIECES, SPLIT = @SPLIT@;
 constexpr int TEAM = @TEAM@;  // blocks with the same columns; each loads activations for all
-constexpr bool BFLOAT_SCALES = @BFLOAT_SCALES@, MOVES_REGISTERS = @MOVES_REGISTERS@;
+constexpr int BITS = @BITS@, GROUPS = @GROUPS@, X_BYTES = @X_BYTES@;
+constexpr bool ZEROS = @ZEROS@, BFLOAT_SCALES = @BFLOAT_SCALES@;
+constexpr bool MOVES_REGISTERS = @MOVES_REGISTERS@;
 constexpr int STEP = 128, ROWS = WARPS * 16, THREADS = (WARPS + COPIERS) * 32;
-constexpr int CODE_BYTES = 1024, SCALE_BYTES = 32;  // of a warp's step
-constexpr int STAGE_BYTES = 2 * CODE_BYTES;  // two steps at a time
-constexpr int CHUNK_BYTES = TOKENS * 16, SLOT_BYTES = TOKENS * STEP;
+constexpr int ROUNDS = X_BYTES;  // of a step
+constexpr int CODE_BYTES = 256 * BITS;  // of a warp's step
+constexpr int STAGE_STEPS = 8 / BITS, STAGE_BYTES = STAGE_STEPS * CODE_BYTES;
+constexpr int WORDS = GROUPS * (ZEROS ? 2 : 1), SCALE_BYTES = 32 * WORDS;
+constexpr int CHUNK_BYTES = TOKENS * 16, SLOT_BYTES = TOKENS * STEP * X_BYTES;
+constexpr int CHUNKS = 2 * X_BYTES;  // that 32 columns take; each has 16 bytes of all tokens
 constexpr int HELD = @HELD@, EIGHTS = HELD / 8;  // tokens of a copier's loads
 constexpr int BARRIER_BYTES = (2 * SLOTS + WARPS * STAGES) * 8;
 constexpr int SUMS_ROW = ROWS + 4;
@@ -50,37 +55,18 @@ __device__ __forceinline__ float scale_of(u32 pair, int half) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
     return d;
 }
-// Codes from 0 to 15 in the low halves of four bytes, less 8, as 8-bit floats of 1 / 512 of that:
-// the code less 8, or the sign and 8 less the code. `negative` is 1 for codes below 8.
-__device__ __forceinline__ u32 floats_of(u32 codes, u32 negative) {
-    const u32 flips = negative * 0x7fu + 0x08080808u;  // 0x08, or 0x87
-    return ((codes & 0x0f0f0f0fu) ^ flips) + negative;
-}
-// The fragments A of a step: registers 0 and 2 have row lane / 4, 1 and 3 the row 8 below.
-__device__ __forceinline__ void fragments_of(const uint4& first, const uint4& second,
-                                             u32 (&a)[4][4]) {
-    const u32 words[8] = {first.x, first.y, first.z, first.w,
-                          second.x, second.y, second.z, second.w};
-    #pragma unroll
-    for (int m = 0; m < 8; ++m) {
-        const u32 word = words[m];
-        a[m / 2][m % 2 * 2] = floats_of(word, ~(word >> 3) & 0x01010101u);
-        a[m / 2][m % 2 * 2 + 1] = floats_of(word >> 4, ~(word >> 7) & 0x01010101u);
-    }
-}
-// In bytes 0, 1, 2, 3: the activations of columns 0, 2, 1, 3, as the codes of a word are.
-__device__ __forceinline__ u32 swapped(u32 four) { return __byte_perm(four, 0, 0x3120); }
-// Where products read activations: without a swizzle, 8 tokens of 16 columns lie side by side.
+@NUMBERS@
+// Where products read activations: without a swizzle, 8 tokens of 16 bytes lie side by side.
 // The low half of a descriptor; the high half is the distance of 8 tokens from the next. In a
 // cluster, the upper bits of an address have the block's rank: a descriptor has 18 bits of it.
 __device__ __forceinline__ u32 descriptor(u32 at) {
     return (at & 0x3ffffu) >> 4 | CHUNK_BYTES >> 4 << 16;
 }
 extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, 1)
-streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ codes,
-              const u32* __restrict__ groups, const float* __restrict__ token_scales,
-              u16* __restrict__ y, int tokens, int stride, int rows, int tiles, int steps,
-              int has_scales) {
+streamed_batch(const unsigned char* __restrict__ x, const uint4* __restrict__ codes,
+               const u32* __restrict__ groups, const float* __restrict__ scales,
+               u16* __restrict__ y, int tokens, int stride, int rows, int tiles, int steps,
+               int has_scales) {
     extern __shared__ uint4 memory[];
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int group = lane >> 2, quad = lane & 3;  // row and pair of tokens in a fragment
@@ -99,19 +85,22 @@ streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ cod
     const u32 arrived = base + (2 * SLOTS + warp * STAGES) * 8;
     const size_t first_step = (size_t)min(part * WARPS + warp, tiles - 1) * steps + begin;
 
-    auto request = [&](int pair) {
-        const u32 barrier_at = arrived + pair % STAGES * 8;
-        const int bytes = min(2, count - 2 * pair) * CODE_BYTES;
-        expect(barrier_at, bytes + (pair == 0 ? count * SCALE_BYTES : 0));
-        bulk_copy(codes_at + pair % STAGES * STAGE_BYTES,
-                  codes + (first_step + 2 * pair) * (CODE_BYTES / 16), bytes, barrier_at);
-        if (pair == 0)
-            bulk_copy(scales_at, groups + first_step * 8, count * SCALE_BYTES, barrier_at);
+    // Stage number `turn` of all that this warp will need. Scales come with the first.
+    auto request = [&](int turn) {
+        const u32 barrier_at = arrived + turn % STAGES * 8;
+        const int bytes = min(STAGE_STEPS, count - STAGE_STEPS * turn) * CODE_BYTES;
+        const bool has_groups = GROUPS && turn == 0;
+        expect(barrier_at, bytes + (has_groups ? count * SCALE_BYTES : 0));
+        bulk_copy(codes_at + turn % STAGES * STAGE_BYTES,
+                  codes + (first_step + STAGE_STEPS * turn) * (CODE_BYTES / 16), bytes, barrier_at);
+        if (has_groups)
+            bulk_copy(scales_at, groups + first_step * (SCALE_BYTES / 4), count * SCALE_BYTES,
+                      barrier_at);
     };
     if (warp < WARPS && lane == 0) {
         for (int i = 0; i < STAGES; ++i) set_barrier(arrived + i * 8, 1);
         show_barriers();
-        for (int i = 0; i < STAGES && 2 * i < count; ++i) request(i);
+        for (int i = 0; i < STAGES && STAGE_STEPS * i < count; ++i) request(i);
     }
     if (thread == WARPS * 32) {
         for (int i = 0; i < SLOTS; ++i) {
@@ -129,17 +118,17 @@ streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ cod
         // other copiers stay under way.
         if (MOVES_REGISTERS) keep_registers<56>();
         const int four = lane >> 3;
-        u32 held[EIGHTS][8] = {};
+        u32 held[EIGHTS][4 * CHUNKS] = {};
         // Of a step, the tokens from `first` on.
         auto load = [&](int step, int first) {
             const int token = first + (lane & 7);
             const unsigned char* from =
-                x + (size_t)token * stride + (size_t)(begin + step) * STEP + four * 32;
+                x + (size_t)token * stride + ((begin + step) * STEP + four * 32) * X_BYTES;
             #pragma unroll
             for (int i = 0; i < EIGHTS; ++i, from += 8 * stride) {
                 const bool valid = step < count && token + 8 * i < tokens;
-                load16(held[i], from, valid);
-                load16(held[i] + 4, from + 16, valid);
+                #pragma unroll
+                for (int j = 0; j < CHUNKS; ++j) load16(held[i] + 4 * j, from + 16 * j, valid);
             }
         };
         // Where another block loads the activations, only their arrival is expected.
@@ -154,15 +143,17 @@ streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ cod
             if (first == 0 && step >= SLOTS)
                 wait(emptied + step % SLOTS * 8, step / SLOTS - 1);
             const int token = first + (lane & 7);
-            const u32 to = x_at + step % SLOTS * SLOT_BYTES + four * 2 * CHUNK_BYTES + token * 16;
+            const u32 to =
+                x_at + step % SLOTS * SLOT_BYTES + four * CHUNKS * CHUNK_BYTES + token * 16;
             #pragma unroll
             for (int i = 0; i < EIGHTS; ++i) {
-                const u32 (&h)[8] = held[i];
+                const u32 (&h)[4 * CHUNKS] = held[i];
                 if (token + 8 * i < tokens) {
-                    store16(to + i * 128, swapped(h[0]), swapped(h[2]), swapped(h[4]),
-                            swapped(h[6]));
-                    store16(to + i * 128 + CHUNK_BYTES, swapped(h[1]), swapped(h[3]),
-                            swapped(h[5]), swapped(h[7]));
+                    #pragma unroll
+                    for (int j = 0; j < CHUNKS; ++j)
+                        store16(to + i * 128 + j * CHUNK_BYTES, ordered(h[j]),
+                                ordered(h[CHUNKS + j]), ordered(h[2 * CHUNKS + j]),
+                                ordered(h[3 * CHUNKS + j]));
                 }
             }
             first += HELD;
@@ -185,52 +176,66 @@ streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ cod
     } else {
         if (MOVES_REGISTERS) take_registers<152>();
         float total[PIECES][WIDTH / 2] = {}, sums[WIDTH / 2];
-        u32 a[2][4][4], scales[2];
-        // `odd`: the second step of its stage.
-        auto fetch = [&](u32 (&fragments)[4][4], u32& pair, int step, int odd) {
-            const int stage = step / 2 % STAGES;
-            if (!odd) wait(arrived + stage * 8, step / (2 * STAGES));
-            const u32 at = codes_at + stage * STAGE_BYTES + odd * CODE_BYTES + lane * 16;
-            const uint4 first = shared16(at), second = shared16(at + CODE_BYTES / 2);
-            pair = shared4(scales_at + step * SCALE_BYTES + group * 4);
-            fragments_of(first, second, fragments);
-            if (odd) {
+        u32 a[2][4][4], pairs[2] = {};  // of two rounds in turns
+        auto fetch = [&](u32 (&fragments)[4][4], u32& pair, int step, int round) {
+            const int turn = step / STAGE_STEPS, in_stage = step % STAGE_STEPS;
+            if (round == 0 && in_stage == 0) wait(arrived + turn % STAGES * 8, turn / STAGES);
+            const u32 at = codes_at + turn % STAGES * STAGE_BYTES + in_stage * CODE_BYTES +
+                           round * (CODE_BYTES / ROUNDS) + lane * 16;
+            const u32 words_at =
+                scales_at + step * SCALE_BYTES + (group * WORDS + round * GROUPS / ROUNDS) * 4;
+            uint4 held[CODE_BYTES / ROUNDS / 512];
+            #pragma unroll
+            for (int i = 0; i < CODE_BYTES / ROUNDS / 512; ++i) held[i] = shared16(at + i * 512);
+            if (GROUPS) pair = shared4(words_at);
+            fragments_of(held, ZEROS ? shared4(words_at + GROUPS * 4) : 0, fragments);
+            if (round == ROUNDS - 1 && in_stage == STAGE_STEPS - 1) {
                 __syncwarp();
-                const int later = step / 2 + STAGES;
-                if (lane == 0 && 2 * later < count) request(later);
+                const int later = turn + STAGES;
+                if (lane == 0 && STAGE_STEPS * later < count) request(later);
             }
         };
-        auto multiply_step = [&](const u32 (&fragments)[4][4], u32 pair, u32 (&next)[4][4],
-                                 u32& next_pair, int step, int odd) {
-            wait(filled + step % SLOTS * 8, step / SLOTS);
-            const u32 slot = x_at + step % SLOTS * SLOT_BYTES;
-            const float above = scale_of(pair, 0), below = scale_of(pair, 1);
+        auto multiply_round = [&](const u32 (&fragments)[4][4], u32 pair, u32 (&next)[4][4],
+                                  u32& next_pair, int step, int round) {
+            if (round == 0) wait(filled + step % SLOTS * 8, step / SLOTS);
+            const u32 slot =
+                x_at + step % SLOTS * SLOT_BYTES + round * (SLOT_BYTES / ROUNDS);
+            const bool is_last = round == ROUNDS - 1;
+            const int next_step = step + is_last, next_round = is_last ? 0 : round + 1;
+            // Two rounds of one group are added by the tensor cores, where the sums stay in place.
+            const bool joins = PIECES == 1 && GROUPS < ROUNDS;
             #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece) {
+                float (&to)[WIDTH / 2] = GROUPS ? sums : total[piece];
                 const u32 from = descriptor(slot + piece * WIDTH * 16);
                 begin_products();
-                multiply_group<false>(sums, fragments[0], from);
+                if (GROUPS && (round == 0 || !joins)) multiply_group<false>(to, fragments[0], from);
+                else multiply_group<true>(to, fragments[0], from);
                 #pragma unroll
                 for (int c = 1; c < 4; ++c)
-                    multiply_group<true>(sums, fragments[c], from + c * (2 * CHUNK_BYTES >> 4));
+                    multiply_group<true>(to, fragments[c], from + c * (2 * CHUNK_BYTES >> 4));
                 end_products();
-                const bool fetches = piece == PIECES - 1 && step + 1 < count;
-                if (PIECES == 1 && fetches) fetch(next, next_pair, step + 1, 1 - odd);
-                wait_for_products(sums);
+                const bool fetches = piece == PIECES - 1 && next_step < count;
+                if (PIECES == 1 && fetches) fetch(next, next_pair, next_step, next_round);
+                wait_for_products(to);
                 // Registers are few: the next fragments take the place of these.
-                if (PIECES > 1 && fetches) fetch(next, next_pair, step + 1, 1 - odd);
-                if (piece == PIECES - 1 && lane == 0)
+                if (PIECES > 1 && fetches) fetch(next, next_pair, next_step, next_round);
+                if (piece == PIECES - 1 && is_last && lane == 0)
                     arrive_at_block(rank * TEAM + step % SLOTS % TEAM,
                                     emptied + step % SLOTS * 8);
-                #pragma unroll
-                for (int i = 0; i < WIDTH / 2; ++i)
-                    total[piece][i] = fmaf(sums[i], i & 2 ? below : above, total[piece][i]);
+                if (GROUPS && (is_last || !joins)) {
+                    const float above = scale_of(pair, 0), below = scale_of(pair, 1);
+                    #pragma unroll
+                    for (int i = 0; i < WIDTH / 2; ++i)
+                        total[piece][i] = fmaf(sums[i], i & 2 ? below : above, total[piece][i]);
+                }
             }
         };
-        if (count > 0) fetch(a[0], scales[0], 0, 0);
-        for (int step = 0; step < count; step += 2) {
-            multiply_step(a[0], scales[0], a[1], scales[1], step, 0);
-            if (step + 1 < count) multiply_step(a[1], scales[1], a[0], scales[0], step + 1, 1);
+        if (count > 0) fetch(a[0], pairs[0], 0, 0);
+        for (int step = 0; step < count; step += 2 / ROUNDS) {
+            multiply_round(a[0], pairs[0], a[1], pairs[1], step, 0);
+            if (ROUNDS == 2 || step + 1 < count)
+                multiply_round(a[1], pairs[1], a[0], pairs[0], step + 2 - ROUNDS, ROUNDS - 1);
         }
         wait_for_blocks();
         #pragma unroll
@@ -255,10 +260,11 @@ streamed_w4a8(const unsigned char* __restrict__ x, const uint4* __restrict__ cod
             result[2] += four.z;
             result[3] += four.w;
         }
-        const float scale = has_scales ? 512.0f * token_scales[token] : 512.0f;
         u16 half[4];
         #pragma unroll
-        for (int j = 0; j < 4; ++j) half[j] = narrow(result[j] * scale);
+        for (int j = 0; j < 4; ++j)
+            half[j] = narrow(result[j] * end_scale(scales, has_scales, token,
+                                                    min(output + j, rows - 1)));
         u16* to = y + (size_t)token * rows + output;
         if (rows % 4 == 0 && output < rows) {
             *reinterpret_cast<uint2*>(to) = make_uint2(half[0] | (u32)half[1] << 16,
