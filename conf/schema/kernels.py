@@ -14,7 +14,7 @@ FAMILIES = (ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8, CUBLAS, BATCHED, OVERLAP)
 """Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8, FP8
 by cuBLAS, batches of tokens for weight_only, and kernels of compiled graphs that begin before the
 one in front has ended."""
-ON_REQUEST = (BATCHED, OVERLAP)
+ON_REQUEST = (OVERLAP,)
 """Not measured in an engine yet."""
 AUTOMATIC = tuple(family for family in FAMILIES if family not in ON_REQUEST)
 """What auto stands for."""
@@ -25,7 +25,7 @@ class KernelsConfig:
     """The kernels of ours that an engine may use, where they are faster than vLLM's."""
 
     families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
-    """auto (all of ours but batched and overlap), vllm (none), or a list of one_token, sparse,
+    """auto (all of ours but overlap), vllm (none), or a list of one_token, sparse,
     weight_only, w4afp8, cublas, batched and overlap. `engine.kernels=...` for short. null is auto;
     for serve results=FILE it is what was measured. A CPU runs vLLM's own."""
     second_layout: bool | None = None

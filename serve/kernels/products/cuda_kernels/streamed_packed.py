@@ -184,6 +184,7 @@ class Variant(Cut):
 
     def source(self) -> str:
         return self.filled(
-            SOURCE.replace("@PACKED@", PACKED), BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros, NARROWS=self.narrows,
+            SOURCE.replace("@PACKED@", PACKED), BITS=self.bits, GROUPS=self.groups,
+            ZEROS=self.zeros, NARROWS=self.narrows,
             BFLOAT=self.dtype == "bf16", BFLOAT_SCALES=self.scale_dtype == "bf16", TYPE=self.dtype,
         )  # fmt: skip

@@ -63,4 +63,4 @@ __device__ __forceinline__ void widened(const uint4* codes, int m, const u32 (&s
     }
 }
 """
-"""Widens words of packed integers. The source that it is put into defines BITS, ZEROS and BFLOAT."""
+"""Widens words of packed integers. The source around it defines BITS, ZEROS and BFLOAT."""

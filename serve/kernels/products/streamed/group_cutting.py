@@ -1,4 +1,4 @@
-"""How weights are cut into work for the kernel of warp groups: candidates by shape, and launches."""
+"""How weights are cut into work for the kernel of warp groups: candidates, and launches."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,15 +19,24 @@ from serve.kernels.products.cuda_kernels.warpgroup.variant import (
 )
 from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Options, Unusable
-from serve.kernels.products.streamed.cutting import HOPPER, PROCESSORS, SPLITS, check_device, steps_of
+from serve.kernels.products.streamed.cutting import (
+    HOPPER,
+    PROCESSORS,
+    SPLITS,
+    check_device,
+    steps_of,
+)
 from serve.kernels.products.streamed.packed_layout import Packed
 
 ROWS_OF_GROUP = WARPS_OF_GROUP * TILE
 MOST_GROUPS = {16: 4, 32: 4, 64: 3, 128: 3}
 """Groups of warps by the room for tokens: with more, the compiler spills registers."""
-MOST_TOKENS = max(MOST_GROUPS)
-COPIERS = SLOTS
-STAGES, TEAMS = (4, 2), (1, 2, 4)
+COPIERS = {1: SLOTS, 2: 2 * SLOTS}
+STAGES, TEAMS = (4, 2), {1: (1, 2), 2: (1,)}
+"""Copiers and teams by the bytes of an activation. Teams of blocks gain nothing with two copiers
+for each slot."""
+FEWER_STAGES = {1: 1.1, 2: 0.97}
+"""Neighbours that differ in stages only are much alike: the one that was mostly faster first."""
 MOST_CUTS, MOST_OVERLAPPING = 8, 3
 """Candidates, and how many of them are also launched so that they overlap the kernel before."""
 IN_CLUSTERS = 128
@@ -75,10 +84,9 @@ def cycles_of(variant: Variant, rows: int, columns: int, tokens: int) -> float:
         groups * 2 * numbers.x_bytes * max(variant.tokens, 32),  # tensor cores
     )
     sums = tokens * variant.rows * 4 / 32
-    # Neighbours that differ in stages only are much alike: the deeper one first.
     is_shallow = variant.stages < STAGES[0] and share * code_bytes > under_way
     joining = sums * (1 if variant.split == 1 else 3) + (CLUSTER if variant.split > 1 else 0)
-    alike = 1.1 if is_shallow else 1.0
+    alike = FEWER_STAGES[numbers.x_bytes] if is_shallow else 1.0
     return alike * -(-blocks // room) * (BEGIN + share * step + joining)
 
 
@@ -93,9 +101,10 @@ def variants(numbers: Numbers, rows: int, columns: int, tokens: int) -> Iterator
             if share * (split - 1) >= steps:
                 continue
             enough = [stages for stages in STAGES if share > stages] or [STAGES[-1]]
-            teams = [team for team in TEAMS if split * team <= SPLITS[-1]]
+            teams = [team for team in TEAMS[numbers.x_bytes] if split * team <= SPLITS[-1]]
             for stages, team in itertools.product(enough, teams):
-                variant = Variant(groups, COPIERS, stages, split, team, room, numbers)
+                copiers = COPIERS[numbers.x_bytes]
+                variant = Variant(groups, copiers, stages, split, team, room, numbers)
                 if variant.shared_bytes(tokens, steps) <= MOST_SHARED_BYTES:
                     yield variant
 
@@ -120,8 +129,8 @@ def variant_of(numbers: Numbers, options: Options, tokens: int) -> Variant:
     """The kernel of these options, with room for the tokens."""
     chosen = dict(options)
     return Variant(
-        groups=chosen["ROWS"] // ROWS_OF_GROUP, copiers=COPIERS, stages=chosen["STAGES"],
-        split=chosen["SPLIT"], team=chosen["TEAM"],
+        groups=chosen["ROWS"] // ROWS_OF_GROUP, copiers=COPIERS[numbers.x_bytes],
+        stages=chosen["STAGES"], split=chosen["SPLIT"], team=chosen["TEAM"],
         tokens=room_of(max(tokens, chosen["TOKENS"])), numbers=numbers,
     )  # fmt: skip
 

@@ -7,12 +7,7 @@ from serve.kernels.products.cuda_kernels.warpgroup.variant import FP8 as FP8_NAM
 from serve.kernels.products.cuda_kernels.warpgroup.variant import Numbers
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.streamed.cutting import TYPES
-from serve.kernels.products.streamed.group_cutting import (
-    MOST_TOKENS,
-    candidates,
-    check_hopper,
-    product_of,
-)
+from serve.kernels.products.streamed.group_cutting import candidates, check_hopper, product_of
 from serve.kernels.products.streamed.packed_layout import Packed, packed
 
 FP8 = torch.float8_e4m3fn
@@ -23,7 +18,7 @@ class StreamedW4A8(Product):
 
     name = "streamed_w4a8"
     fewest = 9
-    most = MOST_TOKENS
+    most = 128
     reads_rounded = True
     compiles = True
 

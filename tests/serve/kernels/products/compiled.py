@@ -12,8 +12,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from serve.kernels.products.batched import Batched
-from serve.kernels.products.triton_kernels.batched import batched_kernel
 from serve.kernels.products.triton_kernels.few_tokens import few_tokens_kernel
 from serve.kernels.products.triton_kernels.one_token import one_token_kernel
 from serve.kernels.products.triton_kernels.sparse import sparse_kernel
@@ -26,9 +24,6 @@ POINTERS = {
 SHARED = {"BLOCK_N": 32, "PDL": 2, "INTERPRETED": False}
 TENSOR_CORES = {**SHARED, "SCALED": True, "TOKENS": 16, "SPLIT": 2}
 MEMORY = re.compile(r"(ld|st|cp\.async|atom)\.[\w.:]*global")
-
-FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S* \{[^}]*\}, \{[^}]*\}, ")
-"""The first operand is in registers."""
 
 
 def compiled(
@@ -57,12 +52,9 @@ def compiled(
 def say(name: str, kernel: triton.compiler.CompiledKernel) -> None:
     lines = kernel.asm["ptx"].splitlines()
     places = {
-        "shared": [kernel.metadata.shared],
         "prefetch": [n for n, line in enumerate(lines) if "prefetch.global.L2 [" in line],
         "wait": [n for n, line in enumerate(lines) if "griddepcontrol.wait" in line],
         "memory": [n for n, line in enumerate(lines) if MEMORY.search(line)],
-        "products": [n for n, line in enumerate(lines) if "wgmma.mma_async" in line],
-        "from registers": [n for n, line in enumerate(lines) if FROM_REGISTERS.search(line)],
     }
     print(json.dumps({"name": name, **places}), flush=True)
 
@@ -74,16 +66,3 @@ if __name__ == "__main__":
     say("sparse_few_tokens", compiled(sparse_kernel, groups, x_ptr="*i32"))
     vector = {**SHARED, "K": 1024, "EVEN": True, "BLOCK_K": 256}
     say("one_token", compiled(one_token_kernel, vector, x_ptr="*bf16"))
-    for bits, tokens in ((4, 64), (8, 64), (8, 256)):
-        chosen = dict(Batched().options(4096, 4096, tokens)[1])  # the best guess, with a prefetch
-        launch = {name: chosen.pop(name) for name in ("num_warps", "num_stages")}
-        packed = {
-            **chosen, "K": 4096, "GROUPS": 32, "BITS": bits, "ZEROS": True, "EVEN": True,
-            "INTERPRETED": False,
-        }  # fmt: skip
-        types = {
-            "x_ptr": "*bf16", "w_ptr": "*u8", "scale_ptr": "*bf16", "zero_ptr": "*u8",
-            "parts_ptr": "*fp32",
-        }  # fmt: skip
-        kernel = compiled(batched_kernel, packed, launch, **types)
-        say(f"batched, {bits} bits, {tokens} tokens", kernel)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 import torch
 
-from serve.kernels.products.batched import Batched
 from serve.kernels.products.few_tokens import (
     FP8,
     FewTokens,
@@ -24,14 +23,6 @@ from serve.kernels.products.launch import options_of
 from serve.kernels.products.one_token import OneTokenFp8, OneTokenInt8
 from serve.kernels.products.product import Inputs, Options, Product, Weight
 from serve.kernels.products.sparse.few_tokens import SparseFewTokensFp8, SparseFewTokensInt8
-from serve.kernels.products.triton_kernels.batched import (
-    BYTE_BFLOAT16,
-    BYTE_FLOAT16,
-    HIGH_BFLOAT16,
-    HIGH_FLOAT16,
-    LOW_BFLOAT16,
-    LOW_FLOAT16,
-)
 from serve.kernels.products.triton_kernels.scale import scaled
 from serve.kernels.products.triton_kernels.sparse import EXPANDED_HIGH, EXPANDED_LOW, TURNED
 from serve.kernels.products.triton_kernels.unpack import unpacked
@@ -54,17 +45,6 @@ WHOLE = options_of(BLOCK_N=16, BLOCK_K=256, SPLIT=1, TOKENS=8, PDL=0, num_warps=
 ONE = options_of(BLOCK_N=16, BLOCK_K=256, PDL=1, num_warps=2)
 SPARSE_SPLIT = options_of(BLOCK_N=32, SPLIT=2, TOKENS=16, PDL=2, num_warps=2, num_stages=3)
 SPARSE_WHOLE = options_of(BLOCK_N=16, SPLIT=1, TOKENS=8, PDL=0, num_warps=1, num_stages=3)
-
-
-BATCHED = options_of(BLOCK_N=64, BLOCK_K=128, SPLIT=2, TOKENS=32, PDL=2, num_warps=4, num_stages=3)
-BATCHED_WHOLE = options_of(
-    BLOCK_N=128, BLOCK_K=64, SPLIT=1, TOKENS=64, PDL=0, num_warps=8, num_stages=3
-)
-
-# Three parts of eight tiles: the last one is shorter.
-BATCHED_UNEVEN = options_of(
-    BLOCK_N=64, BLOCK_K=64, SPLIT=3, TOKENS=32, PDL=0, num_warps=4, num_stages=3
-)
 
 
 def say(name: str, error: float) -> None:
@@ -151,22 +131,6 @@ def unpacking() -> None:
         say_direct(name, UnpackFp8(), given, [words, relative, by_row], options)
 
 
-def batched() -> None:
-    """Groups that are narrower than a tile, rows that fill no tile, several blocks of tokens."""
-    product = Batched()
-    for bits in (4, 8):
-        for group in (32, 128, None):
-            for has_zeros in (False, True):
-                weight, right = packed_weight(192, 512, bits, group, has_zeros)
-                tensors = product.prepare(weight)
-                for tokens, options in ((40, BATCHED), (19, BATCHED_WHOLE), (33, BATCHED_UNEVEN)):
-                    x = torch.randn(tokens, 512).half()
-                    outs = [product.multiply(Inputs(x), tensors, options) for _ in range(2)]
-                    kind = f"{bits} bits, group {group}, zeros {has_zeros}, {tokens} tokens"
-                    error = largest(error_of(out, x.double() @ right.t()) for out in outs)
-                    say(f"batched {kind}", error + int(tensors[2].any()))  # counters: zero again
-
-
 def say_direct(
     name: str, product: Product, inputs: Inputs, tensors: list[torch.Tensor], options: Options
 ) -> None:
@@ -207,26 +171,7 @@ def assembly() -> None:
         floats = ptx.run(FOUR_BYTES_TO_FLOATS.value, 4, [word(numbers)])
         shifted = [struct.unpack("f", struct.pack("I", bits))[0] for bits in floats]
         wrong += [value - 8388736.0 for value in shifted] != numbers
-        wrong += wrong_widenings([random.randrange(256) for _ in range(4)])
     say("assembly", math.inf if wrong else 0.0)
-
-
-def wrong_widenings(codes: list[int]) -> int:
-    """How many of the assemblies of packed weights give other numbers."""
-    low, high = [(code & 15) - 8 for code in codes], [(code >> 4) - 8 for code in codes]
-    whole = [code - 128 for code in codes]
-    sources = (
-        (LOW_BFLOAT16, LOW_FLOAT16, low),
-        (HIGH_BFLOAT16, HIGH_FLOAT16, high),
-        (BYTE_BFLOAT16, BYTE_FLOAT16, whole),
-    )
-    wrong = 0
-    for bfloat16, float16, right in sources:
-        for source, decode in ((bfloat16, ptx.from_bfloat16), (float16, ptx.from_float16)):
-            registers = ptx.run(source.value, 2, [word(codes)])
-            halves = [register >> place & 0xFFFF for register in registers for place in (0, 16)]
-            wrong += [decode(half) for half in halves] != right
-    return wrong
 
 
 if __name__ == "__main__":
@@ -238,5 +183,4 @@ if __name__ == "__main__":
     unscaled_products()
     scaling()
     unpacking()
-    batched()
     assembly()

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from serve.kernels.products.batched import Batched
 from serve.kernels.products.few_tokens import (
     FewTokensFp8,
     FewTokensFp8Plain,
@@ -97,31 +96,6 @@ def packed_on_gpu(
         zeros=None if weight.zeros is None else weight.zeros.cuda(),
     )
     return moved_weight, right.cuda()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("tokens", [17, 64, 200, 512])
-@pytest.mark.parametrize("has_zeros", [False, True])
-@pytest.mark.parametrize("group", [32, 128, None])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_every_candidate_of_a_batch(
-    bits: int, group: int | None, has_zeros: bool, tokens: int, dtype: torch.dtype
-) -> None:
-    torch.manual_seed(0)
-    rows, columns = 1088, 1536  # no whole blocks of 128 rows
-    weight, right = packed_on_gpu(rows, columns, bits, group, has_zeros)
-    scales = weight.scales.to(dtype)
-    changed = scales.double() / weight.scales.double()
-    right *= changed.repeat_interleave(group or columns, 1)
-    weight = replace(weight, scales=scales)
-    x = torch.randn(tokens, columns).to(dtype).cuda()
-    product = Batched()
-    tensors = product.prepare(weight)
-    for options in product.options(rows, columns, tokens):
-        first = product.multiply(Inputs(x), tensors, options)
-        assert error_of(first, x.double() @ right.t()) < ROUNDING, options
-        assert torch.equal(product.multiply(Inputs(x), tensors, options), first), options
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@
 
 import pytest
 
-from serve.kernels.products.launch import SHARED_MEMORY
 from tests.triton_scripts import interpreted, needs_triton, printed_by
 
 SCRIPTS = "tests.serve.kernels.products"
@@ -74,17 +73,6 @@ def test_unpacking_to_fp8(errors: dict[str, float]) -> None:
     assert errors["unpack_fp8, scales True, direct"] == 0.0
 
 
-@pytest.mark.parametrize("tokens", [40, 19, 33])
-@pytest.mark.parametrize("has_zeros", [False, True])
-@pytest.mark.parametrize("group", [32, 128, None])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_batch_of_tokens_with_packed_weights(
-    errors: dict[str, float], bits: int, group: int | None, has_zeros: bool, tokens: int
-) -> None:
-    kind = f"{bits} bits, group {group}, zeros {has_zeros}, {tokens} tokens"
-    assert errors[f"batched {kind}"] < ROUNDING
-
-
 def test_assembly(errors: dict[str, float]) -> None:
     assert errors["assembly"] == 0.0
 
@@ -97,9 +85,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, li
     return {kernel.pop("name"): kernel for kernel in kernels}
 
 
-@pytest.mark.parametrize(
-    "name", ["few_tokens", "sparse_few_tokens", "one_token", "batched, 4 bits, 64 tokens"]
-)
+@pytest.mark.parametrize("name", ["few_tokens", "sparse_few_tokens", "one_token"])
 def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_ended(
     compiled: dict[str, dict[str, list[int]]], name: str
 ) -> None:
@@ -107,20 +93,3 @@ def test_compiled_kernels_touch_no_activation_before_the_kernel_in_front_has_end
     kernel = compiled[name]
     assert len(kernel["wait"]) == 1
     assert max(kernel["prefetch"]) < kernel["wait"][0] < min(kernel["memory"])
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_packed_weights_stay_in_registers_until_they_are_multiplied(
-    compiled: dict[str, dict[str, list[int]]], bits: int
-) -> None:
-    kernel = compiled[f"batched, {bits} bits, 64 tokens"]
-    assert kernel["products"]
-    assert kernel["from registers"] == kernel["products"]
-
-
-@pytest.mark.parametrize("tokens", [64, 256])
-def test_a_batch_has_the_shared_memory_that_it_needs(
-    compiled: dict[str, dict[str, list[int]]], tokens: int
-) -> None:
-    (needed,) = compiled[f"batched, 8 bits, {tokens} tokens"]["shared"]
-    assert 0 < needed <= SHARED_MEMORY

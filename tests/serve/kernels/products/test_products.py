@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from serve.kernels.products.batched import SHAPES, Batched
 from serve.kernels.products.few_tokens import FP8, FewTokensFp8Plain, FewTokensInt8
 from serve.kernels.products.launch import SHARED_MEMORY
 from serve.kernels.products.one_token import OneTokenFp8
@@ -61,37 +60,6 @@ def test_candidates_fit_the_gpu(product: Product, rows: int, columns: int) -> No
             assert -(-steps // asked["SPLIT"]) * (asked["SPLIT"] - 1) < steps
             tile = width * (asked["BLOCK_N"] * 5 // 8 + asked["TOKENS"])
             assert asked["num_stages"] * tile < SHARED_MEMORY
-
-
-@pytest.mark.parametrize(("rows", "columns"), [*QWEN_8B, *OTHERS])
-@pytest.mark.parametrize("tokens", [17, 64, 100, 256, 512])
-def test_candidates_of_a_batch_fit_the_gpu(rows: int, columns: int, tokens: int) -> None:
-    candidates = Batched().options(rows, columns, tokens)
-    assert 2 <= len(candidates) <= 10
-    assert len(set(candidates)) == len(candidates)
-    for options in candidates:
-        asked = dict(options)
-        width, block = asked["TOKENS"], asked["BLOCK_N"]
-        assert (block, asked["num_warps"]) in SHAPES[width]
-        assert columns % asked["BLOCK_K"] == 0
-        # INT8 weights and 16-bit activations of all stages.
-        tile = asked["BLOCK_K"] * (block + 2 * width)
-        assert asked["num_stages"] * tile <= SHARED_MEMORY
-
-
-def test_a_batch_takes_every_layer_of_packed_weights_that_vllm_takes() -> None:
-    for columns in (64, 192, 4096):
-        weight, _ = packed_weight(64, columns, 4, None, has_zeros=False)
-        words, scales, counters = Batched().prepare(weight)
-        assert words.data_ptr() == weight.codes.data_ptr(), "no copy"
-        assert scales.shape == (1, 64)
-        assert not counters.any()
-    weight, _ = packed_weight(64, 128, 8, 16, has_zeros=False)
-    with pytest.raises(Unusable, match="groups of 16"):
-        Batched().prepare(weight)
-    weight, _ = packed_weight(64, 96, 4, 32, has_zeros=True)
-    with pytest.raises(Unusable, match="96 columns"):
-        Batched().prepare(weight)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [*QWEN_8B, *OTHERS])

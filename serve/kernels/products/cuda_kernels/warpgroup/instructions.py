@@ -58,9 +58,8 @@ __device__ __forceinline__ void wait_for_blocks() {
 __device__ __forceinline__ void show_activations() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ __forceinline__ void store16(u32 to, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+__device__ __forceinline__ void store4(u32 to, u32 word) {
+    asm volatile("st.shared.u32 [%0], %1;" :: "r"(to), "r"(word) : "memory");
 }
 __device__ __forceinline__ u32 shared4(u32 at) {
     u32 d;
@@ -98,9 +97,13 @@ __device__ __forceinline__ void end_products() {
 __device__ __forceinline__ void wait_for_products(float (&sums)[WIDTH / 2]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : @SUMS_READ@ :: "memory");
 }
+// Of the products up to the last `end_products`, some may be under way.
+__device__ __forceinline__ void wait_for_round_before() {
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
 // 64 rows times WIDTH tokens, for 32 columns of 8-bit floats or 16 of 16-bit ones. Rows come from
-// registers, 16 of each warp; `tokens` is the low half of a descriptor of activations in shared memory. Tokens come in
-// eights, each 128 bytes behind the one before.
+// registers, 16 of each warp; `tokens` is the low half of a descriptor of activations in shared
+// memory. Tokens come in eights, each 128 bytes behind the one before.
 template <bool ADDS>
 __device__ __forceinline__ void multiply_group(float (&sums)[WIDTH / 2], const u32 (&a)[4],
                                                u32 tokens) {

@@ -1,18 +1,20 @@
 """The product of 9 to 128 tokens with packed INT4 or INT8 weights, in CUDA C++ for Hopper.
 
+Up to 128 tokens of 8 bits, or 64 of 16 bits.
+
 Weights have the order of `packed_layout`, and are the A operand of `wgmma`: a warp has 16 rows of
 outputs, four warps a group. Tokens are B, which the tensor cores read from shared memory. What
 depends on the numbers that are multiplied, 8-bit or 16-bit floats, is in `numbers`.
 
 - Each warp has a ring of its own in shared memory for its weights, filled by bulk copies that it
   requests itself: STAGES times 2 KiB are under way. No other warp is waited for.
-- COPIERS warps write activations to a ring of SLOTS steps of 128 columns. The layout of the weights
+- COPIERS warps, one or two for each slot, write activations to a ring of SLOTS steps of 128
+  columns. The layout of the weights
   wants another order of columns, so they pass through registers.
-- A step has one round of four products, or two where the numbers have 16 bits. Codes of the next
-  round are converted while the tensor cores multiply.
-- Sums of a group of columns are multiplied by the group's scale in float32.
-- With TEAM > 1, a cluster of so many blocks has the same columns. Each loads a part of the
-  activations, and copies it to the others: all blocks together read them less often.
+- Codes of the next products are converted while the tensor cores multiply.
+- With TEAM > 1, and one copier for a slot, a cluster of so many blocks has the same columns. Each
+  loads a part of the activations, and copies it to the others: all blocks together read them less
+  often.
 - With SPLIT > 1, a cluster of so many blocks shares the columns, and joins its sums through
   distributed shared memory.
 
@@ -21,8 +23,8 @@ Bounds for 64 tokens and 192 rows, counted, in cycles of a multiprocessor for a 
 | weights, activations | memory | instructions of three warps on a scheduler | tensor cores |
 |---|---|---|---|
 | INT4, 8 bits | 680 | 630 | 390 |
-| INT4, 16 bits | 680 | 630 | 770 |
-| INT8, 16 bits | 1360 | 700 | 770 |
+| INT4, 16 bits | 680 | 640 | 770 |
+| INT8, 16 bits | 1360 | 720 | 770 |
 
 `@NAME@` are filled in by `variant.Variant`.
 """
@@ -38,12 +40,12 @@ constexpr int BITS = @BITS@, GROUPS = @GROUPS@, X_BYTES = @X_BYTES@;
 constexpr bool ZEROS = @ZEROS@, BFLOAT_SCALES = @BFLOAT_SCALES@;
 constexpr bool MOVES_REGISTERS = @MOVES_REGISTERS@;
 constexpr int STEP = 128, ROWS = WARPS * 16, THREADS = (WARPS + COPIERS) * 32;
-constexpr int ROUNDS = X_BYTES;  // of a step
 constexpr int CODE_BYTES = 256 * BITS;  // of a warp's step
 constexpr int STAGE_STEPS = 8 / BITS, STAGE_BYTES = STAGE_STEPS * CODE_BYTES;
 constexpr int WORDS = GROUPS * (ZEROS ? 2 : 1), SCALE_BYTES = 32 * WORDS;
 constexpr int CHUNK_BYTES = TOKENS * 16, SLOT_BYTES = TOKENS * STEP * X_BYTES;
 constexpr int CHUNKS = 2 * X_BYTES;  // that 32 columns take; each has 16 bytes of all tokens
+constexpr int PER_SLOT = COPIERS / SLOTS, COPIED = TOKENS / PER_SLOT;  // copiers and their tokens
 constexpr int HELD = @HELD@, EIGHTS = HELD / 8;  // tokens of a copier's loads
 constexpr int BARRIER_BYTES = (2 * SLOTS + WARPS * STAGES) * 8;
 constexpr int SUMS_ROW = ROWS + 4;
@@ -97,6 +99,11 @@ streamed_batch(const unsigned char* __restrict__ x, const uint4* __restrict__ co
             bulk_copy(scales_at, groups + first_step * (SCALE_BYTES / 4), count * SCALE_BYTES,
                       barrier_at);
     };
+    // Takes the place of a stage. Products of its last codes have begun, so all lanes have read
+    // them. Before that, a copy could overtake codes that are on their way from shared memory.
+    auto request_after = [&](int turn) {
+        if (lane == 0 && STAGE_STEPS * (turn + STAGES) < count) request(turn + STAGES);
+    };
     if (warp < WARPS && lane == 0) {
         for (int i = 0; i < STAGES; ++i) set_barrier(arrived + i * 8, 1);
         show_barriers();
@@ -104,7 +111,7 @@ streamed_batch(const unsigned char* __restrict__ x, const uint4* __restrict__ co
     }
     if (thread == WARPS * 32) {
         for (int i = 0; i < SLOTS; ++i) {
-            set_barrier(filled + i * 8, 1);
+            set_barrier(filled + i * 8, PER_SLOT);
             set_barrier(emptied + i * 8, WARPS * TEAM);
         }
         show_barriers();
@@ -114,50 +121,50 @@ streamed_batch(const unsigned char* __restrict__ x, const uint4* __restrict__ co
     wait_for_blocks();
 
     if (warp >= WARPS) {
-        // Each copies whole steps. A fence may wait for the loads of its own warp, but those of
-        // other copiers stay under way.
+        // Each copies its tokens of whole steps. A fence may wait for the loads of its own warp,
+        // but those of other copiers stay under way.
         if (MOVES_REGISTERS) keep_registers<56>();
-        const int four = lane >> 3;
-        u32 held[EIGHTS][4 * CHUNKS] = {};
-        // Of a step, the tokens from `first` on.
+        const int copier = warp - WARPS, my_first = copier % PER_SLOT * COPIED;
+        // Four lanes read 32 columns of a token together, of 8 tokens at once: what a warp reads is
+        // in few lines of the cache then, and what it writes is in all banks.
+        u32 held[EIGHTS][4][CHUNKS] = {};
+        // Of a step, the tokens of this warp from `first` on.
         auto load = [&](int step, int first) {
-            const int token = first + (lane & 7);
+            const int token = my_first + first + group;
             const unsigned char* from =
-                x + (size_t)token * stride + ((begin + step) * STEP + four * 32) * X_BYTES;
+                x + (size_t)token * stride + ((begin + step) * STEP + quad * 8) * X_BYTES;
             #pragma unroll
             for (int i = 0; i < EIGHTS; ++i, from += 8 * stride) {
                 const bool valid = step < count && token + 8 * i < tokens;
                 #pragma unroll
-                for (int j = 0; j < CHUNKS; ++j) load16(held[i] + 4 * j, from + 16 * j, valid);
+                for (int c = 0; c < 4; ++c) {
+                    if (X_BYTES == 1) load8(held[i][c], from + 32 * c, valid);
+                    else load16(held[i][c], from + 64 * c, valid);
+                }
             }
         };
         // Where another block loads the activations, only their arrival is expected.
-        const bool loads = warp % TEAM == place;
-        for (int step = warp - WARPS; step < count && !loads && lane == 0; step += COPIERS) {
+        const bool loads = copier % TEAM == place;
+        for (int step = copier; step < count && !loads && lane == 0; step += SLOTS) {
             expect(filled + step % SLOTS * 8, SLOT_BYTES);
             wait(filled + step % SLOTS * 8, step / SLOTS);
         }
-        if (loads) load(warp - WARPS, 0);
+        if (loads) load(copier / PER_SLOT, 0);
         #pragma unroll 1
-        for (int step = warp - WARPS, first = 0; step < count && loads;) {
+        for (int step = copier / PER_SLOT, first = 0; step < count && loads;) {
             if (first == 0 && step >= SLOTS)
                 wait(emptied + step % SLOTS * 8, step / SLOTS - 1);
-            const int token = first + (lane & 7);
-            const u32 to =
-                x_at + step % SLOTS * SLOT_BYTES + four * CHUNKS * CHUNK_BYTES + token * 16;
+            const int token = my_first + first + group;
+            const u32 to = x_at + step % SLOTS * SLOT_BYTES + token * 16 + quad * 4;
             #pragma unroll
             for (int i = 0; i < EIGHTS; ++i) {
-                const u32 (&h)[4 * CHUNKS] = held[i];
-                if (token + 8 * i < tokens) {
-                    #pragma unroll
-                    for (int j = 0; j < CHUNKS; ++j)
-                        store16(to + i * 128 + j * CHUNK_BYTES, ordered(h[j]),
-                                ordered(h[CHUNKS + j]), ordered(h[2 * CHUNKS + j]),
-                                ordered(h[3 * CHUNKS + j]));
-                }
+                #pragma unroll
+                for (int j = 0; j < 4 * CHUNKS && token + 8 * i < tokens; ++j)
+                    store4(to + i * 128 + j * CHUNK_BYTES,
+                           ordered(held[i][j / CHUNKS][j % CHUNKS]));
             }
             first += HELD;
-            if (first == TOKENS) {
+            if (first == COPIED) {
                 show_activations();
                 __syncwarp();
                 if (lane == 0) {
@@ -168,76 +175,15 @@ streamed_batch(const unsigned char* __restrict__ x, const uint4* __restrict__ co
                                           SLOT_BYTES, filled + step % SLOTS * 8);
                 }
                 first = 0;
-                step += COPIERS;
+                step += SLOTS;
             }
             load(step, first);
         }
         wait_for_blocks();  // sums take the place of both rings
     } else {
         if (MOVES_REGISTERS) take_registers<152>();
-        float total[PIECES][WIDTH / 2] = {}, sums[WIDTH / 2];
-        u32 a[2][4][4], pairs[2] = {};  // of two rounds in turns
-        auto fetch = [&](u32 (&fragments)[4][4], u32& pair, int step, int round) {
-            const int turn = step / STAGE_STEPS, in_stage = step % STAGE_STEPS;
-            if (round == 0 && in_stage == 0) wait(arrived + turn % STAGES * 8, turn / STAGES);
-            const u32 at = codes_at + turn % STAGES * STAGE_BYTES + in_stage * CODE_BYTES +
-                           round * (CODE_BYTES / ROUNDS) + lane * 16;
-            const u32 words_at =
-                scales_at + step * SCALE_BYTES + (group * WORDS + round * GROUPS / ROUNDS) * 4;
-            uint4 held[CODE_BYTES / ROUNDS / 512];
-            #pragma unroll
-            for (int i = 0; i < CODE_BYTES / ROUNDS / 512; ++i) held[i] = shared16(at + i * 512);
-            if (GROUPS) pair = shared4(words_at);
-            fragments_of(held, ZEROS ? shared4(words_at + GROUPS * 4) : 0, fragments);
-            if (round == ROUNDS - 1 && in_stage == STAGE_STEPS - 1) {
-                __syncwarp();
-                const int later = turn + STAGES;
-                if (lane == 0 && STAGE_STEPS * later < count) request(later);
-            }
-        };
-        auto multiply_round = [&](const u32 (&fragments)[4][4], u32 pair, u32 (&next)[4][4],
-                                  u32& next_pair, int step, int round) {
-            if (round == 0) wait(filled + step % SLOTS * 8, step / SLOTS);
-            const u32 slot =
-                x_at + step % SLOTS * SLOT_BYTES + round * (SLOT_BYTES / ROUNDS);
-            const bool is_last = round == ROUNDS - 1;
-            const int next_step = step + is_last, next_round = is_last ? 0 : round + 1;
-            // Two rounds of one group are added by the tensor cores, where the sums stay in place.
-            const bool joins = PIECES == 1 && GROUPS < ROUNDS;
-            #pragma unroll
-            for (int piece = 0; piece < PIECES; ++piece) {
-                float (&to)[WIDTH / 2] = GROUPS ? sums : total[piece];
-                const u32 from = descriptor(slot + piece * WIDTH * 16);
-                begin_products();
-                if (GROUPS && (round == 0 || !joins)) multiply_group<false>(to, fragments[0], from);
-                else multiply_group<true>(to, fragments[0], from);
-                #pragma unroll
-                for (int c = 1; c < 4; ++c)
-                    multiply_group<true>(to, fragments[c], from + c * (2 * CHUNK_BYTES >> 4));
-                end_products();
-                const bool fetches = piece == PIECES - 1 && next_step < count;
-                if (PIECES == 1 && fetches) fetch(next, next_pair, next_step, next_round);
-                wait_for_products(to);
-                // Registers are few: the next fragments take the place of these.
-                if (PIECES > 1 && fetches) fetch(next, next_pair, next_step, next_round);
-                if (piece == PIECES - 1 && is_last && lane == 0)
-                    arrive_at_block(rank * TEAM + step % SLOTS % TEAM,
-                                    emptied + step % SLOTS * 8);
-                if (GROUPS && (is_last || !joins)) {
-                    const float above = scale_of(pair, 0), below = scale_of(pair, 1);
-                    #pragma unroll
-                    for (int i = 0; i < WIDTH / 2; ++i)
-                        total[piece][i] = fmaf(sums[i], i & 2 ? below : above, total[piece][i]);
-                }
-            }
-        };
-        if (count > 0) fetch(a[0], pairs[0], 0, 0);
-        for (int step = 0; step < count; step += 2 / ROUNDS) {
-            multiply_round(a[0], pairs[0], a[1], pairs[1], step, 0);
-            if (ROUNDS == 2 || step + 1 < count)
-                multiply_round(a[1], pairs[1], a[0], pairs[0], step + 2 - ROUNDS, ROUNDS - 1);
-        }
-        wait_for_blocks();
+        float total[PIECES][WIDTH / 2] = {};
+@PRODUCTS@        wait_for_blocks();
         #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
             #pragma unroll

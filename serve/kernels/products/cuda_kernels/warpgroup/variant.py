@@ -7,7 +7,12 @@ from serve.kernels.products.cuda_kernels.streaming import STEP, TILE
 from serve.kernels.products.cuda_kernels.warpgroup.instructions import (
     instructions as group_instructions,
 )
-from serve.kernels.products.cuda_kernels.warpgroup.numbers import EIGHT_BITS, SIXTEEN_BITS
+from serve.kernels.products.cuda_kernels.warpgroup.numbers import (
+    EIGHT_BIT_PRODUCTS,
+    EIGHT_BITS,
+    SIXTEEN_BIT_PRODUCTS,
+    SIXTEEN_BITS,
+)
 from serve.kernels.products.cuda_kernels.warpgroup.source import SOURCE
 
 NAME = "streamed_batch"
@@ -56,15 +61,16 @@ class Variant:
     groups: int
     """Groups of four warps, with 64 rows each."""
     copiers: int
-    """Warps that copy activations."""
+    """Warps that copy activations: one or two for each slot."""
     stages: int
-    """Parts of a warp's weights that are under way."""
+    """Parts of a warp's weights that are under way: two or more, as a part is requested after the
+    next one was waited for."""
     split: int
     """Blocks that share columns: 1, 2, 4 or 8."""
     team: int
     """Blocks with the same columns that load activations for each other: 1, 2 or 4."""
     tokens: int
-    """Room for so many: a multiple of 16."""
+    """Room for so many: 16, 32, 64, or 128 of 8 bits."""
     numbers: Numbers
 
     @property
@@ -94,7 +100,7 @@ class Variant:
     def held(self) -> int:
         """Tokens whose activations of a step a copier holds at once."""
         most = (WIDEST // 2 if self.moves_registers else WIDEST) // self.numbers.x_bytes
-        return min(self.tokens, most)
+        return min(self.tokens * SLOTS // self.copiers, most)
 
     def shared_bytes(self, tokens: int, steps: int) -> int:
         """Dynamic shared memory of a block: barriers, and both rings, whose place sums take."""
@@ -112,6 +118,7 @@ class Variant:
             "INSTRUCTIONS": instructions.INSTRUCTIONS,
             "GROUP_INSTRUCTIONS": group_instructions(self.tokens // self.pieces, numbers.x),
             "NUMBERS": EIGHT_BITS if numbers.x == FP8 else SIXTEEN_BITS,
+            "PRODUCTS": EIGHT_BIT_PRODUCTS if numbers.x == FP8 else SIXTEEN_BIT_PRODUCTS,
             "WARPS": self.warps, "COPIERS": self.copiers, "STAGES": self.stages, "SLOTS": SLOTS,
             "TOKENS": self.tokens, "PIECES": self.pieces, "SPLIT": self.split,
             "TEAM": self.team, "BITS": numbers.bits, "GROUPS": numbers.groups,

@@ -108,10 +108,9 @@ static void bulk_copy(u32 to, const void* from, int bytes, u32 barrier_at) {
     one.copies.push_back({to, from, bytes});
     if (at_once) do_copies(one);
 }
-static void store16(u32 to, u32 a, u32 b, u32 c, u32 d) {
-    const u32 words[4] = {a, b, c, d};
-    check(to);
-    memcpy(block->memory + to, words, 16);
+static void store4(u32 to, u32 word) {
+    if (to % 4 || to + 4 > block->bytes) abort();
+    memcpy(block->memory + to, &word, 4);
 }
 static u32 shared4(u32 at) {
     u32 d;
@@ -129,6 +128,7 @@ template <int COUNT> static void keep_registers() {}
 template <int COUNT> static void take_registers() {}
 static void begin_products() {}
 static void end_products() {}
+static void wait_for_round_before() {}
 static void wait_for_products(float (&)[WIDTH / 2]) {}
 static float wide8(u32 bits) {  // e4m3
     const int exponent = bits >> 3 & 15;
@@ -164,7 +164,8 @@ PARAMETERS = (
 )
 ENDS = (
     "first_code = (const char*)codes, last_code = first_code + (size_t)tiles * steps * CODE_BYTES, "
-    "first_scale = (const char*)words, last_scale = first_scale + (size_t)tiles * steps * SCALE_BYTES"
+    "first_scale = (const char*)words, "
+    "last_scale = first_scale + (size_t)tiles * steps * SCALE_BYTES"
 )
 
 

@@ -46,10 +46,10 @@ def made(
 @pytest.mark.parametrize(
     ("rows", "columns", "tokens", "variant"),
     [
-        (72, 896, 13, Variant(1, 2, 2, 1, 1, 16, numbers("f16", "f16"))),
-        (128, 640, 17, Variant(2, 1, 1, 2, 1, 32, numbers("f16", "bf16"))),
-        (190, 256, 100, Variant(3, 1, 2, 1, 1, 128, numbers("bf16", "bf16"))),
-        (150, 896, 20, Variant(1, 2, 2, 2, 2, 32, numbers("bf16", "bf16"))),
+        (72, 896, 13, Variant(1, 4, 2, 1, 1, 16, numbers("f16", "f16"))),
+        (128, 640, 17, Variant(2, 4, 1, 2, 1, 32, numbers("f16", "bf16"))),
+        (190, 256, 100, Variant(3, 4, 2, 1, 1, 128, numbers("bf16", "bf16"))),
+        (150, 896, 20, Variant(1, 4, 2, 2, 2, 32, numbers("bf16", "bf16"))),
     ],
     ids=["rows in two blocks", "columns in a cluster", "two products", "shared activations"],
 )
