@@ -19,7 +19,7 @@ from serve.kernels.plans.plan import Plan, Timing, plan_of
 from serve.kernels.plans.proof import Proof, exact_inputs
 from serve.kernels.plans.search import COMPILE_SECONDS, TOKENS, Prepared, Search
 from serve.kernels.plans.store import KnownTimes, PlanStore, StoredPlan, identity_here
-from serve.kernels.plans.timing import Clock, graph_time
+from serve.kernels.plans.timing import Clock, Contest, graph_time, lasting_times
 from serve.kernels.plans.trials import Trials
 from serve.kernels.products.compiling import run_once
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
@@ -72,10 +72,13 @@ class Planner:
     """Plans the layers of one engine. Clock and store can be replaced in tests."""
 
     def __init__(
-        self, store: Callable[[], PlanStore] | None = None, clock: Clock = graph_time
+        self,
+        store: Callable[[], PlanStore] | None = None,
+        clock: Clock = graph_time,
+        contest: Contest = lasting_times,
     ) -> None:
         self.make_store = store or (lambda: PlanStore(identity_here()))
-        self.clock = clock
+        self.clock, self.contest = clock, contest
         self.done: dict[Kind, PlannedLayer] = {}
         self.failed: dict[Kind, str] = {}
 
@@ -213,6 +216,7 @@ class Planner:
             inputs=inputs,
             tokens=request.tokens,
             clock=self.clock,
+            contest=self.contest if weight.codes.is_cuda else None,
             trying=trials.trying,
             known=known.products,
             timings=list(known.timings),

@@ -1,7 +1,8 @@
 """Finds the plan of a kind of layer: measures every candidate, and takes the fastest.
 
 Kernels that must be compiled are compiled first, many at once. Then each product's best guess is
-measured for every number of tokens, then the other options, as far as the time allows. vLLM's own
+measured for every number of tokens, then the other options, as far as the time allows. For long
+prompts, products that are nearly as fast as the best are timed again under lasting load. vLLM's own
 product stays where ours is not faster by more than noise.
 """
 
@@ -15,7 +16,15 @@ from functools import partial
 import torch
 
 from serve.kernels.plans.plan import Plan, Timing, plan_of
-from serve.kernels.plans.timing import Call, Clock, cache_bytes, copied, copies_needed, graph_time
+from serve.kernels.plans.timing import (
+    Call,
+    Clock,
+    Contest,
+    cache_bytes,
+    copied,
+    copies_needed,
+    graph_time,
+)
 from serve.kernels.products.compiling import run_once
 from serve.kernels.products.product import Inputs, Options, Product, Unusable
 
@@ -25,6 +34,9 @@ NOISE = 0.02
 SECONDS = 10.0
 FIRST_ROUND = 4
 """How much more time the best guesses have."""
+LONG_PROMPT, NEARLY = 4096, 1.10
+"""Tokens from which on a product can take the GPU to its power limit; and how much longer than the
+best one a product may take to be timed again."""
 COMPILE_SECONDS = 6.0
 """Five shapes of a model then take 90 seconds at most, once."""
 
@@ -64,6 +76,8 @@ class Search:
     tokens: Sequence[int] = TOKENS
     seconds: float = SECONDS
     clock: Clock = graph_time
+    contest: Contest | None = None
+    """Times products under lasting load."""
     compile_all: Callable[[Sequence[Call], float], int] = run_once
     trying: Callable[[str, Sequence[str]], AbstractContextManager[None]] = _untold
     """Told the key and the products that run next."""
@@ -79,6 +93,9 @@ class Search:
         sizes = self._sizes()
         self._compile(sizes)
         is_complete = self._measure_all(sizes)
+        for tokens in sizes:
+            if self.contest is not None and tokens >= LONG_PROMPT:
+                self._hold(self.contest, tokens)
         measured = {timing.product for timing in self.timings}
         if self.own not in measured:
             raise Unusable(f"could not be measured: {self.failures.get(self.own, 'no time left')}")
@@ -120,6 +137,39 @@ class Search:
             self._measure(candidate, copies[candidate.product.name], inputs[tokens], options)
         return True
 
+    def _hold(self, contest: Contest, tokens: int) -> None:
+        """Times the best options of products under lasting load. Their other options change by the
+        same factor, and slower products by the smallest one. Times of earlier plans stay."""
+        best: dict[str, Timing] = {}
+        for timing in self.timings:
+            if timing.tokens == tokens and timing.product not in self.known:
+                before = best.get(timing.product, timing)
+                best[timing.product] = min(before, timing, key=_time)
+        limit = NEARLY * min((_time(timing) for timing in best.values()), default=0.0)
+        close = [timing for timing in best.values() if timing.microseconds <= limit]
+        if len(close) < 2:
+            return
+        prepared, inputs = {c.product.name: c for c in self._unknown}, self.inputs(tokens)
+        try:
+            with self.trying(self.key, [timing.product for timing in close]):
+                contenders = [(prepared[timing.product], timing.options) for timing in close]
+                held = contest(
+                    [_calls(one.product, self._copies(one), inputs, o) for one, o in contenders]
+                )
+        except Exception as error:  # the times are kept as they are
+            logger.info("quantline: %s: no lasting load: %s", self.key, error)
+            return
+        factors = {
+            timing.product: microseconds / timing.microseconds
+            for timing, microseconds in zip(close, held, strict=True)
+        }
+        self.timings = [
+            replace(t, microseconds=t.microseconds * factors.get(t.product, min(factors.values())))
+            if t.tokens == tokens and t.product not in self.known
+            else t
+            for t in self.timings
+        ]
+
     def _sizes(self) -> list[int]:
         """The numbers of tokens to measure, with those at which a product begins or ends: a step
         of the plan then never reaches beyond what its product takes."""
@@ -159,12 +209,9 @@ class Search:
         options: Options,
     ) -> None:
         product, tokens = candidate.product, inputs.plain.shape[0]
-        if product.scales_after:
-            inputs = replace(inputs, scales=None)
-        calls = [partial(product.multiply, inputs, tensors, options) for tensors in copies]
         try:
             with self.trying(self.key, [product.name]):
-                microseconds = self.clock(calls)
+                microseconds = self.clock(_calls(product, copies, inputs, options))
         except Exception as error:  # an algorithm that a library does not have for this shape
             reason = " ".join(str(error).split()) or type(error).__name__
             self.failures[product.name] = f"{tokens} tokens, {dict(options)}: {reason[:200]}"
@@ -193,6 +240,14 @@ class Search:
         if by_name[last[0]].product.most is not None:  # the last step has no end
             choices[sizes[-1] + 1] = own_choice(sizes[-1] + 1)
         return choices
+
+
+def _calls(
+    product: Product, copies: list[list[torch.Tensor]], inputs: Inputs, options: Options
+) -> list[Call]:
+    """A call for each copy of the weights."""
+    given = replace(inputs, scales=None) if product.scales_after else inputs
+    return [partial(product.multiply, given, tensors, options) for tensors in copies]
 
 
 def chosen(timings: Sequence[Timing], own: str) -> Timing | None:

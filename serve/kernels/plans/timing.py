@@ -7,6 +7,7 @@ all calls, as in vLLM's decode steps, so that launches cost what they cost there
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,6 +21,11 @@ FEWEST_CALLS, FEWEST_LONG_CALLS = 12, 4
 """Of one measurement: starting and stopping the clock takes a part of a short product's time.
 Products outside of graphs have many tokens, and take long."""
 REPEATS = 5
+LASTING_S, TURNS = 0.08, 3
+"""How long a product keeps the GPU busy before it is timed under lasting load, and how often."""
+Contest = Callable[[Sequence[Sequence[Call]]], list[float]]
+"""Returns the microseconds of one call of each product; a product's calls have weights of their
+own."""
 BUSY_CYCLES = 100_000
 """About 50 microseconds: the GPU is still busy when the host has submitted what is timed."""
 
@@ -78,6 +84,28 @@ def event_time(calls: Sequence[Call]) -> float:
 
     times = [_elapsed(all_calls) for _ in range(REPEATS)]
     return sorted(times)[REPEATS // 2] / len(calls)
+
+
+def lasting_times(products: Sequence[Sequence[Call]]) -> list[float]:
+    """Microseconds of a call of each product while the GPU does nothing else for some time, as with
+    a long prompt. Near its power limit a GPU lowers its clock, by how much depends on the kernel.
+    The products take turns, so that a GPU that grows warm slows all of them."""
+    for calls in products:
+        _warm_up(calls)
+    turns = [[_under_load(calls) for calls in products] for _ in range(TURNS)]
+    return [sorted(times)[TURNS // 2] for times in zip(*turns, strict=True)]
+
+
+def _under_load(calls: Sequence[Call]) -> float:
+    def all_calls() -> None:
+        for call in calls:
+            call()
+
+    end = time.monotonic() + LASTING_S
+    while True:
+        microseconds = _elapsed(all_calls) / len(calls)
+        if time.monotonic() > end:
+            return microseconds
 
 
 def enough_calls(calls: Sequence[Call], fewest: int) -> list[Call]:

@@ -68,6 +68,40 @@ def test_noise_does_not_displace_vllms_own() -> None:
     assert chosen([Timing(1, "few", (), 1.0)], "plain") is None
 
 
+def test_long_prompts_are_decided_under_lasting_load() -> None:
+    """What is faster for a moment may be slower for long."""
+
+    def times(name: str, tokens: int, options: dict[str, int]) -> float:
+        slower = {"plain": 1.05, "rounded": 1.0, "many": 1.3}[name]
+        return slower * tokens * (1.0 if options.get("block") in (None, 64) else 1.01)
+
+    held: list[list[str]] = []
+
+    def contest(products: Sequence[Sequence[Callable[[], object]]]) -> list[float]:
+        read = clock(lambda name, tokens, _: tokens * {"plain": 1.2, "rounded": 1.4}[name])
+        held.append([calls[0].func.__self__.name for calls in products])  # type: ignore[attr-defined]
+        return [read(calls) for calls in products]
+
+    found = search(times, Plain(), Rounded(), Many(), contest=contest)
+    plan = found.plan()
+    assert products_at(plan, 2048, 4096, 8192) == ["rounded", "plain", "plain"]
+    assert held == [["plain", "rounded"]] * 2
+    last = {(t.product, t.options): t.microseconds / 8192 for t in plan.timings if t.tokens == 8192}
+    assert last["plain", (("block", 128),)] == pytest.approx(1.2 * 1.01)
+    assert min(time for (name, _), time in last.items() if name == "many") == pytest.approx(
+        1.3 * 1.2 / 1.05
+    )
+
+
+def test_a_contest_that_fails_leaves_the_times_as_they_are() -> None:
+    def contest(products: object) -> list[float]:
+        raise RuntimeError("out of memory")
+
+    plan = search(lambda name, *_: 1.0 if name == "rounded" else 1.05, Plain(), Rounded(),
+                  contest=contest).plan()  # fmt: skip
+    assert products_at(plan, 8192) == ["rounded"]
+
+
 def test_a_product_is_used_only_for_tokens_that_it_takes() -> None:
     def times(name: str, tokens: int, options: dict[str, int]) -> float:
         return 9.0 if name == "plain" else 1.0

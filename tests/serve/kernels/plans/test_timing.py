@@ -11,7 +11,14 @@ from serve.kernels import op
 from serve.kernels.plans.planner import LayerRequest, Planner
 from serve.kernels.plans.search import TOKENS
 from serve.kernels.plans.store import Identity, PlanStore
-from serve.kernels.plans.timing import cache_bytes, copied, enough_calls, event_time, graph_time
+from serve.kernels.plans.timing import (
+    cache_bytes,
+    copied,
+    enough_calls,
+    event_time,
+    graph_time,
+    lasting_times,
+)
 from serve.kernels.products.product import Unusable, Weight
 from tests.serve.kernels.products_for_tests import Few, Plain, Rounded, int8_weight
 
@@ -49,6 +56,14 @@ def test_calls_are_timed_on_the_gpu(clock: object) -> None:
     with pytest.raises(RuntimeError, match="not there"):
         clock([fail, fail])
     assert clock([partial(torch.mm, x, weight) for weight in weights]) > 0, "nothing is left behind"
+
+
+@pytest.mark.gpu
+def test_products_are_timed_under_lasting_load() -> None:
+    x = torch.randn(4096, 2048, device="cuda", dtype=torch.bfloat16)
+    small, large = (torch.randn(2048, n, device="cuda", dtype=x.dtype) for n in (1024, 8192))
+    first, second = lasting_times([[partial(torch.mm, x, weight)] for weight in (small, large)])
+    assert 2 * first < second
 
 
 @pytest.mark.gpu
