@@ -23,6 +23,7 @@ KERNELS = "results/h200-qwen3-8b-kernels/results.jsonl.gz"
 VPTQ = ROOT / "results" / "h200-vptq"
 OURS, OVER_BF16 = "our kernels against vLLM's own", "our kernels against bf16"
 AGAIN = "results/h200-qwen3-8b-kernels/again.jsonl.gz"
+BATCHES = "results/h200-qwen3-8b-kernels/batches.jsonl.gz"
 CODER = "results/h200-qwen2.5-coder-1.5b/results.jsonl.gz"
 
 
@@ -99,7 +100,12 @@ def short(figure: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("results", "after", "cells"), [(KERNELS, "", 16 * (5 + 6)), (AGAIN, ", again", 5 * (1 + 1))]
+    ("results", "after", "cells"),
+    [
+        (KERNELS, "", 16 * (5 + 6)),
+        (AGAIN, ", again", 5 * (1 + 1)),
+        (BATCHES, ", batches", 16 * 3),
+    ],
 )
 def test_what_our_kernels_gain_is_what_the_rows_say(
     results: str, after: str, cells: int, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +124,8 @@ def test_what_our_kernels_gain_is_what_the_rows_say(
                     gain = gains.get((workload, candidate))
                     assert cell == ("-" if gain is None else short(speedup(gain)))
                 else:
-                    entry = workloads[workload].of(candidate)
+                    found = workloads[workload]
+                    entry = found.of(candidate) or found.of(name.strip("`"))
                     assert entry is not None
                     assert cell == speedup(speedup_of(entry))
                 checked += 1

@@ -15,9 +15,18 @@ FAMILIES = (ONE_TOKEN, SPARSE, WEIGHT_ONLY, W4AFP8, CUBLAS, BATCHED, OVERLAP)
 by cuBLAS, batches of tokens for weight_only, and kernels of compiled graphs that begin before the
 one in front has ended."""
 ON_REQUEST = (OVERLAP,)
-"""Not measured in an engine yet."""
+"""On an H200, hardly faster for one token, and slower for batches."""
 AUTOMATIC = tuple(family for family in FAMILIES if family not in ON_REQUEST)
 """What auto stands for."""
+LAST_WITHOUT_BATCHED = 6
+"""The version of our kernels up to which auto had no batched."""
+
+
+def automatic_in(version: int | None) -> tuple[str, ...]:
+    """What auto stood for in a version of our kernels."""
+    if version is None or version > LAST_WITHOUT_BATCHED:
+        return AUTOMATIC
+    return tuple(family for family in AUTOMATIC if family != BATCHED)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from conf.schema.kernels import AUTO, AUTOMATIC, KERNELS_OPTION, VLLM
+from conf.schema.kernels import AUTO, KERNELS_OPTION, VLLM, automatic_in
 from evaluate.results.row_types import WorkloadSettings
 from evaluate.results.rows import Row, SpeedRow, TrialRow
 from evaluate.results.significance import Sample, Start
@@ -245,7 +245,7 @@ def chosen_options(row: Row) -> dict[str, str]:
     kernels = row.environment.engine_options.get(KERNELS_OPTION)
     if kernels == VLLM:  # as rows without the option
         del options[KERNELS_OPTION]
-    elif kernels == list(AUTOMATIC):
+    elif kernels == list(automatic_in(row.environment.kernels_version)):
         options[KERNELS_OPTION] = AUTO
     elif isinstance(kernels, list):
         options[KERNELS_OPTION] = f"[{','.join(map(str, kernels))}]"  # as it is typed
