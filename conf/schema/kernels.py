@@ -19,12 +19,12 @@ ON_REQUEST = (OVERLAP,)
 AUTOMATIC = tuple(family for family in FAMILIES if family not in ON_REQUEST)
 """What auto stands for."""
 LAST_WITHOUT_BATCHED = 6
-"""The version of our kernels up to which auto had no batched."""
+"""The version of our kernels up to which auto had no batched in published rows."""
 
 
 def automatic_in(version: int | None) -> tuple[str, ...]:
     """What auto stood for in a version of our kernels."""
-    if version is None or version > LAST_WITHOUT_BATCHED:
+    if version is not None and version > LAST_WITHOUT_BATCHED:
         return AUTOMATIC
     return tuple(family for family in AUTOMATIC if family != BATCHED)
 
@@ -36,7 +36,7 @@ class KernelsConfig:
     families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
     """auto (all of ours but overlap), vllm (none), or a list of one_token, sparse,
     weight_only, w4afp8, cublas, batched and overlap. `engine.kernels=...` for short. null is auto;
-    for serve results=FILE it is what was measured. A CPU runs vLLM's own."""
+    for serve results=FILE it is what was measured, and auto is today's. A CPU runs vLLM's own."""
     second_layout: bool | None = None
     """Keep weights in a second layout where that is faster; false saves the memory. null does where
     the copies take at most half of what the weights leave of the GPU's memory."""

@@ -37,7 +37,7 @@ work on the host counts, too."""
 SPARED = 5.0
 """Microseconds that a product may run longer where a graph then calls it without Python of ours,
 which takes the host 35 at each call. Up to CHANGE tokens only: for more, the GPU takes longer than
-the host on an H200 with Qwen3-8B. What this gains in an engine is not measured."""
+the host on an H200 with Qwen3-8B."""
 CHANGE = 2048
 """The number of tokens beyond captured graphs after which a layer may change its product. The same
 for all layers: vLLM's graphs have one range to spare."""

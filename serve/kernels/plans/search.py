@@ -34,7 +34,7 @@ NOISE = 0.02
 SECONDS = 10.0
 FIRST_ROUND = 4
 """How much more time the best guesses have."""
-LONG_PROMPT, NEARLY = 4096, 1.10
+LONG_PROMPT, NEARLY = 4096, 1.2
 """Tokens from which on a product can take the GPU to its power limit; and how much longer than the
 best one a product may take to be timed again."""
 COMPILE_SECONDS = 6.0
@@ -138,19 +138,21 @@ class Search:
         return True
 
     def _hold(self, contest: Contest, tokens: int) -> None:
-        """Times the best options of products under lasting load. Their other options change by the
-        same factor, and slower products by the smallest one. Times of earlier plans stay."""
+        """Times the best options of products under lasting load, those that an earlier plan has
+        measured among them, if one is new. Their other options change by the same factor, and
+        slower products by the smallest one."""
         best: dict[str, Timing] = {}
         for timing in self.timings:
-            if timing.tokens == tokens and timing.product not in self.known:
+            if timing.tokens == tokens:
                 before = best.get(timing.product, timing)
                 best[timing.product] = min(before, timing, key=_time)
         limit = NEARLY * min((_time(timing) for timing in best.values()), default=0.0)
         close = [timing for timing in best.values() if timing.microseconds <= limit]
-        if len(close) < 2:
+        if len(close) < 2 or self.known.issuperset(timing.product for timing in close):
             return
-        prepared, inputs = {c.product.name: c for c in self._unknown}, self.inputs(tokens)
+        prepared = {candidate.product.name: candidate for candidate in self.candidates}
         try:
+            inputs = self.inputs(tokens)
             with self.trying(self.key, [timing.product for timing in close]):
                 contenders = [(prepared[timing.product], timing.options) for timing in close]
                 held = contest(
@@ -165,7 +167,7 @@ class Search:
         }
         self.timings = [
             replace(t, microseconds=t.microseconds * factors.get(t.product, min(factors.values())))
-            if t.tokens == tokens and t.product not in self.known
+            if t.tokens == tokens
             else t
             for t in self.timings
         ]

@@ -17,7 +17,7 @@ from serve.kernels.plans.plan import Plan, Timing
 from serve.kernels.plans.trials import Trials
 
 logger = logging.getLogger("vllm.quantline")
-VERSION = 1
+VERSION = 2
 """Raised whenever products, their options or the way of measuring change."""
 PREFIX = "plans-"
 LONGEST_WAIT_S = 300.0

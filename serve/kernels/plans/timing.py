@@ -97,15 +97,17 @@ def lasting_times(products: Sequence[Sequence[Call]]) -> list[float]:
 
 
 def _under_load(calls: Sequence[Call]) -> float:
+    """Microseconds of a call: the median of the last rounds."""
+    every = enough_calls(calls, FEWEST_LONG_CALLS)
+
     def all_calls() -> None:
-        for call in calls:
+        for call in every:
             call()
 
-    end = time.monotonic() + LASTING_S
-    while True:
-        microseconds = _elapsed(all_calls) / len(calls)
-        if time.monotonic() > end:
-            return microseconds
+    times, end = list[float](), time.monotonic() + LASTING_S
+    while time.monotonic() < end or len(times) < REPEATS:
+        times.append(_elapsed(all_calls) / len(every))
+    return sorted(times[-REPEATS:])[REPEATS // 2]
 
 
 def enough_calls(calls: Sequence[Call], fewest: int) -> list[Call]:

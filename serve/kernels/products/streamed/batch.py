@@ -1,6 +1,7 @@
 """Products of 17 to 64 tokens of 16 bits with packed INT4 or INT8 weights, on Hopper."""
 
 from dataclasses import replace
+from itertools import zip_longest
 
 import torch
 
@@ -14,8 +15,9 @@ from serve.kernels.products.streamed.packed_layout import Packed, packed
 MOST_TOKENS = 64
 """With more, Machete is faster."""
 GROUP_SIZES = (None, 64, 128)
-USUAL = Numbers("bf16", "bf16", "bf16", bits=8)
+USUAL = (Numbers("bf16", "bf16", "bf16", bits=8), Numbers("bf16", "bf16", "bf16", bits=4))
 """For candidates, which are chosen before the weight is known."""
+MOST_OPTIONS = 14
 
 
 class StreamedBatch(Product):
@@ -28,7 +30,9 @@ class StreamedBatch(Product):
     compiles = True
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
-        return candidates(USUAL, rows, columns, tokens)
+        ordered = [candidates(numbers, rows, columns, tokens) for numbers in USUAL]
+        mixed = [options for both in zip_longest(*ordered) for options in both if options]
+        return list(dict.fromkeys(mixed))[:MOST_OPTIONS]
 
     def prepare(self, weight: Weight) -> list[torch.Tensor]:
         check_hopper(weight.codes.device)
@@ -45,7 +49,7 @@ class StreamedBatch(Product):
 def numbers_of(weight: Packed, dtype: torch.dtype) -> Numbers:
     name, groups = TYPES[dtype], weight.groups_of_step
     if groups and weight.row_scales.dtype != dtype:
-        raise ValueError(f"takes scales of {dtype}, not {weight.row_scales.dtype}")
+        raise Unusable(f"takes scales of {dtype}, not {weight.row_scales.dtype}")
     return Numbers(name, name, name, weight.bits, groups, weight.has_zeros)
 
 
@@ -57,6 +61,6 @@ def check(weight: Weight) -> None:
         raise Unusable(f"{weight.columns} columns are no multiple of {STEP}")
     has_groups = weight.group_size is not None or weight.zeros is not None
     groups = STEP // (weight.group_size or STEP) if has_groups else 0
-    numbers = replace(USUAL, bits=weight.bits, groups=groups, zeros=weight.zeros is not None)
+    numbers = replace(USUAL[0], bits=weight.bits, groups=groups, zeros=weight.zeros is not None)
     if not candidates(numbers, weight.rows, weight.columns, MOST_TOKENS):
         raise Unusable(f"{weight.columns} columns exceed the shared memory")

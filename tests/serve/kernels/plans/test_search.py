@@ -93,6 +93,24 @@ def test_long_prompts_are_decided_under_lasting_load() -> None:
     )
 
 
+def test_products_of_earlier_plans_take_part_where_one_is_new() -> None:
+    earlier = [Timing(tokens, "plain", (("block", 64),), float(tokens)) for tokens in (4096, 8192)]
+
+    def contest(products: Sequence[Sequence[Callable[[], object]]]) -> list[float]:
+        return [9000.0 if len(products) == 2 else 0.0, 8000.0]
+
+    def found(*known: str) -> Plan:
+        return search(
+            lambda _, tokens, options: 1.1 * tokens, Plain(), Rounded(), contest=contest,
+            known=frozenset(known), timings=list(earlier), tokens=(4096, 8192),
+        ).plan()  # fmt: skip
+
+    assert products_at(found("plain"), 8192) == ["rounded"]
+    held = {(t.tokens, t.product): t.microseconds for t in found("plain").timings}
+    assert held[8192, "plain"] == 9000.0
+    assert all(t.microseconds == t.tokens for t in found("plain", "rounded").timings)
+
+
 def test_a_contest_that_fails_leaves_the_times_as_they_are() -> None:
     def contest(products: object) -> list[float]:
         raise RuntimeError("out of memory")

@@ -5,8 +5,6 @@ A process of its own, as Triton must not interpret here.
 
 import json
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -29,7 +27,6 @@ MEMORY = re.compile(r"(ld|st|cp\.async|atom)\.[\w.:]*global")
 def compiled(
     kernel: triton.JITFunction,
     constants: dict[str, int],
-    launch: Mapping[str, int] = MappingProxyType({"num_warps": 2, "num_stages": 3}),
     **types: str,
 ) -> triton.compiler.CompiledKernel:
     """A kernel for Hopper."""
@@ -45,7 +42,7 @@ def compiled(
     }
     values = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, values, aligned)
-    options = {**launch, "launch_pdl": True}
+    options = {"num_warps": 2, "num_stages": 3, "launch_pdl": True}
     return triton.compile(source, target=HOPPER, options=options)
 
 

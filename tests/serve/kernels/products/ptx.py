@@ -1,9 +1,6 @@
 """Runs the PTX instructions of our kernels' assembly: Triton's interpreter cannot."""
 
-import operator
 import re
-import struct
-from collections.abc import Callable
 
 MASK = 0xFFFFFFFF
 
@@ -45,52 +42,9 @@ def looked_up(first: int, second: int, third: int, table: int) -> int:
     return result
 
 
-def halves(
-    compute: Callable[[float, float], float],
-    decode: Callable[[int], float],
-    encode: Callable[[float], int],
-) -> Callable[[int, int], int]:
-    """An instruction on two 16-bit numbers in a register."""
-
-    def both(first: int, second: int) -> int:
-        low, high = (
-            encode(compute(decode(first >> place & 0xFFFF), decode(second >> place & 0xFFFF)))
-            for place in (0, 16)
-        )
-        return low | high << 16
-
-    return both
-
-
-def from_bfloat16(bits: int) -> float:
-    return float(struct.unpack("f", struct.pack("I", bits << 16))[0])
-
-
-def to_bfloat16(value: float) -> int:
-    """The number must be one of bfloat16: there is nothing to round."""
-    bits: int = struct.unpack("I", struct.pack("f", value))[0]
-    assert bits & 0xFFFF == 0
-    return bits >> 16
-
-
-def from_float16(bits: int) -> float:
-    return float(struct.unpack("e", struct.pack("H", bits))[0])
-
-
-def to_float16(value: float) -> int:
-    bits: int = struct.unpack("H", struct.pack("e", value))[0]
-    assert from_float16(bits) == value
-    return bits
-
-
 OPERATIONS = {
     "and.b32": lambda first, second: first & second,
     "or.b32": lambda first, second: first | second,
-    "shr.b32": lambda first, bits: first >> bits,
-    "mov.b32": lambda first: first,
-    "add.rn.bf16x2": halves(operator.add, from_bfloat16, to_bfloat16),
-    "sub.rn.bf16x2": halves(operator.sub, from_bfloat16, to_bfloat16),
-    "sub.rn.f16x2": halves(operator.sub, from_float16, to_float16),
     "xor.b32": lambda first, second: first ^ second,
     "shl.b32": lambda first, bits: first << bits,
     "prmt.b32": permuted,

@@ -5,6 +5,13 @@ multiplied by at the end."""
 from serve.kernels.products.cuda_kernels.widening import PACKED
 
 EIGHT_BITS = r"""
+constexpr bool BFLOAT_SCALES = @BFLOAT_SCALES@;
+__device__ __forceinline__ float scale_of(u32 pair, int half) {
+    if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
+    float d;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
+    return d;
+}
 // Codes from 0 to 15 in the low halves of four bytes, less 8, as 8-bit floats of 1 / 512 of that:
 // the code less 8, or the sign and 8 less the code. `negative` is 1 for codes below 8. Whole
 // numbers up to 15 are the bits of the 8-bit floats 0 to 15 / 512, so sums are 512 times too small.
@@ -82,6 +89,7 @@ EIGHT_BIT_PRODUCTS = r"""
 """
 SIXTEEN_BITS = (
     "constexpr bool BFLOAT = @BFLOAT@;\n"
+    'static_assert(PIECES == 1 && STAGES > 1, "one product, and a stage ahead");\n'
     + PACKED.lstrip("\n")
     + r"""
 // Of both rows of a fragment: 16-bit scales and zero points, each twice in a word.

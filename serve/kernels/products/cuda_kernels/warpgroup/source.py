@@ -37,8 +37,7 @@ constexpr int WARPS = @WARPS@, COPIERS = @COPIERS@, STAGES = @STAGES@, SLOTS = @
 constexpr int TOKENS = @TOKENS@, PIECES = @PIECES@, WIDTH = TOKENS / PIECES, SPLIT = @SPLIT@;
 constexpr int TEAM = @TEAM@;  // blocks with the same columns; each loads activations for all
 constexpr int BITS = @BITS@, GROUPS = @GROUPS@, X_BYTES = @X_BYTES@;
-constexpr bool ZEROS = @ZEROS@, BFLOAT_SCALES = @BFLOAT_SCALES@;
-constexpr bool MOVES_REGISTERS = @MOVES_REGISTERS@;
+constexpr bool ZEROS = @ZEROS@, MOVES_REGISTERS = @MOVES_REGISTERS@;
 constexpr int STEP = 128, ROWS = WARPS * 16, THREADS = (WARPS + COPIERS) * 32;
 constexpr int CODE_BYTES = 256 * BITS;  // of a warp's step
 constexpr int STAGE_STEPS = 8 / BITS, STAGE_BYTES = STAGE_STEPS * CODE_BYTES;
@@ -49,14 +48,9 @@ constexpr int PER_SLOT = COPIERS / SLOTS, COPIED = TOKENS / PER_SLOT;  // copier
 constexpr int HELD = @HELD@, EIGHTS = HELD / 8;  // tokens of a copier's loads
 constexpr int BARRIER_BYTES = (2 * SLOTS + WARPS * STAGES) * 8;
 constexpr int SUMS_ROW = ROWS + 4;
+static_assert(TEAM == 1 || PER_SLOT == 1, "one copier fills a slot for all blocks of a team");
 
 @INSTRUCTIONS@@GROUP_INSTRUCTIONS@
-__device__ __forceinline__ float scale_of(u32 pair, int half) {
-    if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
-    float d;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
-    return d;
-}
 @NUMBERS@
 // Where products read activations: without a swizzle, 8 tokens of 16 bytes lie side by side.
 // The low half of a descriptor; the high half is the distance of 8 tokens from the next. In a

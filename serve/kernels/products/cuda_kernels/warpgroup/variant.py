@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from serve.kernels.products.cuda_kernels import instructions
-from serve.kernels.products.cuda_kernels.streaming import STEP, TILE
+from serve.kernels.products.cuda_kernels.streaming import SPARE_ROWS, STEP, TILE
 from serve.kernels.products.cuda_kernels.warpgroup.instructions import (
     instructions as group_instructions,
 )
@@ -23,8 +23,6 @@ WIDEST = 64
 SLOTS = 4
 STAGE_BYTES = 2048
 """Of a warp's weights: two steps of INT4, one of INT8."""
-SPARE_ROWS = 4
-"""Behind a token's sums: the sums of neighbours then are in different banks."""
 FP8 = "e4m3"
 
 
