@@ -57,6 +57,10 @@ class Prepared:
         return self.product.fewest <= tokens and (most is None or tokens <= most)
 
 
+Copies = dict[str, list[list[torch.Tensor]]]
+"""By the product's name."""
+
+
 def _untold(key: str, products: Sequence[str]) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -92,10 +96,11 @@ class Search:
         """Measures and chooses. Raises Unusable where vLLM's own product cannot be measured."""
         sizes = self._sizes()
         self._compile(sizes)
-        is_complete = self._measure_all(sizes)
+        copies: Copies = {}
+        is_complete = self._measure_all(sizes, copies)
         for tokens in sizes:
             if self.contest is not None and tokens >= LONG_PROMPT:
-                self._hold(self.contest, tokens)
+                self._hold(self.contest, tokens, copies)
         measured = {timing.product for timing in self.timings}
         if self.own not in measured:
             raise Unusable(f"could not be measured: {self.failures.get(self.own, 'no time left')}")
@@ -121,11 +126,10 @@ class Search:
                 count = self.compile_all(list(calls.values()), COMPILE_SECONDS)
             logger.info("quantline: %s: %d of %d kernels compiled", self.key, count, len(calls))
 
-    def _measure_all(self, sizes: list[int]) -> bool:
+    def _measure_all(self, sizes: list[int], copies: Copies) -> bool:
         """Measures as much as the time allows; returns whether all best guesses were measured. They
         have more time: plans without them are not stored."""
         begin = self.now()
-        copies = {c.product.name: self._copies(c) for c in self._unknown}
         inputs: dict[int, Inputs] = {}
         for number, tokens, candidate, options in self._rounds(sizes):
             allowed = self.seconds * (1 if number else FIRST_ROUND)
@@ -134,10 +138,10 @@ class Search:
                 return number > 0
             if tokens not in inputs:
                 inputs = {tokens: self.inputs(tokens)}  # one at a time: 8,192 tokens are large
-            self._measure(candidate, copies[candidate.product.name], inputs[tokens], options)
+            self._measure(candidate, _copies(candidate, copies), inputs[tokens], options)
         return True
 
-    def _hold(self, contest: Contest, tokens: int) -> None:
+    def _hold(self, contest: Contest, tokens: int, copies: Copies) -> None:
         """Times the best options of products under lasting load, those that an earlier plan has
         measured among them, if one is new. Their other options change by the same factor, and
         slower products by the smallest one."""
@@ -156,7 +160,7 @@ class Search:
             with self.trying(self.key, [timing.product for timing in close]):
                 contenders = [(prepared[timing.product], timing.options) for timing in close]
                 held = contest(
-                    [_calls(one.product, self._copies(one), inputs, o) for one, o in contenders]
+                    [_calls(one.product, _copies(one, copies), inputs, o) for one, o in contenders]
                 )
         except Exception as error:  # the times are kept as they are
             logger.info("quantline: %s: no lasting load: %s", self.key, error)
@@ -179,11 +183,6 @@ class Search:
         ends = {product.fewest - 1 for product in products if product.fewest > 1}
         ends |= {product.most for product in products if product.most is not None}
         return sorted({*self.tokens, *ends})
-
-    def _copies(self, candidate: Prepared) -> list[list[torch.Tensor]]:
-        tensors = candidate.tensors
-        cache = cache_bytes(tensors[0].device) if tensors else 0
-        return copied(tensors, copies_needed(candidate.weight_bytes, cache))
 
     def _rounds(self, sizes: list[int]) -> Iterator[tuple[int, int, Prepared, Options]]:
         """The best guesses for all sizes, then the second options, and so on; each with the number
@@ -242,6 +241,15 @@ class Search:
         if by_name[last[0]].product.most is not None:  # the last step has no end
             choices[sizes[-1] + 1] = own_choice(sizes[-1] + 1)
         return choices
+
+
+def _copies(candidate: Prepared, made: Copies) -> list[list[torch.Tensor]]:
+    """The copies of a candidate's weights, which are made once."""
+    name, tensors = candidate.product.name, candidate.tensors
+    if name not in made:
+        cache = cache_bytes(tensors[0].device) if tensors else 0
+        made[name] = copied(tensors, copies_needed(candidate.weight_bytes, cache))
+    return made[name]
 
 
 def _calls(

@@ -75,15 +75,8 @@ def captured(calls: Sequence[Call]) -> Callable[[], float]:
 
 def event_time(calls: Sequence[Call]) -> float:
     """Microseconds of a call outside of graphs, with what the host does for each."""
-    calls = enough_calls(calls, FEWEST_LONG_CALLS)
     _warm_up(calls)
-
-    def all_calls() -> None:
-        for call in calls:
-            call()
-
-    times = [_elapsed(all_calls) for _ in range(REPEATS)]
-    return sorted(times)[REPEATS // 2] / len(calls)
+    return _eager_time(calls)
 
 
 def lasting_times(products: Sequence[Sequence[Call]]) -> list[float]:
@@ -92,19 +85,19 @@ def lasting_times(products: Sequence[Sequence[Call]]) -> list[float]:
     The products take turns, so that a GPU that grows warm slows all of them."""
     for calls in products:
         _warm_up(calls)
-    turns = [[_under_load(calls) for calls in products] for _ in range(TURNS)]
+    turns = [[_eager_time(calls, LASTING_S) for calls in products] for _ in range(TURNS)]
     return [sorted(times)[TURNS // 2] for times in zip(*turns, strict=True)]
 
 
-def _under_load(calls: Sequence[Call]) -> float:
-    """Microseconds of a call: the median of the last rounds."""
+def _eager_time(calls: Sequence[Call], seconds: float = 0.0) -> float:
+    """Microseconds of a call: the median of the last rounds, after at least so many seconds."""
     every = enough_calls(calls, FEWEST_LONG_CALLS)
 
     def all_calls() -> None:
         for call in every:
             call()
 
-    times, end = list[float](), time.monotonic() + LASTING_S
+    times, end = list[float](), time.monotonic() + seconds
     while time.monotonic() < end or len(times) < REPEATS:
         times.append(_elapsed(all_calls) / len(every))
     return sorted(times[-REPEATS:])[REPEATS // 2]

@@ -13,7 +13,7 @@ from serve.kernels.products.launch import options_of
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from serve.kernels.products.unpack import Unpack, UnpackFp8
 from tests.serve.kernels.directly import given_of, inlining, layer_of
-from tests.serve.kernels.products.made_up import codes_of, packed_weight, weight_of
+from tests.serve.kernels.products.made_up import codes_of, on_gpu, packed_weight, weight_of
 
 pytestmark = pytest.mark.gpu
 ROWS, COLUMNS = 4096, 1024
@@ -40,7 +40,7 @@ def weight_as(stored: str) -> Weight:
         weight = replace(weight, scales=weight.scales.to(torch.bfloat16))
     else:
         weight = weight_of(torch.int8 if stored == "int8" else FP8, ROWS, COLUMNS)
-    return replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda())
+    return on_gpu(weight)
 
 
 def inputs_as(stored: str, tokens: int) -> Inputs:

@@ -20,7 +20,7 @@ a multiprocessor can do while the memory delivers them.
 from dataclasses import dataclass
 
 from serve.kernels.products.cuda_kernels.streaming import Cut
-from serve.kernels.products.cuda_kernels.widening import PACKED
+from serve.kernels.products.cuda_kernels.widening import PACKED, SCALES
 
 NAME = "streamed_packed"
 
@@ -41,14 +41,7 @@ struct Piece {
     u32 groups[TILES][WORDS ? WORDS : 1];
 };
 
-@INSTRUCTIONS@@FUNCTIONS@
-__device__ __forceinline__ float scale_of(u32 pair, int half) {
-    if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
-    float d;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
-    return d;
-}
-@PACKED@
+@INSTRUCTIONS@@FUNCTIONS@@SCALES@@PACKED@
 extern "C" __global__ void @CLUSTER@ __launch_bounds__(THREADS, @RESIDENT@)
 streamed_packed(const u16* __restrict__ x, const uint4* __restrict__ codes,
                 const u32* __restrict__ groups, const float* __restrict__ row_scales,
@@ -183,8 +176,8 @@ class Variant(Cut):
     scale_dtype: str
 
     def source(self) -> str:
+        source = SOURCE.replace("@PACKED@", PACKED).replace("@SCALES@", SCALES)
         return self.filled(
-            SOURCE.replace("@PACKED@", PACKED), BITS=self.bits, GROUPS=self.groups,
-            ZEROS=self.zeros, NARROWS=self.narrows,
+            source, BITS=self.bits, GROUPS=self.groups, ZEROS=self.zeros, NARROWS=self.narrows,
             BFLOAT=self.dtype == "bf16", BFLOAT_SCALES=self.scale_dtype == "bf16", TYPE=self.dtype,
         )  # fmt: skip

@@ -64,3 +64,12 @@ __device__ __forceinline__ void widened(const uint4* codes, int m, const u32 (&s
 }
 """
 """Widens words of packed integers. The source around it defines BITS, ZEROS and BFLOAT."""
+SCALES = r"""
+__device__ __forceinline__ float scale_of(u32 pair, int half) {
+    if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
+    float d;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
+    return d;
+}
+"""
+"""One of the two 16-bit scales in a word. The source around it defines BFLOAT_SCALES."""

@@ -9,7 +9,7 @@ import torch
 
 from serve.kernels import op
 from serve.kernels.plans.planner import LayerRequest, Planner
-from serve.kernels.plans.search import Search
+from serve.kernels.plans.search import Copies, Search
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Inputs, Options, Product, Unusable, Weight
 from tests.serve.kernels.products_for_tests import Few, Plain, Refusing, Rounded, Wrong, int8_weight
@@ -164,8 +164,8 @@ def test_a_plan_that_is_not_complete_is_not_stored(
 ) -> None:
     measure_all = Search._measure_all
 
-    def measure_some(search: Search, sizes: list[int]) -> bool:
-        measure_all(search, sizes)
+    def measure_some(search: Search, sizes: list[int], copies: Copies) -> bool:
+        measure_all(search, sizes, copies)
         return False
 
     monkeypatch.setattr(Search, "_measure_all", measure_some)

@@ -1,5 +1,7 @@
 """Weights and activations for tests of products, and the right results in float64."""
 
+from dataclasses import replace
+
 import torch
 
 from serve.kernels.products.product import Inputs, Weight
@@ -57,6 +59,11 @@ def packed_weight(
     right = (values + half - points.repeat_interleave(width, 1)).double()
     right *= scales.double().repeat_interleave(width, 1)
     return Weight(codes, scales, bits, columns, zeros, group_size), right
+
+
+def on_gpu(weight: Weight) -> Weight:
+    zeros = None if weight.zeros is None else weight.zeros.cuda()
+    return replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda(), zeros=zeros)
 
 
 def error_of(found: torch.Tensor, right: torch.Tensor) -> float:

@@ -1,7 +1,5 @@
 """Our products against float64 on a GPU: every candidate, and the same result in every run."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -20,6 +18,7 @@ from tests.serve.kernels.products.made_up import (
     dense_of,
     error_of,
     inputs_of,
+    on_gpu,
     packed_weight,
     weight_of,
 )
@@ -35,7 +34,7 @@ def moved(weight: Weight, inputs: Inputs) -> tuple[Weight, Inputs]:
     assert inputs.rounded is not None
     assert inputs.scales is not None
     return (
-        replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda()),
+        on_gpu(weight),
         Inputs(inputs.plain.cuda(), inputs.rounded.cuda(), inputs.scales.cuda()),
     )
 
@@ -85,26 +84,13 @@ def test_cusparselt(product: Product, tokens: int) -> None:
         assert ran
 
 
-def packed_on_gpu(
-    rows: int, columns: int, bits: int, group_size: int | None, has_zeros: bool
-) -> tuple[Weight, torch.Tensor]:
-    weight, right = packed_weight(rows, columns, bits, group_size, has_zeros)
-    moved_weight = replace(
-        weight,
-        codes=weight.codes.cuda(),
-        scales=weight.scales.cuda(),
-        zeros=None if weight.zeros is None else weight.zeros.cuda(),
-    )
-    return moved_weight, right.cuda()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("bits", [4, 8])
 def test_unpacking(bits: int) -> None:
     torch.manual_seed(0)
-    weight, right = packed_on_gpu(3000, 1024, bits, 128, has_zeros=True)
+    weight, right = packed_weight(3000, 1024, bits, 128, has_zeros=True)
     x = torch.randn(130, 1024).half().cuda()
     product = Unpack()
     for options in product.options(3000, 1024, 130):
-        out = product.multiply(Inputs(x), product.prepare(weight), options)
-        assert error_of(out, x.double() @ right.t()) < ROUNDING, options
+        out = product.multiply(Inputs(x), product.prepare(on_gpu(weight)), options)
+        assert error_of(out, x.double() @ right.cuda().t()) < ROUNDING, options

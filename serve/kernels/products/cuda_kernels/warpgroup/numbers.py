@@ -2,16 +2,12 @@
 `wgmma`, in which order activations lie, how a warp goes through its steps, and what results are
 multiplied by at the end."""
 
-from serve.kernels.products.cuda_kernels.widening import PACKED
+from serve.kernels.products.cuda_kernels.widening import PACKED, SCALES
 
-EIGHT_BITS = r"""
-constexpr bool BFLOAT_SCALES = @BFLOAT_SCALES@;
-__device__ __forceinline__ float scale_of(u32 pair, int half) {
-    if (BFLOAT_SCALES) return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
-    float d;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((u16)(half ? pair >> 16 : pair & 0xffffu)));
-    return d;
-}
+EIGHT_BITS = (
+    "constexpr bool BFLOAT_SCALES = @BFLOAT_SCALES@;"
+    + SCALES
+    + r"""
 // Codes from 0 to 15 in the low halves of four bytes, less 8, as 8-bit floats of 1 / 512 of that:
 // the code less 8, or the sign and 8 less the code. `negative` is 1 for codes below 8. Whole
 // numbers up to 15 are the bits of the 8-bit floats 0 to 15 / 512, so sums are 512 times too small.
@@ -39,6 +35,7 @@ __device__ __forceinline__ float end_scale(const float* of_tokens, int has_scale
     return has_scales ? 512.0f * of_tokens[token] : 512.0f;
 }
 """
+)
 EIGHT_BIT_PRODUCTS = r"""
         // Sums of a step, which is a group, are multiplied by the group's scale in float32.
         float sums[WIDTH / 2];

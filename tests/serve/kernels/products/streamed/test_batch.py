@@ -16,7 +16,7 @@ from serve.kernels.products.streamed.batch import USUAL, StreamedBatch, check, n
 from serve.kernels.products.streamed.group_cutting import MOST_GROUPS, blocks_of, variant_of
 from serve.kernels.products.streamed.packed_layout import packed
 from tests.serve.kernels.products import nvrtc
-from tests.serve.kernels.products.made_up import error_of, packed_weight
+from tests.serve.kernels.products.made_up import error_of, on_gpu, packed_weight
 from tests.serve.kernels.products.streamed import groups_on_cpu
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -125,14 +125,8 @@ def test_every_candidate_on_a_gpu(
     torch.manual_seed(0)
     rows, columns = 1096, 1920
     weight, x, right = made(numbers(dtype, bits, groups, zeros), rows, columns, tokens)
-    weight = replace(
-        weight,
-        codes=weight.codes.cuda(),
-        scales=weight.scales.cuda(),
-        zeros=None if weight.zeros is None else weight.zeros.cuda(),
-    )
     product, x = StreamedBatch(), x.cuda()
-    tensors = product.prepare(weight)
+    tensors = product.prepare(on_gpu(weight))
     for options in product.options(rows, columns, tokens):
         found = product.multiply(Inputs(x), tensors, options)
         assert error_of(found.cpu(), right) < 0.004, options

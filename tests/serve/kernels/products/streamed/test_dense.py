@@ -15,7 +15,7 @@ from serve.kernels.products.product import Inputs, Unusable, Weight
 from serve.kernels.products.streamed.cutting import aligned, launch_of
 from serve.kernels.products.streamed.dense import StreamedDense, StreamedFp8, StreamedInt8
 from tests.serve.kernels.products import nvrtc
-from tests.serve.kernels.products.made_up import dense_of, error_of, weight_of
+from tests.serve.kernels.products.made_up import dense_of, error_of, on_gpu, weight_of
 from tests.serve.kernels.products.streamed import emulated_dense, streaming_on_cpu
 from tests.serve.kernels.products.streamed.emulated_sparse import DTYPES
 
@@ -144,7 +144,7 @@ def test_every_candidate_on_a_gpu(product: StreamedDense, tokens: int, dtype: to
     torch.manual_seed(0)
     rows, columns = 1096, 4176  # neither fills its last tile or step
     weight = weight_of(product.weight_dtype, rows, columns)
-    weight = replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda())
+    weight = on_gpu(weight)
     x = torch.randn(tokens, columns, device="cuda").to(dtype)
     right = dense_of(weight, Inputs(x), reads_rounded=False)
     tensors = product.prepare(weight)

@@ -15,7 +15,7 @@ from serve.kernels.products.streamed.cutting import launch_of
 from serve.kernels.products.streamed.packed import StreamedPacked, variant_of
 from serve.kernels.products.streamed.packed_layout import Packed, packed
 from tests.serve.kernels.products import nvrtc
-from tests.serve.kernels.products.made_up import error_of, packed_weight
+from tests.serve.kernels.products.made_up import error_of, on_gpu, packed_weight
 from tests.serve.kernels.products.streamed import streaming_on_cpu
 from tests.serve.kernels.products.streamed.emulated_packed import DTYPES, Emulated
 
@@ -185,10 +185,8 @@ def test_every_candidate_on_a_gpu(tokens: int, bits: int, group: int | None, zer
     torch.manual_seed(0)
     rows, columns = 1096, 1920
     weight, right = made(rows, columns, bits, group, zeros, "f16")
-    points = None if weight.zeros is None else weight.zeros.cuda()
-    weight = replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda(), zeros=points)
     product = StreamedPacked()
-    tensors = product.prepare(weight)
+    tensors = product.prepare(on_gpu(weight))
     for dtype in (torch.bfloat16, torch.float16):
         x = torch.randn(tokens, columns, device="cuda").to(dtype)
         expected = x.double() @ right.cuda().t()

@@ -29,6 +29,7 @@ from tests.serve.kernels.products.made_up import (
     dense_of,
     error_of,
     inputs_of,
+    on_gpu,
     pruned,
     weight_of,
 )
@@ -169,7 +170,7 @@ def test_every_candidate_on_a_gpu(product: StreamedSparse, tokens: int, dtype: t
     torch.manual_seed(0)
     rows, columns = 1088, 4160  # the last unit is not full
     weight = weight_of(product.weight_dtype, rows, columns, sparse=True)
-    weight = replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda())
+    weight = on_gpu(weight)
     x = inputs_of(weight_of(torch.int8, 1, columns), tokens).plain.to(dtype).cuda()
     right = dense_of(weight, Inputs(x), reads_rounded=False)
     tensors = product.prepare(weight)

@@ -16,7 +16,7 @@ from serve.kernels.products.streamed.group_cutting import MOST_GROUPS, blocks_of
 from serve.kernels.products.streamed.packed_layout import packed
 from serve.kernels.products.streamed.w4a8 import FP8, StreamedW4A8, check, numbers_of
 from tests.serve.kernels.products import nvrtc
-from tests.serve.kernels.products.made_up import error_of, packed_weight
+from tests.serve.kernels.products.made_up import error_of, on_gpu, packed_weight
 from tests.serve.kernels.products.streamed import groups_on_cpu
 
 QWEN_8B = [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)]
@@ -138,7 +138,7 @@ def test_every_candidate_on_a_gpu(tokens: int) -> None:
     torch.manual_seed(0)
     rows, columns = 1096, 1920
     weight, inputs, right = made(rows, columns, tokens, "bf16", "bf16")
-    weight = replace(weight, codes=weight.codes.cuda(), scales=weight.scales.cuda())
+    weight = on_gpu(weight)
     assert inputs.rounded is not None
     assert inputs.scales is not None
     given = Inputs(inputs.plain.cuda(), inputs.rounded.cuda(), inputs.scales.cuda())
