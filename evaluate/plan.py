@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conf.checkpoint_hash import checkpoint_hash
 from conf.files.json_files import JsonObject
 from conf.models import (
     MADE_UP,
@@ -31,7 +32,7 @@ from evaluate.missing import missing_repeats, trials_of
 from evaluate.results.row_types import Environment
 from evaluate.results.rows import AccuracyRow, Row, TrialRow, current
 from quantize.checkpoint.manifest import is_pruned
-from serve.checks import checkpoint_hash, quantization_hash
+from serve.checks import quantization_hash
 from serve.tensors import Tensor, tensors
 
 SHORTEST_CONTEXT = 64

@@ -71,9 +71,8 @@ class Group:
         start_name = f", start {turn.start + 1} of {self.config.starts}"
         start_name = start_name if self.config.starts > 1 else ""
         loading(f"{turn.plan.name}: loading in {job.engine.kind}{start_name} (log in {job.log})")
-        worker = start(
-            WORKER, job, Path(job.log), environment(job.engine.options) | variables(place)
-        )
+        own_cache = variables([turn.plan.name for turn in self.turns], place)
+        worker = start(WORKER, job, Path(job.log), environment(job.engine.options) | own_cache)
         self.workers[place] = self.stack.enter_context(closing(worker))
 
     def wait_until_loaded(self) -> None:

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from quantize.calibrate.batches import (
 from quantize.calibrate.compress import Batches, Outcome, compress
 from quantize.calibrate.expert_tokens import token_summary
 from quantize.calibrate.resume import CALIBRATION_VERSION, WORK_FORMAT, WorkFolder
-from quantize.checkpoint import save
+from quantize.checkpoint import save, verified_marks
 from quantize.checkpoint.card import model_card
 from quantize.checkpoint.check_saved import Proven, gated, prove
 from quantize.checkpoint.manifest import Manifest
@@ -167,11 +167,14 @@ def _write_checkpoint(
                 save.save(model, tokenizer, unfinished, stored_as)
                 release(model)
             with phases.phase("prove"):
+                verified_marks.verifier()  # of the code that proves it now
                 proven = prove(unfinished, source, config, outcome, memory_logits)
             manifest = _manifest(config, source_hash, text, outcome, phases, proven)
             manifest.seal(unfinished, source)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
+        with suppress(OSError):  # then it is verified once more
+            verified_marks.leave(verified_marks.mark(folder))
     work.remove()
     _print_summary(folder, manifest, proven, file_bytes(source))
 

@@ -11,22 +11,19 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from conf.cache import cache_root
 from conf.errors import QuantlineError, bad_input, gate_failed
 from conf.files.json_files import read_object, shown_path, validated
-from conf.files.write_whole import write_once
 from conf.formats.base.stored_format import KernelSupport, Machine
 from conf.formats.quantization_config import COMPRESSED_TENSORS, KEY, quantization_of
 from conf.formats.registry import marks, verified_methods
 from conf.formats.served import support
 from conf.hardware import compute_capability, cpu_has_amx, cpu_has_i8mm
-from conf.models import CONFIG, SHAPES, TOKENIZER, files_sha256, read_config
+from conf.models import CONFIG, TOKENIZER, read_config
 from conf.process.running import call_one, calling
 from conf.schema.load import EngineConfig, GpuConfig
 from conf.terminal import say
-from quantize.checkpoint import manifest
+from quantize.checkpoint import manifest, verified_marks
 from quantize.programs import VERIFY, VerifyRequest
-from serve import verified_marks
 from serve.tensors import Tensor, tensors
 
 PLAIN = frozenset({"weight", "bias"})  # tensors of a module that is not quantized
@@ -159,7 +156,7 @@ def _check_verified(folder: Path) -> None:
     checkpoint_manifest = manifest.find(folder)
     if checkpoint_manifest and (faults := manifest.small_file_faults(folder, checkpoint_manifest)):
         raise bad_input(f"{folder}: {faults[0]}")
-    mark = _passed_mark(folder)
+    mark = verified_marks.mark(folder)
     if mark.is_file():
         return
     verification = call_one(VERIFY, VerifyRequest([str(folder)]))
@@ -167,17 +164,7 @@ def _check_verified(folder: Path) -> None:
         count, first = len(verification.faults), verification.faults[0]
         error_of = gate_failed if verification.holds_nan else bad_input
         raise error_of(f"{shown_path(folder)}: {count} faults; {first}")
-    _set(mark)
-
-
-def _passed_mark(folder: Path) -> Path:
-    """The mark of the files that the folder holds now: take it before they are verified."""
-    return verified_marks.mark(folder, checkpoint_hash(folder))
-
-
-def _set(mark: Path) -> None:
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    verified_marks.leave(mark)
 
 
 def verify_together(folders: Iterable[Path]) -> None:
@@ -190,37 +177,16 @@ def verify_together(folders: Iterable[Path]) -> None:
     with suppress(QuantlineError):
         for verification in calling(VERIFY, VerifyRequest(list(marks_of))):
             if not verification.faults:
-                _set(marks_of[verification.folder])
+                verified_marks.leave(marks_of[verification.folder])
 
 
 def _missing_mark(folder: Path) -> Path | None:
     """The mark of a checkpoint that has not passed yet. What cannot be read is left to `check`."""
     try:
-        mark = _passed_mark(folder) if is_verifiable(read_config(folder)) else None
+        mark = verified_marks.mark(folder) if is_verifiable(read_config(folder)) else None
     except (QuantlineError, OSError, ValueError):
         return None
     return None if mark is None or mark.is_file() else mark
-
-
-def checkpoint_hash(folder: Path) -> str:
-    """One hash over the weight files and the config; cached until a file changes."""
-    files = [*sorted(folder.glob("*.safetensors")), folder / CONFIG]
-    if (folder / SHAPES).is_file():
-        files.append(folder / SHAPES)
-    stamp = json.dumps([_stamp(path) for path in files])
-    cached = cache_root() / "hashes" / hashlib.sha256(stamp.encode()).hexdigest()
-    if cached.is_file():
-        return cached.read_text()
-    digest = files_sha256(files)
-    write_once(cached, lambda unfinished: unfinished.write_text(digest))
-    return digest
-
-
-def _stamp(path: Path) -> list[str | int]:
-    """Changes with every write: a program may set the modification time back, not the ctime."""
-    stat = path.stat()
-    times = (stat.st_mtime_ns, stat.st_ctime_ns)
-    return [str(path.resolve()), stat.st_size, stat.st_dev, stat.st_ino, *times]
 
 
 def quantization_hash(config: Mapping[str, object]) -> str:

@@ -13,28 +13,32 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("conf", "quantize", "serve", "evaluate", "quantline")
 MANIFEST, PROGRAMS = "quantize.checkpoint.manifest", "quantize.programs"
+MARKS = "quantize.checkpoint.verified_marks"
 VPTQ = "quantize.vptq"
 # The parts of the house, and for each the parts that its modules may import. A module belongs to
 # the part with the longest name that begins its own.
 IMPORTS: dict[str, set[str]] = {
     "conf": set(),
-    # What quantize promises others: the manifest of a checkpoint, and the work of its processes.
+    # What quantize promises others: the manifest of a checkpoint, whether it was verified here, and
+    # the work of its processes.
     "quantize.checkpoint.claims": {"conf"},
     "quantize.checkpoint.manifest_parts": {"conf"},
     MANIFEST: {"conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"},
+    MARKS: {"conf", MANIFEST},
     PROGRAMS: {"conf"},
     # VPTQ in plain torch, for checks and for engines without a kernel for it.
     VPTQ: {"conf"},
     "quantize.models": {"conf", PROGRAMS, VPTQ},
     "quantize": {
         *("conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"),
-        *(MANIFEST, PROGRAMS, "quantize.models", VPTQ),
+        *(MANIFEST, MARKS, PROGRAMS, "quantize.models", VPTQ),
     },
     # vLLM loads it in processes that know nothing else of ours.
     "serve.kernels": {"conf", VPTQ},
     "serve.engine": {"conf", MANIFEST, PROGRAMS, "serve.kernels"},
     "serve": {
-        *("conf", MANIFEST, PROGRAMS, "serve.engine", "serve.kernels", "evaluate.report.programs"),
+        *("conf", MANIFEST, MARKS, PROGRAMS, "serve.engine", "serve.kernels"),
+        "evaluate.report.programs",
     },
     # Results and reports know nothing of engines: they read rows.
     "evaluate.accuracy.verdicts": set(),

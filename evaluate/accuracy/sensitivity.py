@@ -10,6 +10,7 @@ from rich.table import Table
 
 from conf import sources
 from conf.cache import log_file
+from conf.checkpoint_hash import checkpoint_hash
 from conf.errors import QuantlineError, bad_input, environment_failure, unknown
 from conf.models import ORIGINAL
 from conf.override_text import command_text, option_text
@@ -24,7 +25,6 @@ from evaluate.results.row_types import Part
 from evaluate.results.row_values import Block, SensitivityValues
 from evaluate.results.rows import Row, SensitivityRow, current, line_content
 from quantize.programs import SENSITIVITY, SensitivityRequest
-from serve.checks import checkpoint_hash
 from serve.engine.launch import model_folder
 
 FRAGILE = 3.0  # times the median divergence

@@ -6,7 +6,8 @@ has the size that the workloads need, computed before anything is started.
 """
 
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,12 +83,17 @@ def fitting_groups(
     return item_groups
 
 
-def variables(place: int) -> dict[str, str]:
-    """Environment variables of the engine at this position in its group. Each has its own compile
-    cache, because two engines that compile at once would write the same files."""
-    if place == 0:
+def variables(names: Sequence[str], place: int) -> dict[str, str]:
+    """Environment variables of one of the engines that are loaded together. Each has a compile
+    cache of its own, because two engines that compile at once would write the same files. It is
+    that of its checkpoint, so that a later start finds it, whichever engines are beside it then.
+
+    `names`: of the checkpoints, one for each engine."""
+    if len(names) == 1:
         return {}
     usual = os.environ.get(CACHE_ROOT)
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(usual).expanduser() if usual else caches / "vllm"
-    return {CACHE_ROOT: str(root / f"beside-{place}")}
+    earlier = names[:place].count(names[place])
+    folder = re.sub(r"[^\w.-]", "_", names[place]) + (f"-{earlier + 1}" if earlier else "")
+    return {CACHE_ROOT: str(root / "beside" / folder)}

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from conf.checkpoint_hash import checkpoint_hash
 from conf.errors import QuantlineError
 from conf.schema.load import EngineConfig
 from conf.schema.model import ModelConfig
-from serve.checks import check, checkpoint_hash
+from serve.checks import check
 from serve.tensors import INDEX, tensors
 
 WEIGHTS = "model.safetensors"

@@ -130,9 +130,10 @@ def _ask_together(
     with this function."""
     with ExitStack() as stack:
         workers = {}
-        for plan, job in jobs:
+        names = [plan.checkpoint for plan, _ in jobs]
+        for place, (plan, job) in enumerate(jobs):
             _say_loading(plan, job)
-            variables = engine_environment(job.engine.options) | cache_variables(plan.place)
+            variables = engine_environment(job.engine.options) | cache_variables(names, place)
             worker = start(TASKS_WORKER, job, Path(job.log), MANY_STOPS | variables)
             workers[plan.checkpoint] = stack.enter_context(closing(worker))
             worker.begin()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.checkpoint_hash import checkpoint_hash
 from conf.errors import bad_input
 from conf.models import ORIGINAL, has_chat_template, read_config, required_int
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
@@ -11,7 +12,7 @@ from evaluate.accuracy.tasks.events import Task
 from evaluate.measure.environment import cell_key
 from evaluate.measure.targets import Target
 from evaluate.results.row_types import Environment
-from serve.checks import check, checkpoint_hash
+from serve.checks import check
 
 LONGEST_CONTEXT = 4096  # what the usual tasks need with their examples
 

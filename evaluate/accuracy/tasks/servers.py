@@ -25,8 +25,6 @@ class WorkerPlan:
     engine: EngineConfig
     checkpoint: str = ""
     """Its only checkpoint; empty for the one worker of all checkpoints."""
-    place: int = 0
-    """Its position among the workers that run at the same time."""
     neighbours: int = 0
     """Servers that run at the same time."""
 
@@ -73,10 +71,9 @@ def _worker_plans(engine: EngineConfig, servers: list[_SizedServer]) -> list[Wor
             missing=[server.missing],
             engine=replace(engine, options=server.options) if neighbours else engine,
             checkpoint=server.missing.checkpoint.name,
-            place=place,
             neighbours=neighbours,
         )
-        for place, server in enumerate(servers)
+        for server in servers
     ]
 
 

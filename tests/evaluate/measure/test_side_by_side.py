@@ -42,10 +42,16 @@ def test_what_was_asked_for_stands_above_what_neighbours_need() -> None:
     assert engine_options({"kv_cache_memory_bytes": 9}, 7)["kv_cache_memory_bytes"] == 9
 
 
-def test_each_place_has_a_cache_of_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_together_have_the_caches_of_their_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("VLLM_CACHE_ROOT", "/somewhere")
-    assert variables(0) == {}
-    assert variables(1) == {"VLLM_CACHE_ROOT": "/somewhere/beside-1"}
+    assert variables(["fp8"], 0) == {}
+    first = {"VLLM_CACHE_ROOT": "/somewhere/beside/fp8"}
+    assert variables(["fp8", "w8a8"], 0) == variables(["w8a8", "fp8"], 1) == first
+    # Two starts of one checkpoint that compile at once.
+    assert variables(["fp8", "w8a8", "fp8"], 2) == {"VLLM_CACHE_ROOT": "/somewhere/beside/fp8-2"}
     monkeypatch.delenv("VLLM_CACHE_ROOT")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert variables(2) == {"VLLM_CACHE_ROOT": "/caches/vllm/beside-2"}
+    own = {"VLLM_CACHE_ROOT": "/caches/vllm/beside/my_team_s"}
+    assert variables(["original", "my/team's"], 1) == own

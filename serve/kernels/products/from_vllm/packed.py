@@ -76,6 +76,7 @@ class Marlin(Product):
     ) -> torch.Tensor:
         words, scales, zeros, workspace = tensors
         rows, columns = scales.shape[1], inputs.plain.shape[1]
+        no_order = zeros.flatten()[:0]  # vLLM reads the length of its last dimension
         bits = WORD * words.numel() // (rows * columns)
         product: torch.Tensor = _call(
             _marlin_linear(),
@@ -83,8 +84,8 @@ class Marlin(Product):
             weight=words,
             weight_scale=scales,
             weight_zp=zeros,
-            g_idx=zeros[:0],
-            g_idx_sort_indices=zeros[:0],
+            g_idx=no_order,
+            g_idx_sort_indices=no_order,
             workspace=workspace,
             wtype=number_type(bits, zeros.numel() > 0),
             output_size_per_partition=rows,
@@ -145,7 +146,7 @@ class CutlassW4A8(Product):
     name = "cutlass_w4a8"
     reads_rounded = True
     traceable = True
-    tolerance = 0.04  # FP8 rounds the scales of groups by 2.6 % (root mean square)
+    tolerance = 0.04  # FP8 rounds scales of groups, and weights, by 2.6 % each (root mean square)
 
     def options(self, rows: int, columns: int, tokens: int) -> list[Options]:
         return [(), *_schedule_options(W4A8_SCHEDULES, tokens)]

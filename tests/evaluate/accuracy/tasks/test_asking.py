@@ -57,10 +57,10 @@ class Asked:
     variables: list[dict[str, str]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
-    def plan(self, *names: str, place: int = 0) -> WorkerPlan:
+    def plan(self, *names: str) -> WorkerPlan:
         missing = [Missing(self.checkpoints[name], [task.name for task in TASKS]) for name in names]
         engine = self.events.recorder.config.engine
-        return WorkerPlan(missing, engine, names[0], place, neighbours=1)
+        return WorkerPlan(missing, engine, names[0], neighbours=1)
 
     def job(self, plan: WorkerPlan) -> TasksJob:
         return pipeline._job(self.events.recorder.config, Path("python"), TASKS, plan)
@@ -165,7 +165,7 @@ def test_without_the_originals_answers_there_is_nothing_to_compare_with(asked: A
         yield asked.answered("original", "gsm8k")
 
     asked.streams = {"original": original, "w8": asked.answers("w8", "arc", "gsm8k")}
-    asked.ask([asked.plan("original"), asked.plan("w8", place=1)])
+    asked.ask([asked.plan("original"), asked.plan("w8")])
     assert sorted(asked.rows) == [("original", "gsm8k"), ("w8", "gsm8k")]
     assert asked.failures == [
         "original: arc: no answer",
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_does_not_stop_the_others(asked: Asked) -> None:
         "w8": dies,
         "w4": asked.answers("w4", *tasks),
     }
-    asked.ask([asked.plan(name, place=place) for place, name in enumerate(NAMES)])
+    asked.ask([asked.plan(name) for name in NAMES])
     expected = {(name, task) for name in ("original", "w4") for task in tasks} | {("w8", "arc")}
     assert set(asked.rows) == expected
     assert asked.failures == ["w8: the engine was ended by SIGKILL"]
@@ -201,18 +201,18 @@ def test_a_group_does_not_ask_what_the_original_failed_before(asked: Asked) -> N
         "w8": asked.answers("w8", "arc", "gsm8k"),
         "w4": asked.answers("w4", "gsm8k"),
     }
-    asked.ask([asked.plan("original"), asked.plan("w8", place=1)], [asked.plan("w4")])
+    asked.ask([asked.plan("original"), asked.plan("w8")], [asked.plan("w4")])
     assert [list(job.checkpoints[0].samples) for job in asked.jobs][2] == ["gsm8k"]
     assert ("w4", "gsm8k") in asked.rows
 
 
 def test_workers_share_no_log_and_no_compile_cache(asked: Asked) -> None:
     asked.streams = {name: asked.answers(name, "arc") for name in NAMES}
-    asked.ask([asked.plan(name, place=place) for place, name in enumerate(NAMES)])
+    asked.ask([asked.plan(name) for name in NAMES])
     logs = [log for job in asked.jobs for log in (job.log, job.checkpoints[0].log)]
     assert len(set(logs)) == 6
     caches = [variables.get("VLLM_CACHE_ROOT", "") for variables in asked.variables]
-    assert [Path(cache).name for cache in caches] == ["", "beside-1", "beside-2"]
+    assert [Path(cache).name for cache in caches] == list(NAMES)
 
 
 def test_what_every_worker_finds_is_said_once(asked: Asked) -> None:
@@ -221,7 +221,7 @@ def test_what_every_worker_finds_is_said_once(asked: Asked) -> None:
         raise bad_input("accuracy.tasks: the harness has no task 'gsm9k'.")
 
     asked.streams = dict.fromkeys(NAMES, refuses)
-    asked.ask([asked.plan(name, place=place) for place, name in enumerate(NAMES)])
+    asked.ask([asked.plan(name) for name in NAMES])
     assert sorted(asked.failures) == [
         "accuracy.tasks: the harness has no task 'gsm9k'.",
         "lm_eval: arc: no data",
@@ -238,7 +238,7 @@ def test_an_interruption_ends_all_workers(
     monkeypatch.setattr(asked.events, "record_event", interrupt)
     asked.streams = {name: asked.answers(name, "arc") for name in NAMES}
     with pytest.raises(interruption):
-        asked.ask([asked.plan(name, place=place) for place, name in enumerate(NAMES)])
+        asked.ask([asked.plan(name) for name in NAMES])
     assert set(asked.closed) == set(NAMES)
 
 
@@ -275,6 +275,6 @@ def test_an_unknown_fault_is_no_failure_of_a_checkpoint(asked: Asked) -> None:
 
     asked.streams = {"original": asked.answers("original", "arc"), "w8": breaks}
     with pytest.raises(ValueError, match="another version") as caught:
-        asked.ask([asked.plan("original"), asked.plan("w8", place=1)])
+        asked.ask([asked.plan("original"), asked.plan("w8")])
     assert not isinstance(caught.value, QuantlineError)
     assert set(asked.closed) == {"original", "w8"}

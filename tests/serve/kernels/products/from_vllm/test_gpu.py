@@ -95,8 +95,9 @@ def test_packed_products(product: Product, bits: int, group: int | None, has_zer
     check(product, *packed(bits, group, has_zeros), None)
 
 
-def test_w4a8_rounds_group_scales_and_nothing_else() -> None:
+def test_w4a8_rounds_group_scales_and_scaled_weights() -> None:
     weight, dense = packed(4, 128, False)
     groups, rows = rounded_group_scales(weight.scales)
-    ratio = groups.double() * rows.double() / weight.scales.double()
-    check(CutlassW4A8(), weight, dense * ratio.repeat_interleave(128, 1), FP8)
+    codes = dense / weight.scales.double().repeat_interleave(128, 1)
+    scaled = (codes * groups.double().repeat_interleave(128, 1)).float().to(FP8)
+    check(CutlassW4A8(), weight, scaled.double() * rows.double(), FP8)

@@ -14,7 +14,7 @@ from serve.kernels.products.from_vllm.packed import (
     rounded_group_scales,
 )
 from serve.kernels.products.from_vllm.scaled import CutlassFp8, CutlassInt8
-from serve.kernels.products.product import Product, Unusable, Weight
+from serve.kernels.products.product import Inputs, Product, Unusable, Weight
 
 PACKED = Weight(
     codes=torch.zeros(128, 32, dtype=torch.int32),
@@ -83,3 +83,24 @@ def test_group_scales_in_fp8_are_close_and_leave_room_for_the_weights() -> None:
     assert groups.float().max() * 8 <= 448
     exact = scales.to(torch.bfloat16).float()
     assert ((groups.float() * rows - exact).abs() <= exact * 0.0626).all()
+
+
+@pytest.mark.parametrize("zeros", [torch.empty(0, dtype=torch.int32), torch.zeros(2, 16).int()])
+def test_marlin_is_told_that_weights_have_no_order_of_their_own(
+    zeros: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the length of the last dimension."""
+    given: dict[str, torch.Tensor] = {}
+
+    def linear(
+        input: torch.Tensor, g_idx: torch.Tensor, g_idx_sort_indices: torch.Tensor
+    ) -> torch.Tensor:
+        given.update(g_idx=g_idx, g_idx_sort_indices=g_idx_sort_indices)
+        return input
+
+    monkeypatch.setattr(packed, "_marlin_linear", lambda: linear)
+    words, scales = torch.zeros(16, 256, dtype=torch.int32), torch.ones(2, 128)
+    tensors = [words, scales, zeros, torch.zeros(1)]
+    Marlin().multiply(Inputs(torch.zeros(1, 256)), tensors, ())
+    assert {name: tensor.shape[-1] for name, tensor in given.items()} == dict.fromkeys(given, 0)
+    assert len(given) == 2

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from conf import ROOT
 from conf.cache import cache_root
+from conf.checkpoint_hash import checkpoint_hash
 from conf.models import files_sha256
 from quantize.checkpoint import manifest
 
@@ -21,12 +22,19 @@ VERIFYING = ("conf", "quantize", "serve")
 LIBRARIES = ("compressed-tensors", "safetensors", "torch", "transformers")
 
 
-def mark(folder: Path, checkpoint: str) -> Path:
-    """The file that exists once the checkpoint with this hash has passed verification."""
+def mark(folder: Path) -> Path:
+    """The file that exists once the checkpoint that the folder holds now has passed verification.
+    Take it before the checkpoint is verified."""
     manifest_file = folder / manifest.FILE
     manifest_hash = files_sha256([manifest_file]) if manifest_file.is_file() else ""
-    cache_key = json.dumps([verifier(), checkpoint, manifest_hash])
+    cache_key = json.dumps([verifier(), checkpoint_hash(folder), manifest_hash])
     return cache_root() / "proven" / hashlib.sha256(cache_key.encode()).hexdigest()
+
+
+def leave(mark: Path) -> None:
+    """Remembers that the checkpoint of this mark has passed."""
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
 
 
 @cache

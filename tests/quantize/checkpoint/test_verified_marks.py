@@ -9,12 +9,12 @@ from safetensors.torch import load_file, save_file
 
 from conf import ROOT
 from conf.cache import cache_root
+from conf.checkpoint_hash import checkpoint_hash
 from conf.errors import QuantlineError
 from conf.schema.load import EngineConfig
 from conf.schema.model import ModelConfig
-from quantize.checkpoint import manifest
-from serve import verified_marks
-from serve.checks import check, checkpoint_hash, verify_together
+from quantize.checkpoint import manifest, verified_marks
+from serve.checks import check, verify_together
 
 DAMAGED = "model.layers.0.mlp.down_proj.weight_scale"
 
@@ -43,7 +43,7 @@ def test_a_mark_of_other_code_lets_no_damaged_checkpoint_through(
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(verified_marks, "verifier", lambda: "other code")
-        other = verified_marks.mark(damaged, checkpoint_hash(damaged))
+        other = verified_marks.mark(damaged)
     # What versions without hashes of the code wrote: the checkpoint's hash alone.
     oldest = cache_root() / "proven" / checkpoint_hash(damaged)
     other.parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +51,7 @@ def test_a_mark_of_other_code_lets_no_damaged_checkpoint_through(
         mark.touch()
     with pytest.raises(QuantlineError, match=r"model\.safetensors"):
         check(damaged, tiny[1], EngineConfig())
-    assert not verified_marks.mark(damaged, checkpoint_hash(damaged)).exists(), (
-        "a failure is not kept"
-    )
+    assert not verified_marks.mark(damaged).exists(), "a failure is not kept"
 
 
 def test_any_change_of_a_verifying_module_is_another_verifier(sources: Path) -> None:
@@ -83,13 +81,12 @@ def test_another_version_of_a_library_is_another_verifier(
 
 def test_other_claims_need_another_verification(tiny_checkpoint: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "copy"))
-    digest = checkpoint_hash(folder)
-    before = verified_marks.mark(folder, digest)
+    before = verified_marks.mark(folder)
     claims = folder / manifest.FILE
     claims.write_text(claims.read_text() + "\n")
-    other = verified_marks.mark(folder, digest)
+    other = verified_marks.mark(folder)
     claims.unlink()
-    assert len({before, other, verified_marks.mark(folder, digest)}) == 3
+    assert len({before, other, verified_marks.mark(folder)}) == 3
 
 
 def wait_for_the_next_tick(scratch: Path, after: int) -> None:
@@ -133,7 +130,7 @@ def test_checkpoints_verified_together_are_remembered_unless_they_are_damaged(
     proven = [
         folder
         for folder in (unreadable, damaged, tiny_checkpoint)
-        if verified_marks.mark(folder, checkpoint_hash(folder)).is_file()
+        if verified_marks.mark(folder).is_file()
     ]
     assert proven == [tiny_checkpoint]
     with pytest.raises(QuantlineError, match=r"model\.safetensors"):
@@ -141,3 +138,12 @@ def test_checkpoints_verified_together_are_remembered_unless_they_are_damaged(
     # One that is left is not worth a process of its own.
     verify_together([original, damaged, tiny_checkpoint])
     assert "verifying" not in capsys.readouterr().err
+
+
+def test_what_quantize_has_proven_is_not_verified_again_here(
+    tiny_checkpoint: Path, damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert verified_marks.mark(tiny_checkpoint).is_file()
+    assert not verified_marks.mark(damaged).is_file()
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "another machine"))
+    assert not verified_marks.mark(tiny_checkpoint).is_file()
