@@ -54,7 +54,7 @@ class Group:
         self.config, self.turns, self.results = config, turns, results
         self.workers: dict[int, Running[Event]] = {}
         self.stack = ExitStack()
-        self.others = 0
+        self.others: frozenset[int] = frozenset()
         if config.engine.url is None:
             self.others = GpuWatch(gpus_of(config.engine.options)).processes_once_calm()
 
@@ -108,7 +108,7 @@ class Group:
             log=str(log_file(f"evaluate-{plan.name}{log_suffix}-{os.getpid()}")),
             view=str(plan.view),
             traces=str(traces.absolute()) if profiled else None,
-            others=self.others,
+            others=sorted(self.others),
             trials={
                 name: [
                     RecordedTrial(row.repeat, row.trial.rate, row.trial.meets)

@@ -36,8 +36,8 @@ class Job:
     traces: str | None
     view: str
     """The file for its view of the text."""
-    others: int = 0
-    """Processes on the GPU that are not ours, counted before any engine was started."""
+    others: list[int] = field(default_factory=list)
+    """The processes that were on the GPU before any engine was started, and are not ours."""
     trials: dict[str, list[RecordedTrial]] = field(default_factory=dict)
     """Earlier trials of each capacity search in this start."""
     neighbours: int = 0

@@ -56,14 +56,15 @@ class GpuWatch:
         self.nvml = pynvml
         self.handles = gpu_handles()[:count]
 
-    def processes(self) -> int:
-        """Processes that compute on the GPUs now."""
-        return sum(
-            len(self._query(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle) or [])
+    def processes(self) -> frozenset[int]:
+        """The numbers of the processes that compute on the GPUs now."""
+        return frozenset(
+            process.pid
             for handle in self.handles
+            for process in self._query(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
         )
 
-    def processes_once_calm(self) -> int:
+    def processes_once_calm(self) -> frozenset[int]:
         """The same, after waiting some seconds for the processes of an ended engine to exit."""
         deadline = time.monotonic() + SECONDS_TO_CALM
         while self.processes() and time.monotonic() < deadline:
@@ -147,6 +148,12 @@ class GpuSample(NamedTuple):
     memory: float
     reasons: int | None
     """As bits; None if a card does not report them."""
+
+
+def others_of(processes: frozenset[int], before: frozenset[int], at_turn: frozenset[int]) -> int:
+    """How many of the processes during a run are not ours: those that were there before any engine
+    of ours, and those that came after the engine's turn had begun."""
+    return len((processes & before) | (processes - at_turn))
 
 
 def summarize(samples: list[GpuSample], watched: Watched) -> None:

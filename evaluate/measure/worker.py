@@ -36,7 +36,7 @@ from evaluate.measure.events import (
     TrialDone,
     WindowStarted,
 )
-from evaluate.measure.gpu_watch import GpuWatch, Watched
+from evaluate.measure.gpu_watch import GpuWatch, Watched, others_of
 from evaluate.measure.metrics import batch_values, serving_values
 from evaluate.measure.run_parts import add_energy, compact_requests
 from evaluate.measure.text_view import TextView
@@ -81,7 +81,8 @@ class _Measurement:
         # them, too.
         gc.collect()
         gc.freeze()
-        self.own_processes = 0
+        self.at_turn: frozenset[int] = frozenset()
+        """Processes on the GPU when its turn came."""
         self.compiling = LateCompiling(Path(job.log))
         self.clocks: dict[str, float] = defaultdict(float)
         self.conversations: dict[str, list[ResolvedConversation]] = {}
@@ -110,7 +111,7 @@ class _Measurement:
                 )
             )
             wait_for_turn()
-            self.own_processes = self.watch.processes()
+            self.at_turn = self.watch.processes()
             for name, scenario in self.job.scenarios.items():
                 self._send_failure_of(name, partial(self._scenario, name, scenario))
             if self.job.accuracy.kind == "quick":
@@ -213,8 +214,10 @@ class _Measurement:
     def _watched_run(self, name: str, load: Load, stop: Stop | None) -> WatchedRun:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
+        processes = self.watch.processes()
         with self.watch.watching() as watched:
             requests = self.engine.run_requests(load, stop)
+        processes |= self.watch.processes()
         hits_after, queries_after = self.engine.prefix_cache()
         observed = Observed(
             prefix_hits=hits_after - hits,
@@ -223,7 +226,7 @@ class _Measurement:
             throttled=watched.throttled,
             clock_share=self._clock_share(name, watched),
             power_capped=watched.power_capped or 0.0,
-            other_processes=self.job.others + max(0, self.watch.processes() - self.own_processes),
+            other_processes=others_of(processes, frozenset(self.job.others), self.at_turn),
         )
         return WatchedRun(requests, observed, watched)
 

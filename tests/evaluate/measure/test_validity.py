@@ -9,7 +9,7 @@ from conf.errors import QuantlineError
 from conf.schema.load import EngineConfig
 from evaluate.measure.engines import LoadRequest
 from evaluate.measure.engines.vllm_log import LateCompiling, loaded
-from evaluate.measure.gpu_watch import GpuSample, Watched, summarize
+from evaluate.measure.gpu_watch import GpuSample, Watched, others_of, summarize
 from evaluate.measure.metrics import Request
 from evaluate.measure.validity import Observed, constant_output, reasons
 from evaluate.measure.workload import Load, PlannedRequest
@@ -113,3 +113,18 @@ def test_a_clock_that_is_held_down_by_power_is_no_throttling(
     ]
     summarize(watched, seen)
     assert seen == Watched(None, 30.0, 1740.0, capped, throttled)
+
+
+@pytest.mark.parametrize(
+    ("during", "others"),
+    [
+        ({3, 4}, 0),  # the engine and its neighbour
+        ({1, 3, 4}, 1),  # there before, and still there
+        ({3}, 0),  # the neighbour ended
+        ({3, 4, 5}, 1),  # came later
+        ({1, 2, 3, 5}, 3),
+    ],
+)
+def test_processes_that_ended_before_a_run_do_not_count(during: set[int], others: int) -> None:
+    before, at_turn = frozenset({1, 2}), frozenset({1, 3, 4})
+    assert others_of(frozenset(during), before, at_turn) == others

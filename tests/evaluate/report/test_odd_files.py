@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conf import ROOT
 from conf.schema.report import ReportConfig, TargetsConfig
 from evaluate.report.contents import Report, make_report
 from evaluate.report.show.markdown import escape
@@ -36,6 +38,22 @@ def test_a_file_of_one_kind_of_row_is_reported(rows: list[Row], tmp_path: Path) 
     results = write(tmp_path / "results.jsonl", rows)
     write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
     assert "nothing to recommend" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("valid", [0, 1])
+def test_a_sweep_of_invalid_runs_is_reported(valid: int, tmp_path: Path) -> None:
+    """Published rows of every batch size, of which at most the first is valid."""
+    rows, _ = read(ROOT / "results" / "h200-qwen3-8b-kernels" / "batches.jsonl.gz")
+    for row in rows[valid:]:
+        row.invalid = ["1 other processes were using the GPU"]
+    results = write(tmp_path / "results.jsonl", rows)
+    write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
+    text = (tmp_path / "report.md").read_text()
+    assert "**No recommendation**" in text
+    assert "invalid, 1 other processes were using the GPU" in text
+    drawn = {path.name for path in tmp_path.glob("plot-*.svg")}
+    assert "plot-batches.svg" not in drawn
+    assert drawn == set(re.findall(r"plot-\w+\.svg", text))
 
 
 @pytest.mark.parametrize("has_speed", [True, False])

@@ -14,7 +14,7 @@ from evaluate.report.show.served_rates.chart import interactivity
 
 
 def charts(sets: RecordSets, names: Names) -> list[Chart]:
-    """Every chart that has records."""
+    """Every chart that has something to draw: records of invalid runs have no values."""
     compared = [record for record in sets.cells if record.speedup.ratio is not None]
     judged = [r for r in sets.cells if r.recovery is not None and r.verdict != "the original"]
     makers: list[tuple[Sequence[Record], Callable[[Names], Chart]]] = [
@@ -36,4 +36,6 @@ def charts(sets: RecordSets, names: Names) -> list[Chart]:
         (sets.sweep, side_charts.published),
         (sets.kernel_grid, heat_map),
     ]
-    return [make(names.of(records)) for records, make in makers if records]
+    made = [make(names.of(records)) for records, make in makers if records]
+    records_of = sets.by_name()
+    return [chart for chart in made if any(map(chart.draws, records_of[chart.data]))]
