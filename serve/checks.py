@@ -6,11 +6,12 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from conf.cache import log_file
 from conf.errors import QuantlineError, bad_input, gate_failed
 from conf.files.json_files import read_object, shown_path, validated
 from conf.formats.base.stored_format import KernelSupport, Machine
@@ -19,9 +20,10 @@ from conf.formats.registry import marks, verified_methods
 from conf.formats.served import support
 from conf.hardware import compute_capability, cpu_has_amx, cpu_has_i8mm
 from conf.models import CONFIG, TOKENIZER, read_config
-from conf.process.running import call_one, calling
+from conf.process.merged import Ended, merged
+from conf.process.running import call_one, start
 from conf.schema.load import EngineConfig, GpuConfig
-from conf.terminal import say
+from conf.terminal import progress
 from quantize.checkpoint import manifest, verified_marks
 from quantize.programs import VERIFY, VerifyRequest
 from serve.tensors import Tensor, tensors
@@ -29,6 +31,7 @@ from serve.tensors import Tensor, tensors
 PLAIN = frozenset({"weight", "bias"})  # tensors of a module that is not quantized
 EXPERTS = ".experts."  # in the names of routed experts' tensors
 KV_SCALES = ("k_scale", "v_scale")
+CORES_EACH = 4  # of a process that verifies; more of them mostly wait for each other
 
 
 def check(folder: Path, original: Path, engine: EngineConfig) -> None:
@@ -168,16 +171,31 @@ def _check_verified(folder: Path) -> None:
 
 
 def verify_together(folders: Iterable[Path]) -> None:
-    """Verifies several checkpoints in one process, whose imports take longer than the work. Those
-    that pass are remembered. `check` verifies the others again, and tells their faults."""
+    """Verifies several checkpoints, on a machine with many cores in several processes. Those that
+    pass are remembered. `check` verifies the others again, and tells their faults."""
     marks_of = {str(folder): mark for folder in folders if (mark := _missing_mark(folder))}
     if len(marks_of) < 2:
         return
-    say(f"verifying {len(marks_of)} checkpoints, once")
-    with suppress(QuantlineError):
-        for verification in calling(VERIFY, VerifyRequest(list(marks_of))):
-            if not verification.faults:
-                verified_marks.leave(marks_of[verification.folder])
+    names, cores = list(marks_of), os.cpu_count() or 1
+    count = min(len(names), max(1, cores // CORES_EACH))
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // count))}
+    with ExitStack() as stack, suppress(QuantlineError):
+        bars = stack.enter_context(progress())
+        bar = bars.add_task(f"verifying {len(names)} checkpoints, once", total=len(names))
+        bars.update(bar, completed=0)
+        workers = {}
+        for number in range(count):
+            log = log_file(f"{VERIFY.module}-{os.getpid()}-{number}")
+            stack.callback(log.unlink, missing_ok=True)
+            worker = start(VERIFY, VerifyRequest(names[number::count]), log, threads)
+            workers[str(number)] = stack.enter_context(closing(worker))
+            worker.begin()
+        for event in merged({name: worker.events() for name, worker in workers.items()}):
+            if isinstance(event, Ended):
+                continue
+            bars.update(bar, advance=1)
+            if not event.faults:
+                verified_marks.leave(marks_of[event.folder])
 
 
 def _missing_mark(folder: Path) -> Path | None:

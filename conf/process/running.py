@@ -171,17 +171,11 @@ def call(
     program: Program[Request, Event], request: Request, shows_output: bool = False
 ) -> list[Event]:
     """Runs a module of ours to its end and returns its events. A log is kept only if it failed."""
-    return list(calling(program, request, shows_output))
-
-
-def calling(
-    program: Program[Request, Event], request: Request, shows_output: bool = False
-) -> Iterator[Event]:
-    """The same, with each event as it arrives."""
     log = None if shows_output else log_file(f"{program.module}-{os.getpid()}")
-    yield from stream(program, request, log)
+    events = list(stream(program, request, log))
     if log is not None:
         log.unlink(missing_ok=True)
+    return events
 
 
 def call_one(

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -11,6 +12,7 @@ from conf import ROOT
 from conf.cache import cache_root
 from conf.checkpoint_hash import checkpoint_hash
 from conf.errors import QuantlineError
+from conf.process.running import start
 from conf.schema.load import EngineConfig
 from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest, verified_marks
@@ -111,7 +113,10 @@ def test_a_file_that_was_changed_and_dated_back_is_hashed_again(
     assert checkpoint_hash(folder) != before
 
 
+@pytest.mark.parametrize(("cores", "processes"), [(1, 1), (8, 2)])
 def test_checkpoints_verified_together_are_remembered_unless_they_are_damaged(
+    cores: int,
+    processes: int,
     tiny_checkpoint: Path,
     damaged: Path,
     tiny: tuple[ModelConfig, Path],
@@ -120,13 +125,22 @@ def test_checkpoints_verified_together_are_remembered_unless_they_are_damaged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    started = []
+
+    def starting(*arguments: Any) -> Any:
+        started.append(arguments)
+        return start(*arguments)
+
+    monkeypatch.setattr("serve.checks.start", starting)
     unreadable = Path(shutil.copytree(tiny_checkpoint, tmp_path / "unreadable"))
     (unreadable / "model.safetensors").write_bytes(b"no weights")
     (tmp_path / "empty").mkdir()
     original = tiny[1]
     folders = [original, unreadable, damaged, tiny_checkpoint, tmp_path / "empty"]
     verify_together(folders)
-    assert "verifying 3 checkpoints, once" in capsys.readouterr().err
+    assert "verifying 3 checkpoints, once: 0 of 3" in capsys.readouterr().err
+    assert len(started) == processes
     proven = [
         folder
         for folder in (unreadable, damaged, tiny_checkpoint)
