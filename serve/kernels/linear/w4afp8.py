@@ -23,8 +23,9 @@ HOPPER = 90
 
 
 class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
-    """CUTLASS W4A8 rounds group scales to FP8. The others keep the checkpoint's, so they are closer
-    to it: decoding and prompts differ by that, and by the rounding of activations."""
+    """CUTLASS W4A8 rounds group scales, and weights times their scale, to FP8. The others keep the
+    checkpoint's, so they are closer to it: decoding and prompts differ by that, and by the rounding
+    of activations."""
 
     def __init__(self, c: MPLinearLayerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(c, *args, **kwargs)
