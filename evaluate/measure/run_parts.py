@@ -5,6 +5,7 @@ from collections import Counter
 from evaluate.measure.events import CompactRequests
 from evaluate.measure.gpu_watch import Watched
 from evaluate.measure.metrics import Request
+from evaluate.results.row_types import Memory
 from evaluate.results.row_values import SpeedValues
 
 
@@ -31,3 +32,11 @@ def compact_requests(requests: list[Request]) -> CompactRequests:
         output_tokens=dict(Counter(str(request.output_tokens) for request in answered)),
         times_s=[(*moments, count) for moments, count in sorted(times.items())],
     )
+
+
+def own_memory(memory: Memory) -> Memory:
+    """The memory of an engine that has neighbours, without that of its graphs. vLLM takes all memory
+    that disappears while it captures them for theirs, and neighbours take memory at that time."""
+    sizes = memory.numbers()
+    sizes.pop("graphs_gib", None)
+    return Memory.model_validate(sizes)

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from conf.hardware import gpu_memory_gib
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions, ScenarioConfig
+from conf.schema.load import (
+    KV_CACHE_SIZE,
+    MEMORY_SHARE,
+    SHARE_BESIDE_OTHERS,
+    EngineOptions,
+    ScenarioConfig,
+)
 from conf.terminal import say
 
 BLOCK = 128  # tokens; vLLM's blocks have 16 to 128, depending on the attention backend
 AT_ONCE = "max_num_seqs"
 MOST_AT_ONCE = 1024  # requests; vLLM's default on a large GPU
-LEAST_UTILIZATION = 0.01  # vLLM requires this share of memory to be free when it starts
 # Memory of one engine beside weights and KV cache: activations, graphs, libraries.
 WORKING_GIB = 8.0
 USABLE = 0.95  # of the GPU's memory
@@ -43,7 +48,7 @@ def tokens_of_requests(requests: int, tokens: int) -> int:
 
 def engine_options(options: EngineOptions, cache_bytes: int) -> EngineOptions:
     """The engine options, with defaults that make a start independent of other engines."""
-    return {KV_CACHE_SIZE: cache_bytes, MEMORY_SHARE: LEAST_UTILIZATION} | options
+    return {KV_CACHE_SIZE: cache_bytes, MEMORY_SHARE: SHARE_BESIDE_OTHERS} | options
 
 
 def room_gib() -> float | None:

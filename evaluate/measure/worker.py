@@ -38,7 +38,7 @@ from evaluate.measure.events import (
 )
 from evaluate.measure.gpu_watch import GpuWatch, Watched, others_of
 from evaluate.measure.metrics import batch_values, serving_values
-from evaluate.measure.run_parts import add_energy, compact_requests
+from evaluate.measure.run_parts import add_energy, compact_requests, own_memory
 from evaluate.measure.text_view import TextView
 from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
 from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun
@@ -101,6 +101,7 @@ class _Measurement:
             loaded = self.engine.loaded
             if self.job.neighbours:
                 loaded.startup = Startup()  # they shared the CPU
+                loaded.memory = own_memory(loaded.memory)
             self.send(
                 EngineLoaded(
                     startup=loaded.startup.numbers(),

@@ -1,5 +1,6 @@
 """The GPU memory that a candidate needs: weights, graphs, and the KV cache of the workload."""
 
+from conf.schema.load import MEMORY_SHARE, SHARE_BESIDE_OTHERS
 from evaluate.report.decide.comparison import Entry
 from evaluate.results.row_types import Memory, WorkloadSettings
 
@@ -15,8 +16,15 @@ def need_gib(entry: Entry) -> float | None:
     if requests is None:
         return None  # the concurrency of an open loop is not known
     tokens = requests * _context(settings)
-    fixed = weights + (memory.graphs_gib or 0.0)
+    fixed = weights + (0.0 if _has_neighbours(entry) else memory.graphs_gib or 0.0)
     return fixed + min(tokens, cached) * _kv_token_gib(memory, fixed, cached)
+
+
+def _has_neighbours(entry: Entry) -> bool:
+    """Whether engines were loaded together. vLLM takes all memory that disappears while it captures
+    graphs for that of its graphs; in older rows it is that of the neighbours, too."""
+    options = entry.row.environment.engine_options
+    return options.get(MEMORY_SHARE) == SHARE_BESIDE_OTHERS
 
 
 def _context(settings: WorkloadSettings) -> float:

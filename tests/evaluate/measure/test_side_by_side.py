@@ -3,7 +3,9 @@
 import pytest
 
 from conf.schema.load import ScenarioConfig
+from evaluate.measure.run_parts import own_memory
 from evaluate.measure.side_by_side import cache_tokens, engine_options, groups, variables
+from evaluate.results.row_types import Memory
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,9 @@ def test_engines_together_have_the_caches_of_their_checkpoints(
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     own = {"VLLM_CACHE_ROOT": "/caches/vllm/beside/my_team_s"}
     assert variables(["original", "my/team's"], 1) == own
+
+
+def test_neighbours_leave_no_size_of_graphs() -> None:
+    seen = Memory(weights_gib=8.8, kv_cache_tokens=512.0, graphs_gib=13.0)
+    assert own_memory(seen).numbers() == {"weights_gib": 8.8, "kv_cache_tokens": 512.0}
+    assert own_memory(Memory(weights_gib=8.8)).numbers() == {"weights_gib": 8.8}

@@ -296,6 +296,18 @@ def test_memory_is_never_more_than_the_cache_that_there_was() -> None:
     assert need_gib(found) == pytest.approx(15 + 1000 / 1024)
 
 
+def test_graphs_of_engines_that_were_loaded_together_are_not_counted() -> None:
+    """Their size held what neighbours took at that time."""
+    rows = runs(Cell("original", STEADY, batch=1000, inputs=1000))
+    for row in rows:
+        row.memory.graphs_gib = 13.0
+    found = comparison_groups(rows)[0].workloads[0].entries[0]
+    assert need_gib(found) == pytest.approx(15 + 13 + 1000 / 1024)
+    for row in rows:
+        row.environment.engine_options |= {"gpu_memory_utilization": 0.01}
+    assert need_gib(found) == pytest.approx(15 + 1000 / 1024)
+
+
 def test_accuracy_of_other_weights_with_the_same_name_says_nothing() -> None:
     other = accuracy_row("w8a8", 0.5, "loss")
     other.environment.checkpoint_sha256 = "another"
