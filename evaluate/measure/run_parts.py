@@ -35,8 +35,8 @@ def compact_requests(requests: list[Request]) -> CompactRequests:
 
 
 def own_memory(memory: Memory) -> Memory:
-    """The memory of an engine that has neighbours, without that of its graphs. vLLM takes all memory
-    that disappears while it captures them for theirs, and neighbours take memory at that time."""
+    """The memory of an engine that has neighbours, without that of its graphs. vLLM takes all the
+    memory that disappears while it captures them for theirs, and neighbours take some then."""
     sizes = memory.numbers()
     sizes.pop("graphs_gib", None)
     return Memory.model_validate(sizes)
