@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from conf.checkpoint_hash import checkpoint_hash
 from conf.durations import duration
 from conf.hardware import resolve_gpu
 from conf.models import files_sha256, read_config
@@ -79,6 +80,7 @@ class Text:
 
 def quantize(config: QuantizeConfig) -> Path | None:
     """Makes the checkpoint of the config and returns its folder; None after preflight=only."""
+    verified_marks.verifier()  # now: the sources may change while the model is calibrated
     name = str(config.model.name)
     check_destination(config)
     folder = destination(config)
@@ -167,15 +169,16 @@ def _write_checkpoint(
                 save.save(model, tokenizer, unfinished, stored_as)
                 release(model)
             with phases.phase("prove"):
-                verified_marks.verifier()  # of the code that proves it now
+                saved_hash = checkpoint_hash(unfinished)
                 proven = prove(unfinished, source, config, outcome, memory_logits)
             manifest = _manifest(config, source_hash, text, outcome, phases, proven)
             manifest.seal(unfinished, source)
             manifest.write(unfinished)
             (unfinished / "README.md").write_text(model_card(manifest))
-        with suppress(OSError):  # then it is verified once more
-            verified_marks.leave(verified_marks.mark(folder))
     work.remove()
+    if not config.model.trust_remote_code:  # others verify without such code
+        with suppress(OSError):  # without a mark it is verified once more
+            verified_marks.leave(verified_marks.mark(folder, saved_hash))
     _print_summary(folder, manifest, proven, file_bytes(source))
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -23,7 +23,7 @@ from conf.models import CONFIG, TOKENIZER, read_config
 from conf.process.merged import Ended, merged
 from conf.process.running import call_one, start
 from conf.schema.load import EngineConfig, GpuConfig
-from conf.terminal import progress
+from conf.terminal import progress, say
 from quantize.checkpoint import manifest, verified_marks
 from quantize.programs import VERIFY, VerifyRequest
 from serve.tensors import Tensor, tensors
@@ -176,26 +176,37 @@ def verify_together(folders: Iterable[Path]) -> None:
     marks_of = {str(folder): mark for folder in folders if (mark := _missing_mark(folder))}
     if len(marks_of) < 2:
         return
-    names, cores = list(marks_of), os.cpu_count() or 1
+    names = list(marks_of)
+    cores = _usable_cores()
     count = min(len(names), max(1, cores // CORES_EACH))
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // count))}
-    with ExitStack() as stack, suppress(QuantlineError):
+    variables = os.environ | {"OMP_NUM_THREADS": str(max(1, cores // count))}
+    with ExitStack() as stack:
         bars = stack.enter_context(progress())
         bar = bars.add_task(f"verifying {len(names)} checkpoints, once", total=len(names))
         bars.update(bar, completed=0)
-        workers = {}
+        workers, logs = {}, {}
         for number in range(count):
-            log = log_file(f"{VERIFY.module}-{os.getpid()}-{number}")
-            stack.callback(log.unlink, missing_ok=True)
-            worker = start(VERIFY, VerifyRequest(names[number::count]), log, threads)
+            log = logs[str(number)] = log_file(f"{VERIFY.module}-{os.getpid()}-{number}")
+            worker = start(VERIFY, VerifyRequest(names[number::count]), log, variables)
             workers[str(number)] = stack.enter_context(closing(worker))
             worker.begin()
         for event in merged({name: worker.events() for name, worker in workers.items()}):
-            if isinstance(event, Ended):
-                continue
-            bars.update(bar, advance=1)
-            if not event.faults:
-                verified_marks.leave(marks_of[event.folder])
+            if not isinstance(event, Ended):
+                bars.update(bar, advance=1)
+                if not event.faults:
+                    verified_marks.leave(marks_of[event.folder])
+            elif event.error is None:
+                logs[event.name].unlink(missing_ok=True)
+            elif isinstance(event.error, QuantlineError):
+                say(f"{event.error}; what it had left is verified one by one")
+            else:
+                raise event.error
+
+
+def _usable_cores() -> int:
+    """The cores that this process may use: fewer than the machine has in a job of a cluster."""
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    return int(requested) if requested.isdigit() else len(os.sched_getaffinity(0))
 
 
 def _missing_mark(folder: Path) -> Path | None:

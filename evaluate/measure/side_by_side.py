@@ -5,6 +5,7 @@ its KV cache by the free GPU memory, which fails while another engine is loading
 has the size that the workloads need, computed before anything is started.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +92,8 @@ def fitting_groups(
 def variables(names: Sequence[str], place: int) -> dict[str, str]:
     """Environment variables of one of the engines that are loaded together. Each has a compile
     cache of its own, because two engines that compile at once would write the same files. It is
-    that of its checkpoint, so that a later start finds it, whichever engines are beside it then.
+    that of its checkpoint, so that a later start beside other engines finds it. An engine alone has
+    vLLM's usual cache.
 
     `names`: of the checkpoints, one for each engine."""
     if len(names) == 1:
@@ -100,5 +102,11 @@ def variables(names: Sequence[str], place: int) -> dict[str, str]:
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(usual).expanduser() if usual else caches / "vllm"
     earlier = names[:place].count(names[place])
-    folder = re.sub(r"[^\w.-]", "_", names[place]) + (f"-{earlier + 1}" if earlier else "")
+    folder = _folder_of(names[place]) + (f"~{earlier + 1}" if earlier else "")
     return {CACHE_ROOT: str(root / "beside" / folder)}
+
+
+def _folder_of(name: str) -> str:
+    """The name as that of a folder; other names have other folders."""
+    usable = re.sub(r"[^\w.-]", "_", name)
+    return usable if usable == name else f"{usable}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -22,12 +22,12 @@ VERIFYING = ("conf", "quantize", "serve")
 LIBRARIES = ("compressed-tensors", "safetensors", "torch", "transformers")
 
 
-def mark(folder: Path) -> Path:
-    """The file that exists once the checkpoint that the folder holds now has passed verification.
-    Take it before the checkpoint is verified."""
+def mark(folder: Path, checkpoint: str | None = None) -> Path:
+    """The file that exists once the checkpoint in the folder has passed verification. Take it, or
+    the checkpoint's hash, before that: what is verified must be what is remembered."""
     manifest_file = folder / manifest.FILE
     manifest_hash = files_sha256([manifest_file]) if manifest_file.is_file() else ""
-    cache_key = json.dumps([verifier(), checkpoint_hash(folder), manifest_hash])
+    cache_key = json.dumps([verifier(), checkpoint or checkpoint_hash(folder), manifest_hash])
     return cache_root() / "proven" / hashlib.sha256(cache_key.encode()).hexdigest()
 
 

@@ -1,5 +1,7 @@
 """Engines that stand loaded together: who goes with whom."""
 
+from pathlib import Path
+
 import pytest
 
 from conf.schema.load import ScenarioConfig
@@ -52,11 +54,14 @@ def test_engines_together_have_the_caches_of_their_checkpoints(
     first = {"VLLM_CACHE_ROOT": "/somewhere/beside/fp8"}
     assert variables(["fp8", "w8a8"], 0) == variables(["w8a8", "fp8"], 1) == first
     # Two starts of one checkpoint that compile at once.
-    assert variables(["fp8", "w8a8", "fp8"], 2) == {"VLLM_CACHE_ROOT": "/somewhere/beside/fp8-2"}
+    assert variables(["fp8", "w8a8", "fp8"], 2) == {"VLLM_CACHE_ROOT": "/somewhere/beside/fp8~2"}
     monkeypatch.delenv("VLLM_CACHE_ROOT")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    own = {"VLLM_CACHE_ROOT": "/caches/vllm/beside/my_team_s"}
-    assert variables(["original", "my/team's"], 1) == own
+    assert variables(["w8", "fp8"], 1) == {"VLLM_CACHE_ROOT": "/caches/vllm/beside/fp8"}
+    names = ["fp8", "fp8-2", "fp8", "fp8~2", "my/team's", "my team's", "my_team_s"]
+    roots = {variables(names, place)["VLLM_CACHE_ROOT"] for place in range(len(names))}
+    assert len(roots) == len(names)
+    assert {str(Path(root).parent) for root in roots} == {"/caches/vllm/beside"}
 
 
 def test_neighbours_leave_no_size_of_graphs() -> None:

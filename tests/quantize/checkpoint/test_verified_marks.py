@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from conf.process.running import start
 from conf.schema.load import EngineConfig
 from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest, verified_marks
+from quantize.programs import VERIFY
 from serve.checks import check, verify_together
 
 DAMAGED = "model.layers.0.mlp.down_proj.weight_scale"
@@ -125,11 +127,12 @@ def test_checkpoints_verified_together_are_remembered_unless_they_are_damaged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
     started = []
 
     def starting(*arguments: Any) -> Any:
         started.append(arguments)
+        assert os.environ.items() - arguments[-1].items() <= {("OMP_NUM_THREADS", str(cores))}
         return start(*arguments)
 
     monkeypatch.setattr("serve.checks.start", starting)
@@ -160,4 +163,20 @@ def test_what_quantize_has_proven_is_not_verified_again_here(
     assert verified_marks.mark(tiny_checkpoint).is_file()
     assert not verified_marks.mark(damaged).is_file()
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "another machine"))
+    assert not verified_marks.mark(tiny_checkpoint).is_file()
+
+
+def test_a_verifying_process_that_dies_leaves_its_work_to_the_check_of_each(
+    damaged: Path,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("serve.checks.VERIFY", replace(VERIFY, module="quantize.no_such_part"))
+    verify_together([damaged, tiny_checkpoint])
+    told = capsys.readouterr().err
+    assert "what it had left is verified one by one" in told
+    assert [path.name for path in (tmp_path / "cache" / "logs").iterdir()], "what it said is kept"
     assert not verified_marks.mark(tiny_checkpoint).is_file()
