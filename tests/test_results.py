@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from conf.compose import compose
 from conf.schema.report import ReportConfig
 from evaluate.kernels.tables import Line, summary, write_tables
+from evaluate.report.command import COMMAND
 from evaluate.report.contents import Report, make_report
+from evaluate.report.decide.memory import need_gib
+from evaluate.report.machine.answering import print_answer
 from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.our_kernels.records import gain_records
 from evaluate.report.show.records import speedup_of
 from evaluate.report.show.tables import speedup
 from evaluate.results.results_file import read
-from evaluate.results.rows import KernelRow, TaskAccuracyRow
+from evaluate.results.rows import KernelRow, QuickAccuracyRow, TaskAccuracyRow
 from tests.conftest import ROOT
 
 FOLDER = "results/h200-qwen3-8b"
@@ -25,6 +29,9 @@ OURS, OVER_BF16 = "our kernels against vLLM's own", "our kernels against bf16"
 AGAIN = "results/h200-qwen3-8b-kernels/again.jsonl.gz"
 BATCHES = "results/h200-qwen3-8b-kernels/batches.jsonl.gz"
 CODER = "results/h200-qwen2.5-coder-1.5b/results.jsonl.gz"
+CODER_SPEED = "results/h200-qwen2.5-coder-1.5b/speed.jsonl.gz"
+EXPERTS = "results/h200-qwen3-30b-a3b/results.jsonl.gz"
+MIXTURE = "Qwen3-30B-A3B"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +69,7 @@ def test_every_speed_up_in_a_table_is_what_the_rows_say(report: Report) -> None:
     for header, *lines in tables(RESULTS):
         names = enumerate(cell.strip("`") for cell in header)
         recipes = {place: name for place, name in names if name in report.names.candidates}
-        if header[0].startswith((OURS, OVER_BF16)):
+        if header[0].startswith((OURS, OVER_BF16, MIXTURE)):
             continue
         for line in lines if recipes else []:
             named = re.search(r"`(\w+)`", line[0])
@@ -186,3 +193,68 @@ def test_the_answers_of_a_real_model_are_what_the_rows_say() -> None:
             low, high = values.difference_low * 100, values.difference_high * 100
             assert cell == f"{score} ({low:+.1f} to {high:+.1f}), {values.verdict}"
     assert (len(lines), len(rows)) == (8, 8 * 3)
+
+
+def test_the_speed_of_a_mixture_of_experts_is_what_the_rows_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (group,) = make_report(ReportConfig(results=[EXPERTS])).groups
+    workloads = {workload.name: workload for workload in group.workloads}
+    ((_, _, *names), *lines) = next(t for t in tables(RESULTS) if t[0][0] == MIXTURE)
+    assert [line[0].strip("`") for line in lines] == list(workloads)
+    for scenario, tokens, *cells in lines:
+        workload = workloads[scenario.strip("`")]
+        original = workload.of("original")
+        assert original is not None
+        assert tokens == f"{original.median('generated_tokens_per_s'):,.0f}"
+        for name, cell in zip(names, cells, strict=True):
+            entry = workload.of(name.strip("`"))
+            assert entry is not None
+            assert cell == speedup(speedup_of(entry))
+
+
+def test_the_speed_of_a_real_model_is_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quality, speed-ups, memory and energy."""
+    monkeypatch.chdir(ROOT)
+    (group,) = make_report(ReportConfig(results=[CODER, CODER_SPEED])).groups
+    workloads = {workload.name: workload for workload in group.workloads}
+    rows, _ = read(ROOT / CODER_SPEED)
+    quality = {row.checkpoint: row.values for row in rows if isinstance(row, QuickAccuracyRow)}
+    found = next(t for t in tables(RESULTS) if t[0][:2] == ["recipe", "quality left"])
+    ((_, _, *scenarios, _, _), *lines) = found
+    for name, left, *speeds, memory, energy in lines:
+        recipe = name.strip("`")
+        judged = quality.get(recipe)
+        if judged is None:
+            assert left == "not judged"
+        elif recipe == "original":
+            assert left == ""
+        else:
+            between = f"({judged.recovery_low:.3f} to {judged.recovery_high:.3f})"
+            assert left == f"{judged.recovery:.3f} {between}, {judged.verdict}"
+        for scenario, cell in zip(scenarios, speeds, strict=True):
+            entry = workloads[scenario.strip("`")].of(recipe)
+            measured = "not measured" if entry is None else speedup(speedup_of(entry))
+            assert cell == ("1" if recipe == "original" else measured)
+        one, many = (
+            workloads[scenario].of(recipe) for scenario in ("interactive", "high_concurrency")
+        )
+        assert one is not None
+        assert memory == f"{need_gib(one):.1f}"
+        joules = None if many is None else many.median("joules_per_output_token")
+        assert energy == ("not measured" if joules is None else f"{joules:.3f}")
+    assert len(lines) == 9
+
+
+def test_what_a_real_model_is_served_in_is_what_the_report_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (_, *lines) = next(t for t in tables(RESULTS) if t[0] == ["asked for", "serve"])
+    for asked, served in lines:
+        options = [] if asked == "nothing" else asked.strip("`").split()
+        results = f"results=[{CODER},{CODER_SPEED}]"
+        print_answer(compose(COMMAND, [results, *options]))
+        assert f"  serve:   {served.strip('`')}\n" in capsys.readouterr().out
+    assert len(lines) == 4

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from conf.schema.report import TargetsConfig
 from conf.terminal import MOST_NAMED, listed
+from evaluate.report.decide.close_calls import doubts_of_chosen, doubts_of_refused
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.quality import Qualities
 from evaluate.report.decide.recommend import (
@@ -47,13 +48,21 @@ def choose_mix(
     facts = facts or setup_facts(group, qualities)
     picked = pick(facts, shares, limits_of(targets))
     refused = _refused(facts, picked, shares)
+    names = [candidate.name for candidate in facts.candidates]
+    doubts = doubts_of_refused(
+        [
+            (_entries(group, shares, names[one.candidate]), len(one.misses))
+            for one in picked.standings
+        ],
+        targets,
+    )
     if picked.candidate is None:
         why = _why_none(group, facts, picked, shares)
-        return Choice(title, None, why=why, refused=refused)
-    names = [candidate.name for candidate in facts.candidates]
-    best = _first_entry(group, shares, names[picked.candidate])
+        return Choice(title, None, why=why, changes=doubts, refused=refused)
+    entries = _entries(group, shares, names[picked.candidate])
+    best = entries[0]
     quality = qualities.of(best)
-    tied = [_first_entry(group, shares, names[place]) for place in picked.tied]
+    tied = [_entries(group, shares, names[place])[0] for place in picked.tied]
     ratio = _as_ratio(picked.ratio)
     incomplete = {names[place] for place in picked.incomplete}
     excluded = Excluded(
@@ -73,6 +82,8 @@ def choose_mix(
         changes=[
             *changes(best, _ratios_to(facts, picked, shares), quality),
             *_other_winners(facts, picked, shares),
+            *doubts_of_chosen(entries, targets),
+            *doubts,
         ],
         refused=refused,
         unjudged=quality is None,
@@ -83,9 +94,10 @@ def _as_ratio(ratio: MixRatio | None) -> Ratio | None:
     return None if ratio is None else Ratio(ratio.ratio, ratio.low, ratio.high)
 
 
-def _first_entry(group: ComparisonGroup, shares: Shares, candidate: str) -> Entry:
+def _entries(group: ComparisonGroup, shares: Shares, candidate: str) -> list[Entry]:
+    """The candidate in each workload of the mix."""
     entries = (one.of(candidate) for one in group.workloads if one.name in shares)
-    return next(entry for entry in entries if entry is not None)
+    return [entry for entry in entries if entry is not None]
 
 
 def _mixed_workloads(facts: SetupFacts, shares: Shares) -> list[WorkloadFacts]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
 from conf.terminal import listed
+from evaluate.report.decide.close_calls import doubts_of_chosen, doubts_of_refused
 from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
@@ -93,10 +94,13 @@ def choose(
     reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
     meeting_targets = [entry for entry in ranked if not reasons[entry.candidate]]
     refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
+    doubts = doubts_of_refused(
+        [([e], len(reasons[e.candidate])) for e in ranked if reasons[e.candidate]], targets
+    )
     without_original = no_original(workload)
     if without_original or not meeting_targets:
         why = without_original or "no candidate meets the targets"
-        return Choice(workload.name, None, why=why, refused=refused)
+        return Choice(workload.name, None, why=why, changes=doubts, refused=refused)
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
     pool = [
         e
@@ -130,7 +134,11 @@ def choose(
         why=reasons_for(best, tied, quality, best.ratio, excluded),
         tied=[entry.candidate for entry in tied if entry is not best],
         second=next((entry.candidate for entry in pool if entry not in tied), ""),
-        changes=changes(best, faster, quality),
+        changes=[
+            *changes(best, faster, quality),
+            *doubts_of_chosen([best], targets),
+            *doubts,
+        ],
         refused=refused,
         unjudged=quality is None,
     )

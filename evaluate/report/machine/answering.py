@@ -26,7 +26,7 @@ def print_answer(config: ReportConfig) -> list[str]:
 
 
 def answer_text(found: schema.ShortAnswer) -> str:
-    """A short block: the setup, what to serve, why, and the commands."""
+    """A short block: the setup, what to serve, why, what would change that, and the commands."""
     answer = found.answer
     served = answer.serve or "no recommendation"
     if answer.serve and not answer.accuracy_judged:
@@ -34,6 +34,7 @@ def answer_text(found: schema.ShortAnswer) -> str:
     lines = [found.setup.title, f"  serve:   {served}", f"  why:     {answer.reason}"]
     if answer.level_with:
         lines.append(f"  level:   {', '.join(answer.level_with)}")
+    lines += [f"  but:     {sentence}" for sentence in answer.would_change]
     lines += [f"  command: {command}" for command in found.serve_commands]
     for one in found.missing:
         lines += [f"  missing: {one.what}", f"           {one.command}"]

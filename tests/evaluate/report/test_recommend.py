@@ -1,5 +1,6 @@
 """What is recommended, on made data: targets, mixes, ties, and what would change the answer."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,40 @@ def test_what_another_one_beats_is_not_served_for_being_level_with_a_restless_fa
 def test_the_teams_own_share_of_quality_decides() -> None:
     assert chosen(THREE + JUDGED, TargetsConfig(min_recovery=0.95)).candidate == "w4a16"
     assert chosen(THREE + JUDGED, TargetsConfig(min_recovery=0.9995)).candidate == "original"
+
+
+RESTLESS = runs(
+    Cell("original", [2.0, 2.001, 1.999]),
+    Cell("w8a8", [0.93, 1.0, 1.06]),
+    Cell("w4a16", [1.05, 1.09, 1.16]),
+    Cell("steady", [1.2, 1.201, 1.199]),
+)
+
+
+@pytest.mark.parametrize("answer", [chosen, lambda rows, targets: mixed(rows, {}, targets)])
+def test_a_target_that_is_met_or_missed_within_the_noise_is_said(
+    answer: Callable[[list[Row], TargetsConfig], Choice],
+) -> None:
+    choice = answer(RESTLESS, TargetsConfig(ttft_ms=102))
+    assert choice.candidate == "w8a8"
+    met, missed = [words for words in choice.changes if "within its noise" in words]
+    assert met.startswith("it meets targets only within its noise: TTFT 100 ms in interactive (8")
+    assert " against 102 ms" in met
+    assert missed.startswith("within its noise, w4a16 may meet the targets: TTFT 109 ms")
+    for clear in (TargetsConfig(ttft_ms=500), TargetsConfig(), TargetsConfig(tpot_ms=500)):
+        assert not any("noise" in words for words in answer(RESTLESS, clear).changes)
+    none = answer(RESTLESS, TargetsConfig(ttft_ms=99))
+    assert none.candidate is None
+    starts = ["within its noise, w8a8 may", "within its noise, w4a16 may"]
+    assert [
+        words[: len(start)] for words, start in zip(none.changes, starts, strict=True)
+    ] == starts
+
+
+def test_what_misses_another_target_too_is_not_said_to_meet_them_within_its_noise() -> None:
+    judged = [accuracy_row("w8a8", 0.999, "no loss seen"), accuracy_row("w4a16", 0.9, "loss")]
+    choice = chosen(RESTLESS + judged, TargetsConfig(ttft_ms=102))
+    assert not any("w4a16 may meet" in words for words in choice.changes)
 
 
 def test_what_was_not_judged_does_not_meet_a_share_of_quality() -> None:
