@@ -10,6 +10,7 @@ from operator import or_
 from typing import Any, NamedTuple
 
 from conf.hardware import gpu_cards, gpu_handles
+from evaluate.measure.host_watch import HostWatched
 
 PAUSE_S = 0.02
 SECONDS_TO_CALM = 10
@@ -25,7 +26,7 @@ HARMFUL = {
 
 @dataclass
 class Watched:
-    """GPU measurements of one run; empty without a GPU."""
+    """Measurements of one run: of the GPUs, which are empty without one, and of the host."""
 
     energy_j: float | None = None
     peak_memory_gib: float | None = None
@@ -33,6 +34,7 @@ class Watched:
     power_capped: float | None = None
     """The share of the time in which the power limit lowered the clock, which is normal."""
     throttled: list[str] = field(default_factory=list)
+    host: HostWatched = field(default_factory=HostWatched)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from evaluate.results.row_types import Memory
 from evaluate.results.row_values import SpeedValues
 
 
-def add_energy(values: SpeedValues, watched: Watched) -> None:
-    """Adds what was seen of the GPU."""
+def add_watched(values: SpeedValues, watched: Watched) -> None:
+    """Adds what was seen of the GPUs and of the host."""
     if watched.energy_j and values.output_tokens:
         values.energy_j = watched.energy_j
         values.joules_per_output_token = watched.energy_j / values.output_tokens
@@ -18,6 +18,10 @@ def add_energy(values: SpeedValues, watched: Watched) -> None:
         values.sm_clock_mhz = watched.sm_clock_mhz
     if watched.power_capped is not None:
         values.power_capped_share = watched.power_capped
+    if watched.host.stolen_share is not None:
+        values.cpu_stolen_share = watched.host.stolen_share
+    if watched.host.waiting_share is not None:
+        values.cpu_waiting_share = watched.host.waiting_share
 
 
 def compact_requests(requests: list[Request]) -> CompactRequests:

@@ -4,6 +4,7 @@ import gc
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,8 +38,9 @@ from evaluate.measure.events import (
     WindowStarted,
 )
 from evaluate.measure.gpu_watch import GpuWatch, Watched, others_of
+from evaluate.measure.host_watch import HostWatched, watching_host
 from evaluate.measure.metrics import batch_values, serving_values
-from evaluate.measure.run_parts import add_energy, compact_requests, own_memory
+from evaluate.measure.run_parts import add_watched, compact_requests, own_memory
 from evaluate.measure.text_view import TextView
 from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
 from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun
@@ -168,7 +170,7 @@ class _Measurement:
         rates = [end.rate for end in ends if end is not None and end.low]
 
         def report(measured: TrialMeasured) -> None:
-            add_energy(measured.values, measured.run.watched)
+            add_watched(measured.values, measured.run.watched)
             measured.values.prefix_hits = float(measured.run.observed.prefix_hits)
             compact = replace(compact_requests(measured.run.requests), times_s=[])
             self.send(
@@ -198,7 +200,7 @@ class _Measurement:
         values = (
             serving_values(requests, scenario) if scenario.is_sustained else batch_values(requests)
         )
-        add_energy(values, watched)
+        add_watched(values, watched)
         values.prefix_hits = float(observed.prefix_hits)
         self.send(
             RunMeasured(
@@ -216,7 +218,7 @@ class _Measurement:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
         processes = self.watch.processes()
-        with self.watch.watching() as watched:
+        with self.watch.watching() as watched, self._watching_host() as watched.host:
             requests = self.engine.run_requests(load, stop)
         processes |= self.watch.processes()
         hits_after, queries_after = self.engine.prefix_cache()
@@ -230,6 +232,10 @@ class _Measurement:
             other_processes=others_of(processes, frozenset(self.job.others), self.at_turn),
         )
         return WatchedRun(requests, observed, watched)
+
+    def _watching_host(self) -> AbstractContextManager[HostWatched]:
+        """A remote server has a host of its own."""
+        return watching_host() if self.job.engine.url is None else nullcontext(HostWatched())
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
         """The clock as a share of the fastest clock under this workload."""

@@ -70,6 +70,10 @@ class SpeedValues(NumberPart):
     joules_per_output_token: Maybe[Amount] = None
     sm_clock_mhz: Maybe[Annotated[float, Field(gt=0, le=1e5)]] = None
     power_capped_share: Maybe[Share] = None
+    cpu_stolen_share: Maybe[Share] = None
+    """Of the CPU time that processes asked for, what the hypervisor gave to other machines."""
+    cpu_waiting_share: Maybe[Share] = None
+    """The share of the time in which at least one process was ready and had no core."""
     prefix_hits: Maybe[WholeNumber] = None
     send_delay_p99_s: Maybe[Wait] = None
     """How late requests were sent: the generator's own delay, which is part of every TTFT."""

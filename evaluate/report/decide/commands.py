@@ -110,10 +110,10 @@ def accuracy_command(group: ComparisonGroup, results: str) -> str:
 def _missing_runs(
     group: ComparisonGroup, facts: SetupFacts, shares: Shares, results: str
 ) -> list[Missing]:
-    """Candidates that cannot be ranked in some workloads of the mix: one command for all that lack
-    the same scenarios. A candidate that was measured there needs another start."""
+    """Candidates that cannot be ranked in some workloads of the mix, with commands. A candidate
+    that was measured there needs another start."""
     rows = rows_of(group)
-    gaps: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
+    lacks: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for place, candidate in enumerate(facts.candidates):
         lacking = [
             (workload.measure, place in known.unranked)
@@ -123,15 +123,46 @@ def _missing_runs(
         if lacking and candidate.name in rows:
             more = [*_engine_options(rows[candidate.name])]
             more += ["starts=2"] if any(measured for _, measured in lacking) else []
-            measures = tuple(dict.fromkeys(measure for measure, _ in lacking))
-            gaps[measures, tuple(more)].append(candidate.name)
+            lacks[tuple(more)][candidate.name] = list(dict.fromkeys(name for name, _ in lacking))
     return [
-        Missing(
-            f"{listed(names)} in {listed([*measures])}",
-            _evaluate_command(group, measures, [rows[name] for name in names], results, *more),
-        )
-        for (measures, more), names in gaps.items()
+        _missing(group, rows, by_candidate, more, results)
+        for more, candidates in lacks.items()
+        for by_candidate in _for_one_command(rows, candidates)
     ]
+
+
+def _for_one_command(
+    rows: dict[str, Row], lacking: dict[str, list[str]]
+) -> list[dict[str, list[str]]]:
+    """The scenarios that candidates lack, divided into commands: those that lack the same have one.
+    Published checkpoints have one together, because a command measures all of them."""
+    divided: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
+    for candidate, measures in lacking.items():
+        all_are_measured = not _weights([rows[candidate]])
+        divided[() if all_are_measured else tuple(measures)][candidate] = measures
+    return list(divided.values())
+
+
+def _missing(
+    group: ComparisonGroup,
+    rows: dict[str, Row],
+    lacking: dict[str, list[str]],
+    more: tuple[str, ...],
+    results: str,
+) -> Missing:
+    """What one command measures.
+
+    `lacking`: the scenarios by candidate."""
+    names: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for candidate, measures in lacking.items():
+        names[tuple(measures)].append(candidate)
+    what = "; ".join(
+        f"{listed(candidates)} in {listed([*measures])}" for measures, candidates in names.items()
+    )
+    wanted = {measure for measures in lacking.values() for measure in measures}
+    measures = [one.measure for one in group.workloads if one.measure in wanted]
+    measured_rows = [rows[candidate] for candidate in lacking]
+    return Missing(what, _evaluate_command(group, measures, measured_rows, results, *more))
 
 
 def second_starts(group: ComparisonGroup, results: str) -> list[tuple[list[str], str]]:

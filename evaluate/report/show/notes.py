@@ -20,6 +20,8 @@ NEARLY_FULL_CLOCK = 0.95
 # Of the hardware's limit, while an unquantized model decodes one request in vLLM. An 8B model
 # reaches 0.67 to 0.72 on an H200, a 1.5B model that its host kept waiting 0.28 to 0.33.
 GPU_WAITS = 0.4
+MUCH_STOLEN = 0.05  # of the CPU time that was asked for
+LONG_WAIT = 0.1  # of the time
 
 
 def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
@@ -154,6 +156,8 @@ def _group_findings(group: ComparisonGroup) -> list[str]:
         *kernel_findings(group),
         *crossings,
         _slowest_clock(group),
+        _stolen_time(group),
+        _short_of_cores(group),
     ]
     return [sentence for sentence in sentences if sentence]
 
@@ -197,6 +201,40 @@ def _slowest_clock(group: ComparisonGroup) -> str:
     share, candidate, workload, capped = min(lowered, key=lambda clock: clock[0])
     cause = "the clock is lowered" if capped is None else "the power limit lowers the clock"
     return f"{cause}, most under {candidate} in {workload}: to {share:.0%}"
+
+
+def _stolen_time(group: ComparisonGroup) -> str:
+    """The entry that lost most to other machines of the same hypervisor."""
+    share, where = _most(group, "cpu_stolen_share")
+    if share < MUCH_STOLEN:
+        return ""
+    return (
+        f"other machines on the same hardware took CPU time, most under {where}: {share:.0%} of "
+        "what was asked for. Measure on a quieter machine"
+    )
+
+
+def _short_of_cores(group: ComparisonGroup) -> str:
+    """The entry whose processes waited most for a core. Without a GPU, the engine itself keeps all
+    cores busy, and that says nothing."""
+    share, where = _most(group, "cpu_waiting_share")
+    if share < LONG_WAIT or not any(row.environment.max_sm_clock_mhz for row in group.rows):
+        return ""
+    return (
+        f"the host was short of cores, most under {where}: for {share:.0%} of the time a process "
+        "waited for one. The GPU may have waited, too"
+    )
+
+
+def _most(group: ComparisonGroup, name: str) -> tuple[float, str]:
+    """The largest median of that value, and where; 0 if it was not measured."""
+    shares = [
+        (share, f"{entry.candidate} in {workload.name}")
+        for workload in group.workloads
+        for entry in workload.entries
+        if (share := entry.median(name)) is not None
+    ]
+    return max(shares, key=lambda found: found[0], default=(0.0, ""))
 
 
 def _outliers(entry: Entry) -> list[str]:

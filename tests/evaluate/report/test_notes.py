@@ -60,6 +60,24 @@ def test_the_clock_that_power_left_is_said() -> None:
     assert findings([group_of(rows)], rows) == []
 
 
+def test_a_host_that_is_short_of_processors_is_said() -> None:
+    rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY, "long_context"))
+    for row in rows:
+        is_short = row.checkpoint == "w8a8"
+        row.environment.max_sm_clock_mhz = 1980.0
+        row.values.cpu_stolen_share = 0.12 if is_short else 0.01
+        row.values.cpu_waiting_share = 0.34 if is_short else 0.02
+    stolen, waiting = findings([group_of(rows)], rows)
+    assert "took CPU time, most under w8a8 in long_context: 12% of what was asked for" in stolen
+    assert "short of cores, most under w8a8 in long_context: for 34% of the time" in waiting
+    for row in rows:  # without a GPU the engine's own threads wait for each other
+        row.environment.max_sm_clock_mhz = None
+    assert findings([group_of(rows)], rows) == [stolen]
+    for row in rows:
+        row.values.cpu_stolen_share = 0.01
+    assert findings([group_of(rows)], rows) == []
+
+
 def test_a_gpu_that_waits_for_its_host_is_said() -> None:
     rows = runs(Cell("original", STEADY), Cell("original", STEADY, "base"), Cell("w8a8", STEADY))
     shares = {("original", "interactive"): 0.28, ("original", "base"): 0.66}

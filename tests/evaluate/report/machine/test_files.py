@@ -121,6 +121,26 @@ def test_what_is_missing_comes_with_a_command_that_composes(
         assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(("weights", "commands"), [("trained", 1), ("random", 2)])
+def test_published_checkpoints_that_lack_other_scenarios_have_one_command(
+    tmp_path: Path, weights: str, commands: int
+) -> None:
+    """It measures all of them; recipes on random weights are named."""
+    cells = timed("original", 1.0, "interactive", "base", weights=weights)
+    cells += timed("w8a8_smooth_gptq", 0.8, "base", weights=weights)
+    cells += timed("fp8_dynamic", 0.8, "interactive", weights=weights)
+    _, content = made(tmp_path, runs(*cells), mix={"interactive": 1.0, "base": 1.0})
+    missing = [one for one in content["setups"][0]["missing"] if " in " in one["what"]]
+    assert len(missing) == commands
+    lacking = "; ".join(one["what"] for one in missing)
+    assert lacking == "fp8_dynamic in base; w8a8_smooth_gptq in interactive"
+    for one in missing:
+        named = [each for each in ("w8a8_smooth_gptq", "fp8_dynamic") if each in one["command"]]
+        assert len(named) == (0 if commands == 1 else 1)
+    if commands == 1:
+        assert "'scenario=[interactive,base]'" in missing[0]["command"]
+
+
 def test_a_checkpoint_of_random_weights_is_quantized_before_it_is_served(tmp_path: Path) -> None:
     cells = timed("original", 1.0, *LOADS, weights="random")
     cells += timed("w8a8_smooth_gptq", 0.7, *LOADS, weights="random", options={"kernels": "auto"})

@@ -1,0 +1,89 @@
+"""What is read of the host's processors, from made counters and from this machine."""
+
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from evaluate.measure import host_watch
+from evaluate.measure.gpu_watch import Watched
+from evaluate.measure.host_watch import HostWatched, stolen_share, watching_host
+from evaluate.measure.run_parts import add_watched
+from evaluate.results.row_values import SpeedValues
+
+BEFORE = "cpu  100 10 50 1000 5 1 4 20 7 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+AFTER = "cpu  160 10 70 1100 5 1 4 40 7 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    stat, pressure = tmp_path / "stat", tmp_path / "cpu"
+    monkeypatch.setattr(host_watch, "STAT", stat)
+    monkeypatch.setattr(host_watch, "PRESSURE", pressure)
+    return stat, pressure
+
+
+def pressure_text(micros: int) -> str:
+    return (
+        f"some avg10=1.00 avg60=2.00 avg300=3.00 total={micros}\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=99\n"
+    )
+
+
+def test_stolen_time_is_a_share_of_what_was_asked_for(files: tuple[Path, Path]) -> None:
+    stat, pressure = files
+    stat.write_text(BEFORE)
+    pressure.write_text(pressure_text(5_000_000))
+    with watching_host() as watched:
+        time.sleep(0.02)
+        stat.write_text(AFTER)
+        pressure.write_text(pressure_text(5_010_000))
+    assert watched.stolen_share == 20 / (60 + 20 + 20)  # idle time was not asked for
+    assert watched.waiting_share is not None
+    assert 0.0 < watched.waiting_share <= 0.5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu 1 2\n", "intr 1 2 3 4 5 6 7 8\n", "cpu a b c d e f g h\n"]
+)
+def test_a_system_that_does_not_count_says_nothing(files: tuple[Path, Path], text: str) -> None:
+    stat, pressure = files
+    if text:
+        stat.write_text(text)
+        pressure.write_text(text)
+    with watching_host() as watched:
+        pass
+    assert watched == HostWatched()
+
+
+def test_counters_that_stand_still_or_run_backwards_are_no_share() -> None:
+    assert stolen_share([5] * 8, [5] * 8) is None
+    assert stolen_share([5] * 8, [4] * 7 + [9]) == 1.0
+
+
+def test_a_failed_run_is_watched_to_its_end(files: tuple[Path, Path]) -> None:
+    files[0].write_text(BEFORE)
+    with ExitStack() as run:
+        run.enter_context(suppress(RuntimeError))
+        watched = run.enter_context(watching_host())
+        files[0].write_text(AFTER)
+        raise RuntimeError
+    assert watched.stolen_share == 0.2
+
+
+def test_this_machine_is_read_and_the_row_has_it() -> None:
+    end = time.monotonic() + 0.1
+    with watching_host() as watched:
+        while time.monotonic() < end:
+            pass
+    values = SpeedValues(latency_s=1.0)
+    add_watched(values, Watched(host=watched))
+    numbers = values.numbers()
+    if Path("/proc/stat").exists():
+        assert 0.0 <= numbers["cpu_stolen_share"] <= 1.0
+    if Path("/proc/pressure/cpu").exists():
+        assert 0.0 <= numbers["cpu_waiting_share"] <= 1.0
+    unknown = SpeedValues(latency_s=1.0)
+    add_watched(unknown, Watched())
+    assert unknown.numbers() == {"latency_s": 1.0}
