@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from conf.schema.load import ScenarioConfig
 from conf.schema.model import ModelConfig
+from evaluate.measure.host_watch import watching_host
 from evaluate.measure.workload import prompts, schedule
 from evaluate.results.results_file import read
 from evaluate.results.rows import Row
@@ -121,6 +122,10 @@ def _check_speed(found: list[Row]) -> None:
         assert 0 < values.ttft_last_s < values.latency_s
         assert values.gap_median_s > 0
         assert values.prefix_hits == 0
+        with watching_host() as host:
+            sum(range(10**6))
+        if host.stolen_share is not None:
+            assert 0 <= values.cpu_stolen_share <= 1
         # Not that they are below 1: a busy machine may have seemed slower when it was measured.
         limit, decoding_s = row.limit, values.latency_s - values.ttft_last_s
         prefill_share = limit.prefill_s / values.ttft_last_s

@@ -136,10 +136,12 @@ def _for_one_command(
 ) -> list[dict[str, list[str]]]:
     """The scenarios that candidates lack, divided into commands: those that lack the same have one.
     Published checkpoints have one together, because a command measures all of them."""
+    options = _weights([rows[candidate] for candidate in lacking])
+    if not any(option.startswith(("checkpoints=", "recipes=")) for option in options):
+        return [lacking]
     divided: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for candidate, measures in lacking.items():
-        all_are_measured = not _weights([rows[candidate]])
-        divided[() if all_are_measured else tuple(measures)][candidate] = measures
+        divided[tuple(measures)][candidate] = measures
     return list(divided.values())
 
 

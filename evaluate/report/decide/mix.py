@@ -16,6 +16,7 @@ from evaluate.report.decide.recommend import (
     Refusal,
     changes,
     has_targets,
+    is_slower,
     no_headline,
     no_original,
     reasons_for,
@@ -23,7 +24,7 @@ from evaluate.report.decide.recommend import (
 from evaluate.report.decide.rules.facts import SetupFacts, Shares, WorkloadFacts
 from evaluate.report.decide.rules.make_facts import limits_of, setup_facts
 from evaluate.report.decide.rules.misses import texts
-from evaluate.report.decide.rules.pick import MixRatio, Pick, Problem, mix_ratio, pick
+from evaluate.report.decide.rules.pick import MixRatio, Pick, Problem, Standing, mix_ratio, pick
 from evaluate.results.significance import Ratio
 
 STANDARD = (
@@ -49,13 +50,14 @@ def choose_mix(
     picked = pick(facts, shares, limits_of(targets))
     refused = _refused(facts, picked, shares)
     names = [candidate.name for candidate in facts.candidates]
-    doubts = doubts_of_refused(
-        [
-            (_entries(group, shares, names[one.candidate]), len(one.misses))
-            for one in picked.standings
-        ],
-        targets,
-    )
+    doubts = [
+        doubt
+        for one in picked.standings
+        if _may_change(facts, picked, shares, one)
+        for doubt in doubts_of_refused(
+            _entries(group, shares, names[one.candidate]), one.misses, targets
+        )
+    ]
     if picked.candidate is None:
         why = _why_none(group, facts, picked, shares)
         return Choice(title, None, why=why, changes=doubts, refused=refused)
@@ -92,6 +94,16 @@ def choose_mix(
 
 def _as_ratio(ratio: MixRatio | None) -> Ratio | None:
     return None if ratio is None else Ratio(ratio.ratio, ratio.low, ratio.high)
+
+
+def _may_change(facts: SetupFacts, picked: Pick, shares: Shares, standing: Standing) -> bool:
+    """Whether a candidate that misses targets could be served if it met them."""
+    if picked.candidate is None:  # nothing is served without an original to compare it with
+        return any(facts.candidates[one.candidate].original for one in picked.standings)
+    workloads = _mixed_workloads(facts, shares)
+    return not is_slower(
+        _as_ratio(mix_ratio(workloads, shares, standing.candidate, picked.candidate))
+    )
 
 
 def _entries(group: ComparisonGroup, shares: Shares, candidate: str) -> list[Entry]:

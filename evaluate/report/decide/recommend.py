@@ -17,7 +17,7 @@ from evaluate.report.decide.rules.make_facts import (
     limits_of,
     workload_facts,
 )
-from evaluate.report.decide.rules.misses import misses, texts
+from evaluate.report.decide.rules.misses import Miss, misses, texts
 from evaluate.results.restart_noise import Noise
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
@@ -76,12 +76,11 @@ class Choice:
         return f"{FASTEST}: {self.candidate}" if self.unjudged else f"Serve {self.candidate}"
 
 
-def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[str]:
-    """The targets that an entry misses, as text. A target whose metric was not measured counts as
-    missed."""
+def unmet(entry: Entry, quality: Quality | None, targets: TargetsConfig) -> list[Miss]:
+    """The targets that an entry misses. A target whose metric was not measured counts as missed."""
     candidate = candidate_facts(entry.candidate, entry.row, quality)
     facts, limits = workload_facts(entry.workload), limits_of(targets)
-    return texts(misses(facts, entry_facts(entry), candidate, limits))
+    return misses(facts, entry_facts(entry), candidate, limits)
 
 
 def choose(
@@ -91,16 +90,25 @@ def choose(
     the original, then to the higher recovery, then to the smaller memory."""
     ranked = [entry for entry in workload.entries if entry.rank is not None]
     judged = {entry.candidate: qualities.of(entry) for entry in ranked}
-    reasons = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
-    meeting_targets = [entry for entry in ranked if not reasons[entry.candidate]]
-    refused = [Refusal(e.candidate, reasons[e.candidate]) for e in ranked if reasons[e.candidate]]
-    doubts = doubts_of_refused(
-        [([e], len(reasons[e.candidate])) for e in ranked if reasons[e.candidate]], targets
-    )
-    without_original = no_original(workload)
-    if without_original or not meeting_targets:
-        why = without_original or "no candidate meets the targets"
-        return Choice(workload.name, None, why=why, changes=doubts, refused=refused)
+    missed = {e.candidate: unmet(e, judged[e.candidate], targets) for e in ranked}
+    meeting_targets = [entry for entry in ranked if not missed[entry.candidate]]
+    missing_targets = [entry for entry in ranked if missed[entry.candidate]]
+    refused = [Refusal(e.candidate, texts(missed[e.candidate])) for e in missing_targets]
+    if without_original := no_original(workload):
+        return Choice(workload.name, None, why=without_original, refused=refused)
+
+    def doubts(entries: list[Entry]) -> list[str]:
+        return [
+            doubt
+            for entry in entries
+            for doubt in doubts_of_refused([entry], missed[entry.candidate], targets)
+        ]
+
+    if not meeting_targets:
+        why = "no candidate meets the targets"
+        return Choice(
+            workload.name, None, why=why, changes=doubts(missing_targets), refused=refused
+        )
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
     pool = [
         e
@@ -109,7 +117,11 @@ def choose(
     ]
     if not pool:
         return Choice(
-            workload.name, None, why=no_headline(meeting_targets[0].candidate), refused=refused
+            workload.name,
+            None,
+            why=no_headline(meeting_targets[0].candidate),
+            changes=doubts(missing_targets),
+            refused=refused,
         )
     tied = unbeaten(pool, lambda entry, faster: tied_with(entry, faster, noise))
     best = min(tied, key=lambda entry: preference(entry, judged[entry.candidate]))
@@ -137,11 +149,16 @@ def choose(
         changes=[
             *changes(best, faster, quality),
             *doubts_of_chosen([best], targets),
-            *doubts,
+            *doubts([e for e in missing_targets if not is_slower(speed_ratio(e, best, noise))]),
         ],
         refused=refused,
         unjudged=quality is None,
     )
+
+
+def is_slower(ratio: Ratio | None) -> bool:
+    """Whether a speed-up is one of a significantly slower candidate."""
+    return ratio is not None and ratio.differs and ratio.ratio < 1
 
 
 def no_original(workload: Workload) -> str:

@@ -3,6 +3,7 @@
 from conf.schema.report import ANSWER_JSON, ReportConfig
 from evaluate.report.contents import read_rows
 from evaluate.report.decide.decision import decide
+from evaluate.report.decide.recommend import UNJUDGED
 from evaluate.report.machine import schema
 from evaluate.report.machine.build import setup_answer
 from evaluate.report.machine.files import as_json
@@ -34,7 +35,8 @@ def answer_text(found: schema.ShortAnswer) -> str:
     lines = [found.setup.title, f"  serve:   {served}", f"  why:     {answer.reason}"]
     if answer.level_with:
         lines.append(f"  level:   {', '.join(answer.level_with)}")
-    lines += [f"  but:     {sentence}" for sentence in answer.would_change]
+    changes = [sentence for sentence in answer.would_change if sentence != UNJUDGED]
+    lines += [f"  but:     {sentence}" for sentence in changes]
     lines += [f"  command: {command}" for command in found.serve_commands]
     for one in found.missing:
         lines += [f"  missing: {one.what}", f"           {one.command}"]

@@ -69,7 +69,7 @@ def test_a_host_that_is_short_of_processors_is_said() -> None:
         row.values.cpu_waiting_share = 0.34 if is_short else 0.02
     stolen, waiting = findings([group_of(rows)], rows)
     assert "took CPU time, most under w8a8 in long_context: 12% of what was asked for" in stolen
-    assert "short of cores, most under w8a8 in long_context: for 34% of the time" in waiting
+    assert "waited for a core, most under w8a8 in long_context: for 34% of the time" in waiting
     for row in rows:  # without a GPU the engine's own threads wait for each other
         row.environment.max_sm_clock_mhz = None
     assert findings([group_of(rows)], rows) == [stolen]
@@ -86,6 +86,10 @@ def test_a_gpu_that_waits_for_its_host_is_said() -> None:
         row.limit.decode_share = shares.get((row.checkpoint, row.measure), 0.11)
     (said,) = findings([group_of(rows)], rows)
     assert said.startswith("the GPU waits in interactive: the original decodes at 28% of")
+    assert "most likely the host, sets" in said
+    rows[0].kernels = {"Unquantized MoE": "TRITON"}
+    (said,) = findings([group_of(rows)], rows)
+    assert "the host or the kernels of the experts, sets" in said
     for row in rows:  # many requests at once are another matter
         row.settings.batch = 64
     assert findings([group_of(rows)], rows) == []

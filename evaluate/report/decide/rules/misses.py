@@ -33,12 +33,17 @@ class Miss:
     @property
     def text(self) -> str:
         value, limit = self.value or 0.0, self.limit or 0.0
-        shown = (f"{value:.3g}", f"{limit:g}")
+        shown = (milliseconds(value), f"{limit:g}")
         if self.rule == "recovery":
             shown = (f"{value:.2%}", f"{limit:.2%}")
         elif self.rule == "memory":
             shown = (f"{value:.1f}", f"{limit:g}")
         return TEXTS[self.rule].format(workload=self.workload, value=shown[0], limit=shown[1])
+
+
+def milliseconds(value: float) -> str:
+    """Three digits, and no power of ten for long times."""
+    return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def texts(misses: Sequence[Miss]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig, TargetsConfig
 from evaluate.report.contents import Report, make_report
+from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.files import SCHEMA, json_schema, write_files
 from evaluate.results.rows import Row
 from tests.conftest import Run
@@ -139,6 +140,31 @@ def test_published_checkpoints_that_lack_other_scenarios_have_one_command(
         assert len(named) == (0 if commands == 1 else 1)
     if commands == 1:
         assert "'scenario=[interactive,base]'" in missing[0]["command"]
+
+
+def test_checkpoints_that_were_named_by_path_are_named_again_with_the_original(
+    tmp_path: Path,
+) -> None:
+    rows = runs(*timed("original", 1.0, "interactive"), *timed("a", 0.8, "interactive"))
+    rows += runs(*timed("b", 0.8, "interactive", "base"))
+    for row in rows:
+        row.environment.command = "python -m evaluate checkpoints=[/x/a,/x/b]"
+    _, content = made(tmp_path, rows, mix={"interactive": 1.0, "base": 1.0})
+    (missing,) = [one for one in content["setups"][0]["missing"] if " in " in one["what"]]
+    assert missing["what"] == "original, a in base"
+    assert "checkpoints=[/x/a]" in missing["command"]
+
+
+def test_the_answer_as_text_says_what_may_change_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = runs(*timed("original", 2.0, "interactive"), Cell("w8a8", [0.93, 1.0, 1.06]))
+    path = write(tmp_path / "results.jsonl", rows)
+    targets = TargetsConfig(ttft_ms=102)
+    print_answer(ReportConfig(results=[str(path)], targets=targets, answer="text"))
+    text = capsys.readouterr().out
+    assert "  but:     more repeats or starts: it meets targets only within its noise" in text
+    assert text.count("not judged") == 1  # said once, beside the checkpoint
 
 
 def test_a_checkpoint_of_random_weights_is_quantized_before_it_is_served(tmp_path: Path) -> None:
