@@ -13,7 +13,7 @@ from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import EngineConfig, gpus_of
 from evaluate.measure.events import WORKER, EngineLoaded, Event, Job, RecordedTrial
 from evaluate.measure.gpu_watch import GpuWatch
-from evaluate.measure.side_by_side import fitting_groups, variables
+from evaluate.measure.side_by_side import fitting_groups, share_model_infos, variables
 from evaluate.plan import Plan
 from serve.engine.launch import environment
 
@@ -72,6 +72,7 @@ class Group:
         start_name = start_name if self.config.starts > 1 else ""
         loading(f"{turn.plan.name}: loading in {job.engine.kind}{start_name} (log in {job.log})")
         own_cache = variables([turn.plan.name for turn in self.turns], place)
+        share_model_infos(own_cache)
         worker = start(WORKER, job, Path(job.log), environment(job.engine.options) | own_cache)
         self.workers[place] = self.stack.enter_context(closing(worker))
 

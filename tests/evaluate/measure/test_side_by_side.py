@@ -6,7 +6,13 @@ import pytest
 
 from conf.schema.load import ScenarioConfig
 from evaluate.measure.run_parts import own_memory
-from evaluate.measure.side_by_side import cache_tokens, engine_options, groups, variables
+from evaluate.measure.side_by_side import (
+    cache_tokens,
+    engine_options,
+    groups,
+    share_model_infos,
+    variables,
+)
 from evaluate.results.row_types import Memory
 
 
@@ -68,3 +74,33 @@ def test_neighbours_leave_no_size_of_graphs() -> None:
     seen = Memory(weights_gib=8.8, kv_cache_tokens=512.0, graphs_gib=13.0)
     assert own_memory(seen).numbers() == {"weights_gib": 8.8, "kv_cache_tokens": 512.0}
     assert own_memory(Memory(weights_gib=8.8)).numbers() == {"weights_gib": 8.8}
+
+
+def test_engines_share_the_descriptions_of_model_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "caches"))
+    first, second = (variables(["fp8", "w8a8"], place) for place in (0, 1))
+    share_model_infos(first)
+    folders = [Path(each["VLLM_CACHE_ROOT"]) for each in (first, second)]
+    (folders[0] / "modelinfos" / "Qwen3.json").write_text("{}")
+    own = folders[1] / "modelinfos"
+    share_model_infos(second)
+    share_model_infos(second)  # a second start finds the link
+    assert (own / "Qwen3.json").read_text() == "{}"
+    assert (tmp_path / "caches" / "modelinfos" / "Qwen3.json").is_file()
+    (tmp_path / "caches").rename(tmp_path / "moved")
+    assert (tmp_path / "moved" / "beside" / "w8a8" / "modelinfos" / "Qwen3.json").is_file()
+    share_model_infos({})
+
+
+def test_descriptions_that_an_engine_has_made_for_itself_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    own = variables(["fp8", "w8a8"], 0)
+    made = Path(own["VLLM_CACHE_ROOT"]) / "modelinfos"
+    made.mkdir(parents=True)
+    share_model_infos(own)
+    assert made.is_dir()
+    assert not made.is_symlink()
