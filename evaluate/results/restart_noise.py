@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from conf.schema.load import gpus_of
+from conf.terminal import listed
 from evaluate.results.cells import LEAST_RUNS, Cell, chosen_options
 from evaluate.results.rows import Row
 from evaluate.results.significance import (
@@ -23,6 +24,7 @@ from evaluate.results.significance import (
 )
 
 FEW = 3  # workloads; fewer do not show what is usual
+LEAST_SETUPS = 3
 UNKNOWN = ""
 
 Logarithms = dict[str, dict[str, list[float]]]
@@ -84,6 +86,9 @@ class Noise:
     """By workload: the largest drift of times from run to run."""
     pairs: dict[str, int] = field(default_factory=dict)
     """By workload: how many pairs of setups are compared."""
+    runs: dict[str, float] = field(default_factory=dict)
+    """By workload: the standard deviation of the runs of one start that a quarter of the setups
+    exceed."""
 
     def __str__(self) -> str:
         estimates = []
@@ -96,10 +101,20 @@ class Noise:
         if not estimates:
             return (
                 "each setup was started once: intervals allow for start noise of "
-                f"{STATED_START:.0%} (standard deviation) and a drift of up to "
+                f"{STATED_START:.0%} (standard deviation{self._restless}) and a drift of up to "
                 f"{STATED_DRIFT:.1%} a run. starts=2 measures it instead"
             )
         return f"the same setup differs by {', and by '.join(estimates)}; intervals include that"
+
+    @property
+    def _restless(self) -> str:
+        """The workloads whose runs differ more than the stated bounds allow."""
+        noises = {workload: self.of(workload).stated_start for workload in self.runs}
+        most = {name: noise for name, noise in noises.items() if noise > STATED_START}
+        if not most:
+            return ""
+        largest = f"{max(most.values()):.0%}"
+        return f"; up to {largest} in {listed(list(most))}, where runs of one start differ as much"
 
     def of(self, workload: str) -> WorkloadNoise:
         """The noise under one workload."""
@@ -110,6 +125,7 @@ class Noise:
             machines=machines,
             drift=self.drifts.get(workload, STATED_DRIFT),
             comparisons=self.pairs.get(workload, 1),
+            runs=self.runs.get(workload, 0.0),
         )
 
 
@@ -176,7 +192,24 @@ def noise_of(groups: list[dict[str, list[Cell]]], value: str = "") -> Noise:
             samples_by_workload[workload] += samples
             pairs[workload] = max(pairs[workload], math.comb(len(samples), 2))
     drifts = {workload: drift(samples) for workload, samples in samples_by_workload.items()}
-    return Noise(noise_estimate(starts), noise_estimate(machines), drifts, dict(pairs))
+    return Noise(
+        noise_estimate(starts),
+        noise_estimate(machines),
+        drifts,
+        dict(pairs),
+        {workload: _common_deviation(samples) for workload, samples in samples_by_workload.items()},
+    )
+
+
+def _common_deviation(samples: list[Sample]) -> float:
+    """The standard deviation of the runs of one start that a quarter of the setups exceed. A single
+    restless setup among many does not make the others so. 0 if too few setups show what is common.
+    """
+    pooled = (pooled_variance([start.logs for start in sample.starts]) for sample in samples)
+    deviations = [math.sqrt(estimate.variance) for estimate in pooled if estimate is not None]
+    if len(deviations) < LEAST_SETUPS:
+        return 0.0
+    return statistics.quantiles(deviations, n=4, method="inclusive")[2]
 
 
 def _means_of_identical_setups(

@@ -32,6 +32,8 @@ STATED_DRIFT = 0.003
 """Largest drift of the time from one run to the next, unless the runs show less."""
 STATED_TOTAL = 0.035
 """Largest standard error of a ratio, from starts and autocorrelated runs."""
+STATED_RUNS = 0.05
+"""Largest standard deviation of the runs of one start for which the stated bounds hold."""
 AUTOCORRELATION = 0.8
 """Largest correlation of neighbouring runs within a start."""
 STATED_REPEATS = 3
@@ -109,6 +111,14 @@ class WorkloadNoise:
     drift: float = STATED_DRIFT
     comparisons: int = 1
     """Pairs of setups under this workload."""
+    runs: float = 0.0
+    """Standard deviation of the runs of one start that a quarter of all setups exceed."""
+
+    @property
+    def stated_start(self) -> float:
+        """Standard deviation of starts if none was measured. Where runs differ more than the stated
+        bounds allow, what disturbs them may last: a start that looks quiet may be a slow one."""
+        return self.runs if self.runs > STATED_RUNS else STATED_START
 
 
 @dataclass
@@ -241,7 +251,7 @@ def _stated_half_width(one: Sample, other: Sample, noise: WorkloadNoise, level: 
     """Half of the width by stated bounds on start noise, autocorrelated runs and slow drift."""
     one_sided = 2 * level - 1 if noise.comparisons == 1 else level
     independent, dependent, degrees = _run_errors(one, other)
-    starts = STATED_START * math.sqrt(sum(1 / len(side.starts) for side in (one, other)))
+    starts = noise.stated_start * math.sqrt(sum(1 / len(side.starts) for side in (one, other)))
     runs = min(len(start.logs) for side in (one, other) for start in side.starts)
     few_runs_factor = math.sqrt(max(1.0, STATED_REPEATS / runs))
     by_starts, widest = quantile(level) * starts, quantile(level) * STATED_TOTAL * few_runs_factor

@@ -216,3 +216,35 @@ def test_a_cell_that_was_measured_in_two_starts_is_its_own_twin() -> None:
         row.limit = Limit(**on(bandwidth)["limit"])
     resumed = noise_of([{"base": [again(one)]}])
     assert (resumed.starts.members, resumed.machines.members) == (0, 2)
+
+
+STEADY = [1.0, 1.001, 0.999]
+RESTLESS = [0.8, 1.0, 1.2]
+
+
+def verdict(*latencies: list[float]) -> tuple[bool, str]:
+    """Whether the first two of these setups, started once each, differ; and what is said."""
+    setups = [
+        cell(f"setup {place}", each, environment={"quantization_sha256": str(place)})
+        for place, each in enumerate(latencies)
+    ]
+    noise = noise_of([{"interactive": setups}])
+    ratio = cell_ratio(setups[0], setups[1], noise, "interactive")
+    assert ratio is not None
+    return ratio.differs, str(noise)
+
+
+def test_two_quiet_starts_among_restless_ones_decide_nothing() -> None:
+    faster = [0.85 * latency for latency in STEADY]
+    decided, said = verdict(STEADY, faster, STEADY, STEADY)
+    assert decided
+    assert "start noise of 1% (standard deviation) and" in said
+    decided, said = verdict(STEADY, faster, RESTLESS, RESTLESS)
+    assert not decided
+    assert "standard deviation; up to 20% in interactive, where runs of one start differ" in said
+
+
+def test_one_restless_setup_among_many_or_too_few_setups_leave_the_others_theirs() -> None:
+    faster = [0.85 * latency for latency in STEADY]
+    assert verdict(STEADY, faster, *[STEADY] * 4, RESTLESS)[0]
+    assert verdict(STEADY, faster)[0]
