@@ -25,6 +25,7 @@ from evaluate.results.significance import (
 
 FEW = 3  # workloads; fewer do not show what is usual
 LEAST_SETUPS = 3
+CALM_SHARE = 0.75  # of the setups; the others reach the common deviation
 UNKNOWN = ""
 
 Logarithms = dict[str, dict[str, list[float]]]
@@ -88,7 +89,7 @@ class Noise:
     """By workload: how many pairs of setups are compared."""
     runs: dict[str, float] = field(default_factory=dict)
     """By workload: the standard deviation of the runs of one start that a quarter of the setups
-    exceed."""
+    reach."""
 
     def __str__(self) -> str:
         estimates = []
@@ -202,14 +203,13 @@ def noise_of(groups: list[dict[str, list[Cell]]], value: str = "") -> Noise:
 
 
 def _common_deviation(samples: list[Sample]) -> float:
-    """The standard deviation of the runs of one start that a quarter of the setups exceed. A single
-    restless setup among many does not make the others so. 0 if too few setups show what is common.
-    """
+    """The standard deviation of the runs of one start that a quarter of the setups reach, and at
+    least two: a single restless setup does not make the others so. 0 if there are too few."""
     pooled = (pooled_variance([start.logs for start in sample.starts]) for sample in samples)
     deviations = [math.sqrt(estimate.variance) for estimate in pooled if estimate is not None]
     if len(deviations) < LEAST_SETUPS:
         return 0.0
-    return statistics.quantiles(deviations, n=4, method="inclusive")[2]
+    return sorted(deviations)[int((len(deviations) - 1) * CALM_SHARE)]
 
 
 def _means_of_identical_setups(

@@ -112,7 +112,7 @@ class WorkloadNoise:
     comparisons: int = 1
     """Pairs of setups under this workload."""
     runs: float = 0.0
-    """Standard deviation of the runs of one start that a quarter of all setups exceed."""
+    """Standard deviation of the runs of one start that a quarter of all setups reach."""
 
     @property
     def stated_start(self) -> float:

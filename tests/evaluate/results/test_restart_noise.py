@@ -246,5 +246,5 @@ def test_two_quiet_starts_among_restless_ones_decide_nothing() -> None:
 
 def test_one_restless_setup_among_many_or_too_few_setups_leave_the_others_theirs() -> None:
     faster = [0.85 * latency for latency in STEADY]
-    assert verdict(STEADY, faster, *[STEADY] * 4, RESTLESS)[0]
-    assert verdict(STEADY, faster)[0]
+    for others in ([RESTLESS], [STEADY, RESTLESS], [*[STEADY] * 4, RESTLESS], []):
+        assert verdict(STEADY, faster, *others)[0]
