@@ -3,6 +3,7 @@
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,17 +32,19 @@ def pressure_text(micros: int) -> str:
     )
 
 
-def test_stolen_time_is_a_share_of_what_was_asked_for(files: tuple[Path, Path]) -> None:
+def test_stolen_time_is_a_share_of_what_was_asked_for(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stat, pressure = files
+    moments = iter([100.0, 100.02])
+    monkeypatch.setattr(host_watch, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     stat.write_text(BEFORE)
     pressure.write_text(pressure_text(5_000_000))
     with watching_host() as watched:
-        time.sleep(0.02)
         stat.write_text(AFTER)
         pressure.write_text(pressure_text(5_010_000))
     assert watched.stolen_share == 20 / (60 + 20 + 20)  # idle time was not asked for
-    assert watched.waiting_share is not None
-    assert 0.01 < watched.waiting_share <= 0.5
+    assert watched.waiting_share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
