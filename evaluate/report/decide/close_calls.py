@@ -45,23 +45,26 @@ def doubts_of_chosen(entries: Iterable[Entry], targets: TargetsConfig) -> list[s
 
 
 def doubts_of_refused(
-    entries: Sequence[Entry], misses: Sequence[Miss], targets: TargetsConfig
+    refused: Iterable[tuple[Sequence[Entry], Sequence[Miss]]], targets: TargetsConfig
 ) -> list[str]:
-    """A sentence on a candidate that misses nothing but time limits, and those only within its
+    """A sentence on each candidate that misses nothing but time limits, and those only within its
     noise.
 
-    `entries`: the candidate in each workload that was asked for."""
-    calls = {
-        (call.rule, call.workload): call
-        for entry in entries
-        for call in _close_calls(entry, targets)
-    }
-    missed = [calls.get((miss.rule, miss.workload)) for miss in misses]
-    close = [call for call in missed if call is not None]
-    if not close or len(close) < len(missed):
-        return []
-    name = entries[0].candidate
-    return [f"{MORE_RUNS} of {name}: it misses targets only within its noise, {_listed(close)}"]
+    `refused`: each candidate in each workload that was asked for, and what it misses there."""
+    sentences = []
+    for entries, misses in refused:
+        calls = {
+            (call.rule, call.workload): call
+            for entry in entries
+            for call in _close_calls(entry, targets)
+        }
+        close = [calls[key] for miss in misses if (key := (miss.rule, miss.workload)) in calls]
+        if close and len(close) == len(misses):
+            sentences.append(
+                f"{MORE_RUNS} of {entries[0].candidate}: it misses targets only within its noise, "
+                f"{_listed(close)}"
+            )
+    return sentences
 
 
 def _listed(calls: list[CloseCall]) -> str:

@@ -34,6 +34,9 @@ NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_cachi
 SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
 SECOND_LAYOUT = "second_layout"
 
+Gaps = dict[tuple[str, ...], list[str]]
+"""The candidates by the scenarios that they lack."""
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -113,7 +116,7 @@ def _missing_runs(
     """Candidates that cannot be ranked in some workloads of the mix, with commands. A candidate
     that was measured there needs another start."""
     rows = rows_of(group)
-    lacks: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
+    gaps: dict[tuple[str, ...], Gaps] = defaultdict(lambda: defaultdict(list))
     for place, candidate in enumerate(facts.candidates):
         lacking = [
             (workload.measure, place in known.unranked)
@@ -123,48 +126,31 @@ def _missing_runs(
         if lacking and candidate.name in rows:
             more = [*_engine_options(rows[candidate.name])]
             more += ["starts=2"] if any(measured for _, measured in lacking) else []
-            lacks[tuple(more)][candidate.name] = list(dict.fromkeys(name for name, _ in lacking))
+            measures = tuple(dict.fromkeys(measure for measure, _ in lacking))
+            gaps[tuple(more)][measures].append(candidate.name)
     return [
-        _missing(group, rows, by_candidate, more, results)
-        for more, candidates in lacks.items()
-        for by_candidate in _for_one_command(rows, candidates)
+        _missing(group, rows, together, more, results)
+        for more, all_gaps in gaps.items()
+        for together in _by_command(rows, all_gaps)
     ]
 
 
-def _for_one_command(
-    rows: dict[str, Row], lacking: dict[str, list[str]]
-) -> list[dict[str, list[str]]]:
-    """The scenarios that candidates lack, divided into commands: those that lack the same have one.
-    Published checkpoints have one together, because a command measures all of them."""
-    options = _weights([rows[candidate] for candidate in lacking])
-    if not any(option.startswith(("checkpoints=", "recipes=")) for option in options):
-        return [lacking]
-    divided: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
-    for candidate, measures in lacking.items():
-        divided[tuple(measures)][candidate] = measures
-    return list(divided.values())
+def _by_command(rows: dict[str, Row], gaps: Gaps) -> list[Gaps]:
+    """The gaps that one command fills. Published checkpoints have one together, because a command
+    measures all of them."""
+    options = _weights([rows[name] for names in gaps.values() for name in names])
+    is_named = any(option.startswith(("checkpoints=", "recipes=")) for option in options)
+    return [{measures: names} for measures, names in gaps.items()] if is_named else [gaps]
 
 
 def _missing(
-    group: ComparisonGroup,
-    rows: dict[str, Row],
-    lacking: dict[str, list[str]],
-    more: tuple[str, ...],
-    results: str,
+    group: ComparisonGroup, rows: dict[str, Row], gaps: Gaps, more: tuple[str, ...], results: str
 ) -> Missing:
-    """What one command measures.
-
-    `lacking`: the scenarios by candidate."""
-    names: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for candidate, measures in lacking.items():
-        names[tuple(measures)].append(candidate)
-    what = "; ".join(
-        f"{listed(candidates)} in {listed([*measures])}" for measures, candidates in names.items()
-    )
-    wanted = {measure for measures in lacking.values() for measure in measures}
-    measures = [one.measure for one in group.workloads if one.measure in wanted]
-    measured_rows = [rows[candidate] for candidate in lacking]
-    return Missing(what, _evaluate_command(group, measures, measured_rows, results, *more))
+    what = [f"{listed(names)} in {listed([*measures])}" for measures, names in gaps.items()]
+    lacking = {measure for measures in gaps for measure in measures}
+    measures = [one.measure for one in group.workloads if one.measure in lacking]
+    measured = [rows[name] for names in gaps.values() for name in names]
+    return Missing("; ".join(what), _evaluate_command(group, measures, measured, results, *more))
 
 
 def second_starts(group: ComparisonGroup, results: str) -> list[tuple[list[str], str]]:

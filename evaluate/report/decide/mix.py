@@ -50,14 +50,12 @@ def choose_mix(
     picked = pick(facts, shares, limits_of(targets))
     refused = _refused(facts, picked, shares)
     names = [candidate.name for candidate in facts.candidates]
-    doubts = [
-        doubt
+    doubtful = [
+        (_entries(group, shares, names[one.candidate]), one.misses)
         for one in picked.standings
-        if _may_change(facts, picked, shares, one)
-        for doubt in doubts_of_refused(
-            _entries(group, shares, names[one.candidate]), one.misses, targets
-        )
+        if one.misses and _may_change(facts, picked, shares, one)
     ]
+    doubts = doubts_of_refused(doubtful, targets)
     if picked.candidate is None:
         why = _why_none(group, facts, picked, shares)
         return Choice(title, None, why=why, changes=doubts, refused=refused)

@@ -96,19 +96,11 @@ def choose(
     refused = [Refusal(e.candidate, texts(missed[e.candidate])) for e in missing_targets]
     if without_original := no_original(workload):
         return Choice(workload.name, None, why=without_original, refused=refused)
-
-    def doubts(entries: list[Entry]) -> list[str]:
-        return [
-            doubt
-            for entry in entries
-            for doubt in doubts_of_refused([entry], missed[entry.candidate], targets)
-        ]
-
+    doubtful = [([entry], missed[entry.candidate]) for entry in missing_targets]
     if not meeting_targets:
         why = "no candidate meets the targets"
-        return Choice(
-            workload.name, None, why=why, changes=doubts(missing_targets), refused=refused
-        )
+        doubts = doubts_of_refused(doubtful, targets)
+        return Choice(workload.name, None, why=why, changes=doubts, refused=refused)
     some_judged = any(judged[e.candidate] for e in ranked if e.checkpoint != ORIGINAL)
     pool = [
         e
@@ -120,7 +112,7 @@ def choose(
             workload.name,
             None,
             why=no_headline(meeting_targets[0].candidate),
-            changes=doubts(missing_targets),
+            changes=doubts_of_refused(doubtful, targets),
             refused=refused,
         )
     tied = unbeaten(pool, lambda entry, faster: tied_with(entry, faster, noise))
@@ -132,6 +124,11 @@ def choose(
         for refused_entry in [workload.of(refusal.candidate)]
         if refused_entry is not None
         and (ratio := speed_ratio(refused_entry, best, noise)) is not None
+    ]
+    not_slower = [
+        (entries, misses)
+        for entries, misses in doubtful
+        if not is_slower(speed_ratio(entries[0], best, noise))
     ]
     quality = judged[best.candidate]
     unranked = [e.candidate for e in workload.entries if e.rank is None]
@@ -149,7 +146,7 @@ def choose(
         changes=[
             *changes(best, faster, quality),
             *doubts_of_chosen([best], targets),
-            *doubts([e for e in missing_targets if not is_slower(speed_ratio(e, best, noise))]),
+            *doubts_of_refused(not_slower, targets),
         ],
         refused=refused,
         unjudged=quality is None,
