@@ -1,5 +1,6 @@
 """The table of the choice for each workload."""
 
+from evaluate.report.decide.close_calls import MORE_RUNS
 from evaluate.report.decide.recommend import UNJUDGED, Choice
 from evaluate.report.show.tables import NONE
 
@@ -15,8 +16,16 @@ def _line(choice: Choice) -> list[str]:
         f"{choice.ratio.ratio:.2f}" if choice.ratio else NONE,
         f"{recovery:.1%}" if recovery is not None else NONE,
         "; then ".join(filter(None, [_ties(choice), choice.second])) or NONE,
-        "; ".join(change for change in choice.changes if change != UNJUDGED) or NONE,
+        "; ".join(_changes(choice)) or NONE,
     ]
+
+
+def _changes(choice: Choice) -> list[str]:
+    """What would change it. Doubts about targets are many where runs differ much, so they are not
+    told one by one here."""
+    changes = [change for change in choice.changes if change != UNJUDGED]
+    others = [change for change in changes if not change.startswith(MORE_RUNS)]
+    return others if others == changes else [*others, f"{MORE_RUNS}, within the noise"]
 
 
 def _served(choice: Choice) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from conf.schema.report import TargetsConfig
 from evaluate.report.decide.recommend import Choice
+from evaluate.report.show.choice_table import choice_table
 from evaluate.results.rows import Row
 from tests.evaluate.report.made import Cell, accuracy_row, runs
 from tests.evaluate.report.test_recommend import chosen, mixed, timed
@@ -83,3 +84,10 @@ def test_what_misses_another_target_too_is_not_said_to_meet_them_within_its_nois
     judged = [accuracy_row("w8a8", 0.999, "no loss seen"), accuracy_row("w4a16", 0.9, "loss")]
     choice = chosen(RESTLESS + judged, TargetsConfig(ttft_ms=102))
     assert not any("starts of w4a16" in words for words in choice.changes)
+
+
+def test_the_table_of_scenarios_tells_doubts_in_short() -> None:
+    choices = [chosen(RESTLESS, TargetsConfig(ttft_ms=limit)) for limit in (102, 500)]
+    titles, lines = choice_table(choices)
+    assert titles[-1] == "would change it"
+    assert [line[-1] for line in lines] == ["more repeats or starts, within the noise", "-"]
