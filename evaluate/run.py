@@ -31,14 +31,13 @@ class Turn:
 
 
 def turns_of(config: EvaluateConfig, plans: list[Plan]) -> list[list[Turn]]:
-    """The starts that have missing runs, grouped into engines that are loaded together."""
-    turns = [
-        Turn(plan, number)
+    """The starts that have missing runs, grouped into engines that are loaded together. All have
+    their first start before any has its second, unless that needs more groups."""
+    starts = [
+        [Turn(plan, number) for plan in plans if _has_work(config, plan, number)]
         for number in range(config.starts)
-        for plan in plans
-        if _has_work(config, plan, number)
     ]
-    return fitting_groups(turns, config.side_by_side, lambda turn: turn.plan.held_gib)
+    return fitting_groups(starts, config.side_by_side, lambda turn: turn.plan.held_gib)
 
 
 def _has_work(config: EvaluateConfig, plan: Plan, number: int) -> bool:

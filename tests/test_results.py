@@ -18,6 +18,7 @@ from evaluate.report.show.our_kernels.records import gain_records
 from evaluate.report.show.records import speedup_of
 from evaluate.report.show.tables import speedup
 from evaluate.results.results_file import read
+from evaluate.results.row_values import QuickAccuracy
 from evaluate.results.rows import KernelRow, QuickAccuracyRow, TaskAccuracyRow
 from tests.conftest import ROOT
 
@@ -28,8 +29,13 @@ VPTQ = ROOT / "results" / "h200-vptq"
 OURS, OVER_BF16 = "our kernels against vLLM's own", "our kernels against bf16"
 AGAIN = "results/h200-qwen3-8b-kernels/again.jsonl.gz"
 BATCHES = "results/h200-qwen3-8b-kernels/batches.jsonl.gz"
+TWO_STARTS = "results/h200-qwen3-8b-sweep/weight-only.jsonl.gz"
 CODER = "results/h200-qwen2.5-coder-1.5b/results.jsonl.gz"
+CODER_VPTQ = "results/h200-qwen2.5-coder-1.5b/questions-vptq.jsonl.gz"
 CODER_SPEED = "results/h200-qwen2.5-coder-1.5b/speed.jsonl.gz"
+CODER_W4AFP8 = "results/h200-qwen2.5-coder-1.5b/w4afp8.jsonl.gz"
+CODER_VLLM = "results/h200-qwen2.5-coder-1.5b/vllm-kernels.jsonl.gz"
+CODER_GPTQ = "results/h200-qwen2.5-coder-1.5b/three-bits.jsonl.gz"
 EXPERTS = "results/h200-qwen3-30b-a3b/results.jsonl.gz"
 MIXTURE = "Qwen3-30B-A3B"
 
@@ -112,6 +118,7 @@ def short(figure: str) -> str:
         (KERNELS, "", 16 * (5 + 6)),
         (AGAIN, ", again", 5 * (1 + 1)),
         (BATCHES, ", batches", 16 * 3),
+        (TWO_STARTS, ", two starts", 16 * (2 + 3)),
     ],
 )
 def test_what_our_kernels_gain_is_what_the_rows_say(
@@ -173,11 +180,11 @@ def median_ratios(shown: list[Line], rows: int, books: str) -> str:
 
 def test_the_answers_of_a_real_model_are_what_the_rows_say() -> None:
     """Score, interval of the difference in points, and verdict."""
-    found, faults = read(ROOT / CODER)
+    (first, faults), (second, _) = read(ROOT / CODER), read(ROOT / CODER_VPTQ)
     assert not faults
     rows = {
         (row.checkpoint, row.measure): row.values
-        for row in found
+        for row in [*second, *first]
         if isinstance(row, TaskAccuracyRow)
     }
     ((_, *titles), *lines) = next(t for t in tables(RESULTS) if t[0][0] == "questions")
@@ -192,7 +199,7 @@ def test_the_answers_of_a_real_model_are_what_the_rows_say() -> None:
                 continue
             low, high = values.difference_low * 100, values.difference_high * 100
             assert cell == f"{score} ({low:+.1f} to {high:+.1f}), {values.verdict}"
-    assert (len(lines), len(rows)) == (8, 8 * 3)
+    assert (len(lines), len(rows)) == (9, 9 * 3)
 
 
 def test_the_speed_of_a_mixture_of_experts_is_what_the_rows_say(
@@ -217,34 +224,56 @@ def test_the_speed_of_a_mixture_of_experts_is_what_the_rows_say(
 def test_the_speed_of_a_real_model_is_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quality, speed-ups, memory and energy."""
     monkeypatch.chdir(ROOT)
-    (group,) = make_report(ReportConfig(results=[CODER, CODER_SPEED])).groups
+    (group,) = make_report(ReportConfig(results=[CODER, CODER_SPEED, CODER_W4AFP8])).groups
     workloads = {workload.name: workload for workload in group.workloads}
-    rows, _ = read(ROOT / CODER_SPEED)
-    quality = {row.checkpoint: row.values for row in rows if isinstance(row, QuickAccuracyRow)}
+    quality = quick_values(CODER_W4AFP8) | quick_values(CODER_SPEED)
     found = next(t for t in tables(RESULTS) if t[0][:2] == ["recipe", "quality left"])
     ((_, _, *scenarios, _, _), *lines) = found
     for name, left, *speeds, memory, energy in lines:
         recipe = name.strip("`")
-        judged = quality.get(recipe)
-        if judged is None:
-            assert left == "not judged"
-        elif recipe == "original":
-            assert left == ""
-        else:
-            between = f"({judged.recovery_low:.3f} to {judged.recovery_high:.3f})"
-            assert left == f"{judged.recovery:.3f} {between}, {judged.verdict}"
+        judged = quality[recipe]
+        assert left == ("" if recipe == "original" else f"{kept(judged)}, {judged.verdict}")
         for scenario, cell in zip(scenarios, speeds, strict=True):
             entry = workloads[scenario.strip("`")].of(recipe)
-            measured = "not measured" if entry is None else speedup(speedup_of(entry))
-            assert cell == ("1" if recipe == "original" else measured)
+            assert entry is not None
+            assert cell == ("1" if recipe == "original" else speedup(speedup_of(entry)))
         one, many = (
             workloads[scenario].of(recipe) for scenario in ("interactive", "high_concurrency")
         )
         assert one is not None
+        assert many is not None
         assert memory == f"{need_gib(one):.1f}"
-        joules = None if many is None else many.median("joules_per_output_token")
-        assert energy == ("not measured" if joules is None else f"{joules:.3f}")
+        assert energy == f"{many.median('joules_per_output_token'):.3f}"
     assert len(lines) == 9
+
+
+def quick_values(path: str) -> dict[str, QuickAccuracy]:
+    """What `accuracy=quick` found, by checkpoint."""
+    rows, _ = read(ROOT / path)
+    return {row.checkpoint: row.values for row in rows if isinstance(row, QuickAccuracyRow)}
+
+
+def kept(values: QuickAccuracy) -> str:
+    """The quality that is left, with its interval."""
+    return f"{values.recovery:.3f} ({values.recovery_low:.3f} to {values.recovery_high:.3f})"
+
+
+def test_the_quality_on_our_kernels_and_vllms_is_what_the_rows_say() -> None:
+    ours = quick_values(CODER_W4AFP8) | quick_values(CODER_SPEED)
+    vllms = quick_values(CODER_VLLM)
+    (_, *lines) = next(t for t in tables(RESULTS) if t[0][0].startswith("quality left"))
+    assert {line[0].strip("`") for line in lines} == vllms.keys() - {"original"}
+    for name, *cells in lines:
+        assert cells == [kept(values[name.strip("`")]) for values in (ours, vllms)]
+
+
+def test_the_quality_of_three_bits_is_what_the_rows_say() -> None:
+    judged = quick_values(CODER_SPEED) | quick_values(CODER_GPTQ)
+    found = [t for t in tables(RESULTS) if t[0] == ["recipe", "recovery", "judged on"]]
+    recoveries = {line[0]: line[1] for line in found[0][1:]}
+    assert recoveries["`vptq_3bit`"] == kept(judged["vptq_3bit"])
+    assert recoveries["`w4a16_gptq`, groups of 128"] == kept(judged["w4a16_gptq"])
+    assert recoveries["GPTQ with 3 bits, groups of 64"] == kept(judged["gptq_3bit"])
 
 
 def test_what_a_real_model_is_served_in_is_what_the_report_says(
@@ -254,7 +283,7 @@ def test_what_a_real_model_is_served_in_is_what_the_report_says(
     (_, *lines) = next(t for t in tables(RESULTS) if t[0] == ["asked for", "serve"])
     for asked, served in lines:
         options = [] if asked == "nothing" else asked.strip("`").split()
-        results = f"results=[{CODER},{CODER_SPEED}]"
+        results = f"results=[{CODER},{CODER_SPEED},{CODER_VPTQ}]"
         print_answer(compose(COMMAND, [results, *options]))
         assert f"  serve:   {served.strip('`')}\n" in capsys.readouterr().out
     assert len(lines) == 4

@@ -79,13 +79,16 @@ def groups(
 
 
 def fitting_groups(
-    items: list[Item], side_by_side: int, needs_gib: Callable[[Item], float]
+    batches: Sequence[list[Item]], side_by_side: int, needs_gib: Callable[[Item], float]
 ) -> list[list[Item]]:
-    """The groups of engines that fit on this machine's GPU. Says where fewer fit than were
-    requested."""
-    item_groups = groups(items, side_by_side, needs_gib, room_gib())
+    """The groups of engines that fit on this machine's GPU. Each batch has groups of its own,
+    unless all together need fewer. Says where fewer fit than were requested."""
+    room, items = room_gib(), [item for batch in batches for item in batch]
+    item_groups = groups(items, side_by_side, needs_gib, room)
+    apart = [group for batch in batches for group in groups(batch, side_by_side, needs_gib, room)]
+    item_groups = apart if len(apart) == len(item_groups) else item_groups
     largest = max(map(len, item_groups), default=0)
-    if 0 < largest < min(side_by_side, len(items)):
+    if 0 < largest < min(side_by_side, max(map(len, batches), default=0)):
         fitting = "engines fit on the GPU at once" if largest > 1 else "engine fits on the GPU"
         say(f"side_by_side={side_by_side}: {largest} {fitting}")
     return item_groups

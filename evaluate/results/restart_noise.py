@@ -204,12 +204,15 @@ def noise_of(groups: list[dict[str, list[Cell]]], value: str = "") -> Noise:
 
 def _common_deviation(samples: list[Sample]) -> float:
     """The standard deviation of the runs of one start that a quarter of the setups reach, and at
-    least two: a single restless setup does not make the others so. 0 if there are too few."""
-    pooled = (pooled_variance([start.logs for start in sample.starts]) for sample in samples)
-    deviations = [math.sqrt(estimate.variance) for estimate in pooled if estimate is not None]
-    if len(deviations) < LEAST_SETUPS:
+    least two: a single restless setup does not make the others so. Of two setups, which cannot show
+    that, it is the common one."""
+    pooled = [pooled_variance([start.logs for start in sample.starts]) for sample in samples]
+    variances = sorted(estimate.variance for estimate in pooled if estimate is not None)
+    if not variances:
         return 0.0
-    return sorted(deviations)[int((len(deviations) - 1) * CALM_SHARE)]
+    if len(variances) < LEAST_SETUPS:
+        return math.sqrt(statistics.fmean(variances))
+    return math.sqrt(variances[int((len(variances) - 1) * CALM_SHARE)])
 
 
 def _means_of_identical_setups(

@@ -56,7 +56,7 @@ def worker_groups(
         return one_after_another
     memory = EngineMemory(config.engine, recorded)
     servers = [_sized(entry, config.engine.options, memory) for entry in missing]
-    server_groups = fitting_groups(servers, config.side_by_side, lambda server: server.held_gib)
+    server_groups = fitting_groups([servers], config.side_by_side, lambda server: server.held_gib)
     if all(len(group) == 1 for group in server_groups):
         return one_after_another
     return [_worker_plans(config.engine, group) for group in server_groups]

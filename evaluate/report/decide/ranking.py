@@ -1,12 +1,13 @@
 """Ranks candidates by speed, with statistical ties."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.results.cells import LEAST_RUNS
-from evaluate.results.restart_noise import Noise, cell_ratio, noise_of
+from evaluate.results.restart_noise import Noise, cell_ratio, noise_of, ran_on_two_machines
 from evaluate.results.significance import Ratio
 
 Item = TypeVar("Item")
@@ -74,15 +75,18 @@ def speed_ratio(entry: Entry, other: Entry, noise: Noise) -> Ratio | None:
 
 
 def _compare_with_original(workload: Workload, noise: Noise) -> None:
-    """Sets each entry's speed-up over the original with the most similar options."""
+    """Sets each entry's speed-up over the original with the most similar options. Of several, it is
+    one that ran on the same machine."""
     originals = [e for e in workload.entries if e.checkpoint == ORIGINAL and e.cell.valid]
     for entry in workload.entries:
         candidates = [original for original in originals if original is not entry]
         if not candidates or entry in originals:
             continue
-        nearest = min(candidates, key=lambda original: _differences(entry, original))
+        nearest = min(candidates, key=partial(_distance, entry))
         entry.ratio, entry.baseline = speed_ratio(entry, nearest, noise), nearest.candidate
 
 
-def _differences(entry: Entry, other: Entry) -> int:
-    return len(set(entry.options.items()) ^ set(other.options.items()))
+def _distance(entry: Entry, original: Entry) -> tuple[int, bool]:
+    """How many options differ, then whether they ran on two machines."""
+    different_options = len(set(entry.options.items()) ^ set(original.options.items()))
+    return different_options, ran_on_two_machines(entry.cell, original.cell)

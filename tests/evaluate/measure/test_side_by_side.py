@@ -9,6 +9,7 @@ from evaluate.measure.run_parts import own_memory
 from evaluate.measure.side_by_side import (
     cache_tokens,
     engine_options,
+    fitting_groups,
     groups,
     share_model_infos,
     variables,
@@ -32,6 +33,23 @@ def test_as_many_together_as_are_allowed_and_fit(
     needs: list[float], most: int, room: float | None, expected: list[list[float]]
 ) -> None:
     assert groups(needs, most, float, room) == expected
+
+
+@pytest.mark.parametrize(
+    ("starts", "most", "expected"),
+    [
+        ([["a1", "b1", "c1"], ["a2", "b2", "c2"]], 4, [["a1", "b1", "c1"], ["a2", "b2", "c2"]]),
+        ([["a1", "b1"], ["a2", "b2"]], 4, [["a1", "b1", "a2", "b2"]]),
+        ([["a1", "b1", "c1"], ["c2"]], 2, [["a1", "b1"], ["c1", "c2"]]),
+        ([["a1", "b1", "c1"], []], 2, [["a1", "b1"], ["c1"]]),
+        ([], 2, []),
+    ],
+)
+def test_all_have_a_first_start_before_a_second_unless_that_takes_longer(
+    starts: list[list[str]], most: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluate.measure.side_by_side.room_gib", lambda: None)
+    assert fitting_groups(starts, most, lambda start: 1.0) == expected
 
 
 def test_the_cache_holds_every_request_of_the_heaviest_load() -> None:

@@ -68,7 +68,7 @@ def test_a_host_that_is_short_of_processors_is_said() -> None:
         row.values.cpu_stolen_share = 0.12 if is_short else 0.01
         row.values.cpu_waiting_share = 0.34 if is_short else 0.02
     stolen, waiting = findings([group_of(rows)], rows)
-    assert "took CPU time, most under w8a8 in long_context: 12% of what was asked for" in stolen
+    assert "took CPU time, most in start 1 of w8a8: 12.0% of what was asked for" in stolen
     assert "waited for a core, most under w8a8 in long_context: for 34% of the time" in waiting
     for row in rows:  # without a GPU the engine's own threads wait for each other
         row.environment.max_sm_clock_mhz = None

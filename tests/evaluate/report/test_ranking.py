@@ -9,6 +9,7 @@ from evaluate.report.decide.comparison import Workload
 from evaluate.report.decide.curves import BATCH, crossing, curves
 from evaluate.report.published.figures import sweep_runs
 from evaluate.results.rows import Row
+from evaluate.results.significance import STATED_START
 from tests.evaluate.report.made import Cell, ranked, runs
 
 DRAWS = 400
@@ -143,6 +144,31 @@ def test_options_are_candidates_and_the_nearest_original_is_the_measure() -> Non
     first = workload.entries[0].ratio
     assert first is not None
     assert first.ratio == pytest.approx(2.0, abs=0.02)
+
+
+def test_of_two_originals_the_one_on_the_same_machine_is_the_measure() -> None:
+    """Two machines of one name, of which one is twice as fast."""
+    workload = only_load(
+        runs(
+            Cell("original", [1.0, 1.01, 1.0], card="slow"),
+            Cell("original", [0.5, 0.505, 0.5], card="fast"),
+            Cell("w4a16", [0.4, 0.404, 0.4], card="fast"),
+            Cell("w8a8", [0.5, 0.505, 0.5], card="slow"),
+        )
+    )
+    speedups = {
+        entry.checkpoint: entry.ratio.ratio for entry in workload.entries if entry.ratio is not None
+    }
+    assert speedups == {"w4a16": pytest.approx(1.25), "w8a8": pytest.approx(2.0)}
+
+
+def test_one_restless_of_two_checkpoints_makes_starts_differ() -> None:
+    """With three, one restless checkpoint says nothing of the others."""
+    two = [Cell("original", [1.0, 1.11, 1.2]), Cell("w8a8", [0.9, 0.901, 0.902])]
+    (pair,) = ranked(runs(*two))
+    assert pair.noise.of("interactive").stated_start == pytest.approx(0.065, abs=0.002)
+    (three,) = ranked(runs(*two, Cell("calm", [0.91, 0.911, 0.912])))
+    assert three.noise.of("interactive").stated_start == STATED_START
 
 
 def test_one_name_with_two_lengths_is_two_loads() -> None:
