@@ -88,8 +88,7 @@ class Noise:
     pairs: dict[str, int] = field(default_factory=dict)
     """By workload: how many pairs of setups are compared."""
     runs: dict[str, float] = field(default_factory=dict)
-    """By workload: the standard deviation of the runs of one start that a quarter of the setups
-    reach."""
+    """By workload: the common standard deviation of the runs of one start."""
 
     def __str__(self) -> str:
         estimates = []
@@ -155,9 +154,14 @@ def machine_of(row: Row) -> str:
     return row.environment.card or measured or UNKNOWN
 
 
+def machines_of(cell: Cell) -> set[str]:
+    """The known machines that a cell ran on."""
+    return {machine_of(row) for row in cell.valid} - {UNKNOWN}
+
+
 def ran_on_two_machines(one: Cell, other: Cell) -> bool:
     """Whether the two cells are known to have run on different machines."""
-    known_machines = [{machine_of(row) for row in cell.valid} - {UNKNOWN} for cell in (one, other)]
+    known_machines = [machines_of(cell) for cell in (one, other)]
     return all(known_machines) and known_machines[0] != known_machines[1]
 
 
@@ -204,8 +208,8 @@ def noise_of(groups: list[dict[str, list[Cell]]], value: str = "") -> Noise:
 
 def _common_deviation(samples: list[Sample]) -> float:
     """The standard deviation of the runs of one start that a quarter of the setups reach, and at
-    least two: a single restless setup does not make the others so. Of two setups, which cannot show
-    that, it is the common one."""
+    least two: a single restless setup does not make the others so. Fewer than three setups cannot
+    show that, and their mean variance counts."""
     pooled = [pooled_variance([start.logs for start in sample.starts]) for sample in samples]
     variances = sorted(estimate.variance for estimate in pooled if estimate is not None)
     if not variances:

@@ -112,7 +112,7 @@ class WorkloadNoise:
     comparisons: int = 1
     """Pairs of setups under this workload."""
     runs: float = 0.0
-    """Standard deviation of the runs of one start that a quarter of all setups reach."""
+    """Common standard deviation of the runs of one start."""
 
     @property
     def stated_start(self) -> float:
@@ -164,7 +164,8 @@ def compare(
         stated,
     )
     if stated and not apart and not ratio.differs:
-        ratio.second_start_decides = abs(difference) > _half_width_of_two_starts(one, other, level)
+        two_starts = _half_width_of_two_starts(one, other, noise, level)
+        ratio.second_start_decides = abs(difference) > two_starts
     return ratio
 
 
@@ -303,10 +304,13 @@ def _machine_half_width(noise: WorkloadNoise, level: float) -> float:
     return min(half_width, stated) if noise.machines.variance <= STATED_MACHINE**2 else half_width
 
 
-def _half_width_of_two_starts(one: Sample, other: Sample, level: float) -> float:
+def _half_width_of_two_starts(
+    one: Sample, other: Sample, noise: WorkloadNoise, level: float
+) -> float:
     """Half of the width of the interval that two starts of both setups would very likely give."""
     independent, _, _ = _run_errors(one, other)
-    return quantile(level, 2) * math.hypot(TYPICAL_START, independent / math.sqrt(2))
+    starts = noise.stated_start if noise.stated_start > STATED_START else TYPICAL_START
+    return quantile(level, 2) * math.hypot(starts, independent / math.sqrt(2))
 
 
 def drift(samples: Sequence[Sample]) -> float:

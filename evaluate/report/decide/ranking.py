@@ -7,7 +7,7 @@ from typing import TypeVar
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.results.cells import LEAST_RUNS
-from evaluate.results.restart_noise import Noise, cell_ratio, noise_of, ran_on_two_machines
+from evaluate.results.restart_noise import Noise, cell_ratio, machines_of, noise_of
 from evaluate.results.significance import Ratio
 
 Item = TypeVar("Item")
@@ -86,7 +86,8 @@ def _compare_with_original(workload: Workload, noise: Noise) -> None:
         entry.ratio, entry.baseline = speed_ratio(entry, nearest, noise), nearest.candidate
 
 
-def _distance(entry: Entry, original: Entry) -> tuple[int, bool]:
-    """How many options differ, then whether they ran on two machines."""
+def _distance(entry: Entry, original: Entry) -> tuple[int, bool, bool]:
+    """How many options differ, then whether they ran on the same machines, or on some of them."""
     different_options = len(set(entry.options.items()) ^ set(original.options.items()))
-    return different_options, ran_on_two_machines(entry.cell, original.cell)
+    own, others = machines_of(entry.cell), machines_of(original.cell)
+    return different_options, own != others, not own & others

@@ -12,7 +12,7 @@ from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.report.decide.our_kernels import gain_findings, on_two_machines, runs_ours
 from evaluate.report.decide.quality import Qualities
-from evaluate.results.restart_noise import bandwidth_of, ran_on_two_machines
+from evaluate.results.restart_noise import bandwidth_of, machine_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
 
@@ -22,9 +22,11 @@ NEARLY_FULL_CLOCK = 0.95
 # Of the hardware's limit, while an unquantized model decodes one request in vLLM. An 8B model
 # reaches 0.67 to 0.72 on an H200, a 1.5B model that its host kept waiting 0.31 to 0.38.
 GPU_WAITS = 0.4
-# Of the CPU time that was asked for, over all runs of a start. In one start with 0.029, steps of
-# 2.5 ms took 9 to 14 % longer than in another with 0.004.
+# Of the CPU time that was asked for, over all runs of a start. In a start with 0.029, four of six
+# workloads with one or two requests took 9 to 14 % longer than in one with 0.004; twelve starts had
+# 0.001 to 0.008, and one 0.018, which was not slower.
 MUCH_STOLEN = 0.02
+LEAST_WATCHED_S = 5.0
 LONG_WAIT = 0.1  # of the time; chosen: quiet runs on a GPU have 0.001 to 0.002
 
 
@@ -219,22 +221,25 @@ def _slowest_clock(group: ComparisonGroup) -> str:
 def _stolen_time(group: ComparisonGroup) -> str:
     """The start that lost most to other machines of the same hypervisor. Single runs are too short:
     the system counts in hundredths of a second."""
-    stolen_s, asked_s = defaultdict[str, float](float), defaultdict[str, float](float)
+    runs_by_start: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
     for entry in (entry for workload in group.workloads for entry in workload.entries):
         for row in entry.cell.valid:
             share, seconds = row.values.cpu_stolen_share, row.values.latency_s
-            if share is None or seconds is None:
-                continue
-            start = f"start {row.start + 1} of {entry.candidate}"
-            stolen_s[start] += share * seconds
-            asked_s[start] += seconds
-    shares = {start: stolen_s[start] / asked_s[start] for start in asked_s if asked_s[start]}
-    most = max(shares, key=lambda start: shares[start], default="")
-    if shares.get(most, 0.0) < MUCH_STOLEN:
+            if share is not None and seconds is not None:
+                start = (entry.candidate, row.start, machine_of(row))
+                runs_by_start[start].append((share, seconds))
+    shares = {
+        start: sum(share * seconds for share, seconds in runs) / total
+        for start, runs in runs_by_start.items()
+        if (total := sum(seconds for _, seconds in runs)) >= LEAST_WATCHED_S
+    }
+    if not shares or max(shares.values()) < MUCH_STOLEN:
         return ""
+    candidate, number, _ = most = max(shares, key=lambda start: shares[start])
     return (
-        f"other machines on the same hardware took CPU time, most in {most}: {shares[most]:.1%} "
-        "of what was asked for. Short steps take longer then; measure again on a quieter machine"
+        f"other machines on the same hardware took CPU time, most in start {number + 1} of "
+        f"{candidate}: {shares[most]:.1%} of what was asked for. Short steps may take longer then; "
+        "measure again on a quieter machine"
     )
 
 

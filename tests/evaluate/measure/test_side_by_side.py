@@ -36,20 +36,47 @@ def test_as_many_together_as_are_allowed_and_fit(
 
 
 @pytest.mark.parametrize(
-    ("starts", "most", "expected"),
+    ("starts", "most", "room", "expected"),
     [
-        ([["a1", "b1", "c1"], ["a2", "b2", "c2"]], 4, [["a1", "b1", "c1"], ["a2", "b2", "c2"]]),
-        ([["a1", "b1"], ["a2", "b2"]], 4, [["a1", "b1", "a2", "b2"]]),
-        ([["a1", "b1", "c1"], ["c2"]], 2, [["a1", "b1"], ["c1", "c2"]]),
-        ([["a1", "b1", "c1"], []], 2, [["a1", "b1"], ["c1"]]),
-        ([], 2, []),
+        ([["a3", "b3", "c3"]] * 2, 4, None, [["a3", "b3", "c3"]] * 2),
+        ([["a3", "b3"]] * 2, 4, None, [["a3", "b3", "a3", "b3"]]),
+        ([["a3", "b3", "c3"], ["c3"]], 2, None, [["a3", "b3"], ["c3", "c3"]]),
+        ([["a3", "b3", "c3"], []], 2, None, [["a3", "b3"], ["c3"]]),
+        ([["a9", "b8", "c2"]] * 2, 5, 19.0, [["a9", "b8", "c2"]] * 2),
+        ([], 2, None, []),
     ],
 )
 def test_all_have_a_first_start_before_a_second_unless_that_takes_longer(
-    starts: list[list[str]], most: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    starts: list[list[str]],
+    most: int,
+    room: float | None,
+    expected: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("evaluate.measure.side_by_side.room_gib", lambda: None)
-    assert fitting_groups(starts, most, lambda start: 1.0) == expected
+    """The digit is the memory."""
+    monkeypatch.setattr("evaluate.measure.side_by_side.room_gib", lambda: room)
+    assert fitting_groups(starts, most, lambda start: float(start[1])) == expected
+
+
+@pytest.mark.parametrize(
+    ("starts", "most", "said"),
+    [
+        ([["a6"], ["a6"]], 2, "side_by_side=2: 1 engine fits on the GPU"),
+        ([["a4", "b4", "c4"]], 3, "side_by_side=3: 2 engines fit on the GPU at once"),
+        ([["a4", "b4"]], 3, ""),
+        ([["a3", "b3", "c3"]] * 2, 4, ""),
+    ],
+)
+def test_it_is_said_where_fewer_fit_than_were_asked_for(
+    starts: list[list[str]],
+    most: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("evaluate.measure.side_by_side.room_gib", lambda: 10.0)
+    fitting_groups(starts, most, lambda start: float(start[1]))
+    assert " ".join("".join(capsys.readouterr()).split()) == said
 
 
 def test_the_cache_holds_every_request_of_the_heaviest_load() -> None:

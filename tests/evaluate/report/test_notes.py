@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.comparison import ComparisonGroup
@@ -60,22 +62,51 @@ def test_the_clock_that_power_left_is_said() -> None:
     assert findings([group_of(rows)], rows) == []
 
 
-def test_a_host_that_is_short_of_processors_is_said() -> None:
+def test_processes_that_waited_for_a_core_are_said() -> None:
     rows = runs(Cell("original", STEADY), Cell("w8a8", STEADY, "long_context"))
     for row in rows:
-        is_short = row.checkpoint == "w8a8"
         row.environment.max_sm_clock_mhz = 1980.0
-        row.values.cpu_stolen_share = 0.12 if is_short else 0.01
-        row.values.cpu_waiting_share = 0.34 if is_short else 0.02
-    stolen, waiting = findings([group_of(rows)], rows)
-    assert "took CPU time, most in start 1 of w8a8: 12.0% of what was asked for" in stolen
+        row.values.cpu_waiting_share = 0.34 if row.checkpoint == "w8a8" else 0.02
+    (waiting,) = findings([group_of(rows)], rows)
     assert "waited for a core, most under w8a8 in long_context: for 34% of the time" in waiting
     for row in rows:  # without a GPU the engine's own threads wait for each other
         row.environment.max_sm_clock_mhz = None
-    assert findings([group_of(rows)], rows) == [stolen]
-    for row in rows:
-        row.values.cpu_stolen_share = 0.01
     assert findings([group_of(rows)], rows) == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([0.0, 0.03], "3.0%"),  # by start
+        ([0.025, 0.0], "2.5%"),
+        ([0.015, 0.019], None),
+    ],
+)
+def test_the_start_that_lost_most_cpu_time_is_said(shares: list[float], said: str | None) -> None:
+    rows = runs(Cell("original", [2.0, 2.0, 2.01]))
+    again = runs(Cell("original", [2.0, 2.0, 2.01]))
+    for start, members in enumerate((rows, again)):
+        for row in members:
+            row.start, row.values.cpu_stolen_share = start, shares[start]
+    found = findings([group_of([*rows, *again])], [*rows, *again])
+    start = shares.index(max(shares)) + 1
+    expected = f"took CPU time, most in start {start} of original: {said} of what was asked for"
+    assert [expected in line for line in found] == ([] if said is None else [True])
+
+
+def test_lost_cpu_time_counts_by_the_length_of_runs_and_by_machine() -> None:
+    """One tick is much of a short run, and little of a start."""
+    short, long = Cell("w8a8", [0.1, 0.1]), Cell("w8a8", [3.0, 3.0], "long_context")
+    rows = runs(short, long)
+    for row in rows:
+        row.values.cpu_stolen_share = 0.1 if row.measure == "interactive" else 0.0
+    assert findings([group_of(rows)], rows) == []
+    assert findings([group_of(rows[:2])], rows[:2]) == [], "too short to tell"
+    rows = runs(Cell("w8a8", [3.0, 3.0], card="a"), Cell("w8a8", [3.0, 3.0], "base", card="b"))
+    for row in rows:
+        row.values.cpu_stolen_share = 0.03 if row.environment.card == "b" else 0.0
+    (said,) = findings([group_of(rows)], rows)
+    assert "start 1 of w8a8: 3.0%" in said
 
 
 def test_a_gpu_that_waits_for_its_host_is_said() -> None:

@@ -147,9 +147,11 @@ def test_options_are_candidates_and_the_nearest_original_is_the_measure() -> Non
 
 
 def test_of_two_originals_the_one_on_the_same_machine_is_the_measure() -> None:
-    """Two machines of one name, of which one is twice as fast."""
+    """Two machines of one name, of which one is twice as fast; of a third original it is not
+    known where it ran."""
     workload = only_load(
         runs(
+            Cell("original", [0.7, 0.707, 0.7]),
             Cell("original", [1.0, 1.01, 1.0], card="slow"),
             Cell("original", [0.5, 0.505, 0.5], card="fast"),
             Cell("w4a16", [0.4, 0.404, 0.4], card="fast"),
