@@ -12,6 +12,7 @@ from conf.schema.load import GpuConfig, gpus_of
 from conf.terminal import say, table_console
 from evaluate.accuracy.judging import engine_findings
 from evaluate.accuracy.preflight import check_limits, check_text
+from evaluate.measure.engine_memory import EngineMemory
 from evaluate.measure.environment import environment
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.measure.rates.known import rates, with_links
@@ -31,6 +32,7 @@ from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
 from evaluate.results.rows import Row, SkippedRow, current
 from evaluate.run import Group, Turn, turns_of
 from serve.checks import check, support_of, verify_together
+from serve.engine.launch import options
 from serve.engine.splits import check_splits
 
 
@@ -116,6 +118,7 @@ def checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Pa
         if not supported.runs:
             raise bad_input(f"{supported.summary}; measure {supported.instead} instead")
         check_splits(target.folder, config.engine.options)
+        EngineMemory(config.engine, options(config.engine)).check_host(target.folder)
     return target.folder
 
 

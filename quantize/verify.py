@@ -5,6 +5,7 @@ from pathlib import Path
 from conf.app import run_plain
 from conf.errors import bad_input, gate_failed
 from conf.files.json_files import shown_path
+from conf.files.model_folders import CONFIG, models_below
 from conf.terminal import say
 
 USAGE = "python -m quantize.verify PATH"
@@ -22,7 +23,12 @@ Exit codes: 0 verified, 2 a file cannot be read, 4 the checkpoint has faults.
 def main(arguments: list[str]) -> None:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         raise bad_input(f"{' '.join(arguments) or 'no arguments'}: write {USAGE}")
-    prove(Path(arguments[0]).expanduser())
+    folder = Path(arguments[0]).expanduser()
+    if not folder.is_dir():
+        raise bad_input(f"{shown_path(folder)}: there is no such folder")
+    if not (folder / CONFIG).is_file():
+        raise bad_input(f"{shown_path(folder)}: there is no {CONFIG}{models_below(folder)}")
+    prove(folder)
 
 
 def prove(folder: Path) -> None:

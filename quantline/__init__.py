@@ -76,7 +76,19 @@ def main() -> None:
         sys.exit(answer_alone(sys.argv[1:]))
     module = chosen_module(sys.argv[1:])
     del sys.argv[1]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        if error.name is None or _is_ours(error.name):
+            raise
+        sys.exit(
+            f"error: the package {error.name.partition('.')[0]} is not installed; the README's "
+            "section 'Install it as a package' has the commands"
+        )
+
+
+def _is_ours(module: str) -> bool:
+    return (ROOT / module.partition(".")[0]).is_dir()
 
 
 def register_kernels() -> None:

@@ -235,11 +235,17 @@ class EvaluateConfig:
             raise ValueError("weights=random measures recipes=[...], not checkpoints=[...]")
         for_recipes = self.weights == "random" or self.accuracy.kind == "sensitivity"
         if not for_recipes and self.recipes is not None:
-            raise ValueError("recipes=[...] works only with weights=random; give checkpoints=[...]")
+            raise ValueError(
+                "recipes=[...] works only with weights=random and accuracy=sensitivity; give "
+                "checkpoints=[FOLDER,...], or checkpoints=[] for the original alone"
+            )
         if self.weights == "random" and self.accuracy.kind != "none":
             raise ValueError(f"weights=random has no accuracy: accuracy={self.accuracy.kind}")
         if self.weights != "random" and not self.original:
-            raise ValueError("original=false works only with weights=random")
+            raise ValueError(
+                "original=false works only with weights=random: a checkpoint is measured beside "
+                "its original"
+            )
         if not self.original and "original" in (self.recipes or []):
             raise ValueError("recipes=[original,...] contradicts original=false")
         if self.profile and self.engine.kind == "vllm_server":

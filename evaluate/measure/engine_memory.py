@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from conf.errors import environment_failure
 from conf.files.json_files import JsonObject
 from conf.formats.quantization_config import quantization_of
+from conf.hardware import gpu_memory_gib
 from conf.models import kv_values_per_token, read_config
 from conf.schema.load import KV_CACHE_SIZE, EngineConfig, EngineOptions, gpus_of
 from evaluate.measure.side_by_side import WORKING_GIB
@@ -57,6 +61,18 @@ class EngineMemory:
         reserved = options.get(KV_CACHE_SIZE, 0)
         held_bytes += reserved if isinstance(reserved, int) else 0
         return held_bytes / 2**30 + WORKING_GIB
+
+    def check_host(self, folder: Path) -> None:
+        """Raises where the weights alone do not fit into the memory of a machine without a GPU."""
+        if gpu_memory_gib():
+            return
+        weights = sum(tensor.held_bytes(self.width) for tensor in tensors(folder).values())
+        free = psutil.virtual_memory().available
+        if weights > free:
+            raise environment_failure(
+                f"it needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB of "
+                "memory are free"
+            )
 
     def held_by(self, folder: Path, options: EngineOptions) -> float:
         """The same for the checkpoint in a folder."""

@@ -89,4 +89,6 @@ def _options_note(config: ReportConfig) -> list[str]:
 def _no_rows(config: ReportConfig, faults: list[str]) -> str:
     files = ", ".join(config.results)
     reason = f" ({faults[0]})" if faults else ""
-    return f"results={files}: there are no results in it{reason}"
+    is_json = any(name.endswith(".json") for name in config.results)
+    hint = "; give the .jsonl file that evaluate wrote" if is_json else ""
+    return f"results={files}: there are no results in it{reason}{hint}"

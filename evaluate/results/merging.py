@@ -8,6 +8,8 @@ from evaluate.results.lock import check_results_file
 from evaluate.results.results_file import read
 from evaluate.results.rows import Row, SpeedRow, current, rounded
 
+DEMO = Path("checkpoints/demo.jsonl")  # of `make demo`
+
 
 def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     """The rows that count, the faults of unreadable lines, and notes for the reader. A row that is
@@ -18,7 +20,8 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     for number, path in enumerate(files):
         if not path.is_file():
             check_results_file(path)
-            raise bad_input(f"results={path}: there is no such file")
+            hint = f"; make demo wrote results={DEMO}" if DEMO.is_file() and path != DEMO else ""
+            raise bad_input(f"results={path}: there is no such file{hint}")
         file_rows, file_faults = read(path)
         faults += file_faults
         count += len(file_rows)

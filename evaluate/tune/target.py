@@ -13,6 +13,7 @@ from evaluate.measure.targets import (
     check_checkpoint,
     check_known_recipe,
     first_folder,
+    known_recipes,
     targets,
 )
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
@@ -95,6 +96,12 @@ def _checkpoints(config: TuneConfig) -> list[str]:
         return [str(checkpoint_folder(None, config.checkpoint_root, config.model))]
     known = {folder.name: folder for folder in published(root, str(config.model.name))}
     if config.recipe_name not in known:
+        if config.recipe_name in known_recipes():
+            raise bad_input(
+                f"recipe={config.recipe_name}: there is no such checkpoint of {config.model.name} "
+                f"under {root}; make it with python -m quantize recipe={config.recipe_name} "
+                f"model={config.model.name}, or take weights=random"
+            )
         what = f"recipe={config.recipe_name} of {config.model.name} under {root}"
         raise unknown(what, config.recipe_name, [ORIGINAL, *known])
     return [str(known[config.recipe_name])]

@@ -14,6 +14,7 @@ from typing import Any
 
 from conf import sources
 from conf.errors import bad_input, environment_failure, unknown
+from conf.files.model_folders import models_below
 from conf.hardware import cpu_has_bf16, gpu_names
 from conf.models import cached_folder, is_made_here
 from conf.override_text import command_text, option_text
@@ -72,6 +73,7 @@ def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> 
         if not (folder / "config.json").is_file():
             names = [path.name for path in published(Path(root).expanduser(), str(model.name))]
             hint = f"; recipe={checkpoint} names the published one" if checkpoint in names else ""
+            hint = hint or models_below(folder)
             raise bad_input(f"checkpoint={checkpoint}: there is no model in that folder{hint}")
         return folder
     checkpoints = published(Path(root).expanduser(), str(model.name))

@@ -64,6 +64,12 @@ COMMANDS = {
         (("quantize", "-m", "recipe=w8a8_smooth_gptq,nope"), "there is no 'nope'"),
         (("quantize", "model=tiny", "-m", "recipe=fp8_dynamic,nope"), "there is no 'nope'"),
         (("serve", "checkpoint=."), "there is no model in that folder"),
+        (("quantize.verify", "nowhere"), "nowhere: there is no such folder"),
+        (("evaluate", "recipes=[original]"), "or checkpoints=[] for the original alone"),
+        (
+            ("evaluate", "model=tiny", "checkpoints=[original]"),
+            "checkpoints=[] measures the original alone",
+        ),
         (("evaluate", "--foo"), "--foo: options are written NAME=VALUE"),
         (("evaluate", "scenario.base.batch=3"), "scenario.base: base was not chosen"),
         (

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -40,6 +41,20 @@ def test_importing_it_is_quick_and_hides_nothing() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines() == ["[]", " ".join(["quantline.api"] * 3), "[]"]
+
+
+def test_a_package_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `pip install --no-deps` of the wheel."""
+    monkeypatch.setattr("sys.argv", ["quantline", "quantize"])
+    missing = ModuleNotFoundError("No module named 'hydra.core'", name="hydra.core")
+    monkeypatch.setattr("runpy.run_module", Mock(side_effect=missing))
+    with pytest.raises(SystemExit, match="error: the package hydra is not installed"):
+        quantline.main()
+    ours = ModuleNotFoundError("No module named 'conf.nothing'", name="conf.nothing")
+    monkeypatch.setattr("sys.argv", ["quantline", "quantize"])
+    monkeypatch.setattr("runpy.run_module", Mock(side_effect=ours))
+    with pytest.raises(ModuleNotFoundError):
+        quantline.main()
 
 
 def test_every_name_exists_and_others_do_not() -> None:

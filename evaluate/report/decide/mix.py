@@ -123,8 +123,8 @@ def _why_none(
         fastest = next(one.candidate for one in picked.standings if not one.misses)
         return no_headline(facts.candidates[fastest].name)
     if picked.problem == Problem.TARGETS:
-        return "no candidate meets the targets in all of it"
-    return "no candidate can be ranked in all of it"
+        return "no candidate meets the targets in every scenario of the mix"
+    return "no candidate can be ranked in every scenario of the mix"
 
 
 def _refused(facts: SetupFacts, picked: Pick, shares: Shares) -> list[Refusal]:

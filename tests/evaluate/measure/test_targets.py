@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer
@@ -11,6 +12,7 @@ from conf.schema.commands import EvaluateConfig
 from evaluate.measure.engines import LoadRequest, create
 from evaluate.measure.targets import targets
 from evaluate.measure.workload import Load, PlannedRequest
+from evaluate.pipeline import checked_folder
 from quantize.pipeline import quantize
 from serve.tensors import tensors
 from tests.conftest import evaluate_config, quantize_config
@@ -44,6 +46,25 @@ def test_random_weights_need_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("evaluate.measure.targets.call", None)  # kept from the first time
     assert targets(config("weights=random", asked)) == found
     assert targets(config("weights=random", asked, "original=false")) == found[1:]
+
+
+def test_what_does_not_fit_into_memory_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a machine without a GPU; there the system would end the engine without a word."""
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
+    asked = config("weights=random", "recipes=[original]")
+    (original,) = targets(asked)
+    assert original.folder is not None
+    monkeypatch.setattr("evaluate.measure.engine_memory.gpu_memory_gib", list)
+    assert checked_folder(original, original.folder, asked) == original.folder
+    free = SimpleNamespace(available=1e6)
+    monkeypatch.setattr("evaluate.measure.engine_memory.psutil.virtual_memory", lambda: free)
+    message = r"it needs 0\.0 GiB for its weights, 0\.0 GiB of memory are free"
+    with pytest.raises(QuantlineError, match=message):
+        checked_folder(original, original.folder, asked)
+    monkeypatch.setattr("evaluate.measure.engine_memory.gpu_memory_gib", lambda: [(80.0, 79.0)])
+    assert checked_folder(original, original.folder, asked) == original.folder
 
 
 @pytest.mark.slow

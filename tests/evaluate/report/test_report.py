@@ -92,7 +92,15 @@ def test_other_gpus_versions_and_no_original_are_shown_apart(tmp_path: Path) -> 
 def test_no_results_are_bad_input(command_here: Run, tmp_path: Path) -> None:
     missing = command_here("evaluate.report", "results=[nowhere.jsonl]")
     assert missing.returncode == 2
-    assert "nowhere.jsonl: there is no such file" in missing.stderr
+    assert "nowhere.jsonl: there is no such file\n" in missing.stderr
+    (tmp_path / "checkpoints").mkdir()
+    write(tmp_path / "checkpoints" / "demo.jsonl", SPEED)
+    missing = command_here("evaluate.report", "results=[nowhere.jsonl]")
+    assert "make demo wrote results=checkpoints/demo.jsonl\n" in missing.stderr
+    (tmp_path / "report.json").write_text('{\n "answer": "fp8"\n}\n')
+    report = command_here("evaluate.report", "results=[report.json]")
+    assert report.returncode == 2
+    assert "give the .jsonl file that evaluate wrote" in report.stderr
     (tmp_path / "empty.jsonl").touch()
     empty = command_here("evaluate.report", "results=[empty.jsonl]")
     assert empty.returncode == 2

@@ -56,6 +56,7 @@ def tune_config(*overrides: str) -> TuneConfig:
         (["out=/dev/null/s.yaml"], "out=/dev/null/s.yaml: /dev/null is no folder"),
         (["out=r.jsonl", "results=./r.jsonl"], "out=r.jsonl: is the results file"),
         (["recipe=w8"], "recipe=w8 of tiny under checkpoints: there is no 'w8'"),
+        (["recipe=fp8_dynamic"], "make it with python -m quantize recipe=fp8_dynamic model=tiny"),
         (["weights=random", "recipe=fp8_dynamc"], "recipe=fp8_dynamc: there is no"),
         (["checkpoint=/nowhere"], "checkpoint=/nowhere: there is no model in that folder"),
     ],

@@ -136,7 +136,11 @@ def test_a_truncated_file_and_a_stale_index_are_named(copy: Path) -> None:
 
 
 def test_no_checkpoint_is_bad_input(tmp_path: Path, command_here: Run) -> None:
-    assert command_here("quantize.verify", str(tmp_path)).returncode == 2
+    (tmp_path / "tiny" / "fp8").mkdir(parents=True)
+    (tmp_path / "tiny" / "fp8" / "config.json").write_text("{}")
+    above = command_here("quantize.verify", str(tmp_path))
+    assert above.returncode == 2
+    assert f"there is no config.json; below it are {tmp_path}/tiny/fp8" in above.stderr
     assert command_here("quantize.verify").returncode == 2
 
 

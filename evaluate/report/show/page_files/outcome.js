@@ -36,13 +36,13 @@ window.quantlineOutcome = function (data, make, state) {
 
   function problemText(picked, shares) {
     if (Object.keys(shares).length === 0) return "Every scenario has a weight of 0.";
-    if (picked.problem === "targets") return "No candidate meets the targets in all of it.";
-    if (picked.problem === "original") return "The original was not ranked in all of it, so nothing can be compared with it.";
+    if (picked.problem === "targets") return "No candidate meets the targets in every scenario of the mix.";
+    if (picked.problem === "original") return "The original was not ranked in every scenario of the mix, so nothing can be compared with it.";
     if (picked.problem === "unjudged") {
       const fastest = picked.standings.find((standing) => standing.misses.length === 0);
       return `Fastest, accuracy not judged: ${state.facts.candidates[fastest.candidate].name}.`;
     }
-    return "No candidate can be ranked in all of it.";
+    return "No candidate can be ranked in every scenario of the mix.";
   }
 
   // Why the original is served, as `original_text` of recommend.py says it.
