@@ -84,15 +84,23 @@ def fitting_groups(
 ) -> list[list[Item]]:
     """The groups of engines that fit on this machine's GPU. Each batch has groups of its own,
     unless all together need fewer. Says where fewer fit than were requested."""
-    room, items = room_gib(), [item for batch in batches for item in batch]
-    together = groups(items, side_by_side, needs_gib, room)
-    apart = [group for batch in batches for group in groups(batch, side_by_side, needs_gib, room)]
-    item_groups = apart if len(apart) <= len(together) else together
+    item_groups = _batch_groups(batches, side_by_side, needs_gib, room_gib())
     largest = max(map(len, item_groups), default=0)
-    if len(item_groups) > -(-len(items) // side_by_side) and largest < side_by_side:
+    if largest < max(map(len, _batch_groups(batches, side_by_side, needs_gib, None)), default=0):
         fitting = "engines fit on the GPU at once" if largest > 1 else "engine fits on the GPU"
         say(f"side_by_side={side_by_side}: {largest} {fitting}")
     return item_groups
+
+
+def _batch_groups(
+    batches: Sequence[list[Item]],
+    group_size: int,
+    needs_gib: Callable[[Item], float],
+    room: float | None,
+) -> list[list[Item]]:
+    together = groups([item for batch in batches for item in batch], group_size, needs_gib, room)
+    apart = [group for batch in batches for group in groups(batch, group_size, needs_gib, room)]
+    return apart if len(apart) <= len(together) else together
 
 
 def variables(names: Sequence[str], place: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock, Timeout
 
 from conf.errors import (
     QuantlineError,
@@ -64,12 +64,12 @@ def _make_in_cache(model: ModelConfig) -> Path:
     """Makes the model in a temporary folder and moves it into the cache; a lock serializes runs."""
     folder = cached_folder(model)
     with writing(folder):
-        return _make_locked(model, folder)
+        return make_locked(model, folder)
 
 
-def _make_locked(model: ModelConfig, folder: Path) -> Path:
+def make_locked(model: ModelConfig, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with _taken(FileLock(f"{folder}.lock"), str(model.name)):
         if folder.is_dir():
             return folder
         from quantize.models import make as build
@@ -85,6 +85,20 @@ def _make_locked(model: ModelConfig, folder: Path) -> Path:
                 packaged_model(model, unfinished)
     say(f"{model.name}: ready in {folder}")
     return folder
+
+
+@contextmanager
+def _taken(lock: BaseFileLock, name: str) -> Iterator[None]:
+    """Holds the lock. Says so before it waits for another run."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{name}: waiting for another run, which makes it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

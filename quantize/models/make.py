@@ -82,7 +82,8 @@ def trained_model(model: ModelConfig, folder: Path) -> None:
     assert model.architecture is not None
     texts = [str(text) for text in documents(TextSource(), "calibration", model.seed)]
     say(
-        f"{model.name}: training {model.architecture.parameters:,} parameters on {len(texts)} pages"
+        f"{model.name}: training {model.architecture.parameters:,} parameters on {len(texts)} "
+        "pages (once; later runs find it in the cache)"
     )
     tokenizer = _trained_tokenizer(texts, model.architecture.vocab_size)
     tokens = torch.tensor(

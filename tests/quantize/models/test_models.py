@@ -3,9 +3,11 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from filelock import Timeout
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conf.errors import QuantlineError
@@ -14,7 +16,7 @@ from conf.schema.model import ModelConfig
 from conf.schema.text import QUESTION, TextSource
 from conf.text import documents
 from quantize.models import make as build
-from quantize.models.fetch import check_folder, fetch, without_weights
+from quantize.models.fetch import check_folder, fetch, make_locked, without_weights
 from tests.conftest import Run, quantize_config
 
 
@@ -60,6 +62,20 @@ def test_a_model_is_made_once(tiny: tuple[ModelConfig, Path]) -> None:
     before = (tiny[1] / "model.safetensors").stat().st_mtime_ns
     assert fetch(tiny[0]) == tiny[1] == cached_folder(tiny[0])
     assert (tiny[1] / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_that_waits_for_another_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other run made the model in the meantime."""
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
+    model = quantize_config("model=tiny").model
+    cached_folder(model).mkdir(parents=True)
+    lock = Mock(acquire=Mock(side_effect=[Timeout("tiny.lock"), None]))
+    monkeypatch.setattr("quantize.models.fetch.FileLock", lambda _: lock)
+    assert make_locked(model, cached_folder(model)) == cached_folder(model)
+    assert "tiny: waiting for another run, which makes it" in capsys.readouterr().err
+    lock.release.assert_called_once_with()
 
 
 def test_a_half_made_model_is_never_taken_for_whole(
