@@ -5,7 +5,8 @@ from pathlib import Path
 from conf.app import run_plain
 from conf.errors import bad_input, gate_failed
 from conf.files.json_files import shown_path
-from conf.files.model_folders import CONFIG, models_below
+from conf.model_folders import models_below
+from conf.models import CONFIG
 from conf.terminal import say
 
 USAGE = "python -m quantize.verify PATH"

@@ -236,7 +236,7 @@ class EvaluateConfig:
         for_recipes = self.weights == "random" or self.accuracy.kind == "sensitivity"
         if not for_recipes and self.recipes is not None:
             raise ValueError(
-                "recipes=[...] works only with weights=random and accuracy=sensitivity; give "
+                "recipes=[...] works only with weights=random or accuracy=sensitivity; give "
                 "checkpoints=[FOLDER,...], or checkpoints=[] for the original alone"
             )
         if self.weights == "random" and self.accuracy.kind != "none":

@@ -53,7 +53,7 @@ class EngineMemory:
         options: EngineOptions,
     ) -> float:
         """Approximate memory that it needs on each GPU, when it is started with these options."""
-        weight_bytes = float(sum(tensor.held_bytes(self.width) for tensor in stored.values()))
+        weight_bytes = self._weight_bytes(stored)
         if KERNELS in self.recorded:
             settings = Settings.of(self.engine.kernels)
             weight_bytes += extra_bytes(stored, quantization_of(config), settings, pruned)
@@ -66,13 +66,16 @@ class EngineMemory:
         """Raises where the weights alone do not fit into the memory of a machine without a GPU."""
         if gpu_memory_gib():
             return
-        weights = sum(tensor.held_bytes(self.width) for tensor in tensors(folder).values())
+        weights = self._weight_bytes(tensors(folder))
         free = psutil.virtual_memory().available
         if weights > free:
             raise environment_failure(
                 f"it needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB of "
                 "memory are free"
             )
+
+    def _weight_bytes(self, stored: Mapping[str, Tensor]) -> float:
+        return float(sum(tensor.held_bytes(self.width) for tensor in stored.values()))
 
     def held_by(self, folder: Path, options: EngineOptions) -> float:
         """The same for the checkpoint in a folder."""

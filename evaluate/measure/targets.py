@@ -99,7 +99,8 @@ def check_checkpoint(option: str, entry: str, known: list[Path]) -> None:
     """Refuses a misspelt checkpoint before anything is measured."""
     if not is_hub_id(entry) and not (Path(entry).expanduser() / CONFIG).is_file():
         folders = ", ".join(map(str, known)) or "none"
-        hint = "; checkpoints=[] measures the original alone" if entry == ORIGINAL else ""
+        is_original = entry == ORIGINAL and option == "checkpoints"
+        hint = "; checkpoints=[] measures the original alone" if is_original else ""
         raise bad_input(
             f"{option}={entry}: there is no model in that folder; published are: {folders}{hint}"
         )

@@ -14,8 +14,8 @@ from typing import Any
 
 from conf import sources
 from conf.errors import bad_input, environment_failure, unknown
-from conf.files.model_folders import models_below
 from conf.hardware import cpu_has_bf16, gpu_names
+from conf.model_folders import models_below
 from conf.models import cached_folder, is_made_here
 from conf.override_text import command_text, option_text
 from conf.process.running import call_one

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from conf.files.json_files import shown_path
+from conf.models import CONFIG
 
-CONFIG = "config.json"
 MOST_NAMED = 3
 DEEPEST = 2
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conf.files.model_folders import models_below
+from conf.model_folders import models_below
 
 
 def made(folder: Path) -> None:
