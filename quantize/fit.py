@@ -16,6 +16,7 @@ from llmcompressor.modifiers import Modifier
 from conf.errors import bad_input
 from conf.formats.quant_args import QuantArgs
 from conf.formats.registry import covering
+from conf.formats.served import refusal
 from conf.schema.ranges import MASK_WIDTH
 from conf.schema.recipe import HEAD_FORMATS, RecipeConfig
 from conf.schema.steps import Kind
@@ -135,14 +136,34 @@ def for_model(recipe: RecipeConfig, model: Any) -> RecipeConfig:
 
 
 def fitting_group(model: Any, recipe: RecipeConfig) -> int:
-    """The largest group size that divides the columns of every module."""
+    """The largest group size of the recipe's format that divides the columns of every module."""
+    assert recipe.weights is not None
+    activations = recipe.activations.stored if recipe.activations else None
+    sizes = _group_sizes(Format(recipe.weights.stored, activations))
     columns = {
         module.in_features for _, module in matching_linears(model, recipe.targets, recipe.ignore)
     }
-    for size in GROUP_SIZES:
+    for size in sizes:
         if all(width % size == 0 for width in columns):
             return size
-    raise bad_input(f"group_size=auto: none of {GROUP_SIZES} divides {sorted(columns)} columns")
+    raise bad_input(
+        f"group_size=auto: recipe={recipe.name} can have groups of {_joined(sizes)}, which "
+        f"does not divide {_joined(sorted(columns))} columns"
+    )
+
+
+def _group_sizes(stored: Format) -> list[int]:
+    """The group sizes that engines have for a format, the largest first."""
+    own = stored.weights.group_size
+    return [
+        size
+        for size in sorted({*GROUP_SIZES, own} if own else GROUP_SIZES, reverse=True)
+        if refusal(replace(stored.weights, group_size=size), stored.activations) is None
+    ]
+
+
+def _joined(numbers: list[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 def matching_linears(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str, Any]]:
@@ -238,9 +259,12 @@ def _check_widths(scope: StepScope, modules: Linears) -> None:
             stored_format.activations.group_size if stored_format.activations else 0
         )
         if size:
-            _check_divisible(
-                reached, size, f"group size {size}", "; group_size=auto picks one that fits"
+            hint = (
+                "; group_size=auto picks one that fits"
+                if _another_fits(stored_format, reached)
+                else ""
             )
+            _check_divisible(reached, size, f"group size {size}", hint)
         step = _column_step(stored_format)
         if step > 1:
             bits = stored_format.weights.bits
@@ -249,6 +273,14 @@ def _check_widths(scope: StepScope, modules: Linears) -> None:
             )
     if scope.prunes:
         _check_divisible(modules, MASK_WIDTH, "the width of a 2:4 mask, 4,")
+
+
+def _another_fits(stored_format: Format, modules: Linears) -> bool:
+    """Whether the format has a group size that divides the columns of these modules."""
+    return stored_format.weights.group_size is not None and any(
+        all(module.in_features % size == 0 for module in modules.values())
+        for size in _group_sizes(stored_format)
+    )
 
 
 def _column_step(stored_format: Format) -> int:

@@ -40,7 +40,7 @@ from quantize.checkpoint.publish import (
     published_atomically,
 )
 from quantize.checkpoint.push import check_finished, push
-from quantize.checkpoint.reload import probe_logits
+from quantize.checkpoint.reload import probe
 from quantize.mixed.run import chosen_recipe
 from quantize.models.fetch import fetch, without_weights
 from quantize.models.load import check_finite, check_usable, load
@@ -165,12 +165,12 @@ def _write_checkpoint(
         with published_atomically(folder, config.replace) as unfinished:
             with phases.phase("save"), gated(recipe.name):
                 save.on_device(model)
-                memory_logits = probe_logits(model)
+                in_memory = probe(model)
                 save.save(model, tokenizer, unfinished, stored_as)
                 release(model)
             with phases.phase("prove"):
                 saved_hash = checkpoint_hash(unfinished)
-                proven = prove(unfinished, source, config, outcome, memory_logits)
+                proven = prove(unfinished, source, config, outcome, in_memory)
             manifest = _manifest(config, source_hash, text, outcome, phases, proven)
             manifest.seal(unfinished, source)
             manifest.write(unfinished)

@@ -15,6 +15,7 @@ OURS = ("conf", "quantize", "serve", "evaluate", "quantline")
 MANIFEST, PROGRAMS = "quantize.checkpoint.manifest", "quantize.programs"
 MARKS = "quantize.checkpoint.verified_marks"
 VPTQ = "quantize.vptq"
+FLOAT32 = "quantize.models.float32"
 # The parts of the house, and for each the parts that its modules may import. A module belongs to
 # the part with the longest name that begins its own.
 IMPORTS: dict[str, set[str]] = {
@@ -28,10 +29,12 @@ IMPORTS: dict[str, set[str]] = {
     PROGRAMS: {"conf"},
     # VPTQ in plain torch, for checks and for engines without a kernel for it.
     VPTQ: {"conf"},
-    "quantize.models": {"conf", PROGRAMS, VPTQ},
+    # Machines that are slow in bf16 load models in float32, to quantize and to measure them.
+    FLOAT32: {"conf"},
+    "quantize.models": {"conf", PROGRAMS, VPTQ, FLOAT32},
     "quantize": {
         *("conf", "quantize.checkpoint.claims", "quantize.checkpoint.manifest_parts"),
-        *(MANIFEST, MARKS, PROGRAMS, "quantize.models", VPTQ),
+        *(MANIFEST, MARKS, PROGRAMS, "quantize.models", VPTQ, FLOAT32),
     },
     # vLLM loads it in processes that know nothing else of ours.
     "serve.kernels": {"conf", VPTQ},
@@ -58,7 +61,7 @@ IMPORTS: dict[str, set[str]] = {
     },
     # Starting an engine and what may be loaded into one are serve's to say.
     "evaluate.measure": {
-        *("conf", MANIFEST, PROGRAMS, VPTQ, "serve", "serve.engine", "serve.kernels"),
+        *("conf", MANIFEST, PROGRAMS, VPTQ, FLOAT32, "serve", "serve.engine", "serve.kernels"),
         "evaluate.results",
         *("evaluate.measure.text_view", "evaluate.measure.profiles"),
     },

@@ -21,7 +21,13 @@ from quantize.calibrate.step_check import targeted_linears
 from quantize.checkpoint import save
 from quantize.checkpoint.derivation import Derivation, compare_answers, compare_tensors
 from quantize.checkpoint.manifest_parts import ProofClaim, RecipeClaim
-from quantize.checkpoint.reload import mean_divergence, probe_logits
+from quantize.checkpoint.reload import (
+    Probe,
+    differing_scales,
+    mean_divergence,
+    probe,
+    probe_logits,
+)
 from quantize.checkpoint.verify import Proof, requested_recipe, verify
 from quantize.models.load import answer, empty_model, load
 from quantize.models.release import release
@@ -54,10 +60,10 @@ def prove(
     source: Path,
     config: QuantizeConfig,
     outcome: Outcome,
-    memory_logits: torch.Tensor,
+    in_memory: Probe,
 ) -> Proven:
     """Raises if the checkpoint has faults, differs from the model in memory, or was not made from
-    the source. `memory_logits`: those of the model in memory."""
+    the source. `in_memory`: the probe of the model in memory."""
     recipe, trust_code = config.recipe, config.model.trust_remote_code
     with gated(recipe.name):
         requested = requested_recipe(RecipeClaim.model_validate(asdict(recipe)))
@@ -65,17 +71,24 @@ def prove(
         _raise_first(recipe.name, proof.faults)
         reloaded, tokenizer = load(unfinished, config.model)
         save.on_device(reloaded)
-        reloaded_logits = probe_logits(reloaded)
+        from_file = probe(reloaded)
         reply = answer(reloaded, tokenizer, config.prompt)
         release(reloaded)
-        divergence = mean_divergence(memory_logits, reloaded_logits)
+        divergence = mean_divergence(in_memory.logits, from_file.logits)
         if not divergence < MOST_RELOAD_DIVERGENCE:
             raise gate_failed(
                 f"recipe={recipe.name}: not published: the file answers differently from the "
                 f"model it was made from (divergence {divergence:.3g}, allowed "
                 f"{MOST_RELOAD_DIVERGENCE})"
             )
-        derivation = _compare_with_source(unfinished, source, config, outcome, reloaded_logits)
+        _raise_first(
+            recipe.name,
+            [
+                f"{name} of the file differs from the model it was made from"
+                for name in differing_scales(in_memory, from_file)
+            ],
+        )
+        derivation = _compare_with_source(unfinished, source, config, outcome, from_file.logits)
         _raise_first(recipe.name, derivation.faults)
     return Proven(proof, derivation, divergence, reply)
 

@@ -5,18 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import QuantizationConfig
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from conf.errors import bad_input, reading, writing
-from conf.formats.nvfp4 import is_fp4
-from conf.formats.quantization_config import KEY, read_quantization
-from conf.hardware import cpu_has_bf16
+from conf.formats.quantization_config import KEY
 from conf.models import CONFIG, read_config
 from conf.schema.model import ModelConfig
 from conf.terminal import listed
 from quantize.models.experts import linear_experts
+from quantize.models.float32 import convert_to_float32, is_slow_in_bf16
 from quantize.vptq.loading import exact_loading
 
 logging.disable_progress_bar()
@@ -27,7 +25,7 @@ MOST_NAMED = 4  # tensors that a message names before it counts the rest
 
 def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
     """The model and its tokenizer. Without a GPU or bf16 units it computes in float32."""
-    in_float32 = not torch.cuda.is_available() and not cpu_has_bf16()
+    in_float32 = is_slow_in_bf16()
     with reading(folder), exact_loading(), linear_experts(model_type(folder)):
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -38,7 +36,7 @@ def load(folder: Path, config: ModelConfig) -> tuple[PreTrainedModel, Any]:
         )
     refuse_misfits(folder, info)
     if in_float32:
-        _convert_to_float32(model)
+        convert_to_float32(model)
     with reading(f"{folder}: the tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=config.trust_remote_code
@@ -117,23 +115,6 @@ def check_usable(model: PreTrainedModel, tokenizer: Any, folder: Path, prompt: s
         if model.generation_config is not None:
             model.generation_config.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
-
-
-def _convert_to_float32(model: PreTrainedModel) -> None:
-    """Converts all weights to float32. FP4 always unpacks to bf16, so it is unpacked first."""
-    quantizer = getattr(model, "hf_quantizer", None)
-    compressor = getattr(quantizer, "compressor", None)
-    if compressor is not None and _has_fp4(compressor.quantization_config):
-        compressor.decompress_model(model)
-    for parameter in model.parameters():
-        if parameter.dtype in (torch.bfloat16, torch.float16):
-            parameter.data = parameter.data.float()
-
-
-def _has_fp4(config: QuantizationConfig) -> bool:
-    quantization = read_quantization(config.model_dump(mode="json"), KEY)
-    groups = quantization.groups if quantization is not None else []
-    return any(is_fp4(group.weights) for group in groups)
 
 
 def answer(model: PreTrainedModel, tokenizer: Any, prompt: str, tokens: int = 32) -> str:

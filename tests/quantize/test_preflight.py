@@ -92,6 +92,22 @@ def test_smollm2_has_576_columns(tmp_path: Path) -> None:
     assert fitting.recipe.weights.group_size == 64
     with pytest.raises(QuantlineError, match="and 175 more; group_size=auto"):
         preflight(tmp_path, quantize_config("recipe=w4a16_gptq"))
+    # No hint leads to a size that the format cannot have.
+    for recipe in ("w4afp8_gptq", "fp8_block"):
+        with pytest.raises(QuantlineError, match=r"and 175 more$"):
+            preflight(tmp_path, quantize_config(f"recipe={recipe}"))
+    message = "recipe=w4afp8_gptq can have groups of 128, which does not divide 576 or 1536 columns"
+    with pytest.raises(QuantlineError, match=message):
+        preflight(tmp_path, quantize_config("recipe=w4afp8_gptq", "group_size=auto"))
+
+
+@pytest.mark.parametrize(("recipe", "size"), [("nvfp4", 16), ("mxfp4", 32), ("w4afp8_awq", 128)])
+def test_auto_keeps_the_only_size_of_a_format(
+    recipe: str, size: int, tiny: tuple[ModelConfig, Path]
+) -> None:
+    found = check(tiny[1], f"recipe={recipe}", "group_size=auto")
+    assert found.recipe.weights is not None
+    assert found.recipe.weights.group_size == size
 
 
 def test_an_architecture_without_a_mapping_is_named(tmp_path: Path) -> None:

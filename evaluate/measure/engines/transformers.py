@@ -19,13 +19,13 @@ from transformers import (
 from conf.formats import vptq
 from conf.formats.nvfp4 import is_fp4
 from conf.formats.quantization_config import KEY, quantization_of, read_quantization
-from conf.hardware import cpu_has_bf16
 from conf.models import MADE_UP, MadeUpWeights, made_up_weights, read_config
 from evaluate.measure.engines import Engine, Loaded, LoadRequest, Positions, Stop
 from evaluate.measure.engines.random_weights import WeightSpreads, fill
 from evaluate.measure.metrics import Request
 from evaluate.measure.workload import Load
 from evaluate.results.row_types import Startup
+from quantize.models.float32 import convert_to_float32, is_slow_in_bf16
 from quantize.vptq.config import linear_groups
 from quantize.vptq.linear import replace_linears
 from quantize.vptq.loading import exact_loading
@@ -56,10 +56,12 @@ class TransformersEngine(Engine):
         with exact_loading():
             self.model = make_model(
                 load.folder,
-                dtype=_dtype(load.engine.dtype, load.folder),
+                dtype=_dtype(load),
                 device_map=self.device,
                 **load.engine.options,
             ).eval()
+        if self.model.dtype == torch.float32 and not load.dummy:
+            convert_to_float32(self.model)
         self.tokenizer = AutoTokenizer.from_pretrained(load.folder)
         self.traces = load.traces
         self.loaded = Loaded(Startup(start_s=time.perf_counter() - begin))
@@ -191,15 +193,14 @@ def _compress(model: Any, quantization: Mapping[str, object]) -> None:
     compressor.compress_model(model)
 
 
-def _dtype(name: str, folder: Path) -> Any:
-    if name != "auto":
-        return getattr(torch, name)
-    quantization = quantization_of(read_config(folder))
+def _dtype(load: LoadRequest) -> Any:
+    """The type to load in. Random FP4 weights stay packed, and always unpack to bf16."""
+    if load.engine.dtype != "auto":
+        return getattr(torch, load.engine.dtype)
+    quantization = quantization_of(read_config(load.folder))
     groups = quantization.groups if quantization is not None else []
-    unpacks_to_bf16 = any(is_fp4(group.weights) for group in groups)
-    is_slow_in_bf16 = not torch.cuda.is_available() and not cpu_has_bf16()
-    needs_float32 = is_slow_in_bf16 and not unpacks_to_bf16
-    return torch.float32 if needs_float32 else "auto"
+    stays_packed = load.dummy and any(is_fp4(group.weights) for group in groups)
+    return torch.float32 if is_slow_in_bf16() and not stays_packed else "auto"
 
 
 ENGINE = TransformersEngine

@@ -14,7 +14,9 @@ from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
 from conf.formats.quantization_config import read_quantization
+from conf.schema.load import EngineConfig
 from evaluate.measure.engines import LoadRequest, create
+from evaluate.measure.engines import transformers as transformers_engine
 from evaluate.measure.engines.random_weights import (
     MOST_AT_ONCE,
     SIGMA,
@@ -24,6 +26,7 @@ from evaluate.measure.engines.random_weights import (
 )
 from evaluate.measure.targets import targets
 from tests.conftest import evaluate_config
+from tests.quantize.models.made import make_checkpoint, make_original
 
 ROWS, COLUMNS, GROUP = 64, 512, 128
 IN_VLLM = """
@@ -286,21 +289,34 @@ def test_transformers_has_them_too_and_a_head_is_not_pruned(tmp_path: Path) -> N
     assert codes.std() * layer.weight_scale.float().mean() == pytest.approx(SIGMA, rel=0.2)
 
 
+@pytest.mark.parametrize("form", ["nvfp4", "fp8"])
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_without_bf16_units_a_checkpoint_runs_in_float32(
+    form: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP4 too, which compressed-tensors unpacks to bf16, whatever the model's type is."""
+    monkeypatch.setattr(transformers_engine, "is_slow_in_bf16", lambda: True)
+    checkpoint = make_checkpoint(tmp_path / form, make_original(tmp_path / "original"), form)
+    options = EngineConfig(kind="transformers", dtype=dtype)
+    engine = create(LoadRequest(checkpoint, options, 64, False, tmp_path / "log"))
+    assert len(engine.score_window([5, 6, 7, 8], 2).chosen) == 3
+    layer = engine.model.model.layers[0].mlp.down_proj  # type: ignore[attr-defined]
+    assert layer.weight.dtype == (torch.float32 if dtype == "auto" else torch.bfloat16)
+
+
 @pytest.mark.parametrize(("bits", "expected"), [(4, "auto"), (8, torch.float32)])
-def test_fp4_is_never_run_in_float32(
+def test_random_fp4_is_never_run_in_float32(
     bits: int, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """compressed-tensors unpacks FP4 to bf16, whatever the model's type is."""
-    from evaluate.measure.engines import transformers as engine
-
-    monkeypatch.setattr(engine, "cpu_has_bf16", lambda: False)
+    """It stays packed, and compressed-tensors unpacks it to bf16."""
+    monkeypatch.setattr(transformers_engine, "is_slow_in_bf16", lambda: True)
     group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": "float"}}
     content = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": content}))
-    assert engine._dtype("auto", tmp_path) == (
-        expected if not torch.cuda.is_available() else "auto"
-    )
-    assert engine._dtype("bfloat16", tmp_path) == torch.bfloat16
+    load = LoadRequest(tmp_path, EngineConfig(), 64, True, tmp_path / "log")
+    assert transformers_engine._dtype(load) == expected
+    load.engine.dtype = "bfloat16"
+    assert transformers_engine._dtype(load) == torch.bfloat16
 
 
 @pytest.mark.slow

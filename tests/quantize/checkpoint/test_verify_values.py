@@ -3,13 +3,16 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from conf.errors import QuantlineError
+from conf.formats.quant_args import QuantArgs
 from quantize.checkpoint.verify import verify
+from quantize.checkpoint.verify.codes import Groups, _constant_faults
 from tests.quantize.models.made import (
     FORMATS,
     Q,
@@ -97,6 +100,11 @@ SCALE = f"{Q}.weight_scale"
         ("int8", put("stray_zero_point", 1.0), "stray_zero_point belongs to no part"),
         ("int8", lambda t: t[f"{Q}.weight"].zero_(), f"{Q}.weight holds one value only"),
         ("int8", lambda t: t[f"{Q}.weight"][3].fill_(5), f"{Q}.weight holds one value throughout"),
+        (
+            "nvfp4",
+            lambda t: t[f"{Q}.weight_packed"][3, :8].fill_(0x22),
+            f"{Q}.weight_packed holds one value throughout a group in row 3",
+        ),
         (
             "int8",
             lambda t: t.update({f"{Q}.weight": t[f"{Q}.weight"][:1].repeat(64, 1)}),
@@ -305,3 +313,17 @@ def test_autorounds_signed_scales_are_sound_and_a_single_negative_layer_is_not(
     assert verify(folder).faults == []
     rewrite(folder, lambda t: t.update({SCALE: t[SCALE].abs()}))
     assert any("holds negative scales" in fault for fault in verify(folder).faults)
+
+
+@pytest.mark.parametrize(
+    ("size", "constant", "faults"), [(16, 2, 0), (16, 3, 1), (32, 2, 0), (64, 1, 1), (128, 1, 1)]
+)
+def test_a_few_small_groups_may_hold_one_value(size: int, constant: int, faults: int) -> None:
+    """As in trained weights; here of 2,000 groups."""
+    weights = QuantArgs(type="float", bits=4, strategy="group", group_size=size)
+    layer: Any = SimpleNamespace(weights=weights, stored="q_proj.weight_packed")
+    least, most = torch.full((2, 1000), -6.0), torch.full((2, 1000), 6.0)
+    least[1, :constant] = most[1, :constant] = 3.0
+    groups = Groups(least, most, most, most, is_constant=False, rows_are_equal=False)
+    expected = ["q_proj.weight_packed holds one value throughout a group in row 1"]
+    assert _constant_faults(layer, groups, torch.zeros(1)) == expected[:faults]
