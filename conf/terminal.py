@@ -61,15 +61,20 @@ class Lines(Progress):
         self.console.print(line, soft_wrap=True, highlight=False)
 
 
+WIDE = 10_000
+
+
 def plain_console(**options: Any) -> Console:
     """A console that shows names as they are: `[x]` and `:x:` in them are no markup."""
     return Console(markup=False, emoji=False, **options)
 
 
 def table_console(narrowest: int) -> Console:
-    """A console for tables, never narrower than this: names cut short would all look alike."""
+    """A console for tables, never narrower than this: names cut short would all look alike. In a
+    file or a pipe a table is as wide as its content."""
     console = plain_console()
-    console.width = max(console.width, narrowest)
+    is_free = not console.is_terminal and "COLUMNS" not in os.environ
+    console.width = WIDE if is_free else max(console.width, narrowest)
     return console
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from conf import ROOT, terminal
 from conf.terminal import progress
@@ -65,3 +66,22 @@ def test_only_one_place_makes_consoles() -> None:
     files = [path for name in packages for path in (ROOT / name).rglob("*.py")]
     makers = [path for path in files if re.search(r"\bConsole\(", path.read_text())]
     assert makers == [ROOT / "conf" / "terminal.py"]
+
+
+@pytest.mark.parametrize(("columns", "is_whole"), [(None, True), ("60", False)])
+def test_tables_in_a_pipe_are_as_wide_as_their_content(
+    columns: str | None,
+    is_whole: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    name = "a-checkpoint-" + "x" * 200
+    table = Table("checkpoint", "verdict")
+    table.add_row(name, "faster")
+    terminal.table_console(100).print(table)
+    printed = capsys.readouterr().out
+    assert (name in printed) == is_whole
+    assert len(printed.splitlines()[0]) == (len(name) + 14 if is_whole else 100)

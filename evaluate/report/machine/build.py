@@ -41,14 +41,11 @@ def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> 
     group, mix = answer.group, config.mix
     shares, unmeasured = shares_of(group, mix) if group.workloads else ({}, [])
     choices = {choice.workload: choice for choice in answer.workloads}
-    rows = candidate_rows(answer)
     missing = missing_of(group, answer.facts, mix, config.results[-1])
     return schema.SetupAnswer(
         setup=schema.Setup(group.model, group.device, group.engine_title, group.title),
         answer=recommendation(answer.overall),
-        serve_commands=serve_commands(rows[answer.overall.candidate])
-        if answer.overall.candidate
-        else [],
+        serve_commands=chosen_commands(answer),
         capacity_answers=[recommendation(choice) for choice in _searched(answer)],
         checkpoints=_checkpoints(config, qualities, answer, {} if unmeasured else shares),
         scenarios=[
@@ -63,6 +60,12 @@ def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> 
         capacities=[_capacity(cell) for table in answer.capacities for cell in table.cells],
         missing=[schema.Missing(one.what, one.command) for one in missing],
     )
+
+
+def chosen_commands(answer: Answer) -> list[str]:
+    """The commands that serve what an answer recommends; none where it recommends nothing."""
+    chosen = answer.overall.candidate
+    return serve_commands(candidate_rows(answer)[chosen]) if chosen else []
 
 
 def candidate_rows(answer: Answer) -> dict[str, Row]:

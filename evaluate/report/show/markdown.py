@@ -9,8 +9,10 @@ from typing import TypeVar
 from conf.files.write_whole import write_whole
 from conf.schema.report import report_command
 from evaluate.report.contents import Report
+from evaluate.report.decide.commands import missing_of
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer
+from evaluate.report.machine.build import chosen_commands
 from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.plots import drawn_records, plot_name
 from evaluate.report.show.choice_table import choice_table
@@ -38,6 +40,7 @@ from evaluate.report.show.tables import (
     SWEEP_PAIR,
     Column,
     Shown,
+    explained_columns,
     published_tables,
     used_columns,
 )
@@ -66,7 +69,7 @@ def escape(text: str) -> str:
 def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     lines = ["# What to serve", ""]
     for answer in report.answers:
-        lines += _answer(answer, len(report.answers) > 1)
+        lines += _answer(report, answer)
     if not report.answers:
         lines += ["No speed was measured: nothing to recommend.", ""]
     lines += _bullets("Before you trust it", report.notes)
@@ -76,6 +79,7 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     lines += _our_kernels(report, plots)
     for group in report.groups:
         lines += _scenarios(report, group)
+    lines += _columns(report)
     lines += _charts(report, plots, ("limits", "capacity"))
     lines += _accuracy(report)
     lines += _further(report, plots)
@@ -86,8 +90,8 @@ def _lines(report: Report, plots: dict[str, str]) -> list[str]:
     return lines
 
 
-def _answer(answer: Answer, has_several_groups: bool) -> list[str]:
-    choice = answer.overall
+def _answer(report: Report, answer: Answer) -> list[str]:
+    choice, has_several_groups = answer.overall, len(report.answers) > 1
     lines = [f"## {escape(answer.group.title)}", ""] if has_several_groups else []
     if not has_several_groups:
         lines += [f"{escape(answer.group.title)}.", ""]
@@ -106,7 +110,21 @@ def _answer(answer: Answer, has_several_groups: bool) -> list[str]:
         )
     titles, choices = choice_table(answer.workloads)
     table = _table(titles, [[escape(cell) for cell in line] for line in choices])
-    return [*lines, "", *table, ""]
+    return [*lines, "", *table, "", *_commands(report, answer)]
+
+
+def _commands(report: Report, answer: Answer) -> list[str]:
+    """What to type: to serve the answer, and to measure what it lacks."""
+    lines = []
+    serving = chosen_commands(answer)
+    if serving and all(map(_can_be_copied, serving)):
+        lines += ["To serve it:", "", "```sh", *serving, "```", ""]
+    config = report.config
+    missing = missing_of(answer.group, answer.facts, config.mix, config.results[-1])
+    if missing:
+        sentences = [f"{one.what}: {one.command}" for one in missing]
+        lines += ["Not measured:", "", *(f"- {_with_command(each)}" for each in sentences), ""]
+    return lines
 
 
 def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
@@ -138,6 +156,15 @@ def _scenarios(report: Report, group: ComparisonGroup) -> list[str]:
             "",
         ]
     return lines
+
+
+def _columns(report: Report) -> list[str]:
+    """What the columns of the scenarios mean."""
+    if not any(group.workloads for group in report.groups):
+        return []
+    lines = ["### Columns", ""]
+    lines += [f"- {escape(one.title)}: {escape(one.explanation)}." for one in explained_columns()]
+    return [*lines, ""]
 
 
 def _rates(report: Report, plots: dict[str, str]) -> list[str]:
@@ -246,9 +273,14 @@ def _bullets(title: str, sentences: list[str]) -> list[str]:
 def _with_command(sentence: str) -> str:
     """The sentence; a command at its end can be copied, so nothing in it is escaped."""
     found = re.fullmatch(r"(.*: )((?:python -m|quantline) .*)", sentence)
-    if found is None or "`" in found[2]:
+    if found is None or not _can_be_copied(found[2]):
         return escape(sentence)
-    return f"{escape(found[1])}`{found[2]}`"
+    return f"{escape(found[1])} `{found[2]}`"
+
+
+def _can_be_copied(command: str) -> bool:
+    """Whether no renderer takes a part of it for markup: names in results can be anything."""
+    return re.search(r"[`<>\n]", command) is None
 
 
 def _used_columns_table(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[str]:

@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
-from evaluate.report.decide.commands import Missing, missing_of, serve_commands
+from evaluate.report.decide.commands import Missing, missing_of
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
-from evaluate.report.machine.build import candidate_rows
+from evaluate.report.machine.build import chosen_commands
 from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.drawing import CELLS, CONTEXTS, ENGINES, OPERATORS, RATES, Chart
 from evaluate.report.show.charts.library import packed_library
@@ -40,6 +40,7 @@ from evaluate.report.show.tables import (
     SECOND,
     SWEEP_PAIR,
     Column,
+    explained_columns,
     published_tables,
     used_columns,
 )
@@ -54,7 +55,6 @@ SCRIPTS = (
     *("what_if.js", "page.js"),
 )
 ROW_NAMES = (SCENARIO.key, CHECKPOINT.key, CHECKPOINT.title)
-EXPLAINED = (*FIRST, *GOODPUT, *SECOND)
 
 
 @dataclass
@@ -140,7 +140,7 @@ def write_page(report: Report, out: Path) -> None:
         published=sources()["recipe_sweep"],
         glossary=_glossary(report),
         plus_minus=PLUS_MINUS,
-        explained=[column for column in EXPLAINED if column.explanation],
+        explained=explained_columns(),
         tables=_tables(report),
         shown_lines=SHOWN_LINES,
         first_choices=FIRST_CHOICES,
@@ -206,9 +206,7 @@ def _answer_text(answer: Answer, report: Report) -> AnswerText:
         choice_titles=titles,
         choices=choices,
         by_rate=answer.by_rate,
-        serve_commands=serve_commands(candidate_rows(answer)[choice.candidate])
-        if choice.candidate
-        else [],
+        serve_commands=chosen_commands(answer),
         missing=missing_of(group, answer.facts, report.config.mix, report.config.results[-1]),
     )
 

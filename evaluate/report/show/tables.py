@@ -338,6 +338,11 @@ def published_tables(sets: RecordSets, groups: Sequence[ComparisonGroup]) -> lis
     return tables
 
 
+def explained_columns() -> list[Column[CellRecord]]:
+    """The columns of scenarios whose titles do not say all."""
+    return [column for column in (*FIRST, *GOODPUT, *SECOND) if column.explanation]
+
+
 def used_columns(columns: Sequence[Column[Shown]], records: Sequence[Shown]) -> list[Column[Shown]]:
     """The columns that are not empty for all records."""
     return [c for c in columns if any(c.shown(record) not in ("", NONE) for record in records)]

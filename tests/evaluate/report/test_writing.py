@@ -1,9 +1,11 @@
 """Where a report is written: odd paths, plots that cannot be drawn, two reports at once."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from evaluate.report.show.tables import explained_columns
 from evaluate.report.writing import LOCK
 from tests.conftest import Run
 from tests.evaluate.report.made import Cell, runs, write
@@ -55,3 +57,18 @@ def test_a_plot_that_cannot_be_drawn_costs_only_itself(command_here: Run, tmp_pa
     assert "Traceback" not in result.stderr
     names = {path.name for path in (tmp_path / "report").iterdir()}
     assert {"report.html", "report.md", "report.json", "plot-overview.svg"} <= names
+
+
+def test_report_md_has_commands_and_explains_its_columns(command_here: Run, tmp_path: Path) -> None:
+    results(tmp_path, "original", "w8a8")
+    assert command_here("evaluate.report").returncode == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    (answer,) = json.loads((tmp_path / "report" / "report.json").read_text())["setups"]
+    assert answer["serve_commands"]
+    block = "\n".join(answer["serve_commands"])
+    assert f"To serve it:\n\n```sh\n{block}\n```\n" in text
+    assert answer["missing"]
+    assert all(f"`{one['command']}`" in text for one in answer["missing"])
+    explained = [column for column in explained_columns() if f"| {column.title} " in text]
+    assert explained
+    assert all(f"- {column.title}: " in text for column in explained)
