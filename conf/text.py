@@ -4,9 +4,12 @@ import hashlib
 import json
 import random
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from conf.errors import bad_input, environment_failure, reading, unknown
 from conf.schema.commands import AccuracyConfig
@@ -144,10 +147,34 @@ def _parquet_file(path: Path, source: TextSource) -> Iterator[Document]:
         yield from _document(row, source, f"{path}: row {number}")
 
 
+def check_hub_set(source: TextSource) -> None:
+    """Raises if the hub does not give the set, or the set has no such configuration or split."""
+    _hub_rows(source, seed=0)
+
+
+def _check_hub_is_known(source: TextSource) -> None:
+    """Raises at once where the hub's name cannot be resolved: `datasets` would try for 23 s."""
+    from huggingface_hub import constants
+
+    is_local = Path(str(source.id)).exists()
+    if is_local or constants.HF_HUB_OFFLINE or getproxies():  # a proxy resolves names itself
+        return
+    host = urlsplit(constants.ENDPOINT).hostname
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise environment_failure(
+            f"{source.OPTION}.id={source.id}: cannot be read: there is no address for {host} "
+            f"({error.strerror}). {source.OPTION}.source=file {source.OPTION}.path=FILE takes "
+            "text of your own."
+        ) from error
+
+
 def _hub_rows(source: TextSource, seed: int) -> Iterable[TextRow]:
     """Rows of a hub set, streamed: a sample of a large set does not fetch all of it."""
     import datasets
 
+    _check_hub_is_known(source)
     try:
         rows = datasets.load_dataset(
             str(source.id),

@@ -22,7 +22,7 @@ from quantize.calibrate.batches import (
     TextCounts,
     batches,
     calibration_samples,
-    check_document_count,
+    check_text,
 )
 from quantize.calibrate.compress import Batches, Outcome, compress
 from quantize.calibrate.expert_tokens import token_summary
@@ -99,7 +99,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
         say(f"{name}: {line}")
     check_machine(plan, config)
     if _needs_text(config, step_modifiers):
-        check_document_count(config.calibration)
+        check_text(config.calibration)
     if config.preflight == "only":
         return None
     with locked(folder) if RANKS.get().is_first else nullcontext():

@@ -4,13 +4,15 @@ import json
 import re
 from pathlib import Path
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from conf import text as text_module
 from conf.errors import QuantlineError
 from conf.schema.text import TextSource
-from conf.text import Document, documents, python_docs
+from conf.text import Document, check_hub_set, documents, python_docs
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 
@@ -123,3 +125,28 @@ def test_a_set_that_the_hub_does_not_give_is_a_fault_of_the_world(
     with pytest.raises(QuantlineError, match=r"accuracy\.text\.id=no/such_set") as error:
         everything(TextSource(source="hub", id="no/such_set"))
     assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("proxies", [{}, {"https": "http://proxy:3128"}])
+def test_a_hub_without_an_address_is_not_tried_for_long(
+    proxies: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a proxy may know it."""
+    tried = []
+
+    def load_dataset(*arguments: object, **options: object) -> datasets.Dataset:
+        tried.append(arguments)
+        return datasets.Dataset.from_dict({"text": ["x"]}).to_iterable_dataset()
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(text_module, "getproxies", lambda: proxies)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    source = TextSource(source="hub", id="org/set")
+    if proxies:
+        check_hub_set(source)
+    else:
+        with pytest.raises(QuantlineError, match=r"no address for hub\.invalid") as error:
+            check_hub_set(source)
+        assert error.value.exit_code == 3
+    assert len(tried) == len(proxies)
