@@ -29,6 +29,12 @@ from evaluate.pairs import (
 )
 from evaluate.report.decide.quality import Qualities, qualities
 from evaluate.results.cells import Cell, by_workload, cells, kernel_names, kernels_of
+from evaluate.results.host_time import (
+    MUCH_BY_OTHERS,
+    OTHERS,
+    processors_did_the_work,
+    taken_share,
+)
 from evaluate.results.merging import merged_rows
 from evaluate.results.restart_noise import (
     Noise,
@@ -98,6 +104,8 @@ def main(config: CompareConfig) -> None:
     for difference in [] if config.checkpoints else _differences(pairs):
         say(f"{titles[0]} and {titles[1]} differ in {difference}")
     say(str(noise))
+    for sentence in _other_processes(pairs, titles):
+        say(sentence)
     if any(ran_on_two_machines(*pair) for pair in pairs) and not noise.machines.members:
         say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
     if faults:
@@ -186,6 +194,21 @@ def _differences(pairs: list[Pair]) -> list[str]:
             if values[0] != values[1]:
                 differences[f"{name}: {values[0]} and {values[1]}"] = None
     return list(differences)
+
+
+def _other_processes(pairs: list[Pair], titles: list[str]) -> list[str]:
+    """Says that other processes slowed runs on a CPU: then a difference may be theirs."""
+    sides = [[row for cell in side for row in cell.valid] for side in zip(*pairs, strict=True)]
+    shares = [taken_share(runs, OTHERS) or 0.0 for runs in sides]
+    if max(shares) < MUCH_BY_OTHERS or not processors_did_the_work([*sides[0], *sides[1]]):
+        return []
+    both = " and ".join(
+        f"{share:.0%} under {title}" for share, title in zip(shares, titles, strict=True)
+    )
+    return [
+        f"of all cores' time, other processes took {both}: a difference may be theirs; measure "
+        "both again on a quiet machine"
+    ]
 
 
 def _kernels_ran(pairs: list[Pair], titles: list[str]) -> list[str]:

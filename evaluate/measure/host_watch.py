@@ -1,17 +1,23 @@
 """What the host's processors did during a run. Linux counts it; elsewhere nothing is known."""
 
+import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-STAT = Path("/proc/stat")
+PROCESSES = Path("/proc")
+STAT = PROCESSES / "stat"
 PRESSURE = Path("/proc/pressure/cpu")
 IDLE = (3, 4)  # places of idle and waiting for a disk among the counters of /proc/stat
 STOLEN = 7
 COUNTERS = 8  # those after are part of the others
 MICRO = 1e6
+# Places in /proc/PID/stat after the name: the parent, and the ticks of the process in its own code
+# and in the system, the same of its children that have ended.
+PARENT, OWN_TICKS = 1, slice(11, 15)
 
 
 @dataclass
@@ -22,13 +28,16 @@ class HostWatched:
     """Of the CPU time that processes asked for, what the hypervisor gave to other machines."""
     waiting_share: float | None = None
     """The share of the time in which at least one process was ready and had no core."""
+    others_share: float | None = None
+    """Of all cores' time, what processes took that do not belong to this evaluation."""
 
 
 @contextmanager
 def watching_host() -> Iterator[HostWatched]:
     """Yields an empty record, and fills it in when the block ends."""
     watched = HostWatched()
-    counters, waited, begun = _counters(), _waited_s(), time.monotonic()
+    family = os.getppid()  # the evaluation: it starts all engines
+    own, counters, waited, begun = _ticks_of(family), _counters(), _waited_s(), time.monotonic()
     try:
         yield watched
     finally:
@@ -36,6 +45,8 @@ def watching_host() -> Iterator[HostWatched]:
         counters_after, waited_after = _counters(), _waited_s()
         if counters is not None and counters_after is not None:
             watched.stolen_share = stolen_share(counters, counters_after)
+            own_spent = _ticks_of(family) - own
+            watched.others_share = others_share(counters, counters_after, own_spent)
         if waited is not None and waited_after is not None and elapsed > 0:
             watched.waiting_share = min(max(waited_after - waited, 0.0) / elapsed, 1.0)
 
@@ -45,6 +56,31 @@ def stolen_share(before: list[int], after: list[int]) -> float | None:
     spent = [max(late - early, 0) for early, late in zip(before, after, strict=True)]
     wanted = sum(ticks for place, ticks in enumerate(spent) if place not in IDLE)
     return spent[STOLEN] / wanted if wanted else None
+
+
+def others_share(before: list[int], after: list[int], own: int) -> float | None:
+    """Of the time of all cores between two readings, what others than `own` took."""
+    spent = [max(late - early, 0) for early, late in zip(before, after, strict=True)]
+    busy = sum(spent) - spent[STOLEN] - sum(spent[place] for place in IDLE)
+    return max(busy - own, 0) / sum(spent) if sum(spent) else None
+
+
+def _ticks_of(family: int) -> int:
+    """The ticks that a process and all its descendants have spent, ended ones among them."""
+    children: dict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for path in PROCESSES.glob("[0-9]*/stat"):
+        try:
+            number = int(path.parent.name)
+            fields = path.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            children[int(fields[PARENT])].append(number)
+            ticks[number] = sum(map(int, fields[OWN_TICKS]))
+        except (OSError, ValueError, IndexError):
+            continue  # it has ended
+    members = [family]
+    for member in members:
+        members += children[member]
+    return sum(ticks.get(member, 0) for member in members)
 
 
 def _counters() -> list[int] | None:

@@ -22,6 +22,8 @@ def add_watched(values: SpeedValues, watched: Watched) -> None:
         values.cpu_stolen_share = watched.host.stolen_share
     if watched.host.waiting_share is not None:
         values.cpu_waiting_share = watched.host.waiting_share
+    if watched.host.others_share is not None:
+        values.cpu_others_share = watched.host.others_share
 
 
 def compact_requests(requests: list[Request]) -> CompactRequests:

@@ -14,6 +14,7 @@ def write(
     latencies: list[float],
     outputs: int = 32,
     facts: dict[str, Any] | None = None,
+    others: float | None = None,
     **options: str,
 ) -> None:
     for repeat, latency in enumerate(latencies):
@@ -25,7 +26,8 @@ def write(
             checkpoint=checkpoint,
             repeat=repeat,
             key=key,
-            values={"latency_s": latency, "ttft_last_s": latency / 2},
+            values={"latency_s": latency, "ttft_last_s": latency / 2}
+            | ({"cpu_others_share": others} if others is not None else {}),
             settings={"output_tokens": outputs},
             environment=facts,
         )
@@ -43,6 +45,17 @@ def test_two_files(command_here: Run, tmp_path: Path) -> None:
     assert "differ in" not in result.stderr
     back = command_here("evaluate.compare", "results=[b.jsonl,a.jsonl]").stdout
     assert "slower" in back
+
+
+def test_other_processes_on_the_cores_are_said(command_here: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "original", [1.0, 1.01, 0.99], others=0.02)
+    write(tmp_path / "b.jsonl", "original", [1.5, 1.51, 1.49], others=0.46)
+    write(tmp_path / "c.jsonl", "original", [1.5, 1.51, 1.49], others=0.03)
+    said = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]").stderr
+    assert "other processes took 2% under a.jsonl and 46% under b.jsonl: a difference" in said
+    assert "other processes" not in command_here(
+        "evaluate.compare", "results=[a.jsonl,c.jsonl]"
+    ).stderr  # fmt: skip
 
 
 def test_what_else_differs_between_two_files_is_said(command_here: Run, tmp_path: Path) -> None:

@@ -12,6 +12,13 @@ from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.report.decide.our_kernels import gain_findings, on_two_machines, runs_ours
 from evaluate.report.decide.quality import Qualities
+from evaluate.results.host_time import (
+    MUCH_BY_OTHERS,
+    OTHERS,
+    STOLEN,
+    processors_did_the_work,
+    taken_share,
+)
 from evaluate.results.restart_noise import bandwidth_of, machine_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
 from evaluate.results.significance import STATED_MACHINE
@@ -26,7 +33,6 @@ GPU_WAITS = 0.4
 # workloads with one or two requests took 9 to 14 % longer than in one with 0.004; twelve starts had
 # 0.001 to 0.008, and one 0.018, which was not slower.
 MUCH_STOLEN = 0.02
-LEAST_WATCHED_S = 5.0
 LONG_WAIT = 0.1  # of the time; chosen: quiet runs on a GPU have 0.001 to 0.002
 
 
@@ -167,6 +173,7 @@ def _group_findings(group: ComparisonGroup) -> list[str]:
     sentences = [
         _waiting_gpu(group),
         _stolen_time(group),
+        _other_processes(group),
         _waiting_processes(group),
         *gain_findings(group),
         *kernel_findings(group),
@@ -219,35 +226,46 @@ def _slowest_clock(group: ComparisonGroup) -> str:
 
 
 def _stolen_time(group: ComparisonGroup) -> str:
-    """The start that lost most to other machines of the same hypervisor. Single runs are too short:
-    the system counts in hundredths of a second."""
-    runs_by_start: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
+    """The start that lost most to other machines of the same hypervisor."""
+    share, start = _most_taken(group, STOLEN)
+    if share < MUCH_STOLEN:
+        return ""
+    return (
+        f"other machines on the same hardware took CPU time, most in {start}: {share:.1%} of what "
+        "was asked for. Short steps may take longer then; measure again on a quieter machine"
+    )
+
+
+def _other_processes(group: ComparisonGroup) -> str:
+    """The start that shared its cores most. With a GPU it matters only if processes waited."""
+    share, start = _most_taken(group, OTHERS)
+    if share < MUCH_BY_OTHERS or not processors_did_the_work(group.rows):
+        return ""
+    return (
+        f"other processes took CPU time, most in {start}: {share:.0%} of all cores' time. Its runs "
+        "took longer for it; measure again on a quiet machine"
+    )
+
+
+def _most_taken(group: ComparisonGroup, name: str) -> tuple[float, str]:
+    """The largest share of the CPU time of a start, and the start; single runs are too short."""
+    by_start: dict[tuple[str, int, str], list[SpeedRow]] = defaultdict(list)
     for entry in (entry for workload in group.workloads for entry in workload.entries):
         for row in entry.cell.valid:
-            share, seconds = row.values.cpu_stolen_share, row.values.latency_s
-            if share is not None and seconds is not None:
-                start = (entry.candidate, row.start, machine_of(row))
-                runs_by_start[start].append((share, seconds))
-    shares = {
-        start: sum(share * seconds for share, seconds in runs) / total
-        for start, runs in runs_by_start.items()
-        if (total := sum(seconds for _, seconds in runs)) >= LEAST_WATCHED_S
-    }
-    if not shares or max(shares.values()) < MUCH_STOLEN:
-        return ""
-    candidate, number, _ = most = max(shares, key=lambda start: shares[start])
-    return (
-        f"other machines on the same hardware took CPU time, most in start {number + 1} of "
-        f"{candidate}: {shares[most]:.1%} of what was asked for. Short steps may take longer then; "
-        "measure again on a quieter machine"
-    )
+            by_start[entry.candidate, row.start, machine_of(row)].append(row)
+    shares = [
+        (share, f"start {number + 1} of {candidate}")
+        for (candidate, number, _), runs in by_start.items()
+        if (share := taken_share(runs, name)) is not None
+    ]
+    return max(shares, key=lambda found: found[0], default=(0.0, ""))
 
 
 def _waiting_processes(group: ComparisonGroup) -> str:
     """The entry whose processes waited most for a core. Without a GPU, the engine itself keeps all
     cores busy, and that says nothing."""
     share, where = _most(group, "cpu_waiting_share")
-    if share < LONG_WAIT or not any(row.environment.max_sm_clock_mhz for row in group.rows):
+    if share < LONG_WAIT or processors_did_the_work(group.rows):
         return ""
     return (
         f"processes waited for a core, most under {where}: for {share:.0%} of the time at least "

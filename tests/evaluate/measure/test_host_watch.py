@@ -9,7 +9,7 @@ import pytest
 
 from evaluate.measure import host_watch
 from evaluate.measure.gpu_watch import Watched
-from evaluate.measure.host_watch import HostWatched, stolen_share, watching_host
+from evaluate.measure.host_watch import HostWatched, others_share, stolen_share, watching_host
 from evaluate.measure.run_parts import add_watched
 from evaluate.results.row_values import SpeedValues
 
@@ -65,6 +65,33 @@ def test_counters_that_stand_still_or_run_backwards_are_no_share() -> None:
     assert stolen_share([5] * 8, [4] * 7 + [9]) == 1.0
 
 
+def test_others_have_what_the_evaluation_did_not_use() -> None:
+    before, after = [0] * 8, [60, 0, 20, 100, 0, 0, 0, 20]
+    assert others_share(before, after, own=30) == 50 / 200
+    assert others_share(before, after, own=90) == 0.0  # rounded ticks
+    assert others_share(before, before, own=0) is None
+
+
+def stat_of(folder: Path, number: int, parent: int, *ticks: int) -> None:
+    (folder / str(number)).mkdir(exist_ok=True)
+    fields = ["S", str(parent), *["0"] * 9, *map(str, ticks)]
+    (folder / str(number) / "stat").write_text(f"{number} (a) b) {' '.join(fields)} 0 0\n")
+
+
+def test_a_family_is_a_process_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_watch, "PROCESSES", tmp_path)
+    stat_of(tmp_path, 10, 1, 100, 10, 5, 1)
+    stat_of(tmp_path, 11, 10, 40, 4, 0, 0)
+    stat_of(tmp_path, 12, 11, 20, 2, 0, 0)
+    stat_of(tmp_path, 13, 1, 1000, 0, 0, 0)
+    (tmp_path / "14").mkdir()  # ended meanwhile
+    assert host_watch._ticks_of(10) == 116 + 44 + 22
+    assert host_watch._ticks_of(13) == 1000
+    assert host_watch._ticks_of(99) == 0
+
+
 def test_a_failed_run_is_watched_to_its_end(files: tuple[Path, Path]) -> None:
     files[0].write_text(BEFORE)
     with ExitStack() as run:
@@ -85,6 +112,7 @@ def test_this_machine_is_read_and_the_row_has_it() -> None:
     shares = {
         "cpu_stolen_share": watched.stolen_share,
         "cpu_waiting_share": watched.waiting_share,
+        "cpu_others_share": watched.others_share,
     }
     known = {name: share for name, share in shares.items() if share is not None}
     assert values.numbers() == {"latency_s": 1.0, **known}

@@ -74,6 +74,22 @@ def test_processes_that_waited_for_a_core_are_said() -> None:
     assert findings([group_of(rows)], rows) == []
 
 
+def test_other_processes_on_the_cores_are_said() -> None:
+    rows = runs(Cell("original", [2.0, 2.0, 2.01]), Cell("w8a8", [1.0, 1.0, 1.01]))
+    for row in rows:
+        row.environment.max_sm_clock_mhz = None
+        row.values.cpu_others_share = 0.43 if row.checkpoint == "w8a8" else 0.02
+    (busy,) = findings([group_of(rows)], rows)
+    assert "other processes took CPU time, most in start 1 of w8a8: 43% of all cores'" in busy
+    for row in rows:
+        row.values.cpu_others_share = 0.02
+    assert findings([group_of(rows)], rows) == []
+    for row in rows:  # a GPU does not wait for them
+        row.environment.max_sm_clock_mhz = 1980.0
+        row.values.cpu_others_share = 0.43
+    assert findings([group_of(rows)], rows) == []
+
+
 @pytest.mark.parametrize(
     ("shares", "said"),
     [
