@@ -264,7 +264,9 @@ def test_the_quality_on_our_kernels_and_vllms_is_what_the_rows_say() -> None:
     (_, *lines) = next(t for t in tables(RESULTS) if t[0][0].startswith("quality left"))
     assert {line[0].strip("`") for line in lines} == vllms.keys() - {"original"}
     for name, *cells in lines:
-        assert cells == [kept(values[name.strip("`")]) for values in (ours, vllms)]
+        judged = [values[name.strip("`")] for values in (ours, vllms)]
+        agreed = [f"{values.agreed_tokens_mean:.1f}" for values in judged]
+        assert cells == [*map(kept, judged), *agreed]
 
 
 def test_the_quality_of_three_bits_is_what_the_rows_say() -> None:
