@@ -28,8 +28,9 @@ from evaluate.report.show.terminal_tables import (
     speed_table,
     worst_table,
 )
+from evaluate.results.host_time import busy_share
 from evaluate.results.recorder import NARROWEST_TABLE, Recorder, results_home
-from evaluate.results.rows import Row, SkippedRow, current
+from evaluate.results.rows import Row, SkippedRow, SpeedRow, current
 from evaluate.run import Group, Turn, turns_of
 from serve.checks import check, support_of, verify_together
 from serve.engine.launch import options
@@ -150,5 +151,11 @@ def _show(recorder: Recorder) -> None:
         screen.print(speed_table(recorder.rows, recorder.config.max_spread))
     for finding in engine_findings([*current(recorder.before), *recorder.rows]):
         say(f"finding: {finding}")
+    busy = busy_share(row for row in recorder.rows if isinstance(row, SpeedRow) and not row.invalid)
+    if busy is not None:
+        say(
+            f"finding: other processes took {busy:.0%} of all cores' time during these runs, which "
+            "slowed them; measure again on a quiet machine"
+        )
     for table in [*profile_tables(recorder.rows), *filter(None, judged)]:
         screen.print(table)

@@ -27,3 +27,10 @@ def taken_share(rows: Iterable[SpeedRow], name: str) -> float | None:
 def processors_did_the_work(rows: Iterable[Row]) -> bool:
     """Whether the host's processors did the work: no run had a GPU."""
     return not any(row.environment.max_sm_clock_mhz for row in rows)
+
+
+def busy_share(rows: Iterable[SpeedRow]) -> float | None:
+    """Of all cores' time, what other processes took, if it is much and slowed the runs."""
+    runs = list(rows)
+    share = taken_share(runs, OTHERS) or 0.0
+    return share if share >= MUCH_BY_OTHERS and processors_did_the_work(runs) else None
