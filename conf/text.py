@@ -6,14 +6,16 @@ import random
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from conf.errors import bad_input, environment_failure, reading, unknown
 from conf.schema.commands import AccuracyConfig
 from conf.schema.text import TextSource
+from conf.terminal import say
 
 Part = Literal["calibration", "evaluation"]
 Chat = list[dict[str, str]]
@@ -152,37 +154,51 @@ def check_hub_set(source: TextSource) -> None:
     _hub_rows(source, seed=0)
 
 
-def _check_hub_is_known(source: TextSource) -> None:
-    """Raises at once where the hub's name cannot be resolved: `datasets` would try for 23 s."""
+@contextmanager
+def _offline_without_address(source: TextSource) -> Iterator[None]:
+    """Makes `datasets` work offline, from its cache, where the hub's name cannot be resolved. It
+    would try for 23 s."""
+    import datasets
     from huggingface_hub import constants
 
     is_local = Path(str(source.id)).exists()
-    if is_local or constants.HF_HUB_OFFLINE or getproxies():  # a proxy resolves names itself
+    # A proxy resolves names itself.
+    if is_local or datasets.config.HF_HUB_OFFLINE or getproxies() or _has_address(constants):
+        yield
         return
+    say(f"{source.OPTION}.id={source.id}: there is no address for {constants.ENDPOINT}")
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before, False
+
+
+def _has_address(constants: Any) -> bool:
     host = urlsplit(constants.ENDPOINT).hostname
+    if host is None:
+        return True  # no URL: whoever uses it will say so
     try:
         socket.getaddrinfo(host, None)
-    except OSError as error:
-        raise environment_failure(
-            f"{source.OPTION}.id={source.id}: cannot be read: there is no address for {host} "
-            f"({error.strerror}). {source.OPTION}.source=file {source.OPTION}.path=FILE takes "
-            "text of your own."
-        ) from error
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def _hub_rows(source: TextSource, seed: int) -> Iterable[TextRow]:
     """Rows of a hub set, streamed: a sample of a large set does not fetch all of it."""
     import datasets
 
-    _check_hub_is_known(source)
     try:
-        rows = datasets.load_dataset(
-            str(source.id),
-            source.subset,
-            split=source.split,
-            revision=source.revision,
-            streaming=True,
-        )
+        with _offline_without_address(source):
+            rows = datasets.load_dataset(
+                str(source.id),
+                source.subset,
+                split=source.split,
+                revision=source.revision,
+                streaming=True,
+            )
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         reason = " ".join(str(error).split())
         raise environment_failure(

@@ -29,12 +29,7 @@ from evaluate.pairs import (
 )
 from evaluate.report.decide.quality import Qualities, qualities
 from evaluate.results.cells import Cell, by_workload, cells, kernel_names, kernels_of
-from evaluate.results.host_time import (
-    MUCH_BY_OTHERS,
-    OTHERS,
-    processors_did_the_work,
-    taken_share,
-)
+from evaluate.results.host_time import OTHERS, busy_share, taken_share
 from evaluate.results.merging import merged_rows
 from evaluate.results.restart_noise import (
     Noise,
@@ -197,16 +192,17 @@ def _differences(pairs: list[Pair]) -> list[str]:
 
 
 def _other_processes(pairs: list[Pair], titles: list[str]) -> list[str]:
-    """Says that other processes slowed runs on a CPU: then a difference may be theirs."""
+    """Says that other processes may have slowed runs on a CPU: then a difference may be theirs."""
     sides = [[row for cell in side for row in cell.valid] for side in zip(*pairs, strict=True)]
-    shares = [taken_share(runs, OTHERS) or 0.0 for runs in sides]
-    if max(shares) < MUCH_BY_OTHERS or not processors_did_the_work([*sides[0], *sides[1]]):
+    if not any(busy_share(runs) for runs in sides):
         return []
+    shares = [taken_share(runs, OTHERS) for runs in sides]
     both = " and ".join(
-        f"{share:.0%} under {title}" for share, title in zip(shares, titles, strict=True)
+        f"{'an unknown share' if share is None else f'{share:.0%}'} under {title}"
+        for share, title in zip(shares, titles, strict=True)
     )
     return [
-        f"of all cores' time, other processes took {both}: a difference may be theirs; measure "
+        f"of the cores' time, other processes took {both}: a difference may be theirs; measure "
         "both again on a quiet machine"
     ]
 

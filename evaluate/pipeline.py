@@ -154,8 +154,8 @@ def _show(recorder: Recorder) -> None:
     busy = busy_share(row for row in recorder.rows if isinstance(row, SpeedRow) and not row.invalid)
     if busy is not None:
         say(
-            f"finding: other processes took {busy:.0%} of all cores' time during these runs, which "
-            "slowed them; measure again on a quiet machine"
+            f"finding: other processes took {busy:.0%} of the cores' time during these runs, which "
+            "may have slowed them; measure again on a quiet machine"
         )
     for table in [*profile_tables(recorder.rows), *filter(None, judged)]:
         screen.print(table)

@@ -323,7 +323,6 @@ def settings_for_uv(name: str) -> tuple[list[str], dict[str, str]]:
             variables.setdefault(variable, separator.join(settings[setting]))
     # pip takes the best version from all of its indexes; uv by default the first that has any.
     variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    variables.setdefault("UV_LINK_MODE", "copy")
     return arguments, variables
 
 

@@ -146,9 +146,10 @@ def fitting_group(model: Any, recipe: RecipeConfig) -> int:
     for size in sizes:
         if all(width % size == 0 for width in columns):
             return size
+    tried, widths = (" and ".join(map(str, numbers)) for numbers in (sizes, sorted(columns)))
     raise bad_input(
-        f"group_size=auto: recipe={recipe.name} can have groups of {_joined(sizes)}, which "
-        f"does not divide {_joined(sorted(columns))} columns"
+        f"group_size=auto tries groups of {tried} for recipe={recipe.name}: none divides "
+        f"{widths} columns"
     )
 
 
@@ -160,10 +161,6 @@ def _group_sizes(stored: Format) -> list[int]:
         for size in sorted({*GROUP_SIZES, own} if own else GROUP_SIZES, reverse=True)
         if refusal(replace(stored.weights, group_size=size), stored.activations) is None
     ]
-
-
-def _joined(numbers: list[int]) -> str:
-    return " or ".join(map(str, numbers))
 
 
 def matching_linears(model: Any, targets: list[str], ignore: list[str]) -> list[tuple[str, Any]]:

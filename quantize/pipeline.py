@@ -18,11 +18,12 @@ from conf.schema.load import GpuConfig
 from conf.schema.steps import known_steps
 from conf.schema.text import CalibrationConfig
 from conf.terminal import library_output_to, say
+from conf.text import check_hub_set
 from quantize.calibrate.batches import (
     TextCounts,
     batches,
     calibration_samples,
-    check_text,
+    check_document_count,
 )
 from quantize.calibrate.compress import Batches, Outcome, compress
 from quantize.calibrate.expert_tokens import token_summary
@@ -99,7 +100,7 @@ def quantize(config: QuantizeConfig) -> Path | None:
         say(f"{name}: {line}")
     check_machine(plan, config)
     if _needs_text(config, step_modifiers):
-        check_text(config.calibration)
+        check_document_count(config.calibration)
     if config.preflight == "only":
         return None
     with locked(folder) if RANKS.get().is_first else nullcontext():
@@ -119,6 +120,9 @@ def _write_checkpoint(
     """Makes and publishes the checkpoint while the run holds the folder's lock."""
     name, recipe, ranks = str(config.model.name), config.recipe, RANKS.get()
     phases = Phases()
+    is_from_hub = config.calibration.source == "hub" and _needs_text(config, step_modifiers)
+    if ranks.is_first and is_from_hub:
+        check_hub_set(config.calibration)  # before a large model is fetched
     with phases.phase("fetch"):
         source = ranks.first_alone(lambda: fetch(config.model))
         check_source(source, config.model)

@@ -16,9 +16,10 @@ from conf.models import ORIGINAL
 from conf.override_text import command_text, option_text
 from conf.process.running import stream
 from conf.schema.commands import EvaluateConfig
-from conf.terminal import plain_console, progress, say
+from conf.terminal import progress, say, table_console
 from evaluate.accuracy.preflight import check_text
 from evaluate.measure.environment import cell_key, environment
+from evaluate.results.recorder import NARROWEST_TABLE
 from evaluate.results.recorder import earlier_rows as rows_before
 from evaluate.results.results_file import append, misfit
 from evaluate.results.row_types import Part
@@ -129,7 +130,7 @@ def _show(row: SensitivityRow) -> None:
         times = block.divergence / median if median else 0.0
         megabytes = block.bytes / 1e6
         table.add_row(block.block, f"{block.divergence:.5f}", f"{times:.1f}", f"{megabytes:.1f}")
-    plain_console().print(table)
+    table_console(NARROWEST_TABLE).print(table)
     if not values.ignore:
         say("no block has a far larger divergence than the others: ignoring some would gain little")
         return

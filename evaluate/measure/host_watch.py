@@ -29,7 +29,8 @@ class HostWatched:
     waiting_share: float | None = None
     """The share of the time in which at least one process was ready and had no core."""
     others_share: float | None = None
-    """Of all cores' time, what processes took that do not belong to this evaluation."""
+    """Of the time of the cores that this evaluation may use, what processes took that do not belong
+    to it."""
 
 
 @contextmanager
@@ -37,16 +38,20 @@ def watching_host() -> Iterator[HostWatched]:
     """Yields an empty record, and fills it in when the block ends."""
     watched = HostWatched()
     family = os.getppid()  # the evaluation: it starts all engines
-    own, counters, waited, begun = _ticks_of(family), _counters(), _waited_s(), time.monotonic()
+    cores = _cores_of(family)
+    own, usable = _ticks_of(family), _counters(cores)
+    counters, waited, begun = _counters(), _waited_s(), time.monotonic()
     try:
         yield watched
     finally:
         elapsed = time.monotonic() - begun
         counters_after, waited_after = _counters(), _waited_s()
+        usable_after = _counters(cores)
         if counters is not None and counters_after is not None:
             watched.stolen_share = stolen_share(counters, counters_after)
+        if usable is not None and usable_after is not None:
             own_spent = _ticks_of(family) - own
-            watched.others_share = others_share(counters, counters_after, own_spent)
+            watched.others_share = others_share(usable, usable_after, own_spent)
         if waited is not None and waited_after is not None and elapsed > 0:
             watched.waiting_share = min(max(waited_after - waited, 0.0) / elapsed, 1.0)
 
@@ -62,17 +67,17 @@ def others_share(before: list[int], after: list[int], own: int) -> float | None:
     """Of the time of all cores between two readings, what others than `own` took."""
     spent = [max(late - early, 0) for early, late in zip(before, after, strict=True)]
     busy = sum(spent) - spent[STOLEN] - sum(spent[place] for place in IDLE)
-    return max(busy - own, 0) / sum(spent) if sum(spent) else None
+    return max(busy - max(own, 0), 0) / sum(spent) if sum(spent) else None
 
 
 def _ticks_of(family: int) -> int:
     """The ticks that a process and all its descendants have spent, ended ones among them."""
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, int] = {}
-    for path in PROCESSES.glob("[0-9]*/stat"):
+    for number in _processes():
         try:
-            number = int(path.parent.name)
-            fields = path.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            text = (PROCESSES / str(number) / "stat").read_text("ascii", errors="replace")
+            fields = text.rpartition(")")[2].split()
             children[int(fields[PARENT])].append(number)
             ticks[number] = sum(map(int, fields[OWN_TICKS]))
         except (OSError, ValueError, IndexError):
@@ -83,14 +88,32 @@ def _ticks_of(family: int) -> int:
     return sum(ticks.get(member, 0) for member in members)
 
 
-def _counters() -> list[int] | None:
-    """The ticks of all processors together, by what they did."""
+def _processes() -> list[int]:
     try:
-        name, *ticks = STAT.read_text(encoding="ascii").partition("\n")[0].split()
-        counters = [int(each) for each in ticks[:COUNTERS]]
+        return [int(path.name) for path in PROCESSES.iterdir() if path.name.isdigit()]
+    except OSError:
+        return []
+
+
+def _counters(cores: set[int] | None = None) -> list[int] | None:
+    """The ticks of some processors together, or of all, by what they did."""
+    wanted = {"cpu"} if cores is None else {f"cpu{core}" for core in cores}
+    try:
+        lines = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]
+        found = [list(map(int, ticks[:COUNTERS])) for name, *ticks in lines if name in wanted]
     except (OSError, ValueError):
         return None
-    return counters if name == "cpu" and len(counters) == COUNTERS else None
+    if len(found) != len(wanted) or any(len(ticks) != COUNTERS for ticks in found):
+        return None
+    return [sum(ticks) for ticks in zip(*found, strict=True)]
+
+
+def _cores_of(process: int) -> set[int]:
+    """The cores that a process may use: others' work on further cores takes nothing from it."""
+    try:
+        return os.sched_getaffinity(process)
+    except (AttributeError, OSError):  # not Linux, or it has ended
+        return set()
 
 
 def _waited_s() -> float | None:

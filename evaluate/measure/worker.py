@@ -218,8 +218,9 @@ class _Measurement:
         self.compiling.since_last_look()
         hits, queries = self.engine.prefix_cache()
         processes = self.watch.processes()
-        with self.watch.watching() as watched, self._watching_host() as watched.host:
+        with self._watching_host() as host, self.watch.watching() as watched:
             requests = self.engine.run_requests(load, stop)
+        watched.host = host
         processes |= self.watch.processes()
         hits_after, queries_after = self.engine.prefix_cache()
         observed = Observed(

@@ -75,7 +75,7 @@ class SpeedValues(NumberPart):
     cpu_waiting_share: Maybe[Share] = None
     """The share of the time in which at least one process was ready and had no core."""
     cpu_others_share: Maybe[Share] = None
-    """Of all cores' time, what processes took that do not belong to the evaluation."""
+    """Of the time of the cores that the evaluation may use, what other processes took."""
     prefix_hits: Maybe[WholeNumber] = None
     send_delay_p99_s: Maybe[Wait] = None
     """How late requests were sent: the generator's own delay, which is part of every TTFT."""

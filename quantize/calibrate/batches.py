@@ -11,7 +11,7 @@ import torch
 
 from conf.errors import bad_input
 from conf.schema.text import CalibrationConfig
-from conf.text import Document, check_hub_set, documents
+from conf.text import Document, documents
 
 Tokens = list[int]
 SHORTEST_DOCUMENT = 8  # tokens; a shorter one says nothing about activations
@@ -61,13 +61,10 @@ def calibration_samples(
     return samples, counts
 
 
-def check_text(config: CalibrationConfig) -> None:
-    """Raises if a local source has fewer documents than samples are asked for, or the hub does not
-    give the set. It needs no tokenizer, so it comes before the model is made or fetched."""
-    if config.source == "hub":
-        check_hub_set(config)
-        return
-    if config.pack or config.allow_fewer:
+def check_document_count(config: CalibrationConfig) -> None:
+    """Raises if a local source has fewer documents than samples are asked for. It needs no
+    tokenizer, so it comes before the model is made or fetched."""
+    if config.source == "hub" or config.pack or config.allow_fewer:
         return
     source_documents = documents(config, "calibration", config.seed)
     count = sum(1 for _ in itertools.islice(source_documents, config.samples))

@@ -8,6 +8,7 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
+from huggingface_hub import constants
 
 from conf import text as text_module
 from conf.errors import QuantlineError
@@ -127,26 +128,37 @@ def test_a_set_that_the_hub_does_not_give_is_a_fault_of_the_world(
     assert error.value.exit_code == 3
 
 
-@pytest.mark.parametrize("proxies", [{}, {"https": "http://proxy:3128"}])
-def test_a_hub_without_an_address_is_not_tried_for_long(
-    proxies: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("proxies", "endpoint", "is_offline"),
+    [
+        ({}, "https://hub.invalid", True),
+        ({"https": "http://proxy:3128"}, "https://hub.invalid", False),
+        ({}, "https://localhost", False),
+    ],
+)
+def test_without_an_address_of_the_hub_its_cache_is_read(
+    proxies: dict[str, str], endpoint: str, is_offline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless a proxy may know it."""
-    tried = []
+    """`datasets` would try to reach it for 23 s. A proxy may know the address."""
+    seen = []
 
-    def load_dataset(*arguments: object, **options: object) -> datasets.Dataset:
-        tried.append(arguments)
+    def load_dataset(*arguments: object, **options: object) -> datasets.IterableDataset:
+        seen.append((datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE))
         return datasets.Dataset.from_dict({"text": ["x"]}).to_iterable_dataset()
 
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    for module in (constants, datasets.config):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(text_module, "getproxies", lambda: proxies)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    source = TextSource(source="hub", id="org/set")
-    if proxies:
-        check_hub_set(source)
-    else:
-        with pytest.raises(QuantlineError, match=r"no address for hub\.invalid") as error:
-            check_hub_set(source)
-        assert error.value.exit_code == 3
-    assert len(tried) == len(proxies)
+    check_hub_set(TextSource(source="hub", id="org/set"))
+    assert seen == [(is_offline, is_offline)]
+    assert [datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE] == [False, False]
+
+
+def test_a_set_of_a_hub_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(text_module, "getproxies", dict)
+    with pytest.raises(QuantlineError, match=r"accuracy\.text\.id=org/set: cannot be") as error:
+        check_hub_set(TextSource(source="hub", id="org/set"))
+    assert error.value.exit_code == 3

@@ -53,6 +53,9 @@ def test_other_processes_on_the_cores_are_said(command_here: Run, tmp_path: Path
     write(tmp_path / "c.jsonl", "original", [1.5, 1.51, 1.49], others=0.03)
     said = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]").stderr
     assert "other processes took 2% under a.jsonl and 46% under b.jsonl: a difference" in said
+    write(tmp_path / "old.jsonl", "original", [1.0, 1.01, 0.99])
+    said = command_here("evaluate.compare", "results=[old.jsonl,b.jsonl]").stderr
+    assert "took an unknown share under old.jsonl and 46% under b.jsonl" in said
     assert "other processes" not in command_here(
         "evaluate.compare", "results=[a.jsonl,c.jsonl]"
     ).stderr  # fmt: skip

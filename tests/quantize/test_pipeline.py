@@ -13,6 +13,7 @@ from conf.errors import QuantlineError
 from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest
 from quantize.checkpoint.publish import published_atomically
+from quantize.pipeline import quantize
 from tests.conftest import Run, quantize_config
 
 LINEAR = [f"self_attn.{part}_proj" for part in "qkvo"] + [
@@ -137,3 +138,28 @@ def test_names_stay_under_the_output_root() -> None:
             quantize_config(f"model.name={name!r}")
         with pytest.raises(QuantlineError, match="a plain folder name"):
             quantize_config(f"recipe.name={name!r}")
+
+
+def test_a_set_of_the_hub_is_opened_before_the_model_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder stands in for the hub."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "a document"}))
+    fetched = []
+
+    def fetch(model: ModelConfig) -> Path:
+        fetched.append(model.name)
+        raise QuantlineError("fetched", exit_code=3)
+
+    monkeypatch.setattr("quantize.pipeline.fetch", fetch)
+    hub = [f"calibration.id={tmp_path}", "calibration.subset=null", f"output_dir={tmp_path}"]
+    for split, reason in (
+        ("validation", r"calibration\.id=.*: cannot be read"),
+        ("train", "fetch"),
+    ):
+        config = quantize_config(
+            "model=tiny", "calibration=wikitext", f"calibration.split={split}", *hub
+        )
+        with pytest.raises(QuantlineError, match=reason):
+            quantize(config)
+    assert fetched == ["tiny"]

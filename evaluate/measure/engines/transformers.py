@@ -53,14 +53,15 @@ class TransformersEngine(Engine):
         begin = time.perf_counter()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         make_model = _random_model if load.dummy else AutoModelForCausalLM.from_pretrained
+        dtype = _dtype(load)
         with exact_loading():
             self.model = make_model(
                 load.folder,
-                dtype=_dtype(load),
+                dtype=dtype,
                 device_map=self.device,
                 **load.engine.options,
             ).eval()
-        if self.model.dtype == torch.float32 and not load.dummy:
+        if dtype == torch.float32 and not load.dummy:
             convert_to_float32(self.model)
         self.tokenizer = AutoTokenizer.from_pretrained(load.folder)
         self.traces = load.traces

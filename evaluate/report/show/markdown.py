@@ -122,8 +122,9 @@ def _commands(report: Report, answer: Answer) -> list[str]:
     config = report.config
     missing = missing_of(answer.group, answer.facts, config.mix, config.results[-1])
     if missing:
-        sentences = [f"{one.what}: {one.command}" for one in missing]
-        lines += ["Not measured:", "", *(f"- {_with_command(each)}" for each in sentences), ""]
+        lines += ["Not measured:", ""]
+        lines += [f"- {escape(one.what)}: {_code(one.command)}" for one in missing]
+        lines.append("")
     return lines
 
 
@@ -163,7 +164,8 @@ def _columns(report: Report) -> list[str]:
     if not any(group.workloads for group in report.groups):
         return []
     lines = ["### Columns", ""]
-    lines += [f"- {escape(one.title)}: {escape(one.explanation)}." for one in explained_columns()]
+    used = used_columns(explained_columns(), report.sets.cells)
+    lines += [f"- {escape(one.title)}: {escape(one.explanation)}." for one in used]
     return [*lines, ""]
 
 
@@ -273,9 +275,12 @@ def _bullets(title: str, sentences: list[str]) -> list[str]:
 def _with_command(sentence: str) -> str:
     """The sentence; a command at its end can be copied, so nothing in it is escaped."""
     found = re.fullmatch(r"(.*: )((?:python -m|quantline) .*)", sentence)
-    if found is None or not _can_be_copied(found[2]):
-        return escape(sentence)
-    return f"{escape(found[1])} `{found[2]}`"
+    return f"{escape(found[1])} {_code(found[2])}" if found is not None else escape(sentence)
+
+
+def _code(command: str) -> str:
+    """The command as code, if that is safe."""
+    return f"`{command}`" if _can_be_copied(command) else escape(command)
 
 
 def _can_be_copied(command: str) -> bool:

@@ -242,8 +242,8 @@ def _other_processes(group: ComparisonGroup) -> str:
     if share < MUCH_BY_OTHERS or not processors_did_the_work(group.rows):
         return ""
     return (
-        f"other processes took CPU time, most in {start}: {share:.0%} of all cores' time. Its runs "
-        "took longer for it; measure again on a quiet machine"
+        f"other processes took CPU time, most in {start}: {share:.0%} of the cores' time. It may "
+        "have slowed the runs; measure again on a quiet machine"
     )
 
 

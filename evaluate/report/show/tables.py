@@ -140,13 +140,13 @@ CHECKPOINT: Column[OfCandidate] = Column(
 )
 SCENARIO: Column[OfScenario] = Column("scenario", "scenario", lambda r: r.scenario, is_text=True)
 FIRST: tuple[Column[CellRecord], ...] = (
-    Column("rank", "rank", rank, "= : no significant difference within the rank"),
+    Column("rank", "rank", rank, "those with = do not differ significantly"),
     CHECKPOINT,
     Column(
         "times as fast",
         "speedup",
         cell_speedup,
-        "speed-up over the original, 95 % interval; = : no significant difference",
+        "speed-up over the original, 95 % interval; = means no significant difference",
         is_phrase=True,
     ),
     Column(

@@ -33,7 +33,7 @@ UNLIKE_OTHERS = 64  # factor between a layer's weights and the median layer's
 ENOUGH_VALUES = 16  # scales or codes; of this many at least two should differ
 # Trained weights have a few small groups of equal values: of 272,384 groups of 16 in a layer of
 # Qwen2.5-Coder-0.5B up to 16.
-SMALL_GROUP, MOST_CONSTANT = 64, 1e-3  # weights; share of a layer's groups
+SMALL_GROUP, MOST_CONSTANT = 64, 2e-4  # weights; share of a layer's groups
 LARGEST_SCALE, SMALLEST_SCALE = 1e4, 1e-30
 NEGATIVE_SHARES = (0.1, 0.9)  # range of the share of negative scales in each layer
 MX_BIAS, MX_NAN = 127, 255
@@ -103,9 +103,11 @@ def _constant_faults(layer: Linear, groups: Groups, zero_points: torch.Tensor) -
         return [f"{layer.stored} holds {content}"]
     height, width = _block(layer)
     flat = (groups.most == groups.least) & (groups.most != zero_points)
+    is_judged = height * width >= ENOUGH_VALUES and layer.weights.bits > 2
     allowed = MOST_CONSTANT * flat.numel() if height * width < SMALL_GROUP else 0
-    if height * width >= ENOUGH_VALUES and layer.weights.bits > 2 and flat.sum() > allowed:
-        row = int(flat.nonzero()[0][0]) * height
+    whole_rows = flat.all(dim=1) if flat.dim() == 2 else flat
+    if is_judged and (whole_rows.any() or flat.sum() > allowed):
+        row = int((whole_rows if whole_rows.any() else flat).nonzero()[0][0]) * height
         return [f"{layer.stored} holds one value throughout a group in row {row}"]
     if not (groups.most > groups.least).any():
         return [f"{layer.stored} holds one value in every group"]

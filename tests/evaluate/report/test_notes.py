@@ -80,7 +80,7 @@ def test_other_processes_on_the_cores_are_said() -> None:
         row.environment.max_sm_clock_mhz = None
         row.values.cpu_others_share = 0.43 if row.checkpoint == "w8a8" else 0.02
     (busy,) = findings([group_of(rows)], rows)
-    assert "other processes took CPU time, most in start 1 of w8a8: 43% of all cores'" in busy
+    assert "other processes took CPU time, most in start 1 of w8a8: 43% of the cores'" in busy
     for row in rows:
         row.values.cpu_others_share = 0.02
     assert findings([group_of(rows)], rows) == []

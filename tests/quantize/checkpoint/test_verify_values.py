@@ -319,11 +319,22 @@ def test_autorounds_signed_scales_are_sound_and_a_single_negative_layer_is_not(
     ("size", "constant", "faults"), [(16, 2, 0), (16, 3, 1), (32, 2, 0), (64, 1, 1), (128, 1, 1)]
 )
 def test_a_few_small_groups_may_hold_one_value(size: int, constant: int, faults: int) -> None:
-    """As in trained weights; here of 2,000 groups."""
+    """As in trained weights; here of 10,000 groups."""
     weights = QuantArgs(type="float", bits=4, strategy="group", group_size=size)
     layer: Any = SimpleNamespace(weights=weights, stored="q_proj.weight_packed")
-    least, most = torch.full((2, 1000), -6.0), torch.full((2, 1000), 6.0)
+    least, most = torch.full((2, 5000), -6.0), torch.full((2, 5000), 6.0)
     least[1, :constant] = most[1, :constant] = 3.0
     groups = Groups(least, most, most, most, is_constant=False, rows_are_equal=False)
     expected = ["q_proj.weight_packed holds one value throughout a group in row 1"]
     assert _constant_faults(layer, groups, torch.zeros(1)) == expected[:faults]
+
+
+def test_a_whole_row_never_holds_one_value() -> None:
+    """Not in a layer of so many rows that its groups are few among all."""
+    weights = QuantArgs(type="float", bits=4, strategy="group", group_size=16)
+    layer: Any = SimpleNamespace(weights=weights, stored="q_proj.weight_packed")
+    least, most = torch.full((20_000, 2), -6.0), torch.full((20_000, 2), 6.0)
+    least[7] = most[7] = 3.0
+    groups = Groups(least, most, most, most, is_constant=False, rows_are_equal=False)
+    expected = ["q_proj.weight_packed holds one value throughout a group in row 7"]
+    assert _constant_faults(layer, groups, torch.zeros(1)) == expected
