@@ -13,8 +13,10 @@ from evaluate.report.command import COMMAND
 from evaluate.report.contents import Report, make_report
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.machine.answering import print_answer
+from evaluate.report.show.charts.plots import write_plots
 from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.our_kernels.records import gain_records
+from evaluate.report.show.page import write_page
 from evaluate.report.show.records import speedup_of
 from evaluate.report.show.tables import speedup
 from evaluate.results.results_file import read
@@ -53,6 +55,12 @@ def test_the_published_report_is_what_the_rows_say(report: Report, tmp_path: Pat
     assert (tmp_path / "report.md").read_text() == published.read_text(), (
         f"python -m evaluate.report 'results=[{FOLDER}/results.jsonl.gz]' out={FOLDER}"
     )
+
+
+def test_the_page_of_published_results_is_small(report: Report, tmp_path: Path) -> None:
+    write_plots(report, tmp_path)
+    write_page(report, tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 1.5e6
 
 
 def tables(path: Path) -> list[list[list[str]]]:

@@ -37,7 +37,7 @@ def page_data(report: Report) -> str:
         "setups": [asdict(_setup(group)) for group in report.groups],
         "known": {"scenario": report.names.scenarios, "candidate": report.names.candidates},
         "sets": {
-            name: [_content(record, name, report.groups) for record in records]
+            name: _lines([_content(record, name, report.groups) for record in records])
             for name, records in report.sets.by_name().items()
         },
         "whatIf": [_what_if(report.config, answer) for answer in report.answers],
@@ -49,6 +49,13 @@ def page_data(report: Report) -> str:
         ],
     }
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _lines(records: list[JsonObject]) -> JsonObject:
+    """Records as lines of values: with the names of its fields, each would be twice as long."""
+    fields = list(dict.fromkeys(name for record in records for name in record))
+    lines = [[record.get(name) for name in fields] for record in records]
+    return {"fields": fields, "lines": lines}
 
 
 def _what_if(config: ReportConfig, answer: Answer) -> JsonObject | None:

@@ -24,6 +24,8 @@ LABEL_COLOURS = {"labelColor": INK, "titleColor": INK}
 # The page's style names these colours, so that a plot inside it follows light and dark.
 STYLED = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)", PAPER: "none"}
 PLACES = re.compile(r' (?:d|transform)="[^"<>]*"')
+# Groups of marks have a path before and after them, to be pointed at; neither is ever seen.
+UNSEEN = re.compile(r'<path class="(?:back|fore)ground"(?![^<>]* (?:fill|stroke)=)[^<>]*/>')
 DECIMALS = re.compile(r"(\.\d)\d+")
 SIZES = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
 LIGHT = {
@@ -77,6 +79,7 @@ def plot_inside(chart: Chart, out: Path) -> str:
         svg = re.sub(rf'(fill|stroke)="{colour}"', rf'\1="{style}"', svg)
     for default in (' font-family="sans-serif"', ' opacity="1"', ' stroke-width="0"'):
         svg = svg.replace(default, "")
+    svg = UNSEEN.sub("", svg)
     svg = PLACES.sub(lambda match: DECIMALS.sub(r"\1", match[0]), svg)
     return svg[svg.index("<svg") :]
 

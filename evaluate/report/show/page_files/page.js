@@ -1,6 +1,10 @@
 "use strict";
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
+  for (const [name, set] of Object.entries(data.sets)) {
+    const record = (line) => Object.fromEntries(set.fields.map((field, place) => [field, line[place]]));
+    data.sets[name] = set.lines.map(record);
+  }
   const root = document.documentElement;
   const state = { setup: 0, scenario: new Set(), candidate: new Set() };
   const FILTERS = { scenario: "scenarios", candidate: "checkpoints" };
@@ -42,7 +46,7 @@
   }
 
   function isOfSetup(record) {
-    return record.setups === undefined || record.setups.includes(state.setup);
+    return (record.setups ?? null) === null || record.setups.includes(state.setup);
   }
 
   function isKept(record) {
