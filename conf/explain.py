@@ -17,7 +17,8 @@ CONVERSION = re.compile(
     r"(?P<kind>\w+)(?: \(type .*\))?"
 )
 NO_OPTIONS = re.compile(r"^Cannot assign \w+ to Dict|is not a subclass of \w+")
-UNSET_PART = "Unexpected type for root: NoneType"  # OmegaConf's words
+# OmegaConf's words for an option of a part that is null, and for options given to it together.
+UNSET_PART = ("Unexpected type for root: NoneType", "'NoneType' object has no attribute 'get'")
 KINDS = {"Integer": "whole number", "Float": "number", "bool": "boolean: write true or false"}
 
 
@@ -31,8 +32,15 @@ def explain(error: BaseException) -> str:
         option = FULL_KEY.search(str(error))
         return f"{option[1] if option else 'an option'}: the number is too large"
     cause = _omegaconf_cause(error)
-    if UNSET_PART in str(error):
-        return "an option belongs to a part that is null here, as recipe.auto or recipe.activations"
+    if any(words in str(error) for words in UNSET_PART):
+        part = FULL_KEY.search(str(error))
+        what = (
+            f"{part[1]}: is null here" if part else "an option belongs to a part that is null here"
+        )
+        return (
+            f"{what}, as recipe.auto or recipe.activations may be; set the part in a recipe file "
+            "of your own that builds on this recipe (defaults: [NAME])"
+        )
     if cause is None:
         return " ".join(str(error).split())
     prefix = _file_prefix(error)

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
 from conf.errors import bad_input, environment_failure, reading, unknown
 from conf.schema.commands import AccuracyConfig
@@ -162,11 +162,13 @@ def _offline_without_address(source: TextSource) -> Iterator[None]:
     from huggingface_hub import constants
 
     is_local = Path(str(source.id)).exists()
-    # A proxy resolves names itself.
-    if is_local or datasets.config.HF_HUB_OFFLINE or getproxies() or _has_address(constants):
+    if is_local or datasets.config.HF_HUB_OFFLINE or _has_address(constants.ENDPOINT):
         yield
         return
-    say(f"{source.OPTION}.id={source.id}: there is no address for {constants.ENDPOINT}")
+    say(
+        f"{source.OPTION}.id={source.id}: {constants.ENDPOINT} has no address here; looking for "
+        "the set in the cache"
+    )
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:
@@ -175,10 +177,14 @@ def _offline_without_address(source: TextSource) -> Iterator[None]:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before, False
 
 
-def _has_address(constants: Any) -> bool:
-    host = urlsplit(constants.ENDPOINT).hostname
+def _has_address(endpoint: str) -> bool:
+    """Whether the hub may be reached: its name has an address, or a proxy resolves it."""
+    parts = urlsplit(endpoint)
+    host = parts.hostname
     if host is None:
         return True  # no URL: whoever uses it will say so
+    if getproxies().keys() & {parts.scheme, "all"} and not proxy_bypass(host):
+        return True
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):

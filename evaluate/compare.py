@@ -37,7 +37,7 @@ from evaluate.results.restart_noise import (
     noise_of,
     ran_on_two_machines,
 )
-from evaluate.results.rows import Row, SpeedRow
+from evaluate.results.rows import Row, SpeedRow, TrialRow
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
 NARROWEST_TABLE = 120
@@ -163,7 +163,9 @@ def _rows(files: list[Path], faults: list[str]) -> list[Row]:
         say(line)
     if not any(isinstance(row, SpeedRow) for row in rows):
         names = ", ".join(map(str, files))
-        raise bad_input(f"results={names}: there are no timed runs in it")
+        searches = any(isinstance(row, TrialRow) for row in rows)
+        instead = "; evaluate.report compares capacity searches" if searches else ""
+        raise bad_input(f"results={names}: there are no timed runs in it{instead}")
     return rows
 
 

@@ -95,6 +95,8 @@ def _plan_targets(
         try:
             folder = checked_folder(target, original, config)
             plan = planner.plan(inspect(target, folder))
+            if plan.runs:
+                check_memory(folder, config)
             _record_skipped(plan, recorder)
         except Exception as error:
             recorder.fail(target.name, "", "", error)
@@ -119,8 +121,13 @@ def checked_folder(target: Target, original: Path, config: EvaluateConfig) -> Pa
         if not supported.runs:
             raise bad_input(f"{supported.summary}; measure {supported.instead} instead")
         check_splits(target.folder, config.engine.options)
-        EngineMemory(config.engine, options(config.engine)).check_host(target.folder)
     return target.folder
+
+
+def check_memory(folder: Path, config: EvaluateConfig) -> None:
+    """Raises where vLLM would load weights that this machine's memory does not hold now."""
+    if config.engine.starts_vllm:
+        EngineMemory(config.engine, options(config.engine)).check_host(folder)
 
 
 def _record_skipped(plan: Plan, recorder: Recorder) -> None:
@@ -155,7 +162,7 @@ def _show(recorder: Recorder) -> None:
     if busy is not None:
         say(
             f"finding: other processes took {busy:.0%} of the cores' time during these runs, which "
-            "may have slowed them; measure again on a quiet machine"
+            "may have slowed them; measure again on a quiet machine with force=true"
         )
     for table in [*profile_tables(recorder.rows), *filter(None, judged)]:
         screen.print(table)

@@ -135,8 +135,9 @@ def for_model(recipe: RecipeConfig, model: Any) -> RecipeConfig:
     return replace(recipe, ignore=[*recipe.ignore, *kept]) if kept and not recipe.file else recipe
 
 
-def fitting_group(model: Any, recipe: RecipeConfig) -> int:
-    """The largest group size of the recipe's format that divides the columns of every module."""
+def fitting_group(model: Any, recipe: RecipeConfig, option: str = "group_size=auto") -> int:
+    """The largest group size of the recipe's format that divides the columns of every module. The
+    error names the option that asked for one."""
     assert recipe.weights is not None
     activations = recipe.activations.stored if recipe.activations else None
     sizes = _group_sizes(Format(recipe.weights.stored, activations))
@@ -148,8 +149,7 @@ def fitting_group(model: Any, recipe: RecipeConfig) -> int:
             return size
     tried, widths = (" and ".join(map(str, numbers)) for numbers in (sizes, sorted(columns)))
     raise bad_input(
-        f"group_size=auto tries groups of {tried} for recipe={recipe.name}: none divides "
-        f"{widths} columns"
+        f"{option} tries groups of {tried} for recipe={recipe.name}: none divides {widths} columns"
     )
 
 

@@ -92,7 +92,7 @@ def _with_fitting_groups(model: Any, recipe: RecipeConfig) -> RecipeConfig:
     assert recipe.weights is not None
     if recipe.weights.strategy not in GROUPED:
         return recipe
-    largest = fitting_group(model, recipe)
+    largest = fitting_group(model, recipe, "accuracy=sensitivity")
     size = min(int(recipe.weights.group_size or largest), largest)
     return replace(recipe, weights=replace(recipe.weights, group_size=size))
 

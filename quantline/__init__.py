@@ -10,6 +10,7 @@ in the user's folder), so they are imported only when a command or a function of
 import importlib
 import importlib.util
 import logging
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -79,12 +80,21 @@ def main() -> None:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
-        if error.name is None or _is_ours(error.name):
+        is_debugging = os.environ.get("QUANTLINE_DEBUG") == "1"
+        if error.name is None or _is_ours(error.name) or is_debugging:
             raise
-        sys.exit(
-            f"error: the package {error.name.partition('.')[0]} is not installed; the README's "
-            "section 'Install it as a package' has the commands"
-        )
+        print(_missing_text(error.name), file=sys.stderr)
+        from conf.errors import ENVIRONMENT_FAILURE
+
+        sys.exit(ENVIRONMENT_FAILURE)
+
+
+def _missing_text(module: str) -> str:
+    package = module.partition(".")[0]
+    what = f"the package {package} is not installed"
+    if package != module and importlib.util.find_spec(package) is not None:
+        what = f"the installed {package} has no {module}: another version is needed"
+    return f"error: {what}; the README's section 'Install it as a package' has the commands"
 
 
 def _is_ours(module: str) -> bool:

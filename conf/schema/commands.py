@@ -95,8 +95,8 @@ class QuantizeConfig:
     replace: bool = False
     """Replace the checkpoint if it exists already."""
     group_size: str | None = field(default=None, metadata={RANGE: GROUP_SIZE})
-    """Columns that share a scale: a number, or auto for the largest of 128, 64, 32 that fits
-    and that the format has."""
+    """Columns that share a scale: a number, or auto for the largest of 128, 64, 32 and the
+    recipe's own that fits and that the format has."""
     ignore: list[str] = field(default_factory=list, metadata=not_empty())
     """More modules or `re:` patterns to leave alone, beside the recipe's own."""
     kv_cache: str | None = field(default=None, metadata=choices(*KV_CACHES))

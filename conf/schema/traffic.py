@@ -7,7 +7,10 @@ from conf.schema.ranges import SEED_MOST, TOKENS_MOST, above, choices, within
 FILE, SHAREGPT, SYNTHETIC = "file", "sharegpt", "synthetic"
 SOURCES = (FILE, SHAREGPT, SYNTHETIC)
 AUTO = "auto"
-FORMATS = ("plain", "sharegpt", "vllm", "guidellm", "mooncake")
+MOONCAKE = "mooncake"
+FORMATS = ("plain", "sharegpt", "vllm", "guidellm", MOONCAKE)
+BLOCK_TOKENS = 512
+"""Of Mooncake's own traces."""
 CLOSED, POISSON, BURSTY, REPLAYED = "closed", "poisson", "bursty", "replayed"
 ARRIVALS = (CLOSED, POISSON, BURSTY, REPLAYED)
 FIXED, UNIFORM, LOGNORMAL = "fixed", "uniform", "lognormal"
@@ -54,6 +57,9 @@ class TrafficConfig:
     time_unit: str = field(default=AUTO, metadata=choices(AUTO, *UNITS))
     """For a file: the unit of its timestamps: s, ms, us or ns. auto is the format's own, seconds or
     (mooncake) milliseconds; replayed refuses times that do not look like it."""
+    block_tokens: int = field(default=BLOCK_TOKENS, metadata=within(1, 2**16))
+    """For a file in the mooncake format: tokens of a block that one hash names. Qwen's traces have
+    16."""
     requests: int = field(default=256, metadata=within(1, 10**6))
     """Most requests of a run: the first ones of a trace with times, else a random choice."""
     turns: int = field(default=1, metadata=within(1, 1000))
@@ -84,7 +90,7 @@ class TrafficConfig:
     input: LengthsConfig = field(default_factory=LengthsConfig)
     """For synthetic: tokens that each prompt adds."""
     output: LengthsConfig = field(default_factory=LengthsConfig)
-    """For synthetic: tokens of each answer."""
+    """For synthetic: tokens of each answer. For a file: of the answers without a length."""
     prefixes: int = field(default=1, metadata=within(1, 10**6))
     """For synthetic: different shared prefixes, as system prompts."""
     prefix_tokens: int = field(default=0, metadata=within(0, TOKENS_MOST))
@@ -97,10 +103,19 @@ class TrafficConfig:
             raise ValueError(f"traffic.path={self.path}: works only with traffic=file")
         if self.source != FILE and self.time_unit != AUTO:
             raise ValueError(f"traffic.time_unit={self.time_unit}: works only with traffic=file")
+        if self.block_tokens != BLOCK_TOKENS and not self._may_have_blocks:
+            raise ValueError(
+                f"traffic.block_tokens={self.block_tokens}: works only with traffic=file and "
+                f"traffic.format={MOONCAKE}"
+            )
         if self.source == SYNTHETIC and self.arrivals == REPLAYED:
             raise ValueError(
                 "traffic.arrivals=replayed: synthetic requests have no times of arrival"
             )
+
+    @property
+    def _may_have_blocks(self) -> bool:
+        return self.source == FILE and self.format in (AUTO, MOONCAKE)
 
 
 @dataclass

@@ -49,13 +49,18 @@ def text_rules(prefix: str, choice: str) -> tuple[Rule, ...]:
 def traffic_rules() -> tuple[Rule, ...]:
     """Options of traffic beside its source and its arrivals."""
     traffic: Callable[[Any], TrafficConfig] = attrgetter("traffic")
-    synthetic = tuple(f"traffic.{name}" for name in ("input", "output", "prefixes"))
+    synthetic = tuple(f"traffic.{name}" for name in ("input", "prefixes", "prefix_tokens"))
     return (
         Rule(("traffic.format",), lambda c: traffic(c).source == FILE, "traffic=file"),
         Rule(
-            (*synthetic, "traffic.prefix_tokens"),
+            synthetic,
             lambda c: traffic(c).source == SYNTHETIC,
             "traffic=synthetic",
+        ),
+        Rule(  # whether a file has answers without a length is known when it is read
+            ("traffic.output",),
+            lambda c: traffic(c).source in (SYNTHETIC, FILE),
+            "traffic=synthetic, or traffic=file with answers without a length",
         ),
         Rule(
             ("traffic.prefixes",), lambda c: traffic(c).prefix_tokens > 0, "traffic.prefix_tokens"

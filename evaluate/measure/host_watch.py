@@ -96,20 +96,22 @@ def _processes() -> list[int]:
 
 
 def _counters(cores: set[int] | None = None) -> list[int] | None:
-    """The ticks of some processors together, or of all, by what they did."""
+    """The ticks of some processors together, or of all, by what they did. None where they cannot
+    be read, or for no processors."""
     wanted = {"cpu"} if cores is None else {f"cpu{core}" for core in cores}
     try:
         lines = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]
         found = [list(map(int, ticks[:COUNTERS])) for name, *ticks in lines if name in wanted]
     except (OSError, ValueError):
         return None
-    if len(found) != len(wanted) or any(len(ticks) != COUNTERS for ticks in found):
+    if not found or len(found) != len(wanted) or any(len(ticks) != COUNTERS for ticks in found):
         return None
     return [sum(ticks) for ticks in zip(*found, strict=True)]
 
 
 def _cores_of(process: int) -> set[int]:
-    """The cores that a process may use: others' work on further cores takes nothing from it."""
+    """The cores that a process may use: others' work on further cores takes nothing from it. Empty
+    where that is not known."""
     try:
         return os.sched_getaffinity(process)
     except (AttributeError, OSError):  # not Linux, or it has ended

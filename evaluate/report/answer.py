@@ -11,6 +11,7 @@ from evaluate.report.decide.commands import served_options
 from evaluate.report.decide.comparison import ComparisonGroup, Entry
 from evaluate.report.decide.decision import Answer
 from evaluate.report.programs import RECOMMEND, Recommended, ServeRequest
+from evaluate.results.rows import Row
 
 VLLM = ("vllm", "vllm_server")
 
@@ -36,9 +37,11 @@ def recommend(request: ServeRequest) -> Recommended:
     if chosen.overall.candidate is None:
         raise bad_input(f"results={request.results}: {chosen.group.title}: {chosen.overall.why}")
     entries = _entries(chosen)
+    row = entries[0].row if entries else _searched_row(chosen)
     name = Path(request.results).name
-    options = served_options(entries[0].row.environment.engine_options)
-    reasons = dict.fromkeys(options, f"it was fastest with it, in {name}")
+    options = served_options(row.environment.engine_options)
+    what = "was fastest" if entries else "held the highest rate"
+    reasons = dict.fromkeys(options, f"it {what} with it, in {name}")
     most_requests = _most_at_once(entries, request.targets.tpot_ms)
     if most_requests is not None:
         options["max_num_seqs"] = most_requests
@@ -46,7 +49,7 @@ def recommend(request: ServeRequest) -> Recommended:
             f"the most at once that kept {request.targets.tpot_ms:g} ms a token, in {name}"
         )
     return Recommended(
-        checkpoint=entries[0].checkpoint,
+        checkpoint=row.checkpoint,
         candidate=chosen.overall.candidate,
         why=chosen.overall.why,
         options=options,
@@ -66,6 +69,12 @@ def _entries(chosen: Answer) -> list[Entry]:
     candidate = chosen.overall.candidate or ""
     entries = [workload.of(candidate) for workload in chosen.group.workloads]
     return [entry for entry in entries if entry is not None]
+
+
+def _searched_row(chosen: Answer) -> Row:
+    """A row of the candidate in the capacity search that decided; there are no other runs."""
+    cells = chosen.capacities[0].cells
+    return next(cell.row for cell in cells if cell.candidate == chosen.overall.candidate)
 
 
 def _most_at_once(entries: list[Entry], tpot_ms: float | None) -> int | None:

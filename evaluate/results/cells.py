@@ -254,7 +254,7 @@ def chosen_options(row: Row) -> dict[str, str]:
 
 def kernel_names(row: Row) -> str:
     """The kernels that the engine chose, without their common suffix."""
-    names = sorted(set(row.kernels.values()))
+    names = sorted({name for chosen in row.kernels.values() for name in chosen.split(", ")})
     return ", ".join(name.removesuffix(KERNEL_SUFFIX) for name in names)
 
 

@@ -238,6 +238,10 @@ class Memory(NumberPart):
     """Requests of the workload's length that the KV cache holds."""
 
 
+ALL = "all"
+"""Stands for every product of ours among those that were refused, as in serve.kernels.record."""
+
+
 class TokenRange(Part):
     """The product for a range of tokens, from the end of the range before."""
 
@@ -254,13 +258,19 @@ class LayerKernels(Part):
     """0, as its columns, where a layer was refused before its shape was read."""
     columns: Count
     ranges: list[TokenRange] = Field(default_factory=list)
-    """Empty where the engine's own kernel ran for all numbers of tokens."""
+    """Empty where the engine's own kernel ran for all numbers of tokens, and its name is not
+    known."""
     refused: dict[Name, str] = Field(default_factory=dict)
-    """Products of ours that were not used, and why."""
+    """Products of ours that were not used, and why; ALL where it was left to the engine."""
     extra_bytes: Count = 0
     """Memory of further layouts of the weights, for each of these layers."""
     layer: Name = ""
     """The layer's name, where it differs from the others of its kind; else empty: all of them."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it was left to the engine's own kernel."""
+        return ALL in self.refused
 
 
 class Limit(Part):

@@ -6,6 +6,7 @@ from pathlib import Path
 from conf.errors import bad_input, unknown
 from conf.formats.quantization_config import quantization_of
 from conf.models import ORIGINAL
+from conf.override_text import command_text, option_text
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.tune import TuneConfig
 from evaluate.measure.targets import (
@@ -18,12 +19,12 @@ from evaluate.measure.targets import (
 )
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.measure.traffic.times import say_unused
-from evaluate.pipeline import checked_folder
+from evaluate.pipeline import check_memory, checked_folder
 from evaluate.plan import Inspected, inspect
 from evaluate.tune.settings import Need
 from evaluate.tune.space import Situation, excluded_settings, workload_sizes
 from quantize.checkpoint.manifest import published
-from serve.engine.launch import checkpoint_folder, known_options, on_cpu, options
+from serve.engine.launch import checkpoint_folder, known_options, naming, on_cpu, options
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def tuned_checkpoint(config: TuneConfig) -> TunedCheckpoint:
         evaluation = with_traffic(evaluation, conversations, original)
     target: Target = all_targets[-1]
     folder = checked_folder(target, original, evaluation)
+    check_memory(folder, evaluation)
     return TunedCheckpoint(evaluation, original, inspect(target, folder))
 
 
@@ -97,10 +99,13 @@ def _checkpoints(config: TuneConfig) -> list[str]:
     known = {folder.name: folder for folder in published(root, str(config.model.name))}
     if config.recipe_name not in known:
         if config.recipe_name in known_recipes():
+            elsewhere = config.checkpoint_root != TuneConfig.checkpoint_root
+            there = [option_text("output_dir", config.checkpoint_root)] if elsewhere else []
+            named = [option_text("recipe", config.recipe_name), naming(config.model)]
             raise bad_input(
                 f"recipe={config.recipe_name}: there is no such checkpoint of {config.model.name} "
-                f"under {root}; make it with python -m quantize recipe={config.recipe_name} "
-                f"model={config.model.name}, or take weights=random"
+                f"under {root}; make it with {command_text('quantize', *named, *there)}, or take "
+                "weights=random"
             )
         what = f"recipe={config.recipe_name} of {config.model.name} under {root}"
         raise unknown(what, config.recipe_name, [ORIGINAL, *known])

@@ -80,12 +80,12 @@ def checkpoint_folder(checkpoint: str | None, root: str, model: ModelConfig) -> 
     if not checkpoints:
         raise bad_input(
             f"model={model.name}: there is no checkpoint under {root}; make one with "
-            f"`{command_text('quantize', _naming(model))}`, or name a folder with checkpoint=DIR"
+            f"`{command_text('quantize', naming(model))}`, or name a folder with checkpoint=DIR"
         )
     return checkpoints[-1]
 
 
-def _naming(model: ModelConfig) -> str:
+def naming(model: ModelConfig) -> str:
     """The option that names the model."""
     named = {"model.path": model.path, "model.id": model.id, "model": model.name}
     is_listed = model.name in sources.choices("model", sources.folders_of([]))

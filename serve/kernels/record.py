@@ -19,6 +19,8 @@ from serve.kernels.settings import add_to_graph_key
 logger = logging.getLogger("vllm.quantline")
 MARK = "quantline-kernels:"
 LINE = re.compile(rf"{MARK} (\{{.*\}})")
+ALL = "all"
+"""Stands for every product of ours among those that were refused."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,12 @@ class LayerKernels:
     kind: str
     """The stored format, such as int8, fp8, w4a16; with `sparse` where weights are 2:4."""
     rows: int
+    """0, as its columns, where a layer was refused before its shape was known."""
     columns: int
     ranges: tuple[TokenRange, ...] = ()
-    """Empty where vLLM's own kernel runs for all numbers of tokens."""
+    """Empty where vLLM's own kernel runs for all numbers of tokens, and its name is not known."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Products of ours that were not used, and why."""
+    """Products of ours that were not used, and why; ALL where the layer was left to vLLM."""
     extra_bytes: int = 0
     """Memory of further layouts of the weights, for each of these layers."""
     layer: str = ""
@@ -50,6 +53,11 @@ class LayerKernels:
     @property
     def shape(self) -> str:
         return f"{self.kind} {self.rows}x{self.columns}"
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it was left to vLLM's own kernel."""
+        return ALL in self.refused
 
     @property
     def content(self) -> dict[str, Any]:
@@ -64,9 +72,13 @@ class LayerKernels:
         ]
         if len(self.ranges) == 1 and self.ranges[0].up_to is None:
             products = [self.ranges[0].product]
-        text = f"{self.layer or 'layers'} ({self.shape}): {', '.join(products) or 'vLLM'}"
+        of = self.shape if self.rows else self.kind
+        text = f"{self.layer or 'layers'} ({of}): {', '.join(products) or 'vLLM'}"
         extra = f"; {self.extra_bytes / 2**20:.1f} MiB more each" if self.extra_bytes else ""
-        reasons = [f"; not {product}: {reason}" for product, reason in self.refused.items()]
+        reasons = [
+            f"; left to vLLM: {reason}" if product == ALL else f"; not {product}: {reason}"
+            for product, reason in self.refused.items()
+        ]
         return text + extra + "".join(reasons)
 
 
@@ -79,16 +91,27 @@ _LOGGED: set[str] = set()
 def note(kernels: LayerKernels, layer: str = "") -> None:
     """Logs what a layer runs, unless an equal one was logged. Also makes it part of the key of the
     engine's compiled graphs: call it for each layer, in the order of loading."""
-    add_to_graph_key(f"{layer} {kernels.shape} {kernels.ranges}")
-    content = json.dumps(asdict(kernels), sort_keys=True)
+    # A layer that is left has another graph than one whose plan is vLLM's own product alone.
+    planned = () if kernels.is_left else kernels.ranges
+    add_to_graph_key(f"{layer} {kernels.shape} {planned}")
     first = _FIRST.setdefault(kernels.shape, kernels)
-    if kernels != first:
-        kernels = replace(kernels, layer=layer)
-        content = json.dumps(asdict(kernels), sort_keys=True)
+    _log_once(kernels if kernels == first else replace(kernels, layer=layer))
+
+
+def note_refusal(kernels: LayerKernels, level: int = logging.INFO) -> None:
+    """Logs layers that our classes refused before they were loaded, unless equal ones were logged.
+    They are not part of the key of graphs: a key without a layer stands for vLLM's own kernel. Nor
+    are they the first of their shape: a class may take other layers of that shape, and these are
+    logged together, too."""
+    _log_once(kernels, level)
+
+
+def _log_once(kernels: LayerKernels, level: int = logging.INFO) -> None:
+    content = json.dumps(asdict(kernels), sort_keys=True)
     if content in _LOGGED:
         return
     _LOGGED.add(content)
-    logger.info("quantline: %s", kernels)
+    logger.log(level, "quantline: %s", kernels)
     logger.info("%s %s", MARK, content)
 
 

@@ -133,6 +133,7 @@ def test_a_set_that_the_hub_does_not_give_is_a_fault_of_the_world(
     [
         ({}, "https://hub.invalid", True),
         ({"https": "http://proxy:3128"}, "https://hub.invalid", False),
+        ({"no": "localhost"}, "https://hub.invalid", True),
         ({}, "https://localhost", False),
     ],
 )
@@ -156,9 +157,16 @@ def test_without_an_address_of_the_hub_its_cache_is_read(
     assert [datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE] == [False, False]
 
 
-def test_a_set_of_a_hub_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_of_a_hub_without_an_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    for module in (constants, datasets.config):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(text_module, "getproxies", dict)
     with pytest.raises(QuantlineError, match=r"accuracy\.text\.id=org/set: cannot be") as error:
         check_hub_set(TextSource(source="hub", id="org/set"))
     assert error.value.exit_code == 3
+    assert "https://hub.invalid has no address here; looking for the set in the cache" in (
+        capsys.readouterr().err
+    )

@@ -1,10 +1,12 @@
 """A capacity search from the command to the report, against a server whose limit is known."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from evaluate.results.capacity_search import Trial, found
 from evaluate.results.results_file import read
 from evaluate.results.rows import TrialRow
 from tests.conftest import Run
@@ -26,6 +28,17 @@ SEARCH = (
 def stand_in() -> Iterator[StandIn]:
     with running(SATURATED) as server:
         yield server
+
+
+# Two answers at once, of 64 tokens each. Most of 24 that come at once wait for seconds; one that is
+# alone has its first token soon.
+REAL = (
+    *("scenario=capacity", "targets.ttft_ms=500", "targets.tpot_ms=60000", "repeats=1"),
+    *("capacity.seconds=1", "capacity.least_requests=24", "capacity.resolution=1"),
+    *("capacity.share=0.5", "traffic.requests=24", "engine.max_num_seqs=2"),
+    *("traffic.input.median=8", "traffic.input.high=16"),
+    *("traffic.output.distribution=fixed", "traffic.output.median=64"),
+)
 
 
 def searched(run: Run, *command: str) -> str:
@@ -79,3 +92,23 @@ def test_the_highest_rate_is_searched_recorded_and_reported(
     assert [row.settings.rate for row in resumed[: len(rows) - 1]] == [
         row.settings.rate for row in rows[:-1]
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_a_real_engine_is_searched_until_its_rate_is_found(
+    command_here: Run, tmp_path: Path
+) -> None:
+    said = searched(command_here, "evaluate", "model=tiny", "checkpoints=[]", *REAL)
+    rows = trials(tmp_path / "results.jsonl")
+    ended = found([Trial(row.settings.rate, row.trial.meets) for row in rows], resolution=1)
+    assert ended is not None
+    assert ended.low > 0
+    assert {row.environment.engine for row in rows} == {"vllm"}
+    for row in rows:
+        assert row.requests.output_tokens.keys() <= {"64"}  # others were cut off when it had missed
+        assert (row.values.good_share >= 0.5) == row.trial.meets
+    assert "meets the targets" in said
+    report = (tmp_path / "results-report" / "report.md").read_text()
+    section = report.partition("How much traffic one GPU holds")[2]
+    assert re.search(r"^\| capacity +\| original +\| \d", section, flags=re.MULTILINE)

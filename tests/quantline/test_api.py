@@ -43,16 +43,34 @@ def test_importing_it_is_quick_and_hides_nothing() -> None:
     assert result.stdout.splitlines() == ["[]", " ".join(["quantline.api"] * 3), "[]"]
 
 
-def test_a_package_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("no_such_package.core", "error: the package no_such_package is not installed"),
+        ("json.nothing", "error: the installed json has no json.nothing: another version"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_one_line(
+    module: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As after `pip install --no-deps` of the wheel."""
-    monkeypatch.setattr("sys.argv", ["quantline", "quantize"])
-    missing = ModuleNotFoundError("No module named 'hydra.core'", name="hydra.core")
+    missing = ModuleNotFoundError(f"No module named '{module}'", name=module)
     monkeypatch.setattr("runpy.run_module", Mock(side_effect=missing))
-    with pytest.raises(SystemExit, match="error: the package hydra is not installed"):
-        quantline.main()
-    ours = ModuleNotFoundError("No module named 'conf.nothing'", name="conf.nothing")
     monkeypatch.setattr("sys.argv", ["quantline", "quantize"])
+    with pytest.raises(SystemExit) as ended:
+        quantline.main()
+    assert ended.value.code == 3
+    assert said in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["quantline", "quantize"])
+    monkeypatch.setenv("QUANTLINE_DEBUG", "1")
+    with pytest.raises(ModuleNotFoundError):
+        quantline.main()
+
+
+def test_a_fault_of_our_own_imports_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ModuleNotFoundError("No module named 'conf.nothing'", name="conf.nothing")
     monkeypatch.setattr("runpy.run_module", Mock(side_effect=ours))
+    monkeypatch.setattr("sys.argv", ["quantline", "quantize"])
     with pytest.raises(ModuleNotFoundError):
         quantline.main()
 

@@ -1,6 +1,7 @@
 """Reads vLLM's log: kernels, memory, startup seconds, and late compilation."""
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import environment_failure
@@ -39,15 +40,22 @@ def loaded(load: LoadRequest) -> Loaded:
         raise environment_failure(
             "this vLLM used its own dummy weights, mostly zeros, which run faster"
         )
-    kernels = {
-        match["scheme"]: match["kernel"] for pattern in KERNELS for match in pattern.finditer(text)
-    }
     return Loaded(
         Startup(**_figures(SECONDS, text)),
         Memory(**_figures(FIGURES, text)),
-        kernels,
+        _kernels(text),
         read_log(text),
     )
+
+
+def _kernels(text: str) -> dict[str, str]:
+    """The kernels of each scheme: vLLM logs another one for layers that the first cannot run.
+    Sorted, as an engine's processes log them in any order."""
+    names = defaultdict[str, set[str]](set)
+    for pattern in KERNELS:
+        for match in pattern.finditer(text):
+            names[match["scheme"]].add(match["kernel"])
+    return {scheme: ", ".join(sorted(kernels)) for scheme, kernels in names.items()}
 
 
 def _figures(patterns: dict[str, str], text: str) -> dict[str, float]:

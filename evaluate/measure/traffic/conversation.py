@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a trace has millions
 class Passage:
     """A part of a prompt, or an answer: a text, or a number of random tokens."""
 
@@ -14,13 +14,14 @@ class Passage:
     """Passages with the same seed begin with the same tokens; empty for tokens of its own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One request of a conversation."""
 
     prompt: tuple[Passage, ...]
     """What it adds to the conversation so far."""
-    answer: Passage
+    answer: Passage | None
+    """None where a file does not say how long it is."""
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,14 @@ from typing import NamedTuple
 
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject, check_regular, parse_object, shown_path, validated
-from conf.schema.traffic import AUTO
+from conf.schema.traffic import AUTO, BLOCK_TOKENS, MOONCAKE
+from conf.terminal import say
 from evaluate.measure.traffic.conversation import Conversation
-from evaluate.measure.traffic.formats import guidellm, mooncake, plain, sharegpt, vllm
+from evaluate.measure.traffic.formats import mooncake
 from evaluate.measure.traffic.formats.base import TrafficFormat
+from evaluate.measure.traffic.formats.known import FORMATS, check_answer_key, format_of
 from evaluate.measure.traffic.times import in_seconds
 
-# The most specific keys first.
-FORMATS: dict[str, TrafficFormat] = {
-    module.FORMAT.name: module.FORMAT for module in (sharegpt, mooncake, guidellm, vllm, plain)
-}
 LARGEST_FILE = 1 << 31  # bytes
 LONGEST_LINE = 1 << 27  # characters
 MOST_RECORDS = 10**7
@@ -33,16 +31,21 @@ class Record(NamedTuple):
 
 
 def read_conversations(
-    path: Path, name: str = AUTO, unit: str = AUTO, may_be_cut: bool = False
+    path: Path,
+    name: str = AUTO,
+    unit: str = AUTO,
+    block_tokens: int = BLOCK_TOKENS,
+    may_be_cut: bool = False,
 ) -> list[Conversation]:
     """All conversations of a file. `may_be_cut` takes what precedes the place where a JSON list
     breaks off. `unit` is that of the times, if it is not the format's own."""
-    kind: TrafficFormat | None = FORMATS.get(name)
+    kind: TrafficFormat | None = None
     conversations = []
     for record in _records(path, may_be_cut):
         if kind is None:
-            kind = _format_of(record)
-        conversation = kind.conversation(validated(kind.record, record.content, record.where))
+            kind = FORMATS.get(name) or format_of(record.content, record.where)
+            kind = _with_blocks(kind, block_tokens, path)
+        conversation = _conversation(kind, record)
         if conversation is not None:
             conversations.append(conversation)
         if len(conversations) > MOST_RECORDS:
@@ -50,19 +53,40 @@ def read_conversations(
     if not conversations:
         raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
     _check_times(conversations, path)
+    _say_unused_blocks(conversations, block_tokens, path)
     assert kind is not None
     return in_seconds(conversations, kind.unit if unit == AUTO else unit)
 
 
-def _format_of(record: Record) -> TrafficFormat:
-    for kind in FORMATS.values():
-        if all(key in record.content for key in kind.keys):
-            return kind
-    keys = ", ".join(list(record.content)[:8]) or "none"
-    known = ", ".join(FORMATS)
-    raise bad_input(
-        f"{record.where}: no known format has the keys {keys}; traffic.format=NAME takes {known}"
-    )
+def _with_blocks(kind: TrafficFormat, block_tokens: int, path: Path) -> TrafficFormat:
+    """The format, with blocks of this size where it has blocks."""
+    if kind.name == MOONCAKE:
+        return mooncake.format_of(block_tokens)
+    if block_tokens != BLOCK_TOKENS:
+        raise bad_input(
+            f"traffic.block_tokens={block_tokens}: works only with the format {MOONCAKE}; "
+            f"{shown_path(path)} has the format {kind.name}"
+        )
+    return kind
+
+
+def _say_unused_blocks(conversations: list[Conversation], block_tokens: int, path: Path) -> None:
+    if block_tokens == BLOCK_TOKENS:
+        return
+    prompts = (turn.prompt for conversation in conversations for turn in conversation.turns)
+    if not any(passage.seed for prompt in prompts for passage in prompt):
+        say(f"traffic.block_tokens has no effect: {shown_path(path)} has no hash_ids")
+
+
+def _conversation(kind: TrafficFormat, record: Record) -> Conversation | None:
+    content = validated(kind.record, record.content, record.where)
+    try:
+        conversation = kind.conversation(content)
+    except ValueError as error:
+        raise bad_input(f"{record.where}: {error}") from error
+    if conversation is not None and any(turn.answer is None for turn in conversation.turns):
+        check_answer_key(kind, record.content, record.where)
+    return conversation
 
 
 def _check_times(conversations: list[Conversation], path: Path) -> None:
@@ -88,7 +112,7 @@ def _records(path: Path, may_be_cut: bool) -> Iterator[Record]:
     if size > LARGEST_FILE:
         raise bad_input(f"{shown_path(path)}: has {size:,} bytes, more than {LARGEST_FILE:,}")
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:  # Windows writes a byte order mark
             first = file.read(1)
             while first and first in SPACE:
                 first = file.read(1)
@@ -124,11 +148,15 @@ def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
         begin = place
         try:
             content, place = decoder.raw_decode(text, begin)
-        except (json.JSONDecodeError, RecursionError, ValueError) as error:
+        except json.JSONDecodeError as error:
             if may_be_cut:
                 return
             reason = "the file is cut off" if begin >= len(text.rstrip()) else "no JSON"
             raise bad_input(f"{where}: {reason} ({str(error).splitlines()[0]})") from error
+        except RecursionError as error:
+            raise bad_input(f"{where}: is nested too deeply") from error
+        except ValueError as error:  # more digits than Python converts
+            raise bad_input(f"{where}: holds a number that is too large") from error
         if not may_be_cut or not isinstance(content, dict):  # ours is known by its hash
             content = parse_object(text[begin:place], where, is_line=True)
         yield Record(content, where)

@@ -22,6 +22,7 @@ from conf.schema.traffic import (
     TrafficLoad,
 )
 from conf.terminal import say
+from evaluate.measure.traffic.answers import with_answers
 from evaluate.measure.traffic.conversation import Conversation, Passage
 from evaluate.measure.traffic.reader import read_conversations
 from evaluate.measure.traffic.resolved import (
@@ -53,7 +54,10 @@ def read_traffic(config: TrafficConfig) -> list[Conversation]:
     """The conversations of the source, all of them. Bad files are refused here, early."""
     if config.source == FILE:
         path = Path(str(config.path)).expanduser()
-        conversations = read_conversations(path, config.format, config.time_unit)
+        conversations = read_conversations(
+            path, config.format, config.time_unit, config.block_tokens
+        )
+        conversations = with_answers(conversations, config)
     elif config.source == SHAREGPT:
         conversations = read_conversations(sharegpt_file(), SHAREGPT, may_be_cut=True)
     else:
@@ -195,6 +199,7 @@ class _Resolver:
         for turn in conversation.turns[:most]:
             for passage in turn.prompt:
                 passages.append(self._tokens(passage, f"{number} {len(passages)}"))
+            assert turn.answer is not None  # drawn when the file was read
             answer = self._tokens(turn.answer, f"{number} {len(passages)}")
             if self.limits.output_tokens is not None:
                 most_tokens = self.limits.output_tokens

@@ -1,5 +1,6 @@
 """The capacity of each candidate: the highest rate that meets the targets, from its trials."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,24 +10,36 @@ from conf.models import ORIGINAL
 from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
 from evaluate.report.decide.costs import Cost, cost_of
+from evaluate.report.decide.workload_text import targets_phrases
 from evaluate.results.capacity_search import Found, found
 from evaluate.results.rows import TrialRow
-from evaluate.results.significance import Ratio
+from evaluate.results.significance import STATED_START, Ratio
 from evaluate.results.summary import summarize
 
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
+# What one start may hide, at 95 %.
+START_FACTOR = math.exp(statistics.NormalDist().inv_cdf(0.975) * STATED_START)
+
+
+@dataclass
+class Search:
+    """One finished search."""
+
+    start: int
+    """The engine start that it ran in."""
+    end: Found
 
 
 @dataclass
 class CapacityCell:
-    """The searches of one candidate under one kind of traffic and targets."""
+    """The searches of one candidate under one kind of traffic and targets. Its figures are for one
+    GPU."""
 
     measure: str
     candidate: str
     rows: list[TrialRow]
     """Its valid trials."""
-    ends: list[Found]
-    """Where each finished search ended."""
+    searches: list[Search]
     cost: Cost | None = None
     ratio: Ratio | None = None
     """Its capacity over the original's."""
@@ -44,19 +57,35 @@ class CapacityCell:
         return gpus_of(self.row.environment.engine_options)
 
     @property
+    def ends(self) -> list[Found]:
+        return [search.end for search in self.searches]
+
+    @property
     def rate(self) -> float:
-        """Requests a second on all GPUs; 0 where no rate meets the targets."""
-        return statistics.fmean(end.rate for end in self.ends)
+        """Requests a second; 0 where no rate meets the targets."""
+        return statistics.fmean(end.rate for end in self.ends) / self.gpus
 
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the rate, never narrower than the searches' own steps. Of one or two
-        searches, the rates between which all of them ended."""
-        if len(self.ends) < LEAST_SEARCHES:
-            return min(end.low for end in self.ends), max(end.high for end in self.ends)
-        summary = summarize([end.rate for end in self.ends], [])
-        low = min(summary.low, statistics.median(end.low for end in self.ends))
-        return max(0.0, low), max(summary.high, statistics.median(end.high for end in self.ends))
+        searches, the rates between which all of them ended. Searches of one start do not show how
+        starts differ: there it is wider by the stated start noise."""
+        by_start: dict[int, list[float]] = defaultdict(list)
+        for search in self.searches:
+            by_start[search.start].append(search.end.rate)
+        one_start = len(by_start) == 1
+        means = [statistics.fmean(rates) for rates in by_start.values()]
+        low, high = self._between(by_start.popitem()[1] if one_start else means)
+        factor = START_FACTOR if one_start else 1.0
+        return low / factor / self.gpus, high * factor / self.gpus
+
+    def _between(self, rates: list[float]) -> tuple[float, float]:
+        lows, highs = [end.low for end in self.ends], [end.high for end in self.ends]
+        if len(rates) < LEAST_SEARCHES:
+            return min(lows), max(highs)
+        summary = summarize(rates, [])
+        low = min(summary.low, statistics.median(lows))
+        return max(0.0, low), max(summary.high, statistics.median(highs))
 
     @property
     def best(self) -> list[TrialRow]:
@@ -70,11 +99,11 @@ class CapacityCell:
         known = [figure for figure in figures if figure is not None]
         return statistics.median(known) if known else None
 
-    @property
-    def users(self) -> float | None:
-        """Requests in progress at once at that rate (Little's law)."""
+    def users(self, rate: float) -> float | None:
+        """Requests in progress at once at a rate, if they take as long as in the best trials
+        (Little's law)."""
         latency = self.at_best("request_latency_mean_s")
-        return None if latency is None else self.rate * latency
+        return None if latency is None else rate * latency
 
 
 @dataclass
@@ -83,6 +112,13 @@ class CapacityTable:
 
     measure: str
     cells: list[CapacityCell] = field(default_factory=list)
+    title: str = ""
+    """Its name, with what distinguishes it from other searches of that name."""
+
+    @property
+    def settings(self) -> list[str]:
+        """Its traffic, its targets, and the share of requests that met them, as phrases."""
+        return targets_phrases(self.cells[0].row.settings)
 
 
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
@@ -94,15 +130,24 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
             by_cell[_workload(row), row.checkpoint, row.key, row.session].append(row)
     tables: dict[str, CapacityTable] = {}
     for (workload, *_), rows in by_cell.items():
-        ends = _ends(rows)
-        if ends:
-            cell = CapacityCell(rows[0].measure, names.of(rows[0]), rows, ends)
-            cell.cost = cost_of(cell.rate, cell.best, cell.gpus, gpu)
+        searches = _finished(rows)
+        if searches:
+            cell = CapacityCell(rows[0].measure, names.of(rows[0]), rows, searches)
+            cell.cost = cost_of(cell.rate * cell.gpus, cell.best, cell.gpus, gpu)
             tables.setdefault(workload, CapacityTable(cell.measure)).cells.append(cell)
     for table in tables.values():
+        table.title = _title(table, [*tables.values()])
         table.cells.sort(key=lambda cell: -cell.rate)
         _compare_with_original(table)
     return list(tables.values())
+
+
+def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:
+    others = [other for other in tables if other.measure == table.measure and other is not table]
+    own = [
+        phrase for phrase in table.settings if any(phrase not in other.settings for other in others)
+    ]
+    return f"{table.measure} ({', '.join(own)})" if own else table.measure
 
 
 def _workload(row: TrialRow) -> str:
@@ -111,13 +156,13 @@ def _workload(row: TrialRow) -> str:
     return str(sorted((k, str(v)) for k, v in settings.items() if k not in ("rate", "requests")))
 
 
-def _ends(rows: Sequence[TrialRow]) -> list[Found]:
-    searches: dict[tuple[int, int], list[TrialRow]] = defaultdict(list)
+def _finished(rows: Sequence[TrialRow]) -> list[Search]:
+    trials: dict[tuple[int, int], list[TrialRow]] = defaultdict(list)
     for row in rows:
-        searches[row.start, row.repeat].append(row)
+        trials[row.start, row.repeat].append(row)
     resolution = rows[0].settings.capacity.resolution
-    ends = [found([row.trial for row in search], resolution) for search in searches.values()]
-    return [end for end in ends if end is not None]
+    ends = {place: found([row.trial for row in own], resolution) for place, own in trials.items()}
+    return [Search(start, end) for (start, _), end in ends.items() if end is not None]
 
 
 def _compare_with_original(table: CapacityTable) -> None:

@@ -29,11 +29,11 @@ def choose_capacity(
         why = "no candidate meets the targets"
         if picked.fitting:
             why = no_headline(names[picked.fitting[0]])
-        return Choice(table.measure, None, why=why, refused=refused)
+        return Choice(table.title, None, why=why, refused=refused)
     best = next(cell for cell in table.cells if cell.candidate == names[picked.candidate])
     quality = judged.of_row(best.row)
     return Choice(
-        workload=table.measure,
+        workload=table.title,
         candidate=best.candidate,
         ratio=best.ratio,
         quality=quality,
@@ -53,14 +53,17 @@ def _reasons(picked: RatePick, candidate: int) -> list[str]:
 
 def capacity_text(cell: CapacityCell, quality: Quality | None) -> str:
     """The capacity of a candidate as a sentence, with its cost where that is known."""
-    low, high = (end / cell.gpus for end in cell.interval)
-    words = f"holds {cell.rate / cell.gpus:.3g} requests/s per GPU ({low:.3g} to {high:.3g})"
-    if cell.users is not None:
-        words += f", {cell.users / cell.gpus:.3g} requests in progress at once"
+    low, high = cell.interval
+    words = f"holds {cell.rate:.3g} requests/s per GPU ({low:.3g} to {high:.3g})"
+    users = cell.users(cell.rate)
+    if users is not None:
+        words += f", {users:.3g} requests in progress at once"
     if cell.ratio is not None:
         ratio = cell.ratio
         words += f", {ratio.ratio:.2f} times the original's ({ratio.low:.2f} to {ratio.high:.2f})"
     cost = cell.cost
+    if cost is not None and cost.per_million_input is not None:
+        words += f"; {cost.per_million_input:.3g} {cost.currency} per million input tokens"
     if cost is not None and cost.per_million_output is not None:
         words += f"; {cost.per_million_output:.3g} {cost.currency} per million output tokens"
     return words + quality_text(quality)

@@ -88,7 +88,7 @@ def _pairs(group: ComparisonGroup) -> Iterator[tuple[Entry, Entry]]:
     order = {candidate: place for place, candidate in enumerate(group.candidates)}
     for workload in group.workloads:
         for ours in sorted(workload.entries, key=lambda entry: order[entry.candidate]):
-            if runs_ours(ours) and ours.row.layer_kernels:
+            if any(not kernels.is_left for kernels in ours.row.layer_kernels) and runs_ours(ours):
                 vllms = _vllms(ours, workload)
                 if vllms is not None:
                     yield ours, vllms

@@ -15,8 +15,9 @@ from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.mix import shares_of
 from evaluate.report.decide.quality import Qualities
 from evaluate.report.decide.recommend import Choice
-from evaluate.report.decide.rules.facts import Shares
+from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
 from evaluate.report.decide.rules.make_facts import entry_facts
+from evaluate.report.decide.rules.pick import pick
 from evaluate.report.decide.rules.prices import Prices, TokenCost, mix_cost, token_cost
 from evaluate.report.machine import schema
 from evaluate.results.rows import Row
@@ -128,17 +129,24 @@ def _checkpoints(
 ) -> list[schema.Checkpoint]:
     facts, rows = answer.facts, candidate_rows(answer)
     workloads = [workload for workload in facts.workloads if workload.name in shares]
-    originals = [place for place, one in enumerate(facts.candidates) if one.original]
+    reference = _reference(facts, shares)
     checkpoints = []
     for place, candidate in enumerate(facts.candidates):
         costs = None
-        if workloads and originals:
-            cost = mix_cost(workloads, shares, place, originals[0], prices_of(config))
+        if workloads and reference is not None:
+            cost = mix_cost(workloads, shares, place, reference, prices_of(config))
             costs = _costs(config, cost)
         row = rows[candidate.name]
         accuracy = _accuracy(row, qualities)
         checkpoints.append(schema.Checkpoint(candidate.name, row.checkpoint, accuracy, costs))
     return checkpoints
+
+
+def _reference(facts: SetupFacts, shares: Shares) -> int | None:
+    """The original whose tokens a mix counts: the fastest, as on the page."""
+    fastest = pick(facts, shares, Limits()).reference
+    originals = (place for place, one in enumerate(facts.candidates) if one.original)
+    return next(originals, None) if fastest is None else fastest
 
 
 def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
@@ -163,13 +171,24 @@ def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
 
 def _capacity(cell: CapacityCell) -> schema.Capacity:
     low, high = cell.interval
+    users = cell.users(cell.rate)
+    settings = cell.row.settings
     return schema.Capacity(
         scenario=cell.measure,
         checkpoint=cell.candidate,
-        requests_per_s=schema.Interval(cell.rate / cell.gpus, low / cell.gpus, high / cell.gpus),
+        requests_per_s=schema.Interval(cell.rate, low, high),
         speed_up=_speed_up(cell.ratio),
-        users=None if cell.users is None else cell.users / cell.gpus,
+        users=users,
         costs=_capacity_costs(cell.cost),
+        users_interval=None
+        if users is None
+        else schema.Interval(users, cell.users(low), cell.users(high)),
+        targets=schema.CapacityTargets(
+            settings.ttft_ms,
+            settings.tpot_ms,
+            settings.capacity.share,
+            settings.traffic.source or "",
+        ),
     )
 
 

@@ -109,6 +109,17 @@ class Scenario:
 
 
 @dataclass(frozen=True)
+class CapacityTargets:
+    """What a search held: the targets, the share of requests that met them, the traffic."""
+
+    ttft_ms: float | None
+    tpot_ms: float | None
+    share: float
+    traffic: str
+    """Where its requests come from."""
+
+
+@dataclass(frozen=True)
 class Capacity:
     """The highest rate of one checkpoint within the targets of a search, for each GPU."""
 
@@ -117,7 +128,11 @@ class Capacity:
     requests_per_s: Interval
     speed_up: SpeedUp | None = None
     users: float | None = None
+    """Requests in progress at once."""
     costs: Costs | None = None
+    users_interval: Interval | None = None
+    """The same with its interval: that of the rate, for requests as long as at the rate."""
+    targets: CapacityTargets | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from evaluate.report.contents import Report
 from evaluate.report.decide.commands import missing_of
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer
+from evaluate.report.decide.workload_text import workload_text
 from evaluate.report.machine.build import chosen_commands
 from evaluate.report.published.figures import sources
 from evaluate.report.show.charts.plots import drawn_records, plot_name
@@ -45,7 +46,6 @@ from evaluate.report.show.tables import (
     used_columns,
 )
 from evaluate.report.show.terminal_tables import PLUS_MINUS
-from evaluate.report.show.workload_text import workload_text
 
 ShownGroup = TypeVar("ShownGroup", bound=GroupRecord)
 SPECIAL = str.maketrans(

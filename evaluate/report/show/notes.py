@@ -20,8 +20,8 @@ from evaluate.results.host_time import (
     taken_share,
 )
 from evaluate.results.restart_noise import bandwidth_of, machine_of, ran_on_two_machines
-from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow
-from evaluate.results.significance import STATED_MACHINE
+from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow, TrialRow
+from evaluate.results.significance import STATED_MACHINE, STATED_START
 
 MOST_LISTED = 200
 MOST_FINDINGS = 12
@@ -52,10 +52,26 @@ def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
             sentences.append(
                 f"{group.title}: no original to compare with, or one run only: {names}"
             )
-        sentences += [f"{group.title}: {group.noise}", *_machine_notes(group)]
+        if group.workloads:
+            sentences.append(f"{group.title}: {group.noise}")
+        sentences += [*_search_notes(group), *_machine_notes(group)]
         sentences += _kernels_notes(group)
         sentences += _second_start_notes(group, results)
     return sentences
+
+
+def _search_notes(group: ComparisonGroup) -> list[str]:
+    """What the intervals of capacities hold of the noise between starts."""
+    starts: dict[str, set[int]] = defaultdict(set)
+    for row in group.rows:
+        if isinstance(row, TrialRow) and not row.invalid:
+            starts[row.key].add(row.start)
+    if all(len(own) > 1 for own in starts.values()):
+        return []
+    return [
+        f"{group.title}: servers that were searched in one start only: the intervals of their "
+        f"capacities allow for start noise of {STATED_START:.0%} (standard deviation)"
+    ]
 
 
 def _second_start_notes(group: ComparisonGroup, results: list[str]) -> list[str]:
@@ -243,7 +259,7 @@ def _other_processes(group: ComparisonGroup) -> str:
         return ""
     return (
         f"other processes took CPU time, most in {start}: {share:.0%} of the cores' time. It may "
-        "have slowed the runs; measure again on a quiet machine"
+        "have slowed the runs; measure again on a quiet machine with force=true"
     )
 
 

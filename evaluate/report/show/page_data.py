@@ -10,10 +10,10 @@ from evaluate.report.contents import Report
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.rules.misses import TEXTS
+from evaluate.report.decide.workload_text import workload_text
 from evaluate.report.show.charts.drawing import CELLS
 from evaluate.report.show.records import Record
 from evaluate.report.show.what_if.data import what_if
-from evaluate.report.show.workload_text import workload_text
 
 SHOWN_LINES = 250  # of a table, before the reader asks for the rest
 DIGITS = 5
@@ -51,7 +51,7 @@ def page_data(report: Report) -> str:
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _lines(records: list[JsonObject]) -> JsonObject:
+def _lines(records: list[JsonObject]) -> dict[str, list[Any]]:
     """Records as lines of values: with the names of its fields, each would be twice as long."""
     fields = list(dict.fromkeys(name for record in records for name in record))
     lines = [[record.get(name) for name in fields] for record in records]

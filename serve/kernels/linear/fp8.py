@@ -18,7 +18,9 @@ from serve.kernels.linear.conditions import (
     asked_families,
     capability_refusal,
     engine_refusal,
+    not_offered,
     own_refusal,
+    run_by_vllm,
     vllms_choice,
 )
 from serve.kernels.linear.int8 import with_sparsity
@@ -28,6 +30,7 @@ from serve.kernels.linear.stored import fp8_weight, merged_widths
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.scaled import CutlassFp8
 from serve.kernels.products.product import Weight
+from serve.kernels.record import LayerKernels
 
 ADA = 89
 
@@ -37,12 +40,15 @@ class QuantlineFp8LinearKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # typ
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-        refused = capability_refusal(compute_capability, ADA)
-        return refused is None, refused
+        return True, None  # can_implement says it, with the layer
 
     @classmethod
     def can_implement(cls, c: FP8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
-        return answer(lambda: engine_refusal(ONE_TOKEN, SPARSE, CUBLAS) or _refusal(c))
+        return answer(
+            lambda: not_offered(ONE_TOKEN, SPARSE, CUBLAS),
+            lambda: capability_refusal(ADA) or engine_refusal() or _refusal(c),
+            lambda: _left(c),
+        )
 
     def __init__(self, c: FP8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
         super().__init__(c, layer_param_names)
@@ -91,6 +97,11 @@ def _refusal(c: FP8ScaledMMLinearLayerConfig) -> str | None:
     if c.out_dtype != c.input_dtype or c.out_dtype not in (torch.bfloat16, torch.float16):
         return f"takes and gives bfloat16 or float16, not {c.input_dtype} and {c.out_dtype}"
     return own_refusal(vllms_choice(kernels._POSSIBLE_FP8_KERNELS, c), "Cutlass")
+
+
+def _left(c: FP8ScaledMMLinearLayerConfig) -> LayerKernels:
+    rows, columns = map(int, c.weight_shape or (0, 0))
+    return LayerKernels("fp8", rows, columns, run_by_vllm(kernels._POSSIBLE_FP8_KERNELS, c))
 
 
 def register() -> None:

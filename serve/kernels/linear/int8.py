@@ -19,7 +19,9 @@ from serve.kernels.linear.conditions import (
     capability_refusal,
     engine_refusal,
     model_dtype,
+    not_offered,
     own_refusal,
+    run_by_vllm,
     vllms_choice,
 )
 from serve.kernels.linear.loading import LayerKind, Rounding
@@ -28,6 +30,7 @@ from serve.kernels.linear.stored import int8_weight, merged_widths
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.scaled import CutlassInt8
 from serve.kernels.products.product import Weight
+from serve.kernels.record import LayerKernels
 
 
 class QuantlineInt8LinearKernel(QuantlineLinear, Int8ScaledMMLinearKernel):  # type: ignore[misc]
@@ -35,12 +38,16 @@ class QuantlineInt8LinearKernel(QuantlineLinear, Int8ScaledMMLinearKernel):  # t
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-        refused = capability_refusal(compute_capability)
-        return refused is None, refused
+        return True, None  # can_implement says it, with the layer
 
     @classmethod
     def can_implement(cls, c: Int8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
-        return answer(lambda: engine_refusal(ONE_TOKEN, SPARSE) or _refusal(c))
+        return answer(
+            lambda: not_offered(ONE_TOKEN, SPARSE),
+            lambda: capability_refusal() or engine_refusal() or _refusal(c),
+            # vLLM's config of these layers has no shape.
+            lambda: LayerKernels("int8", 0, 0, run_by_vllm(kernels._POSSIBLE_INT8_KERNELS, c)),
+        )
 
     def __init__(self, c: Int8ScaledMMLinearLayerConfig, layer_param_names: Sequence[str]) -> None:
         super().__init__(c, layer_param_names)

@@ -16,6 +16,7 @@ from serve.kernels import op, record
 from serve.kernels.linear.planning import plan_layer
 from serve.kernels.op import Planned
 from serve.kernels.products.product import Product, Unusable, Weight
+from serve.kernels.record import ALL, LayerKernels, TokenRange
 from serve.kernels.room import keeps_second_layouts
 
 logger = logging.getLogger("vllm.quantline")
@@ -61,8 +62,8 @@ def load_or_leave(
     stored_names: Sequence[str],
     dtype: torch.dtype,
 ) -> LoadedLayer | None:
-    """The loaded layer; None where it stays with vLLM, which is logged with the reason. Never
-    raises: an engine that starts without us must start with us."""
+    """The loaded layer; None where it stays with vLLM, which is logged with the reason and the
+    kernel that runs it. Never raises: an engine that starts without us must start with us."""
     name = str(getattr(layer, "prefix", ""))
     weight: Weight | None = None
     try:
@@ -99,7 +100,7 @@ def _load(
     stored = [getattr(layer, stored_name) for stored_name in stored_names]
     extra = max(0, stored_bytes(planned_layer.tensors) - stored_bytes(stored))
     planned = planned_layer.planned
-    kernels = record.LayerKernels(
+    kernels = LayerKernels(
         kind_name(kind.name, weight), weight.rows, weight.columns, planned.plan.ranges,
         planned_layer.refused, extra,
     )  # fmt: skip
@@ -138,8 +139,8 @@ def _leave(name: str, kind: LayerKind, weight: Weight | None, reason: str) -> No
     try:
         rows, columns = (weight.rows, weight.columns) if weight is not None else (0, 0)
         sort = kind_name(kind.name, weight) if weight is not None else kind.name
-        kernels = record.LayerKernels(sort, rows, columns, refused={"all": reason})
-        record.note(kernels, name)
+        ran = (TokenRange(None, kind.own),)
+        record.note(LayerKernels(sort, rows, columns, ran, refused={ALL: reason}), name)
     except Exception as error:
         logger.warning("quantline: %s is left to vLLM: %s (%s)", name, reason, error)
 

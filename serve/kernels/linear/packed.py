@@ -7,14 +7,21 @@ from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
 
 from serve.kernels.linear.base import QuantlineLinear
-from serve.kernels.linear.conditions import own_refusal, vllms_choice
+from serve.kernels.linear.conditions import own_refusal, run_by_vllm, vllms_choice
 from serve.kernels.linear.loading import LayerKind
 from serve.kernels.linear.stored import packed_weight
 from serve.kernels.products.product import Weight
+from serve.kernels.record import LayerKernels
+
+FP8 = torch.float8_e4m3fn
 
 
 class PackedLinearKernel(QuantlineLinear, MPLinearKernel):  # type: ignore[misc]
     """A weight of packed words."""
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 0  # can_implement says it, with the layer
 
     def __init__(self, c: MPLinearLayerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(c, *args, **kwargs)
@@ -33,6 +40,14 @@ class PackedLinearKernel(QuantlineLinear, MPLinearKernel):  # type: ignore[misc]
             )
 
         self.load(layer, kind, weight, names, dtype)
+
+
+def left_packed(c: MPLinearLayerConfig) -> LayerKernels:
+    """A layer that is left to vLLM."""
+    columns, rows = c.partition_weight_shape
+    activations = "fp8" if c.act_type == FP8 else str(8 * c.act_type.itemsize)
+    ran = run_by_vllm(kernels._POSSIBLE_KERNELS, c)
+    return LayerKernels(f"w{c.weight_type.size_bits}a{activations}", rows, columns, ran)
 
 
 def packed_refusal(c: MPLinearLayerConfig, *own: str) -> str | None:

@@ -12,9 +12,15 @@ from vllm.scalar_type import scalar_types
 
 from conf.schema.kernels import W4AFP8
 from serve.kernels.linear.catalog import PACKED_FP8, products_of
-from serve.kernels.linear.conditions import answer, asked_families, engine_refusal
+from serve.kernels.linear.conditions import (
+    answer,
+    asked_families,
+    capability_refusal,
+    engine_refusal,
+    not_offered,
+)
 from serve.kernels.linear.loading import LayerKind, Rounding
-from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.linear.packed import FP8, PackedLinearKernel, left_packed, packed_refusal
 from serve.kernels.linear.rounding import is_ours, round_fp8
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.packed import CutlassW4A8, Machete, Marlin
@@ -32,18 +38,21 @@ class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
         self.quant_fp8 = QuantFP8(static=False, group_shape=GroupShape.PER_TOKEN)
 
     @classmethod
-    def get_min_capability(cls) -> int:
-        return HOPPER
-
-    @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
         return answer(
-            lambda: engine_refusal(W4AFP8) or _refusal(c) or packed_refusal(c, "CutlassW4A8")
+            lambda: not_offered(W4AFP8) or _other_class(c),
+            lambda: (
+                capability_refusal(HOPPER)
+                or engine_refusal()
+                or _refusal(c)
+                or packed_refusal(c, "CutlassW4A8")
+            ),
+            lambda: left_packed(c),
         )
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         products = (CutlassW4A8(), Marlin(), Machete(), *products_of(PACKED_FP8, asked_families()))
-        kind = LayerKind("w4afp8", products, CutlassW4A8.name, torch.float8_e4m3fn)
+        kind = LayerKind("w4afp8", products, CutlassW4A8.name, FP8)
         self.load_packed(layer, kind, torch.bfloat16)
 
     def rounding(self, layer: torch.nn.Module) -> Rounding:
@@ -54,9 +63,12 @@ class QuantlineW4AFp8LinearKernel(PackedLinearKernel):
         return rounded
 
 
+def _other_class(c: MPLinearLayerConfig) -> str | None:
+    """Why a layer is one of `weight_only`: vLLM asks both classes for all packed layers."""
+    return None if c.act_type == FP8 else f"takes FP8 activations, not {c.act_type}"
+
+
 def _refusal(c: MPLinearLayerConfig) -> str | None:
-    if c.act_type != torch.float8_e4m3fn:
-        return f"takes FP8 activations, not {c.act_type}"
     if c.weight_type != scalar_types.int4 or c.zero_points:
         return f"takes symmetric 4-bit weights, not {c.weight_type}"
     if c.group_size != 128:

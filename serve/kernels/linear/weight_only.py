@@ -9,13 +9,14 @@ from vllm.scalar_type import scalar_types
 from conf.schema.kernels import WEIGHT_ONLY
 from serve.kernels.linear.catalog import PACKED, products_of
 from serve.kernels.linear.conditions import (
-    WORKS_FROM,
     answer,
     asked_families,
+    capability_refusal,
     engine_refusal,
+    not_offered,
 )
 from serve.kernels.linear.loading import LayerKind
-from serve.kernels.linear.packed import PackedLinearKernel, packed_refusal
+from serve.kernels.linear.packed import FP8, PackedLinearKernel, left_packed, packed_refusal
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.packed import Machete, Marlin
 
@@ -29,15 +30,16 @@ TYPES = (
 
 class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
     @classmethod
-    def get_min_capability(cls) -> int:
-        return WORKS_FROM
-
-    @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
         return answer(
+            lambda: not_offered(WEIGHT_ONLY) or _other_class(c),
             lambda: (
-                engine_refusal(WEIGHT_ONLY) or _refusal(c) or packed_refusal(c, "Machete", "Marlin")
-            )
+                capability_refusal()
+                or engine_refusal()
+                or _refusal(c)
+                or packed_refusal(c, "Machete", "Marlin")
+            ),
+            lambda: left_packed(c),
         )
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
@@ -52,6 +54,11 @@ class QuantlineWeightOnlyLinearKernel(PackedLinearKernel):
             None,
         )
         self.load_packed(layer, kind, c.act_type)
+
+
+def _other_class(c: MPLinearLayerConfig) -> str | None:
+    """Why a layer is one of `w4afp8`, which says it where it does not take the layer."""
+    return "takes no FP8 activations" if c.act_type == FP8 else None
 
 
 def _refusal(c: MPLinearLayerConfig) -> str | None:

@@ -4,15 +4,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
+from conf.errors import QuantlineError
 from conf.schema.model import ModelConfig
 from evaluate.accuracy.sensitivity import summary
 from evaluate.results.results_file import read
 from evaluate.results.row_values import Block
 from evaluate.results.rows import SensitivityRow
-from quantize.sensitivity import blocks_of
-from tests.conftest import Run
+from quantize.sensitivity import _with_fitting_groups, blocks_of
+from tests.conftest import Run, quantize_config
 
 
 def block(name: str, divergence: float, size: float = 10.0) -> Block:
@@ -43,6 +45,15 @@ def test_a_part_of_a_layer_is_one_block() -> None:
         "model.layers.10.mlp": [names[3]],
         "lm_head": ["lm_head"],
     }
+
+
+def test_a_format_without_a_group_that_fits_is_refused_by_its_own_name() -> None:
+    """W4AFP8 runs in groups of 128 only; 576 columns have none. The user asked for no group."""
+    model = torch.nn.Sequential(torch.nn.Linear(576, 64, bias=False))
+    recipe = quantize_config("recipe=w4afp8_gptq").recipe
+    message = "accuracy=sensitivity tries groups of 128 for recipe=w4afp8_gptq: none divides 576"
+    with pytest.raises(QuantlineError, match=message):
+        _with_fitting_groups(model, recipe)
 
 
 @pytest.mark.slow

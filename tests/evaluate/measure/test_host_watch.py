@@ -120,3 +120,12 @@ def test_this_machine_is_read_and_the_row_has_it() -> None:
     unknown = SpeedValues(latency_s=1.0)
     add_watched(unknown, Watched())
     assert unknown.numbers() == {"latency_s": 1.0}
+
+
+def test_unknown_cores_have_no_share(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_watch, "_cores_of", lambda _: set())
+    with watching_host() as watched:
+        pass
+    assert watched.others_share is None

@@ -97,6 +97,22 @@ def test_the_log_says_what_was_chosen(tmp_path: Path) -> None:
         loaded(replace(load, dummy=True))
 
 
+def test_all_kernels_of_a_scheme_are_kept_in_one_order(tmp_path: Path) -> None:
+    lines = [
+        "INFO Using QuantlineWeightOnlyLinearKernel for CompressedTensorsWNA16",
+        "INFO Using MacheteLinearKernel for CompressedTensorsWNA16",
+        "INFO Selected CutlassInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",
+    ]
+    log = tmp_path / "log"
+    for order in (lines, lines[::-1], lines * 2):
+        log.write_text("\n".join(order))
+        kernels = loaded(LoadRequest(tmp_path, EngineConfig(), 64, False, log)).kernels
+        assert kernels == {
+            "CompressedTensorsWNA16": "MacheteLinearKernel, QuantlineWeightOnlyLinearKernel",
+            "CompressedTensorsW8A8Int8": "CutlassInt8ScaledMMLinearKernel",
+        }
+
+
 @pytest.mark.parametrize(
     ("why", "capped", "throttled"),
     [(0x1, 0, []), (0x4, 1 / 2, []), (0x8 | 0x4, 1 / 2, ["hardware slowdown"]), (None, None, [])],

@@ -11,6 +11,7 @@ from conf.schema.report import TargetsConfig
 from evaluate.report.answer import recommend
 from evaluate.report.programs import Recommended, ServeRequest
 from tests.evaluate.report.made import H200, Cell, runs, write
+from tests.evaluate.report.test_capacity import searched
 
 STEADY = [1.0, 1.001, 0.999]
 
@@ -67,3 +68,11 @@ def test_other_machines_and_models_are_no_answer(results: Path) -> None:
 def test_no_candidate_within_the_targets_is_no_answer(results: Path) -> None:
     with pytest.raises(QuantlineError, match="no candidate"):
         recommended(results, targets=TargetsConfig(tpot_ms=0.01))
+
+
+def test_a_capacity_alone_is_an_answer(tmp_path: Path) -> None:
+    results = write(tmp_path / "r.jsonl", [*searched("original", 10.0), *searched("fp8", 19.0)])
+    found = recommended(results, targets=TargetsConfig(allow_unjudged=True))
+    assert found.checkpoint == "fp8"
+    reason = "it held the highest rate with it, in r.jsonl"
+    assert found.reasons == {"tensor_parallel_size": reason}

@@ -1,5 +1,6 @@
 """Capacity and cost in the report, from trials that are made up."""
 
+import statistics
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
-from evaluate.report.decide.capacity import CapacityTable, capacities
+from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, capacities
 from evaluate.report.decide.comparison import comparison_groups
+from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
 from evaluate.results.capacity_search import Begin, Trial, next_rate
 from evaluate.results.results_file import read, row_of
 from evaluate.results.rows import Row, TrialRow, line_content
+from evaluate.results.summary import summarize
 from tests.evaluate.made_rows import row_with
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
@@ -98,18 +101,21 @@ def test_the_capacity_has_an_interval_and_is_compared_with_the_original() -> Non
     assert [cell.candidate for cell in table.cells] == ["fp8", "original", "w8a8"]
     fp8, original, w8a8 = table.cells
     assert fp8.rate == pytest.approx(19.2, rel=0.04)
-    assert fp8.interval == (
-        min(end.low for end in fp8.ends),
-        max(end.high for end in fp8.ends),
+    assert fp8.interval == pytest.approx(
+        (
+            min(end.low for end in fp8.ends) / START_FACTOR,
+            max(end.high for end in fp8.ends) * START_FACTOR,
+        )
     )
-    assert w8a8.interval == pytest.approx((w8a8.ends[0].low, w8a8.ends[0].high))
+    (end,) = w8a8.ends
+    assert w8a8.interval == pytest.approx((end.low / START_FACTOR, end.high * START_FACTOR))
     assert fp8.ratio is not None
     assert fp8.ratio.differs
     assert fp8.ratio.ratio == pytest.approx(1.89, rel=0.05)
     assert w8a8.ratio is not None
     assert not w8a8.ratio.differs
     assert original.ratio is None
-    assert fp8.users == pytest.approx(2 * fp8.rate)
+    assert fp8.users(fp8.rate) == pytest.approx(2 * fp8.rate)
 
 
 def test_three_searches_have_an_interval_of_their_mean() -> None:
@@ -118,7 +124,46 @@ def test_three_searches_have_an_interval_of_their_mean() -> None:
     assert low < 10 * 0.95
     assert high > 14 * 1.05
     (level,) = table_of(searched("original", 10.0, 10.0, 10.0)).cells
-    assert level.interval == (level.ends[0].low, level.ends[0].high)
+    (end, *_) = level.ends
+    assert level.interval == pytest.approx((end.low / START_FACTOR, end.high * START_FACTOR))
+
+
+def test_searches_in_several_starts_show_how_starts_differ() -> None:
+    """Many searches that agree within each of two starts do not make a narrow interval."""
+    rows = searched("original", 10.0, 10.0, 10.0, 13.0, 13.0, 13.0)
+    for row in rows:
+        row.start = 1 + row.repeat // 3
+    (cell,) = table_of(rows).cells
+    first, *_, last = cell.ends
+    assert cell.interval == (first.low, last.high)
+    for row in rows:
+        row.start = 1 + row.repeat // 2
+    (cell,) = table_of(rows).cells
+    means = [statistics.fmean(end.rate for end in cell.ends[n : n + 2]) for n in (0, 2, 4)]
+    summary = summarize(means, [])
+    assert cell.interval == pytest.approx((summary.low, summary.high))
+
+
+def test_rates_are_compared_for_each_gpu() -> None:
+    """Two GPUs hold more together, and less each."""
+    table = table_of([*searched("original", 10.0), *searched("fp8", 17.0, gpus=2)])
+    assert [cell.checkpoint for cell in table.cells] == ["original", "fp8"]
+    ratio = table.cells[1].ratio
+    assert ratio is not None
+    assert ratio.ratio == pytest.approx(0.85, rel=0.05)
+
+
+def test_searches_with_other_targets_have_other_titles(tmp_path: Path) -> None:
+    strict = searched("original", 5.0)
+    for row in strict:
+        row.settings.tpot_ms, row.key = 10.0, "strict"
+    path = write(tmp_path / "r.jsonl", [*searched("original", 10.0), *strict])
+    report = make_report(ReportConfig(results=[str(path)]))
+    loose, tight = sorted(choice.workload for choice in report.answers[0].workloads)[::-1]
+    assert "TPOT target 20 ms" in loose
+    assert "TPOT target 10 ms" in tight
+    found = [capacity.targets for capacity in report_file(report).setups[0].capacities]
+    assert [targets.tpot_ms for targets in found if targets] == [20.0, 10.0]
 
 
 def test_money_and_joules_for_a_million_tokens() -> None:
@@ -169,7 +214,10 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
     markdown, page = written([*ROWS, *judged], tmp_path)
     assert "**Serve fp8**: holds 19" in markdown
     assert "times the original's" in markdown
+    assert "EUR per million input tokens" in markdown
     assert "EUR per million output tokens" in markdown
+    assert "servers that were searched in one start only" in markdown
+    assert "each setup was started once" not in markdown
     assert "## How much traffic one GPU holds" in markdown
     assert "| EUR/M in |" in markdown
     assert "interactivity.svg" in markdown

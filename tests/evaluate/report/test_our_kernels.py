@@ -107,6 +107,7 @@ def test_runs_that_are_too_noisy_to_rank_are_no_finding() -> None:
         {"options": AUTO | {"kv_cache_dtype": "fp8"}},
         {"format": "another"},
         {"layers": []},
+        {"layers": [{"kind": "w4a16", "rows": 8, "columns": 8, "refused": {"all": "LoRA"}}]},
         {"options": {"linear_backend": "marlin"}},
     ],
 )

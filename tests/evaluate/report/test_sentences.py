@@ -9,11 +9,11 @@ from rich.console import Console
 
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
+from evaluate.report.decide.workload_text import workload_text
 from evaluate.report.show.records import MedianWithInterval
 from evaluate.report.show.sentences import sentence_lists
 from evaluate.report.show.tables import with_interval
 from evaluate.report.show.terminal_tables import PLUS_MINUS, figure, plus_minus, speed_table
-from evaluate.report.show.workload_text import workload_text
 from evaluate.report.writing import write_report
 from evaluate.results.cells import cells
 from evaluate.results.row_types import WorkloadSettings

@@ -41,8 +41,15 @@ def test_what_cannot_be_kept_is_refused(
 
 
 def test_an_option_of_a_part_that_is_null_is_explained() -> None:
-    with pytest.raises(QuantlineError, match=r"a part that is null here, as recipe\.auto"):
+    with pytest.raises(
+        QuantlineError, match=r"part that is null here, as recipe\.auto.* in a recipe file"
+    ):
         quantize_config("recipe=w4a16_gptq", "recipe.auto.bits=5")
+
+
+def test_options_of_a_part_that_is_null_are_explained_when_they_are_given_together() -> None:
+    with pytest.raises(QuantlineError, match=r"recipe\.auto: is null here.* in a recipe file"):
+        quantize_config("recipe=w4a16_gptq", "recipe.auto={formats:[original]}")
 
 
 def test_the_plan_names_the_limit_and_every_kernel(tiny: tuple[ModelConfig, Path]) -> None:

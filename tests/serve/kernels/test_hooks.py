@@ -1,11 +1,15 @@
-"""The installed vLLM has every name that our kernels rely on, and a missing one is found."""
+"""The oldest and the installed vLLM have every name that our kernels rely on, and a missing one is
+found."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from serve.kernels import hooks
-from serve.kernels.hooks import Hook, installed, missing
+from serve.kernels.hooks import HOOKS, Hook, installed, missing
+from tests.conftest import ROOT
+from tests.serve.kernels.remote_wheel import unpack_part, wheel_address
 
 SOURCE = """
 from elsewhere import Other
@@ -21,6 +25,19 @@ class Kernel:
 
 def test_the_installed_vllm_has_all_names() -> None:
     assert missing(installed()) == []
+
+
+@pytest.mark.network
+def test_the_oldest_vllm_has_all_names(tmp_path: Path) -> None:
+    """Of its wheel, which has 250 MB, only the modules are fetched."""
+    oldest = re.search(r'"vllm>=([\d.]+),', (ROOT / "pyproject.toml").read_text())
+    assert oldest is not None
+    modules = {f"vllm/{hook.module}.py" for hook in HOOKS}
+    try:
+        unpack_part(wheel_address("vllm", oldest[1]), modules, tmp_path)
+    except OSError as error:
+        pytest.skip(f"the package index cannot be reached: {error}")
+    assert missing(tmp_path / "vllm") == []
 
 
 @pytest.fixture

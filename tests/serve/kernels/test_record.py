@@ -13,7 +13,7 @@ from evaluate.measure.events import EngineLoaded
 from evaluate.results.results_file import row_of
 from evaluate.results.rows import SpeedRow, line_content
 from serve.kernels import record, settings
-from serve.kernels.record import LayerKernels, TokenRange, note, read_log
+from serve.kernels.record import LayerKernels, TokenRange, note, note_refusal, read_log
 
 SPARSE = LayerKernels(
     kind="int8 sparse",
@@ -52,6 +52,17 @@ def test_layers_of_a_kind_are_logged_once_and_others_by_name(log: logging.Handle
     assert lines(log).count("int8 sparse 24576x4096") == 3
     assert "sparse_one_token to 16, cusparselt beyond" in lines(log)
     assert "not one_token: is off by 0.3 for 7 tokens" in lines(log)
+
+
+def test_what_was_refused_before_loading_is_not_the_first_of_its_shape(
+    log: logging.Handler,
+) -> None:
+    refused = LayerKernels("int8 sparse", 24576, 4096, refused={"all": "our kernel is too old"})
+    for _ in range(2):
+        note_refusal(refused)
+    note(SPARSE, "layers.0.up")
+    assert read_log(lines(log)) == [refused, SPARSE]
+    assert lines(log).count("vLLM; left to vLLM: our kernel is too old") == 1
 
 
 def test_two_processes_that_log_the_same_are_one_fact(log: logging.Handler) -> None:

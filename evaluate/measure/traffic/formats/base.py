@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from conf.schema.ranges import TOKENS_MOST
 from conf.schema.traffic import SECONDS
-from evaluate.measure.traffic.conversation import Conversation
+from evaluate.measure.traffic.conversation import Conversation, Passage
 
 Tokens = Annotated[int, Field(ge=1, le=TOKENS_MOST)]
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -26,10 +26,24 @@ class TrafficFormat:
     """How records of one format are told from others, and read."""
 
     name: str
-    keys: tuple[str, ...]
-    """A record that has all of these keys is taken for this format."""
-    record: type[Any]
+    keys: tuple[tuple[str, ...], ...]
+    """A record that has all keys of one of these groups may be of this format."""
+    record: type[TrafficRecord]
     conversation: Callable[[Any], Conversation | None]
-    """The conversation of a valid record; None for one without a question and an answer."""
+    """The conversation of a valid record; None for one without a question and an answer. Raises
+    ValueError for one that contradicts itself."""
     unit: str = SECONDS
     """Of its timestamps."""
+    answer_key: str = ""
+    """The key of an answer's length, where a record may lack it."""
+
+    @property
+    def fields(self) -> list[str]:
+        """The keys that it reads."""
+        fields = self.record.model_fields.items()
+        return [info.alias or name for name, info in fields]
+
+
+def answer_of(tokens: int | None) -> Passage | None:
+    """The answer of a record that may say how long it is."""
+    return None if tokens is None else Passage(tokens=tokens)

@@ -1,22 +1,70 @@
-"""guidellm's data sets: a prompt and token counts.
+"""guidellm's data sets: a text, perhaps a system prompt before it, and token counts.
 
 {"prompt": "What is a mutex?", "prompt_tokens_count": 5, "output_tokens_count": 120}
+
+guidellm finds columns by their names; these are the names of guidellm 0.8.1. Numbered columns
+(prompt_0, prompt_1), which are turns there, are not read.
 """
 
+from pydantic import model_validator
+
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import Text, Tokens, TrafficFormat, TrafficRecord
+from evaluate.measure.traffic.formats.base import (
+    Text,
+    Tokens,
+    TrafficFormat,
+    TrafficRecord,
+    answer_of,
+)
+
+PROMPTS = ("prompt", "text", "input", "instruction", "question", "context", "content")
+PREFIXES = ("system_prompt", "system", "prefix")
+OUTPUT_COUNTS = ("output_tokens_count", "completion_tokens_count")
 
 
 class GuidellmRecord(TrafficRecord):
-    prompt: Text
-    prompt_tokens_count: Tokens | None = None
-    """Not used: the model's own tokenizer counts."""
-    output_tokens_count: Tokens
+    """Counts of the prompt's tokens are not read: the model's own tokenizer counts."""
+
+    prompt: Text | None = None
+    text: Text | None = None
+    input: Text | None = None
+    instruction: Text | None = None
+    question: Text | None = None
+    context: Text | None = None
+    content: Text | None = None
+    system_prompt: str | None = None
+    system: str | None = None
+    prefix: str | None = None
+    output_tokens_count: Tokens | None = None
+    completion_tokens_count: Tokens | None = None
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> "GuidellmRecord":
+        """guidellm takes the first of several columns, whose order a line need not keep."""
+        for columns in (PROMPTS, PREFIXES):
+            given = _given(self, columns)
+            if len(given) > 1 and given[0] != "prompt":
+                raise ValueError(f"has {' and '.join(given)}: keep the one that is sent")
+        if not _given(self, PROMPTS):
+            raise ValueError(f"there is no prompt; it is called one of {', '.join(PROMPTS)}")
+        return self
+
+
+def _given(record: GuidellmRecord, columns: tuple[str, ...]) -> list[str]:
+    return [name for name in columns if getattr(record, name)]
 
 
 def conversation(record: GuidellmRecord) -> Conversation:
-    answer = Passage(tokens=record.output_tokens_count)
-    return Conversation((Turn((Passage(record.prompt),), answer),))
+    columns = (*_given(record, PREFIXES), _given(record, PROMPTS)[0])
+    passages = tuple(Passage(getattr(record, name)) for name in columns)
+    counts = [getattr(record, name) for name in _given(record, OUTPUT_COUNTS)]
+    return Conversation((Turn(passages, answer_of(counts[0] if counts else None)),))
 
 
-FORMAT = TrafficFormat("guidellm", ("prompt", "output_tokens_count"), GuidellmRecord, conversation)
+FORMAT = TrafficFormat(
+    "guidellm",
+    (*((prompt, count) for prompt in PROMPTS for count in OUTPUT_COUNTS), ("input",)),
+    GuidellmRecord,
+    conversation,
+    answer_key="output_tokens_count",
+)

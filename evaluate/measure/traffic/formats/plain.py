@@ -7,7 +7,14 @@
 from pydantic import model_validator
 
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import Moment, Text, Tokens, TrafficFormat, TrafficRecord
+from evaluate.measure.traffic.formats.base import (
+    Moment,
+    Text,
+    Tokens,
+    TrafficFormat,
+    TrafficRecord,
+    answer_of,
+)
 
 
 class PlainRecord(TrafficRecord):
@@ -15,7 +22,7 @@ class PlainRecord(TrafficRecord):
     """Seconds."""
     input_tokens: Tokens | None = None
     text: Text | None = None
-    output_tokens: Tokens
+    output_tokens: Tokens | None = None
 
     @model_validator(mode="after")
     def _has_a_prompt(self) -> "PlainRecord":
@@ -26,8 +33,13 @@ class PlainRecord(TrafficRecord):
 
 def conversation(record: PlainRecord) -> Conversation:
     prompt = Passage(record.text, record.input_tokens or 0)
-    turn = Turn((prompt,), Passage(tokens=record.output_tokens))
-    return Conversation((turn,), record.timestamp)
+    return Conversation((Turn((prompt,), answer_of(record.output_tokens)),), record.timestamp)
 
 
-FORMAT = TrafficFormat("plain", ("output_tokens",), PlainRecord, conversation)
+FORMAT = TrafficFormat(
+    "plain",
+    (("output_tokens",), ("text",), ("input_tokens",)),
+    PlainRecord,
+    conversation,
+    answer_key="output_tokens",
+)

@@ -34,4 +34,4 @@ def conversation(record: ShareGptRecord) -> Conversation | None:
     return Conversation(tuple(turns)) if turns else None
 
 
-FORMAT = TrafficFormat("sharegpt", ("conversations",), ShareGptRecord, conversation)
+FORMAT = TrafficFormat("sharegpt", (("conversations",),), ShareGptRecord, conversation)

@@ -92,6 +92,8 @@ class SearchFacts:
     """A capacity search: the candidates under one traffic, the highest rate first."""
 
     name: str
+    settings: str
+    """Its traffic and targets, as text."""
     rates: list[RateFacts]
 
 

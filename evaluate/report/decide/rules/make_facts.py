@@ -47,7 +47,11 @@ def setup_facts(
         candidates=[candidate_facts(n, rows[n], qualities.of_row(rows[n])) for n in places],
         workloads=[_workload_facts(one, places, group.noise) for one in group.workloads],
         searches=[
-            SearchFacts(table.measure, [_rate_facts(cell, places) for cell in table.cells])
+            SearchFacts(
+                table.measure,
+                ", ".join(table.settings),
+                [_rate_facts(cell, places) for cell in table.cells],
+            )
             for table in tables
         ],
     )
@@ -123,9 +127,9 @@ def _rate_facts(cell: CapacityCell, places: dict[str, int]) -> RateFacts:
     watts = power_w(cell.best)
     return RateFacts(
         candidate=places[cell.candidate],
-        rate=rounded(cell.rate / cell.gpus) or 0.0,
-        low=rounded(low / cell.gpus) or 0.0,
-        high=rounded(high / cell.gpus) or 0.0,
+        rate=rounded(cell.rate) or 0.0,
+        low=rounded(low) or 0.0,
+        high=rounded(high) or 0.0,
         faster=cell.ratio is not None and cell.ratio.differs,
         input_tokens=rounded(per_request(cell.best, "input_tokens")) or 0.0,
         output_tokens=rounded(per_request(cell.best, "output_tokens")) or 0.0,

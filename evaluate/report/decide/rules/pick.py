@@ -1,7 +1,7 @@
 """Picks the candidate for a mix of workloads: the least time among those that meet the targets.
 
 `show/page_files/rules.js` is the same rule for the page's sliders. Change both together;
-tests/evaluate/report/test_rules.py compares them.
+tests/evaluate/report/rules/test_rules.py compares them.
 """
 
 import math
@@ -83,16 +83,17 @@ def pick(facts: SetupFacts, shares: Shares, limits: Limits) -> Pick:
     result = Pick(None, standings=standings, incomplete=incomplete)
     originals = [one for one in standings if facts.candidates[one.candidate].original]
     served = [standing for standing in standings if not standing.misses]
+    if originals:
+        first = originals[0].candidate
+        fastest = min(originals, key=lambda one: _time(workloads, shares, one.candidate, first))
+        result.reference = reference = fastest.candidate
     if not served or not originals:
         result.problem = Problem.TARGETS if standings else Problem.UNRANKED
         if served:
             result.problem = Problem.NO_ORIGINAL
         return result
-    first = originals[0].candidate
-    reference = min(originals, key=lambda one: _time(workloads, shares, one.candidate, first))
-    result.reference = reference.candidate
     for standing in standings:
-        standing.relative_time = _time(workloads, shares, standing.candidate, reference.candidate)
+        standing.relative_time = _time(workloads, shares, standing.candidate, reference)
     standings.sort(key=lambda standing: standing.relative_time)
     some_judged = any(
         candidate.judged and not candidate.original
@@ -108,8 +109,8 @@ def pick(facts: SetupFacts, shares: Shares, limits: Limits) -> Pick:
     tied = _unbeaten(pool, workloads, shares)
     best = _best(facts, workloads, tied)
     result.candidate = best
-    if best != reference.candidate:
-        result.ratio = mix_ratio(workloads, shares, best, reference.candidate)
+    if best != reference:
+        result.ratio = mix_ratio(workloads, shares, best, reference)
     result.tied = [candidate for candidate in tied if candidate != best]
     result.second = next((candidate for candidate in pool if candidate not in tied), None)
     return result

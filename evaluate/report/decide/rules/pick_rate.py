@@ -24,7 +24,8 @@ class RatePick:
 
 
 def pick_rate(facts: SetupFacts, search: SearchFacts, limits: Limits) -> RatePick:
-    """The highest rate. The original is kept where none is significantly higher."""
+    """The highest of those that are significantly higher than the original, else the original.
+    Where the original cannot be served, the highest."""
     result = RatePick(None)
     fitting: list[RateFacts] = []
     for found in search.rates:
@@ -48,10 +49,11 @@ def pick_rate(facts: SetupFacts, search: SearchFacts, limits: Limits) -> RatePic
     if not pool:
         result.problem = Problem.UNJUDGED if fitting else Problem.TARGETS
         return result
-    best = pool[0]
     original = next((one for one in pool if facts.candidates[one.candidate].original), None)
-    if original is not None and not best.faster:
-        best = original
+    best = original or pool[0]
+    if original is not None:
+        higher = (one for one in pool if one.faster and one.rate > original.rate)
+        best = next(higher, original)
     others = [found for found in pool if found is not best]
     result.candidate = best.candidate
     result.tied = [found.candidate for found in others if _overlap(found, best)]

@@ -1,4 +1,4 @@
-"""What output tokens cost over a mix. `rules.js` has the same sums for the page."""
+"""What tokens cost over a mix and at a capacity. `rules.js` has the same sums for the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class TokenCost:
-    """For a million output tokens, with all of the input's time and energy."""
+    """For a million output tokens, with all of the input's time and energy; or the reverse."""
 
     money: float | None
     joules: float | None
@@ -54,9 +54,9 @@ def mix_cost(
     return token_cost(gpu_seconds / tokens, each_joules, prices)
 
 
-def rate_cost(found: RateFacts, prices: Prices) -> TokenCost:
-    """The cost at a capacity."""
-    tokens = found.rate * found.output_tokens
+def rate_cost(found: RateFacts, prices: Prices, is_input: bool = False) -> TokenCost:
+    """The cost at a capacity, for output tokens or for input tokens."""
+    tokens = found.rate * (found.input_tokens if is_input else found.output_tokens)
     if not tokens:
         return TokenCost(None, None)
     return token_cost(1 / tokens, None if found.watts is None else found.watts / tokens, prices)

@@ -8,6 +8,7 @@ import vl_convert
 from conf.errors import one_line
 from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
+from evaluate.report.decide.workload_text import workload_text
 from evaluate.report.show.charts.drawing import (
     COLUMN,
     COLUMNS_A_PANEL,
@@ -16,7 +17,6 @@ from evaluate.report.show.charts.drawing import (
     with_legend,
 )
 from evaluate.report.show.records import Record
-from evaluate.report.show.workload_text import workload_text
 
 GRIDS = ("overview", "gains", "limits")
 INK, SOFT, LINE, PAPER = "#1d1f21", "#5a6068", "#d9d6ce", "white"

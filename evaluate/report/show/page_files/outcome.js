@@ -134,18 +134,25 @@ window.quantlineOutcome = function (data, make, state) {
     return framed("All checkpoints under these settings", head, body);
   }
 
+  // Money in and out, then kilojoules in and out.
+  function costsOf(found, prices) {
+    const both = ["input_tokens", "output_tokens"].map((kind) => rules.rateCost(found, prices, kind));
+    return [...both.map((cost) => cost.money), ...both.map(({ joules }) => (joules === null ? null : joules / 1000))];
+  }
+
   // A capacity search: what holds the most, and all candidates.
   function searched(search) {
     const { facts, settings, own } = state;
     const prices = { per_hour: settings.prices.price_per_hour, per_kwh: settings.prices.energy_price_per_kwh };
     const picked = rules.pickRate(facts, search, settings.limits);
-    const lines = search.rates.map((found) => ({ found, cost: rules.rateCost(found, prices) }));
+    const lines = search.rates.map((found) => ({ found, costs: costsOf(found, prices) }));
     const best = lines.find(({ found }) => found.candidate === picked.candidate);
     const words = best ? ` holds ${figure(best.found.rate)} requests/s per GPU (${figure(best.found.low)} to ${figure(best.found.high)})` : "no recommendation";
-    const [hasMoney, hasJoules] = ["money", "joules"].map((name) => lines.some(({ cost }) => cost[name] !== null));
+    const known = [0, 1, 2, 3].filter((place) => lines.some(({ costs }) => costs[place] !== null));
     const most = Math.max(...search.rates.map((found) => found.high), 1e-9);
-    const head = ["checkpoint", "requests/s per GPU", ...(hasMoney ? [`${own.currency} per M tokens out`] : []), ...(hasJoules ? ["kJ per M tokens out"] : [])];
-    const body = lines.map(({ found, cost }) => {
+    const titles = [own.currency, "kJ"].flatMap((unit) => ["in", "out"].map((way) => `${unit} per M tokens ${way}`));
+    const head = ["checkpoint", "requests/s per GPU", ...known.map((place) => titles[place])];
+    const body = lines.map(({ found, costs }) => {
       const missed = (picked.misses[found.candidate] ?? []).map(missText);
       if (picked.no_rate.includes(found.candidate)) missed.unshift("no rate meets the targets");
       const tie = picked.tied.includes(found.candidate) ? "intervals overlap" : "";
@@ -153,15 +160,14 @@ window.quantlineOutcome = function (data, make, state) {
       return make("tr", { class: found.candidate === picked.candidate ? "picked" : missed.length ? "refused" : "" },
         make("th", { scope: "row" }, ...breakable(facts.candidates[found.candidate].name), note ? make("small", {}, note) : null),
         bar({ ratio: found.rate, low: found.low, high: found.high }, most, figure(found.rate)),
-        hasMoney ? make("td", {}, figure(cost.money)) : null,
-        hasJoules ? make("td", {}, figure(cost.joules === null ? null : cost.joules / 1000)) : null);
+        ...known.map((place) => make("td", {}, figure(costs[place]))));
     });
     return {
       candidate: picked.candidate,
       parts: [
-        make("p", { class: "rate" }, `For ${search.name}, within the targets that it was searched with: `,
+        make("p", { class: "rate" }, `For ${search.name}, within the targets that it was searched with (${search.settings}): `,
           best ? make("b", {}, facts.candidates[picked.candidate].name) : null, `${words}.`),
-        framed(`All checkpoints in ${search.name}`, head, body),
+        framed(`All checkpoints in ${search.name}, ${search.settings}`, head, body),
       ],
     };
   }

@@ -142,14 +142,13 @@ window.quantlineRules = (function () {
     const result = { candidate: null, problem: "", reference: null, ratio: null, tied: [], second: null, standings, incomplete };
     const originals = standings.filter((one) => facts.candidates[one.candidate].original);
     const served = standings.filter((one) => one.misses.length === 0);
+    const times = originals.map((one) => timeOf(workloads, shares, one.candidate, originals[0].candidate));
+    const reference = originals[times.indexOf(Math.min(...times))]?.candidate ?? null;
+    result.reference = reference;
     if (served.length === 0 || originals.length === 0) {
       result.problem = served.length ? "original" : standings.length ? "targets" : "unranked";
       return result;
     }
-    const first = originals[0].candidate;
-    const times = originals.map((one) => timeOf(workloads, shares, one.candidate, first));
-    const reference = originals[times.indexOf(Math.min(...times))].candidate;
-    result.reference = reference;
     for (const one of standings) one.relative_time = timeOf(workloads, shares, one.candidate, reference);
     standings.sort((one, other) => one.relative_time - other.relative_time);
     const someJudged = standings.some((one) => facts.candidates[one.candidate].judged && !facts.candidates[one.candidate].original);
@@ -187,7 +186,8 @@ window.quantlineRules = (function () {
       return result;
     }
     const original = pool.find((found) => facts.candidates[found.candidate].original);
-    const best = original && !pool[0].faster ? original : pool[0];
+    const higher = original && pool.find((found) => found.faster && found.rate > original.rate);
+    const best = original ? higher ?? original : pool[0];
     const overlap = (found) => found.low <= best.high && best.low <= found.high;
     const others = pool.filter((found) => found !== best);
     result.candidate = best.candidate;
@@ -196,7 +196,7 @@ window.quantlineRules = (function () {
     return result;
   }
 
-  // Money and joules for a million output tokens.
+  // Money and joules for a million tokens.
   function tokenCost(gpuSeconds, joules, prices) {
     let money = null;
     if (prices.per_hour) money = (prices.per_hour / 3600) * gpuSeconds;
@@ -221,8 +221,9 @@ window.quantlineRules = (function () {
     return tokenCost(seconds / tokens, hasEnergy ? joules / tokens : null, prices);
   }
 
-  function rateCost(found, prices) {
-    const tokens = found.rate * found.output_tokens;
+  // At a capacity, for a million of the requests' "input_tokens" or "output_tokens".
+  function rateCost(found, prices, kind) {
+    const tokens = found.rate * found[kind];
     if (!tokens) return { money: null, joules: null };
     return tokenCost(1 / tokens, found.watts === null ? null : found.watts / tokens, prices);
   }

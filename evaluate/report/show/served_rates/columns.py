@@ -6,9 +6,10 @@ from evaluate.report.show.tables import with_interval as interval
 
 TITLE = "How much traffic one GPU holds"
 EXPLANATION = (
-    "The highest rate at which enough requests met their targets, with a 95 % interval, and what "
-    "was measured at that rate. All figures are for one GPU. Users are requests in progress at "
-    "once. Each cost carries all of the GPU's time and energy, input and output."
+    "The highest rate at which enough requests met their targets, with a 95 % interval (of fewer "
+    "than three searches, the range in which they ended), and what was measured at that rate. All "
+    "figures are for one GPU. Users are requests in progress at once. Each cost carries all of the "
+    "GPU's time and energy, input and output."
 )
 
 
@@ -20,7 +21,7 @@ def cost_title(records: list[RateRecord]) -> str:
 def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
     currency = cost_title(records)
     return (
-        SCENARIO,
+        Column(SCENARIO.title, SCENARIO.key, lambda r: r.title, is_text=True),
         CHECKPOINT,
         Column(
             "requests/s",
@@ -35,7 +36,7 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
             "capacity over the original's, 95 % interval; = : no significant difference",
             is_phrase=True,
         ),
-        Column("users", "users", lambda r: number(r.users), "requests in progress at once"),
+        Column("users", "users", lambda r: interval(r.users), "requests in progress at once"),
         Column("output (tok/s)", "output_tok_s", lambda r: number(r.output_tok_s)),
         Column(
             "tok/s/user",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from evaluate.report.decide.capacity import CapacityCell, CapacityTable
 from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.decide.workload_text import targets_phrases
 from evaluate.report.show.records import GroupRecord, MedianWithInterval, Speedup
-from evaluate.report.show.workload_text import targets_text
 from evaluate.results.rows import TrialRow
 from evaluate.results.significance import Ratio
 
@@ -17,10 +17,12 @@ class RateRecord(GroupRecord):
     """The capacity of one candidate, for each GPU."""
 
     scenario: str
+    title: str
+    """The scenario, with what distinguishes this search from others of it."""
     traffic: str
     candidate: str
     requests_s: MedianWithInterval
-    users: float | None
+    users: MedianWithInterval | None
     output_tok_s: float | None
     user_tok_s: float | None
     ttft_p99_ms: float | None
@@ -37,12 +39,13 @@ class RateRecord(GroupRecord):
 
 
 def rate_records(group: ComparisonGroup, tables: list[CapacityTable]) -> list[RateRecord]:
-    return [_rate_record(group, cell) for table in tables for cell in table.cells]
+    return [_rate_record(group, table, cell) for table in tables for cell in table.cells]
 
 
-def _rate_record(group: ComparisonGroup, cell: CapacityCell) -> RateRecord:
+def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCell) -> RateRecord:
     gpus, cost = cell.gpus, cell.cost
     low, high = cell.interval
+    users = cell.users(cell.rate)
     pace, ttft = cell.at_best("tpot_median_s"), cell.at_best("ttft_p99_s")
     tpot = cell.at_best("tpot_p99_s")
     output, hits = cell.at_best("steady_tokens_per_s"), cell.at_best("prefix_hits")
@@ -50,10 +53,13 @@ def _rate_record(group: ComparisonGroup, cell: CapacityCell) -> RateRecord:
     return RateRecord(
         group=group.title,
         scenario=cell.measure,
-        traffic=targets_text(cell.row.settings),
+        title=table.title,
+        traffic=", ".join(targets_phrases(cell.row.settings)),
         candidate=cell.candidate,
-        requests_s=MedianWithInterval(cell.rate / gpus, low / gpus, high / gpus),
-        users=None if cell.users is None else cell.users / gpus,
+        requests_s=MedianWithInterval(cell.rate, low, high),
+        users=None
+        if users is None
+        else MedianWithInterval(users, cell.users(low), cell.users(high)),
         output_tok_s=None if output is None else output / gpus,
         user_tok_s=1 / pace if pace else None,
         ttft_p99_ms=None if ttft is None else ttft * MILLI,

@@ -9,6 +9,7 @@ import pytest
 from conf.errors import QuantlineError
 from evaluate.measure.traffic import reader
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
+from evaluate.measure.traffic.formats.base import answer_of
 from evaluate.measure.traffic.reader import read_conversations
 
 
@@ -23,8 +24,16 @@ def chat(*values: str) -> dict[str, Any]:
     return {"id": "x", "conversations": messages}
 
 
-def one_turn(prompt: Passage, tokens: int, arrival: float | None = None) -> Conversation:
-    return Conversation((Turn((prompt,), Passage(tokens=tokens)),), arrival)
+def one_turn(
+    prompt: Passage, tokens: int | None = None, arrival: float | None = None
+) -> Conversation:
+    return Conversation((Turn((prompt,), answer_of(tokens)),), arrival)
+
+
+def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
+    """A prompt of hashed blocks and a rest, with an answer of three tokens."""
+    full = [Passage(tokens=tokens, seed=f"block {name}") for name in range(count)]
+    return Conversation((Turn((*full, *rest), Passage(tokens=3)),))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +42,20 @@ def one_turn(prompt: Passage, tokens: int, arrival: float | None = None) -> Conv
         ({"input_tokens": 7, "output_tokens": 3}, one_turn(Passage(tokens=7), 3)),
         ({"timestamp": 2, "text": "Hi", "output_tokens": 3}, one_turn(Passage("Hi"), 3, 2.0)),
         ({"prompt": "Hi", "output_tokens": 3}, one_turn(Passage("Hi"), 3)),
+        ({"prompt": "Hi"}, one_turn(Passage("Hi"))),
+        ({"prompt": "Hi", "output_tokens": None}, one_turn(Passage("Hi"))),
+        ({"timestamp": 2, "text": "Hi"}, one_turn(Passage("Hi"), None, 2.0)),
+        ({"input_tokens": 7}, one_turn(Passage(tokens=7))),
         (
             {"prompt": "Hi", "prompt_tokens_count": 9, "output_tokens_count": 3},
             one_turn(Passage("Hi"), 3),
+        ),
+        ({"text": "Hi", "completion_tokens_count": 3}, one_turn(Passage("Hi"), 3)),
+        ({"question": "Hi", "text": None, "output_tokens_count": 3}, one_turn(Passage("Hi"), 3)),
+        ({"input": "Hi", "input_tokens_count": 9}, one_turn(Passage("Hi"))),
+        (
+            {"input": "Hi", "system_prompt": "You", "output_tokens_count": 3},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
         ),
         (
             {"timestamp": 500, "input_length": 1030, "output_length": 3, "hash_ids": [8, 9, 4]},
@@ -91,7 +111,21 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
         (f"[{json.dumps(PLAIN)},,{json.dumps(PLAIN)}]", "record 2: no JSON"),
         (f"[{json.dumps(PLAIN)},]", "record 2: no JSON"),
         ('[{"input_tokens": 7, "input_tokens": 8}]', "record 1: the key 'input_tokens' appears"),
+        ("[" * 9999, "record 1: is nested too deeply"),
+        (f'[{{"output_tokens": {"9" * 5000}}}]', "record 1: holds a number that is too large"),
         ('{"a": 1}', "t.jsonl:1: no known format has the keys a; traffic.format=NAME takes"),
+        ('{"a\\nb": 1}', r"no known format has the keys a\nb; traffic.format=NAME takes"),
+        (f'{{"{"k" * 10**6}": 1}}', f"no known format has the keys {'k' * 40}; traffic.format"),
+        ('{"Prompt": "Hi"}', "; the nearest is vllm, with the key prompt"),
+        ('{"input_length": 5, "out": 3}', "; the nearest is mooncake, with the key input_length"),
+        ('{"question": "Hi", "answer": "No"}', "; the nearest is guidellm, with the key question"),
+        ('{"prompt": "Hi", "max_tokens": 5}', "t.jsonl:1: there is no output_tokens, but max_tok"),
+        ('{"input_tokens": 5, "output_len": "5"}', "there is no output_tokens, but output_len: re"),
+        ('{"input": "Hi", "output_tokens_count": 0}', "output_tokens_count is 0"),
+        (
+            '{"instruction": "Add", "input": "1 2", "output_tokens_count": 3}',
+            "t.jsonl:1: has input and instruction: keep the one that is sent",
+        ),
         ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
         ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
         ('{"input_tokens": 7, "output_tokens": 0}', "output_tokens is 0; should be greater"),
@@ -101,7 +135,16 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
         ('{"input_tokens": 7, "input_tokens": 8, "output_tokens": 3}', "appears twice"),
         (
             '{"input_length": 600, "output_length": 1, "hash_ids": [1, 2, 3]}',
-            "3 hash_ids are more than the 2 blocks of 512 tokens",
+            "t.jsonl:1: the number of hash_ids, 3, does not fit input_length 600 with blocks of "
+            "512 tokens; traffic.block_tokens=256 does",
+        ),
+        (
+            f'{{"input_length": 521, "output_length": 1, "hash_ids": {list(range(33))}}}',
+            "; traffic.block_tokens=16 does",
+        ),
+        (
+            '{"input_length": 2, "output_length": 1, "hash_ids": [1, 2, 3]}',
+            "; traffic.block_tokens sets the size of a block",
         ),
         ('{"conversations": [{"from": "human", "value": "Hi"}]}', "has no request with a prompt"),
         ('{"conversations": "Hi"}', "conversations is 'Hi'; should be a valid list"),
@@ -157,6 +200,52 @@ def test_a_format_that_is_asked_for_is_held_to(tmp_path: Path) -> None:
     path = lines(tmp_path / "t.jsonl", {"prompt": "Hi", "output_tokens": 3})
     with pytest.raises(QuantlineError, match=r"t\.jsonl:1: there is no input_length"):
         read_conversations(path, "mooncake")
+    with pytest.raises(QuantlineError, match="no output_tokens_count, but output_tokens: rename"):
+        read_conversations(path, "guidellm")
+    lines(path, {"question": "Hi"})
+    assert read_conversations(path, "guidellm") == [one_turn(Passage("Hi"))]
+    lines(path, {"answer": "Hi"})
+    with pytest.raises(QuantlineError, match="there is no prompt; it is called one of prompt, tex"):
+        read_conversations(path, "guidellm")
+
+
+@pytest.mark.parametrize(
+    ("length", "hashes", "expected"),
+    [
+        (40, 3, blocks(2, 16, Passage(tokens=8, seed="block 2"))),
+        (40, 2, blocks(2, 16, Passage(tokens=8))),  # no hash of a block that is not full
+        (32, 2, blocks(2, 16)),
+        (40, 0, blocks(0, 16, Passage(tokens=40))),
+    ],
+)
+def test_blocks_have_the_size_that_was_asked_for(
+    tmp_path: Path, length: int, hashes: int, expected: Conversation
+) -> None:
+    record = {"input_length": length, "output_length": 3, "hash_ids": [*range(hashes)]}
+    path = lines(tmp_path / "t.jsonl", record)
+    assert read_conversations(path, block_tokens=16) == [expected]
+
+
+def test_a_size_of_blocks_without_blocks_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "t.jsonl", {"input_length": 40, "output_length": 3})
+    read_conversations(path, block_tokens=16)
+    assert f"traffic.block_tokens has no effect: {path} has no hash_ids" in capfd.readouterr().err
+    lines(path, {"input_length": 1200, "output_length": 3, "hash_ids": [1, 2, 3]})
+    with pytest.raises(QuantlineError, match=r"of 16 tokens; traffic\.block_tokens=512 does"):
+        read_conversations(path, block_tokens=16)
+    lines(path, PLAIN)
+    with pytest.raises(QuantlineError, match=r"block_tokens=16: works only with .* format plain"):
+        read_conversations(path, block_tokens=16)
+
+
+def test_files_of_windows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    one = json.dumps(PLAIN)
+    for text in (f"{one}\r\n{one}\r\n", f"[{one},\r\n{one}]\r\n"):
+        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+        assert len(read_conversations(path)) == 2
 
 
 def test_what_precedes_a_cut_can_be_read(tmp_path: Path) -> None:

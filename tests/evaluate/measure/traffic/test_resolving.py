@@ -174,9 +174,40 @@ def test_a_warm_up_sends_short_answers_at_once(folder: Path) -> None:
     assert max(request.output_tokens for request in short.requests) <= 128
 
 
+def test_answers_without_a_length_get_one_and_are_counted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = requests_file(folder, {"prompt": "Hi"}, {"prompt": "Hi", "output_tokens": 3})
+    fixed = ("traffic.output.distribution=fixed", "traffic.output.median=9")
+    _, _, traffic = resolved(folder, path, *fixed)
+    assert traffic.output_tokens_mean == (9 + 3) / 2
+    assert (
+        f"{path}: 1 of 2 requests do not say how long their answer is; it has 9 tokens "
+        "(traffic.output)"
+    ) in capfd.readouterr().err
+    options = (path, "traffic.output.median=60", "traffic.output.high=180")
+    drawn = [resolved(folder, *options, f"traffic.seed={seed}")[2] for seed in (0, 0, 1)]
+    means = [traffic.output_tokens_mean for traffic in drawn]
+    assert means[0] == means[1] != means[2]
+    assert "it has 60 tokens in the median" in capfd.readouterr().err
+    resolved(folder, path, "traffic.output.distribution=uniform", "traffic.output.high=180")
+    assert "it has 1 to 180 tokens" in capfd.readouterr().err
+
+
+def test_lengths_for_answers_that_have_one_are_refused(folder: Path) -> None:
+    path = requests_file(folder, {"prompt": "Hi", "output_tokens": 3})
+    with pytest.raises(QuantlineError, match=r"traffic\.output: works only .* all answers of"):
+        resolved(folder, path, "traffic.output.median=9")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (("traffic.block_tokens=16",), "traffic.block_tokens=16: works only with traffic=file"),
+        (
+            ("traffic.path=x", "traffic.format=vllm", "traffic.block_tokens=16"),
+            "works only with traffic=file and traffic.format=mooncake",
+        ),
         (("traffic=file",), "traffic=file needs traffic.path=FILE"),
         (("traffic=synthetic", "traffic.path=x"), "works only with traffic=file"),
         (("traffic.arrivals=replayed",), "synthetic requests have no times of arrival"),

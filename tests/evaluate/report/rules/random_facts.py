@@ -22,7 +22,11 @@ def random_facts(chance: random.Random) -> SetupFacts:
     candidates = [_candidate(chance, place) for place in range(chance.randint(1, 7))]
     places = range(len(candidates))
     workloads = [_workload(chance, f"load_{n}", [*places]) for n in range(chance.randint(1, 5))]
-    searches = [SearchFacts("capacity", _rates(chance, [*places]))] if chance.random() < 0.5 else []
+    searches = (
+        [SearchFacts("capacity", "its targets", _rates(chance, [*places]))]
+        if chance.random() < 0.5
+        else []
+    )
     return SetupFacts(candidates, workloads, searches)
 
 

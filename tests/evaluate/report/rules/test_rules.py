@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
+from evaluate.report.decide.rules.facts import (
+    CandidateFacts,
+    Limits,
+    RateFacts,
+    SearchFacts,
+    SetupFacts,
+    Shares,
+)
 from evaluate.report.decide.rules.pick import Problem, pick
 from evaluate.report.decide.rules.pick_rate import pick_rate
 from evaluate.report.decide.rules.prices import Prices, mix_cost, rate_cost
@@ -35,7 +42,8 @@ BY_PAGE = """(cases) => cases.map(({ facts: packed, shares, limits, prices }) =>
             (_, place) => rules.mixCost(facts, shares, place, reference, prices)),
         rates: facts.searches.map((search) => rules.pickRate(facts, search, limits)),
         rate_costs: facts.searches.map(
-            (search) => search.rates.map((rate) => rules.rateCost(rate, prices))),
+            (search) => search.rates.flatMap((rate) => ["input_tokens", "output_tokens"].map(
+                (kind) => rules.rateCost(rate, prices, kind)))),
     };
 })"""
 
@@ -67,7 +75,11 @@ class Case:
             ],
             "rates": [asdict(pick_rate(facts, one, self.limits)) for one in facts.searches],
             "rate_costs": [
-                [asdict(rate_cost(rate, self.prices)) for rate in one.rates]
+                [
+                    asdict(rate_cost(rate, self.prices, is_input))
+                    for rate in one.rates
+                    for is_input in (True, False)
+                ]
                 for one in facts.searches
             ],
         }
@@ -122,3 +134,28 @@ def test_the_cases_reach_every_part_of_the_rule(cases: list[Case]) -> None:
         if case.facts.candidates[place].weights == case.facts.candidates[one.candidate].weights
     ]
     assert setups
+    # A higher rate that is not significant is passed over.
+    passed_over = [
+        case
+        for case in cases
+        for search in case.facts.searches
+        for picked in [pick_rate(case.facts, search, case.limits)]
+        if picked.candidate not in (None, *picked.fitting[:1])
+        and not case.facts.candidates[picked.candidate or 0].original
+    ]
+    assert passed_over
+
+
+def test_a_significantly_higher_rate_is_served_where_a_higher_one_is_uncertain() -> None:
+    candidates = [
+        CandidateFacts(name, name, name == "original", True, 1.0, "no loss seen", False)
+        for name in ("original", "sure", "unsure")
+    ]
+    rates = [
+        RateFacts(2, 12.0, 9.0, 15.0, False, 200.0, 100.0, None),
+        RateFacts(1, 11.8, 11.6, 12.0, True, 200.0, 100.0, None),
+        RateFacts(0, 10.0, 9.9, 10.1, False, 200.0, 100.0, None),
+    ]
+    search = SearchFacts("capacity", "its targets", rates)
+    picked = pick_rate(SetupFacts(candidates, [], [search]), search, Limits())
+    assert (picked.candidate, picked.tied, picked.second) == (1, [2], 0)

@@ -84,7 +84,8 @@ class CutlassStandIn:
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for module in (fp8, weight_only, w4afp8):
-        monkeypatch.setattr(module, "engine_refusal", lambda *_: None)
+        for name in ("not_offered", "engine_refusal"):
+            monkeypatch.setattr(module, name, lambda *_: None)
         monkeypatch.setattr(module, "asked_families", lambda: ("one_token",))
     monkeypatch.setattr(fp8, "capability_refusal", lambda *_: None)
     for module in (fp8, packed):

@@ -16,6 +16,7 @@ from serve.kernels.linear.choice import ROUNDING
 from serve.kernels.plans.planner import Planner
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Unusable
+from serve.kernels.record import TokenRange
 from tests.serve.kernels.linear.made import (
     COLUMNS,
     FewInPlain,
@@ -50,8 +51,8 @@ def times() -> dict[str, float]:
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: dict[str, float]) -> None:
     """An engine on a CPU that asks for our kernels, with a clock and a store of its own."""
-    monkeypatch.setattr(int8, "engine_refusal", lambda *_: None)
-    monkeypatch.setattr(int8, "capability_refusal", lambda *_: None)
+    for name in ("not_offered", "capability_refusal", "engine_refusal"):
+        monkeypatch.setattr(int8, name, lambda *_: None)
     monkeypatch.setattr(int8, "asked_families", lambda: ("one_token",))
     monkeypatch.setattr(int8, "vllms_choice", lambda *_: CutlassStandIn)
     monkeypatch.setattr(int8, "CutlassInt8", OwnInRounded)
@@ -165,6 +166,7 @@ def test_a_wrong_product_is_refused_and_named(
     assert ours.apply_weights(layer, torch.ones(1, COLUMNS)).item() == 7.0
     (kernels,) = record.read_log(caplog.text)
     assert "wrong" in kernels.refused["all"]
+    assert kernels.ranges == (TokenRange(None, "cutlass_int8"),)
 
 
 def test_a_failure_at_the_end_finds_the_layer_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +209,14 @@ def test_an_error_of_ours_leaves_the_layer_to_vllm(
     ours.process_weights_after_loading(layer)
     assert ours.vllms.processed == [torch.Size((96, COLUMNS))]
     assert "model.layers.0.mlp.up is left to vLLM: no such thing" in caplog.text
+
+
+def test_graphs_of_a_layer_that_was_left_have_a_key_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts: list[str] = []
+    monkeypatch.setattr(record, "add_to_graph_key", facts.append)
+    kernel(monkeypatch, Wrong()).process_weights_after_loading(int8_layer())
+    ran = (TokenRange(None, "cutlass_int8"),)
+    record.note(record.LayerKernels("int8", 96, COLUMNS, ran), "model.layers.0.mlp.up")
+    assert len(set(facts)) == 2

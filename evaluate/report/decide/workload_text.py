@@ -29,11 +29,14 @@ def workload_text(workload: WorkloadSettings) -> str:
     return ", ".join(_phrase(name, settings[name]) for name in names if settings[name] is not None)
 
 
-def targets_text(workload: WorkloadSettings) -> str:
+def targets_phrases(workload: WorkloadSettings) -> list[str]:
     """The traffic and targets of a capacity search, without the rates that it tried."""
     names = ("traffic", "ttft_ms", "tpot_ms")
     settings = workload.content()
-    return ", ".join(_phrase(name, settings[name]) for name in names if name in settings)
+    phrases = [_phrase(name, settings[name]) for name in names if name in settings]
+    if workload.capacity is not None:
+        phrases.append(f"met by {workload.capacity.share:.6g} of the requests")
+    return phrases
 
 
 def _phrase(name: str, value: Any) -> str:
