@@ -33,6 +33,7 @@ from evaluate.results.row_types import Environment
 from evaluate.results.rows import AccuracyRow, Row, TrialRow, current
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import quantization_hash
+from serve.engine.sparsity import is_sparse24
 from serve.tensors import Tensor, tensors
 
 SHORTEST_CONTEXT = 64
@@ -52,6 +53,11 @@ class Inspected:
     tensors: dict[str, Tensor]
     made_up: MadeUpWeights | None = None
     """How its random weights are made; None for trained weights."""
+
+    @property
+    def runs_sparse(self) -> bool:
+        """Whether an engine finds its weights to be 2:4, whoever made them."""
+        return is_sparse24(self.folder) if self.is_pruned is None else self.is_pruned
 
 
 def inspect(target: Target, folder: Path) -> Inspected:
@@ -199,7 +205,7 @@ class Planner:
             context=context,
             options=options,
             held_gib=self._memory.held_gib(
-                config, inspected.tensors, bool(inspected.is_pruned), options
+                config, inspected.tensors, inspected.runs_sparse, options
             ),
         )
 

@@ -10,12 +10,14 @@ from conf.errors import bad_input, environment_failure
 from conf.formats.quantization_config import quantization_of
 from conf.hardware import gpu_memory_gib
 from conf.models import kv_values_per_token, read_config, required_int
+from conf.schema.kernels import SPARSE
 from conf.schema.load import KV_CACHE_SIZE, PARALLEL, EngineOptions, gpus_of
-from quantize.checkpoint.manifest import is_pruned
 from serve.engine.launch import CPU_KV_CACHE_GIB, environment
+from serve.engine.sparsity import is_sparse24
 from serve.engine.splits import BACKEND, RAY, check_splits, stage_share
-from serve.kernels.memory import Room, copying_family, extra_bytes
+from serve.kernels.memory import Room, copying_families, extra_bytes
 from serve.kernels.settings import ENTRY, OPTION, read_settings
+from serve.kernels.vptq.memory import wider_numbers_bytes
 from serve.tensors import tensors
 
 GIB = 2**30
@@ -68,7 +70,8 @@ def fit(folder: Path, options: EngineOptions) -> Fit:
         )
     share = utilization or min(SHARE, max(0.0, free / total - SPARE_SHARE))
     room = Room(weights * GIB, (share * total - weights) * GIB, (free - weights) * GIB)
-    weights += _layouts_gib(folder, config, options, room) * stage / tensor
+    further = _layouts_gib(folder, config, options, room) + _codebooks_gib(folder, config)
+    weights += further * stage / tensor
     cache = share * total - weights - WORKING_GIB
     if cache * GIB < token_bytes * min(SHORTEST, limit):
         raise environment_failure(
@@ -105,16 +108,21 @@ def _layouts_gib(
     if ENTRY not in entries:
         return 0.0
     stored, quantization = tensors(folder), quantization_of(config)
-    settings, pruned = read_settings(entries), bool(is_pruned(folder))
-    family = copying_family(stored, quantization, pruned)
-    if family is None:
-        return 0.0
+    settings = read_settings(entries)
+    pruned = SPARSE in settings.families and is_sparse24(folder)
+    families = copying_families(stored, quantization, settings, pruned)
     if settings.second_layout is None:
         reserved = options.get(KV_CACHE_SIZE)
         cache = float(reserved) if isinstance(reserved, int) else None
-        if not room.is_enough(family, cache):
+        # The engine decides by the first layer that it loads, which may be of any of them.
+        if not any(room.is_enough(family, cache) for family in families):
             return 0.0
     return extra_bytes(stored, quantization, settings, pruned) / GIB
+
+
+def _codebooks_gib(folder: Path, config: Mapping[str, object]) -> float:
+    """GiB by which weights in codebooks are larger on a GPU, whichever kernels are asked for."""
+    return wider_numbers_bytes(tensors(folder), quantization_of(config)) / GIB
 
 
 def _on_cpu(weights: float, token_bytes: float, limit: int) -> Fit:

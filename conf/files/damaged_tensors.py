@@ -1,7 +1,7 @@
 """Names what is wrong with a safetensors file that the safetensors library refuses.
 
-It is our only reader of headers by hand: the library's error names neither the tensor nor the bytes
-that are missing, and gives no byte offsets.
+It reads headers by hand, as only `tensor_rows` does beside it: the library's error names neither
+the tensor nor the bytes that are missing, and gives no byte offsets.
 """
 
 import math

@@ -13,9 +13,10 @@ from conf.hardware import gpu_memory_gib
 from conf.models import kv_values_per_token, read_config
 from conf.schema.load import KV_CACHE_SIZE, EngineConfig, EngineOptions, gpus_of
 from evaluate.measure.side_by_side import WORKING_GIB
-from quantize.checkpoint.manifest import is_pruned
+from serve.engine.sparsity import is_sparse24
 from serve.kernels.memory import extra_bytes
 from serve.kernels.settings import KERNELS, Settings
+from serve.kernels.vptq.memory import wider_numbers_bytes
 from serve.tensors import Tensor, tensors
 
 REPLICAS = "data_parallel_size"
@@ -53,10 +54,11 @@ class EngineMemory:
         options: EngineOptions,
     ) -> float:
         """Approximate memory that it needs on each GPU, when it is started with these options."""
-        weight_bytes = self._weight_bytes(stored)
+        quantization = quantization_of(config)
+        weight_bytes = self._weight_bytes(stored) + wider_numbers_bytes(stored, quantization)
         if KERNELS in self.recorded:
             settings = Settings.of(self.engine.kernels)
-            weight_bytes += extra_bytes(stored, quantization_of(config), settings, pruned)
+            weight_bytes += extra_bytes(stored, quantization, settings, pruned)
         held_bytes = weight_bytes / self.shards
         reserved = options.get(KV_CACHE_SIZE, 0)
         held_bytes += reserved if isinstance(reserved, int) else 0
@@ -79,5 +81,5 @@ class EngineMemory:
 
     def held_by(self, folder: Path, options: EngineOptions) -> float:
         """The same for the checkpoint in a folder."""
-        pruned = bool(is_pruned(folder))
+        pruned = is_sparse24(folder)
         return self.held_gib(read_config(folder), tensors(folder), pruned, options)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conf.files.stored_tensor import Tensor
-from conf.formats.quant_args import QuantizationConfig
+from conf.formats.base.targets import group_of
+from conf.formats.quant_args import QuantGroup, QuantizationConfig
 from conf.schema.kernels import SPARSE, W4AFP8, WEIGHT_ONLY
 from serve.kernels.settings import Settings
 
@@ -17,6 +18,7 @@ PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32
 EXPERTS = ".experts."  # run by other kernels
 STORED_8_BIT = ("I8", "F8_E4M3")
 WEIGHT = ".weight"
+BITS_OF_W4AFP8 = 4
 FURTHER_LAYOUTS = {WEIGHT_ONLY: 3, W4AFP8: 4, SPARSE: 3}
 """Beside vLLM's own: Marlin's or Machete's, the stored words, and those of few tokens; for W4AFP8
 all four of them; for 2:4 weights two of few tokens, and that of cuSPARSELt."""
@@ -37,14 +39,12 @@ def extra_bytes(
     """The most bytes by which an engine's weights exceed the checkpoint's, if it has room."""
     if settings.second_layout is False:
         return 0.0
-    packed_copies = _copies(_packed_family(quantization), settings)
-    sparse_copies = _copies(SPARSE, settings) * SPARSE_SHARE if is_pruned else 0.0
     extra = 0.0
     for name, tensor in tensors.items():
-        if _is_packed(name, tensor):
-            extra += packed_copies * _packed_bytes(name, tensors)
-        elif name.endswith(WEIGHT) and tensor.dtype in STORED_8_BIT and EXPERTS not in name:
-            extra += sparse_copies * tensor.bytes
+        family = _family(name, tensor, quantization, is_pruned)
+        if family is not None and family in settings.families:
+            held = tensor.bytes if family == SPARSE else _packed_bytes(name, tensors)
+            extra += most_copies(family) * held
     return extra
 
 
@@ -73,26 +73,44 @@ def most_copies(family: str) -> float:
     return FURTHER_LAYOUTS[family] * (SPARSE_SHARE if family == SPARSE else 1)
 
 
-def copying_family(
-    tensors: Mapping[str, Tensor], quantization: QuantizationConfig | None, is_pruned: bool
+def copying_families(
+    tensors: Mapping[str, Tensor],
+    quantization: QuantizationConfig | None,
+    settings: Settings,
+    is_pruned: bool,
+) -> set[str]:
+    """The families that copy a checkpoint's weights in an engine with these settings. There are
+    several where its layers differ in format."""
+    families = {_family(name, tensor, quantization, is_pruned) for name, tensor in tensors.items()}
+    return {family for family in families if family is not None and family in settings.families}
+
+
+def is_eight_bit(name: str, tensor: Tensor) -> bool:
+    """Whether it is a weight that our kernels of INT8 and FP8 may multiply."""
+    return name.endswith(WEIGHT) and tensor.dtype in STORED_8_BIT and EXPERTS not in name
+
+
+def _family(
+    name: str, tensor: Tensor, quantization: QuantizationConfig | None, is_pruned: bool
 ) -> str | None:
-    """The family that copies a checkpoint's weights, if there is one."""
-    if any(_is_packed(name, tensor) for name, tensor in tensors.items()):
-        return _packed_family(quantization)
-    return SPARSE if is_pruned else None
+    """The family that copies a weight; None for other tensors, and where none does."""
+    if tensor.dtype == WORDS and EXPERTS not in name and name.endswith(tuple(PACKED)):
+        return _packed_family(name.rpartition(".")[0], quantization)
+    return SPARSE if is_pruned and is_eight_bit(name, tensor) else None
 
 
-def _packed_family(quantization: QuantizationConfig | None) -> str:
-    groups = quantization.groups if quantization is not None else []
-    return W4AFP8 if any(group.activations is not None for group in groups) else WEIGHT_ONLY
+def _packed_family(module: str, quantization: QuantizationConfig | None) -> str:
+    """By the group of the module. Where the targets do not tell, the one with the most copies."""
+    if quantization is None:
+        return WEIGHT_ONLY
+    group = group_of(quantization, module)
+    groups = quantization.groups if group is None else [group]
+    return W4AFP8 if any(map(_is_w4afp8, groups)) else WEIGHT_ONLY
 
 
-def _is_packed(name: str, tensor: Tensor) -> bool:
-    return tensor.dtype == WORDS and EXPERTS not in name and name.endswith(tuple(PACKED))
-
-
-def _copies(family: str, settings: Settings) -> int:
-    return FURTHER_LAYOUTS[family] if family in settings.families else 0
+def _is_w4afp8(group: QuantGroup) -> bool:
+    has_four_bits = group.weights is not None and group.weights.bits == BITS_OF_W4AFP8
+    return has_four_bits and group.activations is not None
 
 
 def _packed_bytes(name: str, tensors: Mapping[str, Tensor]) -> float:

@@ -4,12 +4,14 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from conf.cache import rates_file
-from conf.hardware import gpu_cards, gpu_names, resolve_gpu
+from conf.hardware import GPU_FILES, gpu_cards, gpu_names
 from conf.schema.load import GpuConfig
 
+MEASURED, DATASHEET = "measured", "datasheet"
 ACTIVATION_BYTES = 2
 MICRO, GIGA, TERA = 1e6, 1e9, 1e12
 
@@ -22,8 +24,8 @@ class Rates:
     """Bytes."""
     products: dict[str, float] = field(default_factory=dict)
     """Operations of dense matrix products, by type of numbers."""
-    source: str = "measured"
-    """measured, or datasheet."""
+    source: str = MEASURED
+    """measured, on this machine; or datasheet."""
 
     def __post_init__(self) -> None:
         for rate in (self.bandwidth, *self.products.values()):
@@ -46,12 +48,10 @@ _READER = TypeAdapter(Rates)
 
 
 def rates_of(gpu: str) -> Rates | None:
-    """The rates of this machine's GPU, which an evaluation has measured, or those of its datasheet.
-    None for a GPU that is neither here nor known."""
-    if gpu not in gpu_names():
-        return None
-    path = rates_file(gpu, gpu_cards())
-    return _measured(path) or _datasheet(resolve_gpu(GpuConfig()))
+    """The rates that an evaluation has measured on this machine, where it has such a GPU; else
+    those of the GPU's datasheet. None for a GPU of which neither is known."""
+    measured = _measured(rates_file(gpu, gpu_cards())) if gpu in gpu_names() else None
+    return measured or _datasheet(gpu)
 
 
 def _measured(path: Path) -> Rates | None:
@@ -62,9 +62,18 @@ def _measured(path: Path) -> Rates | None:
     return rates
 
 
-def _datasheet(gpu: GpuConfig) -> Rates | None:
+def _datasheet(name: str) -> Rates | None:
+    """By the GPU's name, so that plans of another machine have a limit, too."""
+    for path in sorted(GPU_FILES.glob("*.yaml")):
+        fields = yaml.safe_load(path.read_text())
+        if fields.get("name") == name:
+            return _rates(GpuConfig(**fields))
+    return None
+
+
+def _rates(gpu: GpuConfig) -> Rates | None:
     if not gpu.bandwidth_gb_s:
         return None
     known = {"bf16": gpu.bf16_tflops, "fp8": gpu.fp8_tflops, "int8": gpu.int8_tops}
     products = {kind: rate * TERA for kind, rate in known.items() if rate}
-    return Rates(gpu.bandwidth_gb_s * GIGA, products, "datasheet")
+    return Rates(gpu.bandwidth_gb_s * GIGA, products, DATASHEET)

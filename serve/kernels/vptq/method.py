@@ -10,7 +10,7 @@ from vllm.model_executor.layers.linear import LinearMethodBase
 
 from conf.formats.vptq import METHOD, LayerFields, codebook_fault
 from serve.kernels import op, record
-from serve.kernels.linear.loading import PREFIX
+from serve.kernels.linear.loading import PREFIX, stored_bytes
 from serve.kernels.vptq.blocks import blocks_of
 from serve.kernels.vptq.parameters import Part, StoredTensors
 from serve.kernels.vptq.product import PreparedLayer, prepared_layer
@@ -69,7 +69,8 @@ class VptqLinearMethod(LinearMethodBase):  # type: ignore[misc]
             parts = [(part.rows, blocks_of(part, *self.inputs)) for part in stored.layers()]
             prepared = prepared_layer(parts)
         op.put(prepared.key, prepared.planned)
-        self._note(prepared)
+        extra = stored_bytes(prepared.tensors) - stored_bytes(list(stored.parameters.values()))
+        self._note(prepared, max(0, extra))
         names = []
         for number, tensor in enumerate(prepared.tensors):
             names.append(f"{PREFIX}{number}")
@@ -86,11 +87,14 @@ class VptqLinearMethod(LinearMethodBase):  # type: ignore[misc]
         out = out if bias is None else out + bias
         return out.reshape(*x.shape[:-1], self.rows)
 
-    def _note(self, prepared: PreparedLayer) -> None:
-        """Logs what the layer runs: that of its largest block."""
+    def _note(self, prepared: PreparedLayer, extra: int) -> None:
+        """Logs what the layer runs: that of its largest block. `extra`: bytes by which it is larger
+        than in the checkpoint, as numbers of codebook entries have more bits (`vptq.memory`)."""
         plan = max(prepared.product.blocks, key=lambda block: block.rows).plan
         columns = self.inputs[1] - self.inputs[0]
-        kernels = record.LayerKernels(METHOD, self.rows, columns, plan.ranges, prepared.refused)
+        kernels = record.LayerKernels(
+            METHOD, self.rows, columns, plan.ranges, prepared.refused, extra
+        )
         record.note(kernels, self.prefix)
 
 

@@ -3,10 +3,18 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from conf.errors import QuantlineError
 from conf.files.stored_tensor import Tensor
-from conf.formats.quant_args import QuantArgs, QuantGroup, QuantizationConfig
+from conf.formats.quant_args import (
+    Codebooks,
+    QuantArgs,
+    QuantGroup,
+    QuantizationConfig,
+    vector_args,
+)
 from conf.schema.kernels import KernelsConfig
 from serve import fit as fit_module
 from serve.fit import fit
@@ -14,7 +22,7 @@ from serve.kernels.linear.catalog import FP8 as FP8_PRODUCTS
 from serve.kernels.linear.catalog import INT8 as INT8_PRODUCTS
 from serve.kernels.linear.catalog import PACKED as PACKED_PRODUCTS
 from serve.kernels.linear.catalog import PACKED_FP8, VLLM, Place
-from serve.kernels.memory import FURTHER_LAYOUTS, extra_bytes
+from serve.kernels.memory import FURTHER_LAYOUTS, copying_families, extra_bytes
 from serve.kernels.settings import Settings, with_kernels
 
 INT4 = QuantArgs("int", 4, "group", group_size=128)
@@ -49,6 +57,43 @@ def test_packed_weights_have_further_layouts(
     assert extra_bytes(PACKED, quantization, settings, False) == extra
 
 
+UP, DOWN = "layers.0.up", "layers.0.down"
+MIXED = {
+    f"{UP}.weight_packed": Tensor("I32", (64, 16)),
+    f"{DOWN}.weight": Tensor("I8", (64, 64)),
+}
+W8A8 = QuantGroup(
+    "8", QuantArgs("int", 8, "channel"), QuantArgs("int", 8, "token"), [f"re:.*{DOWN}"]
+)
+
+
+@pytest.mark.parametrize("activations", [None, FP8])
+@pytest.mark.parametrize("is_pruned", [False, True])
+@pytest.mark.parametrize("families", [["auto"], ["weight_only"], ["w4afp8"], ["sparse"]])
+def test_formats_in_one_checkpoint_are_counted_by_the_group_of_each_layer(
+    activations: QuantArgs | None, is_pruned: bool, families: list[str]
+) -> None:
+    config = QuantizationConfig(
+        "compressed-tensors", [W8A8, QuantGroup("4", INT4, activations, [UP])]
+    )
+    settings = Settings.of(KernelsConfig(families, True))
+    packed = "w4afp8" if activations is not None else "weight_only"
+    copying = {packed, *(["sparse"] if is_pruned else [])} & set(settings.families)
+    assert copying_families(MIXED, config, settings, is_pruned) == copying
+    extra = {"weight_only": 3 * 64 * 64, "w4afp8": 4 * 64 * 64, "sparse": 3 * 10 / 16 * 64 * 64}
+    expected = sum(extra[family] for family in copying)
+    assert extra_bytes(MIXED, config, settings, is_pruned) == expected
+
+
+def test_where_targets_do_not_tell_the_most_copies_are_counted() -> None:
+    groups = [QuantGroup("a", INT4, None, ["b"]), QuantGroup("c", INT4, FP8, ["d"]), W8A8]
+    settings = Settings.of(KernelsConfig(["auto"], True))
+    unknown = QuantizationConfig("compressed-tensors", groups)
+    assert extra_bytes(PACKED, unknown, settings, False) == 4 * WORDS_AND_SCALES
+    without = QuantizationConfig("compressed-tensors", [groups[0], W8A8])
+    assert extra_bytes(PACKED, without, settings, False) == 3 * WORDS_AND_SCALES
+
+
 @pytest.mark.parametrize(
     ("families", "second_layout", "is_pruned", "share"),
     [
@@ -66,12 +111,8 @@ def test_a_sparse_weight_has_three_compressed_layouts(
 
 
 def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"max_position_embeddings": 1024, "num_hidden_layers": 2}
-    monkeypatch.setattr(fit_module, "read_config", lambda _: config)
+    on_gpu(monkeypatch, W4A16)
     monkeypatch.setattr(fit_module, "tensors", lambda _: PACKED)
-    monkeypatch.setattr(fit_module, "quantization_of", lambda _: W4A16)
-    monkeypatch.setattr(fit_module, "kv_token_bytes", lambda *_: 1024.0)
-    monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(80.0, 80.0)])
     with_copy = fit(tmp_path, with_kernels({}, KernelsConfig(["auto"]))).weights_gib
     without = fit(
         tmp_path, with_kernels({}, KernelsConfig(["auto"], second_layout=False))
@@ -80,17 +121,52 @@ def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fit(tmp_path, {}).weights_gib == without
 
 
+def test_fit_counts_zeros_that_no_manifest_tells_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a checkpoint that another tool has made: the engine looks at the weights."""
+    weight = torch.randint(1, 100, (64, 16, 4), dtype=torch.int8)
+    weight[..., ::2] = 0
+    save_file({"layers.0.up.weight": weight.view(64, 64)}, tmp_path / "model.safetensors")
+    on_gpu(monkeypatch, None)
+
+    def weights_gib(*families: str) -> float:
+        options = with_kernels({}, KernelsConfig(list(families), second_layout=True))
+        return fit(tmp_path, options).weights_gib
+
+    difference = (weights_gib("auto") - weights_gib("one_token")) * 2**30
+    assert difference == pytest.approx(64 * 64 * 3 * 10 / 16)
+
+
+def test_fit_counts_wider_numbers_of_codebooks_for_any_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books = QuantGroup("g", vector_args(Codebooks(4, 4096)), targets=["layers.0.up"])
+    on_gpu(monkeypatch, QuantizationConfig("vptq", [books]))
+    stored = {"layers.0.up.indices": Tensor("I32", (1, 1024, 1536))}
+    monkeypatch.setattr(fit_module, "tensors", lambda _: stored)
+    for families in (["vllm"], ["auto"]):
+        weights = fit(tmp_path, with_kernels({}, KernelsConfig(families))).weights_gib
+        assert weights * 2**30 * 8 == pytest.approx(4096 * 4096 * 3.25)
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, quantization: QuantizationConfig | None) -> None:
+    """An empty GPU of 80 GiB, and a model of two layers."""
+    config = {"max_position_embeddings": 1024, "num_hidden_layers": 2}
+    monkeypatch.setattr(fit_module, "read_config", lambda _: config)
+    monkeypatch.setattr(fit_module, "quantization_of", lambda _: quantization)
+    monkeypatch.setattr(fit_module, "kv_token_bytes", lambda *_: 1024.0)
+    monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(80.0, 80.0)])
+
+
 @pytest.mark.parametrize(("card", "keeps"), [(24.0, False), (36.0, False), (40.0, True)])
 def test_a_checkpoint_that_fits_without_copies_is_served_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: float, keeps: bool
 ) -> None:
     """5 GiB of weights; copies take 15, which may be half of what is left of 90 % of the card."""
     words = {"layers.0.up.weight_packed": Tensor("I32", (5 * 2**30 // 4, 1))}
-    config = {"max_position_embeddings": 1024, "num_hidden_layers": 2}
-    monkeypatch.setattr(fit_module, "read_config", lambda _: config)
+    on_gpu(monkeypatch, W4A16)
     monkeypatch.setattr(fit_module, "tensors", lambda _: words)
-    monkeypatch.setattr(fit_module, "quantization_of", lambda _: W4A16)
-    monkeypatch.setattr(fit_module, "kv_token_bytes", lambda *_: 1024.0)
     monkeypatch.setattr(fit_module, "gpu_memory_gib", lambda: [(card, card)])
     auto = fit(tmp_path, with_kernels({}, KernelsConfig()))
     assert auto.weights_gib == pytest.approx(20 if keeps else 5)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from conf import hardware
 from conf.cache import rates_file
 from serve.kernels import table
 from serve.kernels.plans import limit
@@ -52,22 +51,43 @@ def test_each_candidate_and_its_share_of_the_limit(
     cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
     assert cells[0] == ["int8/24576x4096", "1", "few", "block=64", "25.0", "80%", "own 40.0"]
     assert cells[1] == ["int8/24576x4096", "512", "own", "", "250.0", "41%", ""]
-    assert "5,000 GB/s" in result.stdout
+    assert "5,000 GB/s and dense products, measured on this machine" in result.stdout
 
 
 def test_filters(plans: None, command_here: Run) -> None:
     result = command_here("serve.kernels", "tokens=[512]")
     assert result.stdout.count("24576x4096") == 1
-    assert "this machine has another GPU, or none" in result.stdout
     nothing = command_here("serve.kernels", "layers=fp8")
     assert "no plan fits layers=fp8" in nothing.stderr
     wrong = command_here("serve.kernels", "layer=fp8")
     assert (wrong.returncode, "Did you mean layers?" in wrong.stderr) == (2, True)
 
 
+def test_plans_of_another_machine_have_the_limit_of_the_datasheet(
+    plans: None, command_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where published plans are unpacked on a machine without a GPU."""
+    monkeypatch.setattr(limit, "gpu_names", list)
+    rates_file(GPU, []).write_text('{"bandwidth": 5e12, "products": {"int8": 1e15}}')
+    result = command_here("serve.kernels", "tokens=[1]")
+    assert "4,800 GB/s and dense products, by the GPU's datasheet" in result.stdout
+    (row,) = [line.split("│") for line in result.stdout.splitlines() if "24576x4096" in line]
+    assert row[6].strip() == "83%", "100 MB in 25 µs"
+
+
+def test_a_gpu_that_nobody_knows_has_no_limit(
+    tmp_path: Path, command_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path / "cache"))
+    store = PlanStore(Identity("NVIDIA A1000", "2.11", "0.25.1"))
+    store.keep(StoredPlan("int8/24576x4096", ("few", "own"), PLAN, 24576, 4096, "int8"))
+    result = command_here("serve.kernels")
+    assert "no limit is known: neither measured rates nor the datasheet" in result.stdout
+    assert "24576x4096" in result.stdout
+
+
 def test_the_datasheet_is_the_second_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (limit, hardware):
-        monkeypatch.setattr(module, "gpu_names", lambda: [GPU])
+    monkeypatch.setattr(limit, "gpu_names", lambda: [GPU])
     monkeypatch.setattr(limit, "gpu_cards", lambda: ["none-of-ours"])
     rates = limit.rates_of(GPU)
     assert rates is not None

@@ -11,6 +11,8 @@ pytest.importorskip("vllm")
 from conf.formats.quant_args import Codebooks
 from conf.formats.vptq import ConfigFields, LayerFields, layer_entry, read_fields
 from quantize.vptq.layer import VectorLayer
+from serve.kernels import record
+from serve.kernels.record import LayerKernels
 from serve.kernels.vptq.config import VptqConfig
 from serve.kernels.vptq.method import NamedLayer, VptqLinearMethod
 from tests.serve.kernels.vptq.made import BOOKS, OUTLIERS, PLAIN, activations, error, stored_layer
@@ -79,6 +81,17 @@ def test_merged_parts_keep_codebooks_of_their_own(books: Codebooks) -> None:
     before = method.key
     method.process_weights_after_loading(module)
     assert method.key == before
+
+
+def test_memory_beyond_the_checkpoint_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU has 16 bits for each of the two numbers of a vector; the file has 8 and 6."""
+    noted: list[LayerKernels] = []
+    monkeypatch.setattr(record, "note", lambda kernels, layer: noted.append(kernels))
+    layer = stored_layer(PLAIN, 40, COLUMNS)
+    method, module = made([layer])
+    load(method, module, [layer])
+    vectors = 40 // 8 * COLUMNS
+    assert [kernels.extra_bytes for kernels in noted] == [vectors * (32 - 14) // 8]
 
 
 @pytest.mark.parametrize("books", BOOKS, ids=str)
