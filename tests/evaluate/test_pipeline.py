@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
+from conf.errors import environment_failure
 from conf.schema.load import ScenarioConfig
 from conf.schema.model import ModelConfig
+from evaluate.measure.engine_memory import EngineMemory
 from evaluate.measure.host_watch import watching_host
 from evaluate.measure.workload import prompts, schedule
 from evaluate.results.results_file import read
@@ -90,7 +93,10 @@ def test_checkpoints_are_measured_beside_the_original(
     assert quantized.original_perplexity == pytest.approx(original.perplexity)
     assert quantized.recovery == pytest.approx(1, abs=0.03)
 
-    again = command_here(*command)
+    with pytest.MonkeyPatch.context() as patch:  # what starts no engine needs no memory for one
+        no_room = environment_failure("no memory is free")
+        patch.setattr(EngineMemory, "check_host", Mock(side_effect=no_room))
+        again = command_here(*command)
     assert "6 runs are there already" in again.stderr
     assert [row for row in rows(path) if row.kind != "failed"] == [
         row for row in found if row.kind != "failed"

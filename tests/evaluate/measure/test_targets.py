@@ -12,7 +12,7 @@ from conf.schema.commands import EvaluateConfig
 from evaluate.measure.engines import LoadRequest, create
 from evaluate.measure.targets import targets
 from evaluate.measure.workload import Load, PlannedRequest
-from evaluate.pipeline import checked_folder
+from evaluate.pipeline import check_memory, checked_folder
 from quantize.pipeline import quantize
 from serve.tensors import tensors
 from tests.conftest import evaluate_config, quantize_config
@@ -57,14 +57,15 @@ def test_what_does_not_fit_into_memory_is_not_loaded(
     (original,) = targets(asked)
     assert original.folder is not None
     monkeypatch.setattr("evaluate.measure.engine_memory.gpu_memory_gib", list)
-    assert checked_folder(original, original.folder, asked) == original.folder
+    check_memory(original.folder, asked)
     free = SimpleNamespace(available=1e6)
     monkeypatch.setattr("evaluate.measure.engine_memory.psutil.virtual_memory", lambda: free)
     message = r"it needs 0\.0 GiB for its weights, 0\.0 GiB of memory are free"
     with pytest.raises(QuantlineError, match=message):
-        checked_folder(original, original.folder, asked)
-    monkeypatch.setattr("evaluate.measure.engine_memory.gpu_memory_gib", lambda: [(80.0, 79.0)])
+        check_memory(original.folder, asked)
     assert checked_folder(original, original.folder, asked) == original.folder
+    monkeypatch.setattr("evaluate.measure.engine_memory.gpu_memory_gib", lambda: [(80.0, 79.0)])
+    check_memory(original.folder, asked)
 
 
 @pytest.mark.slow
