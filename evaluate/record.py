@@ -1,7 +1,7 @@
 """Records the events of workers: each becomes a row, a failure, or a line on the screen."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,11 +117,9 @@ class EventRecorder:
             **fields,
             memory=loaded.memory,
         )
-        verdict = "meets" if event.meets else "misses"
-        share = fields["values"].get("good_share", 0.0)
         self.display.note(
-            f"{plan.name}: {event.measure}, {scenario.rate:.4g} requests/s {verdict} the targets "
-            f"({'' if event.meets else 'at most '}{share:.1%} in time)"
+            f"{plan.name}: {event.measure}, {scenario.rate:.4g} requests/s "
+            f"{_verdict(event.meets, fields['values'])}"
         )
 
     def _limit(
@@ -210,3 +208,20 @@ def finite(values: dict[str, float]) -> tuple[dict[str, float], list[str]]:
     not_finite = [name for name, value in values.items() if not math.isfinite(value)]
     finite_values = {name: value for name, value in values.items() if name not in not_finite}
     return finite_values, [f"{name} is no number" for name in not_finite]
+
+
+def _verdict(meets: bool, values: Mapping[str, float]) -> str:
+    """Whether a trial meets its targets, the share of requests in time, and what the others
+    missed."""
+    share = f"{values.get('good_share', 0.0):.2%} in time"
+    if meets:
+        return f"meets the targets ({share})"
+    late = [
+        f"{count:.0f} {tokens} too late"
+        for name, tokens in (
+            ("late_first_tokens", "first tokens"),
+            ("late_further_tokens", "answers' further tokens"),
+        )
+        if (count := values.get(name))
+    ]
+    return f"misses the targets (at most {'; '.join([share, *late])})"

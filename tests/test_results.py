@@ -1,5 +1,6 @@
 """What is published of measured results is what the rows say, by today's code."""
 
+import math
 import re
 import statistics
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from conf.compose import compose
+from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig
 from evaluate.kernels.tables import Line, summary, write_tables
 from evaluate.report.command import COMMAND
 from evaluate.report.contents import Report, make_report
+from evaluate.report.decide.capacity import capacities
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.machine.answering import print_answer
 from evaluate.report.show.charts.plots import write_plots
@@ -18,10 +21,17 @@ from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.our_kernels.records import gain_records
 from evaluate.report.show.page import write_page
 from evaluate.report.show.records import speedup_of
+from evaluate.report.show.served_rates.records import rate_records
 from evaluate.report.show.tables import speedup
 from evaluate.results.results_file import read
 from evaluate.results.row_values import QuickAccuracy
-from evaluate.results.rows import KernelRow, QuickAccuracyRow, TaskAccuracyRow
+from evaluate.results.rows import KernelRow, QuickAccuracyRow, SpeedRow, TaskAccuracyRow
+from evaluate.results.significance import Start
+from evaluate.tune.comparing import gain_of
+from evaluate.tune.engines import trial_of
+from evaluate.tune.settings import Need
+from evaluate.tune.space import DEFAULT, Assignment, Situation, space_of, text_of
+from evaluate.tune.trials import SEARCH, TrialRequest
 from tests.conftest import ROOT
 
 FOLDER = "results/h200-qwen3-8b"
@@ -38,6 +48,8 @@ CODER_SPEED = "results/h200-qwen2.5-coder-1.5b/speed.jsonl.gz"
 CODER_W4AFP8 = "results/h200-qwen2.5-coder-1.5b/w4afp8.jsonl.gz"
 CODER_VLLM = "results/h200-qwen2.5-coder-1.5b/vllm-kernels.jsonl.gz"
 CODER_GPTQ = "results/h200-qwen2.5-coder-1.5b/three-bits.jsonl.gz"
+CAPACITY = "results/h200-qwen3-8b-traffic/capacity.jsonl.gz"
+TUNED = "results/h200-qwen3-8b-traffic/tuned.jsonl.gz"
 EXPERTS = "results/h200-qwen3-30b-a3b/results.jsonl.gz"
 MIXTURE = "Qwen3-30B-A3B"
 
@@ -297,3 +309,60 @@ def test_what_a_real_model_is_served_in_is_what_the_report_says(
         print_answer(compose(COMMAND, [results, *options]))
         assert f"  serve:   {served.strip('`')}\n" in capsys.readouterr().out
     assert len(lines) == 4
+
+
+def test_what_one_card_holds_is_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (group,) = make_report(ReportConfig(results=[CAPACITY])).groups
+    found = rate_records(group, capacities(group, GpuConfig(price_per_hour=3.5)))
+    records = {record.candidate: record for record in found}
+    (_, *lines) = next(t for t in tables(RESULTS) if t[0][1] == "requests/s")
+    for name, *cells in lines:
+        record = records.pop({"bf16": "original"}.get(name, name.strip("`")))
+        rate, users = record.requests_s, record.users
+        assert users is not None
+        assert cells == [
+            f"{rate.median:.1f} ({rate.low:.1f} to {rate.high:.1f})",
+            "" if record.speedup.ratio is None else speedup(record.speedup),
+            f"{users.median:.0f}",
+            f"{record.output_tok_s:,.0f}",
+            f"{record.user_tok_s:.0f}",
+            f"{record.ttft_p99_ms:.0f} ms",
+            f"{record.tpot_p99_ms:.1f} ms",
+            f"{record.joules_output:,.0f}",
+            f"{record.cost_output:.3f}",
+        ]
+    assert records == {}
+
+
+@pytest.mark.parametrize(("scenario", "lines"), [("decode_bound", 7), ("high_concurrency", 3)])
+def test_what_tuning_gains_is_what_the_rows_say(scenario: str, lines: int) -> None:
+    rows, faults = read(ROOT / TUNED)
+    assert not faults
+    space = space_of(None, Situation(frozenset(Need)), judges=True)
+    runs: dict[Assignment, list[SpeedRow]] = {}
+    for row in rows:
+        if isinstance(row, SpeedRow) and row.measure == scenario:
+            runs.setdefault(space.assignment_of(row.environment.engine_options), []).append(row)
+
+    def trial(assignment: Assignment, number: int = SEARCH) -> Start:
+        start = trial_of(TrialRequest(assignment, number), runs[assignment]).start
+        assert start is not None
+        return start
+
+    (_, *table) = next(t for t in tables(RESULTS) if t[0][0] == f"`{scenario}`" and len(t[0]) == 2)
+    by_text = {text_of(assignment): assignment for assignment in runs}
+    for label, cell in table:
+        name, _, rest = label.strip("`").partition("`")
+        assignment = by_text[name]
+        if "fresh starts" in rest:
+            fresh = [[trial(one, number) for number in (1, 2)] for one in (assignment, DEFAULT)]
+            gain = gain_of(*fresh)
+            assert gain is not None
+            assert cell == f"**{gain.ratio:.3f} ({gain.low:.3f} to {gain.high:.3f})**"
+        else:
+            assert cell == f"{math.exp(trial(DEFAULT).mean - trial(assignment).mean):.3f}"
+    assert len(table) == lines
+    assert {label.strip("`").partition("`")[0] for label, _ in table} == by_text.keys() - {
+        text_of(DEFAULT)
+    }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from conf.errors import environment_failure
 from conf.schema.load import ScenarioConfig
+from evaluate.results.capacity_search import Target
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
 
@@ -143,13 +144,21 @@ def _answered(requests: list[Request]) -> list[Request]:
     return answered
 
 
-def is_in_time(request: Request, scenario: ScenarioConfig) -> bool:
-    """Whether an answered request met both targets."""
+def missed_target(request: Request, scenario: ScenarioConfig) -> Target | None:
+    """The target that a request missed, as far as its tokens tell; the first one of two. The
+    further tokens are judged when all of them are there."""
     assert scenario.ttft_ms is not None
     assert scenario.tpot_ms is not None
-    return (
-        request.ttft * 1e3 <= scenario.ttft_ms and (request.tpot or 0.0) * 1e3 <= scenario.tpot_ms
-    )
+    if request.token_times and request.ttft * 1e3 > scenario.ttft_ms:
+        return Target.FIRST_TOKEN
+    if request.is_answered and (request.tpot or 0.0) * 1e3 > scenario.tpot_ms:
+        return Target.FURTHER_TOKENS
+    return None
+
+
+def is_in_time(request: Request, scenario: ScenarioConfig) -> bool:
+    """Whether an answered request met both targets."""
+    return missed_target(request, scenario) is None
 
 
 def come_at_once(requests: list[Request]) -> bool:

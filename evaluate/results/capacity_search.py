@@ -7,12 +7,20 @@ rows of its trials.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 DOUBLING = 2.0
 NEAR = 4.0  # steps of a search that knows where to begin, in units of its resolution
 MOST_TRIALS = 40
 ROUNDING = 1e-6  # rows keep seven digits of a rate
 LOWEST = 1 / 256  # of the highest rate: requests are alone there, and a lower one gains nothing
+
+
+class Target(Enum):
+    """What a request in time meets."""
+
+    FIRST_TOKEN = "TTFT"
+    FURTHER_TOKENS = "TPOT"
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,10 @@ class SpeedValues(NumberPart):
     """Output tokens a second while requests arrive, without the beginning and the end of a run."""
     cut_off_requests: Maybe[WholeNumber] = None
     """Requests of a trial that were not sent or not finished, because it was decided."""
+    late_first_tokens: Maybe[WholeNumber] = None
+    """Requests of a trial that missed the TTFT target."""
+    late_further_tokens: Maybe[WholeNumber] = None
+    """Requests of a trial that missed the TPOT target, and not the TTFT target."""
 
     def figure(self, name: str) -> float | None:
         """The value of that name, declared or not; None if it was not measured."""

@@ -76,7 +76,7 @@ _ON_GPU, _COMPILED = (Need.GPU,), (Need.GPU, Need.COMPILING)
 TABLE = (
     Setting(
         KERNELS_OPTION,
-        {VLLM: VLLM, OVERLAP: [*AUTOMATIC, OVERLAP]},
+        {OVERLAP: [*AUTOMATIC, OVERLAP], VLLM: VLLM},
         needs=(Need.GPU, Need.QUANTIZED),
         compiled=(OVERLAP,),
     ),

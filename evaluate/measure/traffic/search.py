@@ -1,7 +1,8 @@
 """Measures trials of a capacity search: traffic at a rate, until its targets are decided."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from conf.errors import environment_failure
@@ -9,10 +10,16 @@ from conf.schema.load import ScenarioConfig
 from conf.schema.traffic import CapacityConfig
 from evaluate.measure.engines import Stop
 from evaluate.measure.gpu_watch import Watched
-from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request, is_in_time, serving_values
+from evaluate.measure.metrics import (
+    NOT_SENT,
+    UNFINISHED,
+    Request,
+    missed_target,
+    serving_values,
+)
 from evaluate.measure.validity import Observed, reasons
 from evaluate.measure.workload import ALL_AT_ONCE, Load, all_at_once
-from evaluate.results.capacity_search import Begin, Trial, next_rate
+from evaluate.results.capacity_search import Begin, Target, Trial, next_rate
 from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
@@ -39,26 +46,27 @@ class Misses:
     scenario: ScenarioConfig
     allowed: int
     """Misses with which the share is still reached."""
-    count: int = 0
+    by_target: Counter[Target] = field(default_factory=Counter)
+    """Requests by the target that they missed first. Those that failed are in none."""
+
+    @property
+    def count(self) -> int:
+        return len(self._missed)
 
     def stop(self, request: Request) -> bool:
         """Whether the run is decided. An answered request is judged by both targets, one that has
         its first token by the first one."""
-        assert self.scenario.ttft_ms is not None
-        if id(request) not in self._missed and self._misses(request):
-            self._missed.add(id(request))
-            self.count += 1
+        if id(request) not in self._missed:
+            target = missed_target(request, self.scenario)
+            has_failed = not request.is_answered and not request.token_times
+            if target is not None:
+                self.by_target[target] += 1
+            if target is not None or has_failed:
+                self._missed.add(id(request))
         return self.count > self.allowed
 
     def __post_init__(self) -> None:
         self._missed: set[int] = set()
-
-    def _misses(self, request: Request) -> bool:
-        if request.is_answered:
-            return not is_in_time(request, self.scenario)
-        if not request.token_times:
-            return True  # it failed
-        return request.ttft * 1e3 > (self.scenario.ttft_ms or 0.0)
 
 
 def answer_rate(load: Load, requests: list[Request], seconds: float) -> float:
@@ -187,6 +195,8 @@ class Searcher:
         values.cut_off_requests = float(cut_off)
         # Of a run that was cut off, the most that it could have reached.
         values.good_share = (count - misses.count) / count
+        values.late_first_tokens = float(misses.by_target[Target.FIRST_TOKEN])
+        values.late_further_tokens = float(misses.by_target[Target.FURTHER_TOKENS])
         meets = misses.count <= misses.allowed
         sent_load = replace(load, requests=[planned for planned, _ in sent])
         # Clocks are compared within one load, and here each trial has another one.

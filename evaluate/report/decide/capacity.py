@@ -11,7 +11,7 @@ from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
 from evaluate.report.decide.costs import Cost, cost_of
 from evaluate.report.decide.workload_text import targets_phrases
-from evaluate.results.capacity_search import Found, found
+from evaluate.results.capacity_search import Found, Target, found
 from evaluate.results.rows import TrialRow
 from evaluate.results.significance import STATED_START, Ratio
 from evaluate.results.summary import summarize
@@ -98,6 +98,19 @@ class CapacityCell:
         figures = [row.values.figure(name) for row in self.best]
         known = [figure for figure in figures if figure is not None]
         return statistics.median(known) if known else None
+
+    @property
+    def missed(self) -> dict[Target, float]:
+        """Of the requests that were too late in the trials just above the capacity, the share of
+        each target; empty where rows do not say it."""
+        highs = {end.high for end in self.ends}
+        rows = [row for row in self.rows if row.settings.rate in highs and not row.trial.meets]
+        counts = {
+            Target.FIRST_TOKEN: sum(row.values.late_first_tokens or 0.0 for row in rows),
+            Target.FURTHER_TOKENS: sum(row.values.late_further_tokens or 0.0 for row in rows),
+        }
+        total = sum(counts.values())
+        return {target: count / total for target, count in counts.items()} if total else {}
 
     def users(self, rate: float) -> float | None:
         """Requests in progress at once at a rate, if they take as long as in the best trials

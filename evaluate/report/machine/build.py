@@ -20,6 +20,7 @@ from evaluate.report.decide.rules.make_facts import entry_facts
 from evaluate.report.decide.rules.pick import pick
 from evaluate.report.decide.rules.prices import Prices, TokenCost, mix_cost, token_cost
 from evaluate.report.machine import schema
+from evaluate.results.capacity_search import Target
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
 
@@ -172,7 +173,7 @@ def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
 def _capacity(cell: CapacityCell) -> schema.Capacity:
     low, high = cell.interval
     users = cell.users(cell.rate)
-    settings = cell.row.settings
+    settings, missed = cell.row.settings, cell.missed
     return schema.Capacity(
         scenario=cell.measure,
         checkpoint=cell.candidate,
@@ -189,6 +190,9 @@ def _capacity(cell: CapacityCell) -> schema.Capacity:
             settings.capacity.share,
             settings.traffic.source or "",
         ),
+        missed=schema.Missed(missed[Target.FIRST_TOKEN], missed[Target.FURTHER_TOKENS])
+        if missed
+        else None,
     )
 
 

@@ -120,6 +120,16 @@ class CapacityTargets:
 
 
 @dataclass(frozen=True)
+class Missed:
+    """The requests that were too late in the trials just above the capacity."""
+
+    ttft_share: float
+    """The share of them that missed the target of the first token."""
+    tpot_share: float
+    """The share of them that missed the target of the further tokens, and not the first one."""
+
+
+@dataclass(frozen=True)
 class Capacity:
     """The highest rate of one checkpoint within the targets of a search, for each GPU."""
 
@@ -133,6 +143,8 @@ class Capacity:
     users_interval: Interval | None = None
     """The same with its interval: that of the rate, for requests as long as at the rate."""
     targets: CapacityTargets | None = None
+    missed: Missed | None = None
+    """What stops the search; null where the rows do not say it."""
 
 
 @dataclass(frozen=True)

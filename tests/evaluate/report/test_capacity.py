@@ -43,6 +43,8 @@ def trial_row(checkpoint: str, rate: float, meets: bool, repeat: int, gpus: int 
             "steady_tokens_per_s": rate * OUTPUTS,
             "good_share": 0.995 if meets else 0.9,
             "cut_off_requests": 0.0 if meets else 100.0,
+            "late_first_tokens": 1.0 if meets else 30.0,
+            "late_further_tokens": 1.0 if meets else 10.0,
             "energy_j": 5000.0 * gpus,
             "prefix_hits": COUNT * INPUTS / 4,
         },
@@ -220,6 +222,8 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
     assert "each setup was started once" not in markdown
     assert "## How much traffic one GPU holds" in markdown
     assert "| EUR/M in |" in markdown
+    assert "| missed first |" in markdown
+    assert "| TTFT (75%)" in markdown
     assert "interactivity.svg" in markdown
     assert "gpu.price_per_hour=3.6" in markdown
     assert "How much traffic one GPU holds" in page

@@ -47,6 +47,12 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
         Column("p99 TTFT (ms)", "ttft_p99_ms", lambda r: number(r.ttft_p99_ms)),
         Column("p99 TPOT (ms)", "tpot_p99_ms", lambda r: number(r.tpot_p99_ms)),
         Column(
+            "missed first",
+            "late",
+            lambda r: f"{r.late} ({percent(r.late_share)})" if r.late else "",
+            "just above this rate, the target that most late requests missed, and their share",
+        ),
+        Column(
             "cache hits",
             "hit_share",
             lambda r: percent(r.hit_share),

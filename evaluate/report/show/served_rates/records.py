@@ -27,6 +27,10 @@ class RateRecord(GroupRecord):
     user_tok_s: float | None
     ttft_p99_ms: float | None
     tpot_p99_ms: float | None
+    late: str
+    """The target that most late requests missed just above the capacity; empty if not known."""
+    late_share: float | None
+    """Their share of the late requests."""
     hit_share: float | None
     speedup: Speedup
     searches: int
@@ -50,6 +54,8 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
     tpot = cell.at_best("tpot_p99_s")
     output, hits = cell.at_best("steady_tokens_per_s"), cell.at_best("prefix_hits")
     inputs = cell.at_best("input_tokens")
+    shares = cell.missed
+    late = max(shares, key=lambda target: shares[target], default=None)
     return RateRecord(
         group=group.title,
         scenario=cell.measure,
@@ -64,6 +70,8 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
         user_tok_s=1 / pace if pace else None,
         ttft_p99_ms=None if ttft is None else ttft * MILLI,
         tpot_p99_ms=None if tpot is None else tpot * MILLI,
+        late=late.value if late else "",
+        late_share=shares[late] if late else None,
         hit_share=hits / inputs if hits is not None and inputs else None,
         speedup=_speedup(cell.ratio),
         searches=len(cell.ends),

@@ -14,7 +14,7 @@ from evaluate.measure.traffic import search
 from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun, answer_rate
 from evaluate.measure.validity import Observed
 from evaluate.measure.workload import Load, PlannedRequest
-from evaluate.results.capacity_search import Trial, found
+from evaluate.results.capacity_search import Target, Trial, found
 
 SLOTS = 8
 CAPACITY = CapacityConfig(share=0.9, seconds=10.0, least_requests=100)
@@ -129,3 +129,24 @@ def test_a_burst_is_judged_before_its_first_answer_is_whole() -> None:
     begun = [Request(1, [0.5, 1.0], error=UNFINISHED) for _ in range(50)]
     assert answer_rate(load, begun, 1.0) == pytest.approx(1.0)
     assert answer_rate(load, [Request(1, [], error=UNFINISHED)] * 50, 30.0) == pytest.approx(1 / 30)
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "tpot_ms", "missed"),
+    [(200.0, 1e6, Target.FIRST_TOKEN), (1e6, 100.0, Target.FURTHER_TOKENS)],
+)
+def test_a_trial_says_which_target_its_late_requests_missed(
+    ttft_ms: float, tpot_ms: float, missed: Target
+) -> None:
+    """A first token takes 150 ms without waiting, the second one as long after it."""
+    server = Model(0.3, first_rate=2 * SLOTS / 0.3)
+    server.searcher.scenario.ttft_ms, server.searcher.scenario.tpot_ms = ttft_ms, tpot_ms
+    measured = server.searcher._steady_trial(2 * SLOTS / 0.3)
+    assert not measured.trial.meets
+    values = measured.values
+    late = {
+        Target.FIRST_TOKEN: values.late_first_tokens,
+        Target.FURTHER_TOKENS: values.late_further_tokens,
+    }
+    assert late.pop(missed) == 1 + int(measured.scenario.count * (1 - CAPACITY.share) + 1e-9)
+    assert set(late.values()) == {0}
