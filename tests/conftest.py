@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import setuptools  # noqa: F401  # it replaces distutils, and fails where torch's compiler was first
 from filelock import FileLock
 
 # Every test run has caches of its own, which the processes that it starts inherit: what an earlier

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from conf.schema.kernels import AUTOMATIC, KERNELS_OPTION, OVERLAP, VLLM
+from conf.schema.kernels import AUTOMATIC, KERNELS_OPTION, ON_REQUEST, VLLM
 
 Value = bool | int | str | list[str] | dict[str, Any]
 COMPILATION, PASSES = "compilation_config", "pass_config"
@@ -76,9 +76,9 @@ _ON_GPU, _COMPILED = (Need.GPU,), (Need.GPU, Need.COMPILING)
 TABLE = (
     Setting(
         KERNELS_OPTION,
-        {OVERLAP: [*AUTOMATIC, OVERLAP], VLLM: VLLM},
+        {name: [*AUTOMATIC, name] for name in ON_REQUEST} | {VLLM: VLLM},
         needs=(Need.GPU, Need.QUANTIZED),
-        compiled=(OVERLAP,),
+        compiled=ON_REQUEST,
     ),
     Setting("performance_mode", _values("interactivity", "throughput"), needs=_ON_GPU),
     Setting(

@@ -51,6 +51,11 @@ MIXED = f"{LINEAR}/mixed_precision/MPLinearKernel"
 OPERATIONS, MARLIN, QUANT = "_custom_ops", f"{UTILS}/marlin_utils", f"{UTILS}/quant_utils"
 # fmt: off
 HOOKS = (
+    Hook("compilation/compiler_interface", "set_inductor_config", ("config", "compile_range")),
+    Hook("compilation/piecewise_backend", "PiecewiseBackend.compile_all_ranges"),
+    Hook("config/compilation", "CompilationConfig.compile_sizes"),
+    Hook("config/compilation", "CompilationConfig.cudagraph_capture_sizes"),
+    Hook("config/compilation", "CompilationConfig.mode"),
     *(Hook(f"{LINEAR}/__init__", name) for name in (
         "_POSSIBLE_INT8_KERNELS", "_POSSIBLE_FP8_KERNELS", "_POSSIBLE_KERNELS",
         "Int8ScaledMMLinearKernel", "Int8ScaledMMLinearLayerConfig", "FP8ScaledMMLinearKernel",

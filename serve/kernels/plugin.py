@@ -16,10 +16,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from conf.schema.kernels import OVERLAP
-from serve.kernels import record
+from serve.kernels import overlap, record
 from serve.kernels.imports import after_import
-from serve.kernels.overlap import overlap_kernels
 from serve.kernels.settings import ENTRY, OPTION, Settings, read_settings
 
 logger = logging.getLogger("vllm.quantline")
@@ -37,6 +35,7 @@ def register() -> None:
         if _is_cuda():
             after_import(ENGINE_ARGS, _complete_configs)
             after_import(WORKER, _insert_kernels)
+            overlap.register()
     except Exception:
         logger.exception("quantline: its kernels were not registered; vLLM's own are used")
 
@@ -83,8 +82,7 @@ def complete(config: Any) -> None:
         others = {name: value for name, value in entries.items() if name != ENTRY}
         settings = _readable_settings(entries)
         config.additional_config = others | ({ENTRY: settings.entry} if settings.families else {})
-        if OVERLAP in settings.families:
-            overlap_kernels(config)
+        overlap.overlap_kernels(config, settings)
     except Exception:
         logger.exception("quantline: vLLM's own kernels are used")
 

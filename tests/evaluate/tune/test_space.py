@@ -134,4 +134,4 @@ def test_an_assignment_reads_as_options() -> None:
 def test_kernels_that_overlap_need_compiled_graphs() -> None:
     eager = space_of(None, Situation(frozenset(Need) - {Need.COMPILING}), judges=True)
     assert list(eager.setting("kernels").values) == ["vllm"]
-    assert list(everything().setting("kernels").values) == ["overlap", "vllm"]
+    assert list(everything().setting("kernels").values) == ["overlap", "one_token_overlap", "vllm"]

@@ -2,15 +2,17 @@
 
 import logging
 import re
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from serve.kernels import overlap
-from serve.kernels.overlap import INDUCTOR_OPTION
+from serve.kernels.overlap import BACKEND, COMPILED_BY_VLLM, INDUCTOR_OPTION, INTERFACE
 from serve.kernels.plugin import complete
+from serve.kernels.settings import Settings
 
 PRODUCTS = Path(overlap.__file__).parent / "products"
 SOURCES = [
@@ -18,10 +20,19 @@ SOURCES = [
 ]
 
 
-def completed(kernels: str | list[str], options: dict[str, Any] | None = None) -> Any:
+def completed(
+    kernels: str | list[str],
+    options: dict[str, Any] | None = None,
+    speculative_config: object = None,
+    **compilation: Any,
+) -> Any:
+    fields = {"mode": COMPILED_BY_VLLM, "compile_sizes": [], "cudagraph_capture_sizes": [1, 2, 4]}
     config = SimpleNamespace(
         additional_config={"quantline": {"kernels": kernels}},
-        compilation_config=SimpleNamespace(inductor_compile_config=options or {}),
+        compilation_config=SimpleNamespace(
+            inductor_compile_config=options or {}, **fields | compilation
+        ),
+        speculative_config=speculative_config,
     )
     complete(config)
     return config
@@ -29,13 +40,85 @@ def completed(kernels: str | list[str], options: dict[str, Any] | None = None) -
 
 @pytest.mark.parametrize(
     ("kernels", "overlaps"),
-    [(["overlap"], True), (["one_token", "overlap"], True), ("auto", False), ("vllm", False)],
+    [
+        (["overlap"], True),
+        (["overlap", "one_token_overlap"], True),
+        (["one_token", "one_token_overlap"], False),
+        ("auto", False),
+        ("vllm", False),
+    ],
 )
 def test_inductor_is_told_where_the_family_is_chosen(
     kernels: str | list[str], overlaps: bool
 ) -> None:
     options = completed(kernels, {"theirs": 1}).compilation_config.inductor_compile_config
     assert options == {"theirs": 1} | ({INDUCTOR_OPTION: True} if overlaps else {})
+
+
+@pytest.mark.parametrize(
+    ("kernels", "given", "sizes"),
+    [
+        (["one_token_overlap"], {}, [1]),
+        (["one_token_overlap"], {"compile_sizes": None}, [1]),
+        (["one_token_overlap"], {"compile_sizes": [8, 1]}, [1, 8]),
+        (["one_token_overlap"], {"cudagraph_capture_sizes": []}, [1]),
+        (["one_token_overlap"], {"cudagraph_capture_sizes": [2, 4]}, []),
+        (["one_token_overlap"], {"mode": 0}, []),
+        (["one_token_overlap"], {"speculative_config": object()}, []),
+        (["overlap", "one_token_overlap"], {}, []),
+        ("auto", {}, []),
+    ],
+)
+def test_one_token_has_graphs_of_its_own_where_they_can_run(
+    kernels: str | list[str],
+    given: dict[str, Any],
+    sizes: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "vllm.quantline"):
+        config = completed(kernels, **given)
+    assert config.compilation_config.compile_sizes == sizes
+    assert ("do not overlap" in caplog.text) == (kernels == ["one_token_overlap"] and not sizes)
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> tuple[type[Any], list[dict[str, Any]]]:
+    """vLLM's two modules, as far as we hook into them: a backend that compiles for all sizes, for
+    one token, and for eight."""
+    seen: list[dict[str, Any]] = []
+    interface, backend = ModuleType(INTERFACE), ModuleType(BACKEND)
+    interface.set_inductor_config = lambda config, compile_range: None  # type: ignore[attr-defined]
+
+    class PiecewiseBackend:
+        def __init__(self, families: list[str]) -> None:
+            entry = Settings(tuple(families)).entry
+            self.vllm_config = SimpleNamespace(additional_config={"quantline": entry})
+            self.compile_all_ranges()
+
+        def compile_all_ranges(self) -> None:
+            for first, last in ((1, 8192), (1, 1), (8, 8)):
+                config: dict[str, Any] = {}
+                interface.set_inductor_config(config, SimpleNamespace(start=first, end=last))
+                seen.append(config)
+
+    backend.PiecewiseBackend = PiecewiseBackend  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, INTERFACE, interface)
+    monkeypatch.setitem(sys.modules, BACKEND, backend)
+    for _ in range(2):  # vLLM calls a plugin in each process, sometimes twice
+        overlap.register()
+    return PiecewiseBackend, seen
+
+
+@pytest.mark.parametrize("families", [["one_token_overlap"], ["one_token"], ["overlap"]])
+def test_only_the_graphs_of_one_token_get_the_option(
+    families: list[str], compiler: tuple[type[Any], list[dict[str, Any]]]
+) -> None:
+    backend, seen = compiler
+    backend(families)
+    wanted = {INDUCTOR_OPTION: True} if families == ["one_token_overlap"] else {}
+    assert seen == [{}, wanted, {}]
+    backend(["one_token"])
+    assert seen[3:] == [{}, {}, {}], "another engine of the same process"
 
 
 def test_a_value_of_the_user_stays() -> None:
