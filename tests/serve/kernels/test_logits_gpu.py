@@ -26,7 +26,7 @@ from tests.serve.kernels.logits import (
     served,
 )
 
-MODELS = ("tiny", "qwen2.5-coder-0.5b")
+MODELS = ("tiny", pytest.param("qwen2.5-coder-0.5b", marks=pytest.mark.network))
 CASES: dict[str, tuple[str, Tolerance]] = {
     "w8a8_smooth_gptq": ("int8", W8A8),
     "fp8_dynamic": ("fp8", FP8),
