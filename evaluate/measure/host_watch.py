@@ -18,6 +18,7 @@ MICRO = 1e6
 # Places in /proc/PID/stat after the name: the parent, and the ticks of the process in its own code
 # and in the system, the same of its children that have ended.
 PARENT, OWN_TICKS = 1, slice(11, 15)
+THREAD_TICKS = slice(11, 13)  # without children
 
 
 @dataclass
@@ -31,12 +32,18 @@ class HostWatched:
     others_share: float | None = None
     """Of the time of the cores that this evaluation may use, what processes took that do not belong
     to it."""
+    server_share: float | None = None
+    """Of one core, what the server's thread took that reads requests and writes tokens."""
+    client_share: float | None = None
+    """Of one core, what the thread took that sends requests to a server and reads its answers."""
 
 
 @contextmanager
-def watching_host() -> Iterator[HostWatched]:
-    """Yields an empty record, and fills it in when the block ends."""
+def watching_host(server: int | None = None) -> Iterator[HostWatched]:
+    """Yields an empty record, and fills it in when the block ends. `server` is the process that
+    answers over HTTP, to requests that this thread sends."""
     watched = HostWatched()
+    served, sent = _main_thread_s(server), time.thread_time()
     family = os.getppid()  # the evaluation: it starts all engines
     cores = _cores_of(family)
     own, usable = _ticks_of(family), _counters(cores)
@@ -45,6 +52,10 @@ def watching_host() -> Iterator[HostWatched]:
         yield watched
     finally:
         elapsed = time.monotonic() - begun
+        served_after = _main_thread_s(server)
+        if served is not None and served_after is not None and elapsed > 0:
+            watched.server_share = min(max(served_after - served, 0.0) / elapsed, 1.0)
+            watched.client_share = min((time.thread_time() - sent) / elapsed, 1.0)
         counters_after, waited_after = _counters(), _waited_s()
         usable_after = _counters(cores)
         if counters is not None and counters_after is not None:
@@ -86,6 +97,18 @@ def _ticks_of(family: int) -> int:
     for member in members:
         members += children[member]
     return sum(ticks.get(member, 0) for member in members)
+
+
+def _main_thread_s(process: int | None) -> float | None:
+    """The CPU time that the main thread of a process has spent; None where it is not known."""
+    if process is None:
+        return None
+    try:
+        path = PROCESSES / str(process) / "task" / str(process) / "stat"
+        fields = path.read_text("ascii", errors="replace").rpartition(")")[2].split()
+        return sum(map(int, fields[THREAD_TICKS])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None  # it has ended, or this is not Linux
 
 
 def _processes() -> list[int]:

@@ -24,6 +24,10 @@ def add_watched(values: SpeedValues, watched: Watched) -> None:
         values.cpu_waiting_share = watched.host.waiting_share
     if watched.host.others_share is not None:
         values.cpu_others_share = watched.host.others_share
+    if watched.host.server_share is not None:
+        values.server_cpu_share = watched.host.server_share
+    if watched.host.client_share is not None:
+        values.client_cpu_share = watched.host.client_share
 
 
 def compact_requests(requests: list[Request]) -> CompactRequests:

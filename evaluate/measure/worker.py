@@ -236,7 +236,9 @@ class _Measurement:
 
     def _watching_host(self) -> AbstractContextManager[HostWatched]:
         """A remote server has a host of its own."""
-        return watching_host() if self.job.engine.url is None else nullcontext(HostWatched())
+        if self.job.engine.url is not None:
+            return nullcontext(HostWatched())
+        return watching_host(self.engine.server_process)
 
     def _clock_share(self, name: str, watched: Watched) -> float | None:
         """The clock as a share of the fastest clock under this workload."""

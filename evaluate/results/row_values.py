@@ -76,6 +76,11 @@ class SpeedValues(NumberPart):
     """The share of the time in which at least one process was ready and had no core."""
     cpu_others_share: Maybe[Share] = None
     """Of the time of the cores that the evaluation may use, what other processes took."""
+    server_cpu_share: Maybe[Share] = None
+    """Of one core, what the API server's thread took that reads requests and writes tokens. Near 1,
+    it limits the rate, and not the GPU."""
+    client_cpu_share: Maybe[Share] = None
+    """The same of the thread that sends requests to a server."""
     prefix_hits: Maybe[WholeNumber] = None
     send_delay_p99_s: Maybe[Wait] = None
     """How late requests were sent: the generator's own delay, which is part of every TTFT."""

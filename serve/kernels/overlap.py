@@ -8,7 +8,7 @@ all graphs, or in those for steps of one token, which vLLM then compiles for tha
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -56,16 +56,26 @@ def _obstacle(config: Any, compilation: Any) -> str:
         return f"there is no option {INDUCTOR_OPTION}"
     if getattr(compilation, "mode", None) != COMPILED_BY_VLLM:
         return "the engine compiles no graphs"
-    captured = getattr(compilation, "cudagraph_capture_sizes", None) or [ONE]
+    captured = getattr(compilation, "cudagraph_capture_sizes", None) or ()
     if ONE not in captured or getattr(config, "speculative_config", None) is not None:
         return "no CUDA graph has one token"
+    if getattr(compilation, "compile_mm_encoder", False):
+        return "the encoder would be compiled for one token, too"
     return ""
 
 
 def register() -> None:
     """Has vLLM's compiler ask us in each process that compiles."""
-    after_import(INTERFACE, _ask_for_each_size)
-    after_import(BACKEND, _note_the_engine)
+    for name, hook in HOOKS.items():
+        after_import(name, hook)
+
+
+def _hook_safely(hook: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """A vLLM without these names compiles as it would without us."""
+    try:
+        hook(module)
+    except Exception as error:
+        logger.warning("quantline: kernels of one token do not overlap: %s", error)
 
 
 def _note_the_engine(module: ModuleType) -> None:
@@ -85,7 +95,8 @@ def _note_the_engine(module: ModuleType) -> None:
 
 
 def _ask_for_each_size(module: ModuleType) -> None:
-    """Adds the option to those of graphs for one token."""
+    """Adds the option to those of graphs for one token. vLLM would also tune graphs for a single
+    size, which takes a minute and makes them slower."""
     interface: Any = module
     original = interface.set_inductor_config
     if getattr(original, DONE, False):
@@ -93,9 +104,11 @@ def _ask_for_each_size(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def set_inductor_config(config: dict[str, Any], compile_range: Any) -> None:
+        before = dict(config)
         original(config, compile_range)
         if _Compiling.for_one_token and compile_range.start == compile_range.end == ONE:
-            config.setdefault(INDUCTOR_OPTION, True)
+            config.clear()
+            config.update({INDUCTOR_OPTION: True} | before)
 
     setattr(set_inductor_config, DONE, True)
     interface.set_inductor_config = set_inductor_config
@@ -118,3 +131,10 @@ def _is_known() -> bool:
     from torch._inductor import config
 
     return INDUCTOR_OPTION in config.get_config_copy()
+
+
+HOOKS = {
+    INTERFACE: functools.partial(_hook_safely, _ask_for_each_size),
+    BACKEND: functools.partial(_hook_safely, _note_the_engine),
+}
+"""By module of vLLM. One object for each, so that a second request is known to be the same."""

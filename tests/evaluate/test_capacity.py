@@ -33,6 +33,7 @@ def stand_in() -> Iterator[StandIn]:
 # Two answers at once, of 64 tokens each. Most of 24 that come at once wait for seconds; one that is
 # alone has its first token soon.
 REAL = (
+    "engine=vllm_server",
     *("scenario=capacity", "targets.ttft_ms=500", "targets.tpot_ms=60000", "repeats=1"),
     *("capacity.seconds=1", "capacity.least_requests=24", "capacity.resolution=1"),
     *("capacity.share=0.5", "traffic.requests=24", "engine.max_num_seqs=2"),
@@ -74,6 +75,7 @@ def test_the_highest_rate_is_searched_recorded_and_reported(
     assert all(row.values.good_share < 0.9 for row in missed)
     assert max(row.settings.rate for row in rows if row.trial.meets) < 3 * LIMIT
     assert "meets the targets" in said
+    assert re.search(r"misses the targets \(at most [\d.]+% in time; \d+ \w", said)
     report = (tmp_path / "results-report" / "report.md").read_text()
     assert "How much traffic one GPU holds" in report
     assert "USD per million output tokens" in report
@@ -104,10 +106,12 @@ def test_a_real_engine_is_searched_until_its_rate_is_found(
     ended = found([Trial(row.settings.rate, row.trial.meets) for row in rows], resolution=1)
     assert ended is not None
     assert ended.low > 0
-    assert {row.environment.engine for row in rows} == {"vllm"}
+    assert {row.environment.engine for row in rows} == {"vllm_server"}
     for row in rows:
         assert row.requests.output_tokens.keys() <= {"64"}  # others were cut off when it had missed
         assert (row.values.good_share >= 0.5) == row.trial.meets
+        assert 0 < row.values.server_cpu_share <= 1
+        assert 0 < row.values.client_cpu_share <= 1
     assert "meets the targets" in said
     report = (tmp_path / "results-report" / "report.md").read_text()
     section = report.partition("How much traffic one GPU holds")[2]

@@ -66,6 +66,8 @@ class Engine(ABC):
     """A loaded checkpoint that continues token ids."""
 
     loaded: Loaded
+    server_process: int | None = None
+    """The process that answers over HTTP, where one was started here."""
 
     @abstractmethod
     def run_requests(self, load: Load, stop: Stop | None = None) -> list[Request]:

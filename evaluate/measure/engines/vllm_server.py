@@ -37,7 +37,7 @@ class ServerEngine(Engine):
         settings.pop("skip_tokenizer_init", None)  # a server always sends text
         starting = running_server(load.folder, settings, NAME, load.log)
         self.server = self.stack.enter_context(starting)
-        self.url = self.server.url
+        self.url, self.server_process = self.server.url, self.server.process.pid
         try:
             self.loaded = loaded(load)
         except BaseException:

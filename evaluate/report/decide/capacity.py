@@ -16,6 +16,7 @@ from evaluate.results.rows import TrialRow
 from evaluate.results.significance import STATED_START, Ratio
 from evaluate.results.summary import summarize
 
+FAILURES = "errors"
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
 # What one start may hide, at 95 %.
 START_FACTOR = math.exp(statistics.NormalDist().inv_cdf(0.975) * STATED_START)
@@ -100,17 +101,20 @@ class CapacityCell:
         return statistics.median(known) if known else None
 
     @property
-    def missed(self) -> dict[Target, float]:
-        """Of the requests that were too late in the trials just above the capacity, the share of
-        each target; empty where rows do not say it."""
+    def missed(self) -> dict[str, float]:
+        """Of the requests that were too late or failed in the trials just above the capacity, the
+        share of each target and of failures; empty where rows do not say it."""
         highs = {end.high for end in self.ends}
         rows = [row for row in self.rows if row.settings.rate in highs and not row.trial.meets]
         counts = {
-            Target.FIRST_TOKEN: sum(row.values.late_first_tokens or 0.0 for row in rows),
-            Target.FURTHER_TOKENS: sum(row.values.late_further_tokens or 0.0 for row in rows),
+            Target.FIRST_TOKEN.value: sum(row.values.late_first_tokens or 0.0 for row in rows),
+            Target.FURTHER_TOKENS.value: sum(row.values.late_further_tokens or 0.0 for row in rows),
         }
+        if not any(counts.values()):
+            return {}
+        counts[FAILURES] = sum(row.values.failed_requests or 0.0 for row in rows)
         total = sum(counts.values())
-        return {target: count / total for target, count in counts.items()} if total else {}
+        return {reason: count / total for reason, count in counts.items()}
 
     def users(self, rate: float) -> float | None:
         """Requests in progress at once at a rate, if they take as long as in the best trials

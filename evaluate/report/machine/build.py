@@ -6,7 +6,7 @@ from conf import VERSION as QUANTLINE
 from conf.models import ORIGINAL
 from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
-from evaluate.report.decide.capacity import CapacityCell
+from evaluate.report.decide.capacity import FAILURES, CapacityCell
 from evaluate.report.decide.commands import missing_of, rows_of, serve_commands
 from evaluate.report.decide.comparison import Entry
 from evaluate.report.decide.costs import Cost
@@ -190,7 +190,11 @@ def _capacity(cell: CapacityCell) -> schema.Capacity:
             settings.capacity.share,
             settings.traffic.source or "",
         ),
-        missed=schema.Missed(missed[Target.FIRST_TOKEN], missed[Target.FURTHER_TOKENS])
+        missed=schema.Missed(
+            missed[Target.FIRST_TOKEN.value],
+            missed[Target.FURTHER_TOKENS.value],
+            missed[FAILURES],
+        )
         if missed
         else None,
     )

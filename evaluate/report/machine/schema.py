@@ -121,12 +121,14 @@ class CapacityTargets:
 
 @dataclass(frozen=True)
 class Missed:
-    """The requests that were too late in the trials just above the capacity."""
+    """The requests that were too late or failed in the trials just above the capacity."""
 
     ttft_share: float
     """The share of them that missed the target of the first token."""
     tpot_share: float
     """The share of them that missed the target of the further tokens, and not the first one."""
+    failed_share: float
+    """The share of them that failed."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What is read of the host's processors, from made counters and from this machine."""
 
+import subprocess
+import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -37,7 +39,11 @@ def test_stolen_time_is_a_share_of_what_was_asked_for(
 ) -> None:
     stat, pressure = files
     moments = iter([100.0, 100.02])
-    monkeypatch.setattr(host_watch, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(
+        host_watch,
+        "time",
+        SimpleNamespace(monotonic=lambda: next(moments), thread_time=time.thread_time),
+    )
     stat.write_text(BEFORE)
     pressure.write_text(pressure_text(5_000_000))
     with watching_host() as watched:
@@ -129,3 +135,33 @@ def test_unknown_cores_have_no_share(
     with watching_host() as watched:
         pass
     assert watched.others_share is None
+
+
+def test_a_servers_thread_and_its_client_have_shares_of_one_core() -> None:
+    """The server is a process with a busy main thread; the client is this thread, which waits."""
+    busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with subprocess.Popen(busy, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        try:
+            with watching_host(server.pid) as watched:
+                time.sleep(1)
+        finally:
+            server.kill()
+    assert watched.server_share is not None
+    assert watched.client_share is not None
+    assert 0.1 < watched.server_share <= 1, "two cores may have much other work"
+    assert 0 <= watched.client_share < 0.1
+    values = SpeedValues()
+    add_watched(values, Watched(host=watched))
+    assert values.server_cpu_share == watched.server_share
+    assert values.client_cpu_share == watched.client_share
+
+
+def test_without_a_server_there_are_no_such_shares() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    for process in (None, ended.pid):
+        with watching_host(process) as watched:
+            pass
+        assert (watched.server_share, watched.client_share) == (None, None)

@@ -47,6 +47,7 @@ def trial_row(checkpoint: str, rate: float, meets: bool, repeat: int, gpus: int 
             "late_further_tokens": 1.0 if meets else 10.0,
             "energy_j": 5000.0 * gpus,
             "prefix_hits": COUNT * INPUTS / 4,
+            "server_cpu_share": 0.97,
         },
         requests={"input_tokens": {"200": COUNT}, "output_tokens": {"100": COUNT}},
         settings={
@@ -223,6 +224,8 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
     assert "## How much traffic one GPU holds" in markdown
     assert "| EUR/M in |" in markdown
     assert "| missed first |" in markdown
+    assert "| API server |" in markdown
+    assert " 97% " in markdown
     assert "| TTFT (75%)" in markdown
     assert "interactivity.svg" in markdown
     assert "gpu.price_per_hour=3.6" in markdown
@@ -252,3 +255,11 @@ def test_the_front_has_no_trial_that_another_one_beats(tmp_path: Path) -> None:
             for other in trials
         )
         assert not (trial.is_best and beaten)
+
+
+def test_errors_that_stop_a_search_are_no_late_tokens() -> None:
+    rows = searched("fp8", 20.0)
+    for row in rows:
+        row.values.failed_requests = 0.0 if row.trial.meets else 60.0
+    (cell,) = table_of(rows).cells
+    assert cell.missed == {"TTFT": 0.3, "TPOT": 0.1, "errors": 0.6}

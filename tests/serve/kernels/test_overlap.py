@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serve.kernels import overlap
+from serve.kernels.hooks import installed
 from serve.kernels.overlap import BACKEND, COMPILED_BY_VLLM, INDUCTOR_OPTION, INTERFACE
 from serve.kernels.plugin import complete
 from serve.kernels.settings import Settings
@@ -61,8 +62,9 @@ def test_inductor_is_told_where_the_family_is_chosen(
         (["one_token_overlap"], {}, [1]),
         (["one_token_overlap"], {"compile_sizes": None}, [1]),
         (["one_token_overlap"], {"compile_sizes": [8, 1]}, [1, 8]),
-        (["one_token_overlap"], {"cudagraph_capture_sizes": []}, [1]),
+        (["one_token_overlap"], {"cudagraph_capture_sizes": []}, []),
         (["one_token_overlap"], {"cudagraph_capture_sizes": [2, 4]}, []),
+        (["one_token_overlap"], {"compile_mm_encoder": True}, []),
         (["one_token_overlap"], {"mode": 0}, []),
         (["one_token_overlap"], {"speculative_config": object()}, []),
         (["overlap", "one_token_overlap"], {}, []),
@@ -87,7 +89,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> tuple[type[Any], list[dict[str,
     one token, and for eight."""
     seen: list[dict[str, Any]] = []
     interface, backend = ModuleType(INTERFACE), ModuleType(BACKEND)
-    interface.set_inductor_config = lambda config, compile_range: None  # type: ignore[attr-defined]
+
+    def set_inductor_config(config: dict[str, Any], compile_range: Any) -> None:
+        if compile_range.start == compile_range.end:
+            config["max_autotune"] = True
+
+    interface.set_inductor_config = set_inductor_config  # type: ignore[attr-defined]
 
     class PiecewiseBackend:
         def __init__(self, families: list[str]) -> None:
@@ -97,7 +104,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> tuple[type[Any], list[dict[str,
 
         def compile_all_ranges(self) -> None:
             for first, last in ((1, 8192), (1, 1), (8, 8)):
-                config: dict[str, Any] = {}
+                config: dict[str, Any] = {"theirs": first}
                 interface.set_inductor_config(config, SimpleNamespace(start=first, end=last))
                 seen.append(config)
 
@@ -115,10 +122,29 @@ def test_only_the_graphs_of_one_token_get_the_option(
 ) -> None:
     backend, seen = compiler
     backend(families)
-    wanted = {INDUCTOR_OPTION: True} if families == ["one_token_overlap"] else {}
-    assert seen == [{}, wanted, {}]
+    every, eight = {"theirs": 1}, {"theirs": 8, "max_autotune": True}
+    tuned = every | {"max_autotune": True}
+    untuned = every | {INDUCTOR_OPTION: True}
+    assert seen == [every, untuned if families == ["one_token_overlap"] else tuned, eight]
     backend(["one_token"])
-    assert seen[3:] == [{}, {}, {}], "another engine of the same process"
+    assert seen[3:] == [every, tuned, eight], "another engine of the same process"
+
+
+def test_a_vllm_without_these_names_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (INTERFACE, BACKEND):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with caplog.at_level(logging.WARNING, "vllm.quantline"):
+        overlap.register()
+    assert "set_inductor_config" in caplog.text
+    assert "PiecewiseBackend" in caplog.text
+
+
+def test_the_mode_is_vllms() -> None:
+    """Read from its source: importing it takes seconds."""
+    source = (installed() / "config" / "compilation.py").read_text()
+    assert f"    VLLM_COMPILE = {COMPILED_BY_VLLM}\n" in source
 
 
 def test_a_value_of_the_user_stays() -> None:

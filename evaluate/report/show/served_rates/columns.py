@@ -50,7 +50,14 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
             "missed first",
             "late",
             lambda r: f"{r.late} ({percent(r.late_share)})" if r.late else "",
-            "just above this rate, the target that most late requests missed, and their share",
+            "just above this rate, what most late or failed requests missed, and their share",
+        ),
+        Column(
+            "API server",
+            "server_share",
+            lambda r: percent(r.server_share),
+            "of one core, what the thread took that reads requests and writes tokens; near 100 % "
+            "it is the limit, and not the GPU",
         ),
         Column(
             "cache hits",

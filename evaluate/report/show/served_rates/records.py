@@ -28,9 +28,11 @@ class RateRecord(GroupRecord):
     ttft_p99_ms: float | None
     tpot_p99_ms: float | None
     late: str
-    """The target that most late requests missed just above the capacity; empty if not known."""
+    """What most requests missed just above the capacity: a target, or all by failing; empty if not
+    known."""
     late_share: float | None
-    """Their share of the late requests."""
+    """Their share of the requests that were late or failed."""
+    server_share: float | None
     hit_share: float | None
     speedup: Speedup
     searches: int
@@ -55,7 +57,7 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
     output, hits = cell.at_best("steady_tokens_per_s"), cell.at_best("prefix_hits")
     inputs = cell.at_best("input_tokens")
     shares = cell.missed
-    late = max(shares, key=lambda target: shares[target], default=None)
+    late = max(shares, key=lambda reason: shares[reason], default="")
     return RateRecord(
         group=group.title,
         scenario=cell.measure,
@@ -70,8 +72,9 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
         user_tok_s=1 / pace if pace else None,
         ttft_p99_ms=None if ttft is None else ttft * MILLI,
         tpot_p99_ms=None if tpot is None else tpot * MILLI,
-        late=late.value if late else "",
+        late=late,
         late_share=shares[late] if late else None,
+        server_share=cell.at_best("server_cpu_share"),
         hit_share=hits / inputs if hits is not None and inputs else None,
         speedup=_speedup(cell.ratio),
         searches=len(cell.ends),
