@@ -81,6 +81,11 @@ IMPORTS: dict[str, set[str]] = {
         ),
         *("evaluate.accuracy", "evaluate.accuracy.judging", "evaluate.accuracy.verdicts"),
     },
+    # Comparisons read results, as reports do.
+    "evaluate.compare": {
+        *("conf", "evaluate.results", "evaluate.report", "evaluate.accuracy"),
+        *("evaluate.accuracy.divergence", "evaluate.accuracy.verdicts"),
+    },
     # The commands as functions.
     "quantline": {"conf", "quantize", MANIFEST, "evaluate", "evaluate.results", "evaluate.report"},
 }

@@ -65,7 +65,7 @@ class MergeConfig:
 
 @dataclass
 class CompareConfig:
-    """Says whether one set of runs is significantly faster than another."""
+    """Says whether one set of runs is significantly faster or more accurate than another."""
 
     results: list[str] = field(default_factory=lambda: ["results.jsonl"], metadata=not_empty())
     """Two files to compare, or one or more that hold two checkpoints."""
@@ -82,12 +82,22 @@ class CompareConfig:
     min_recovery: float | None = field(default=None, metadata=above(0, 1))
     """Gate: the second must keep at least this share of the original's quality, as 0.99. Exit 4
     where it keeps less, 5 where that cannot be told or was not judged."""
+    min_quality: float | None = field(default=None, metadata=above(0, 100))
+    """Gate: the second must have at least this share of the first one's quality, as 0.99, by the
+    text or the questions that both were judged on. Exit 4 where it has less, 5 where the interval
+    cannot tell."""
 
     def __post_init__(self) -> None:
         if self.checkpoints is None and len(self.results) != 2:
             raise ValueError(f"results={self.results}: give two files, or checkpoints=[A,B]")
         if self.checkpoints is not None and len(self.checkpoints) != 2:
             raise ValueError(f"checkpoints={self.checkpoints}: give two of them")
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether the exit code judges the second."""
+        thresholds = (self.min_ratio, self.min_recovery, self.min_quality)
+        return any(threshold is not None for threshold in thresholds)
 
 
 def changed_options(config: ReportConfig) -> list[str]:

@@ -5,6 +5,7 @@ the model's most likely tokens. Two views of the same tokens are compared in pai
 difficulty of the text cancels out.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from evaluate.measure.text_view import TextView
 from evaluate.results.row_values import Position, QuickAccuracy
 
 BLOCK = 64  # tokens per bootstrap block, because neighbours share their context
+BLOCK_DECIMALS = 5  # nats; two runs of one engine differ by more
 DRAWS = 2000
 LEVEL = 0.99  # of the confidence intervals, and so of a verdict
 AT_ONCE = 1024
@@ -92,7 +94,13 @@ def paired_values(original: TextView, other: TextView, seed: int = 0) -> Judgeme
             "continued_tokens": float(original.continuations.shape[1]),
         }
     verdict_text = verdict(figures["recovery"], figures["divergence_mean"], loss_low)
-    return _judgement(figures, verdict_text)
+    judgement = _judgement(figures, verdict_text)
+    judgement.values.text_sha256 = hashlib.sha256(
+        original.tokens.astype("<i8").tobytes()
+    ).hexdigest()
+    judgement.values.block_losses = block_means(losses).round(BLOCK_DECIMALS).tolist()
+    judgement.values.block_divergences = block_means(divergence).round(BLOCK_DECIMALS).tolist()
+    return judgement
 
 
 def verdict(recovery: float, divergence: float, loss_low: float) -> str:
@@ -133,10 +141,20 @@ def divergences(original: TextView, other: TextView) -> NDArray[Any]:
     return divergences
 
 
-def interval(values: NDArray[Any], seed: int) -> tuple[float, float]:
-    """Bootstrap interval of the mean over blocks of neighbouring tokens."""
+def block_means(values: NDArray[Any]) -> NDArray[Any]:
+    """The mean of each block of neighbouring tokens."""
     count = max(1, len(values) // BLOCK)
-    blocks = numpy.array([block.mean() for block in numpy.array_split(values, count)])
+    return numpy.array([block.mean() for block in numpy.array_split(values, count)])
+
+
+def interval(values: NDArray[Any], seed: int) -> tuple[float, float]:
+    """Bootstrap interval of the mean over tokens, drawn in blocks of neighbours."""
+    return interval_of_blocks(block_means(values), seed)
+
+
+def interval_of_blocks(blocks: NDArray[Any], seed: int) -> tuple[float, float]:
+    """Bootstrap interval of the mean over blocks of equal size."""
+    count = len(blocks)
     generator = numpy.random.default_rng(seed)
     means = blocks[generator.integers(0, count, (DRAWS, count))].mean(axis=1)
     low, high = numpy.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

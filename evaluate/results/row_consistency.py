@@ -6,6 +6,7 @@ value that was damaged or edited by hand contradicts them.
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator
 
 from evaluate.accuracy.verdicts import BROKEN, BROKEN_DIVERGENCE, BROKEN_RECOVERY
@@ -277,6 +278,14 @@ def _quick_faults(values: QuickAccuracy) -> Iterator[str]:
     if values.original_perplexity is not None and values.perplexity is not None:
         share = values.original_perplexity / values.perplexity
         yield from _check_equal("values.recovery", recovery, "the perplexities", share, 1e-3)
+    if values.block_losses:
+        kept = math.exp(-statistics.fmean(values.block_losses))
+        yield from _check_equal("values.recovery", recovery, "values.block_losses", kept, 1e-2)
+        divergence = statistics.fmean(values.block_divergences or [0.0])
+        mean = values.divergence_mean
+        yield from _check_equal(
+            "values.divergence_mean", mean, "its blocks", divergence, 0.05, 1e-4
+        )
     agreed, continued = values.agreed_tokens_mean, values.continued_tokens
     if agreed is not None and continued is not None and agreed > continued * (1 + ROUNDING):
         yield _message("values.agreed_tokens_mean", agreed, "above continued_tokens", continued)
@@ -304,6 +313,10 @@ def _task_faults(values: TaskAccuracy) -> Iterator[str]:
         yield from _check_equal(
             "values.difference", values.difference, "the scores", score_difference, 0, 1e-5
         )
+    if values.scores:
+        mean, count = statistics.fmean(values.scores), len(values.scores)
+        yield from _check_equal("values.score", values.score, "values.scores", mean, 1e-3, 1e-6)
+        yield from _check_equal("values.questions", values.questions, "values.scores", count)
     changed = (values.lost or 0) + (values.gained or 0)
     if changed > values.questions:
         yield _message("values.lost and gained", changed, "above questions", values.questions)

@@ -129,6 +129,12 @@ class QuickAccuracy(Part):
     continued_tokens: Maybe[WholeNumber] = None
     interval: Maybe[Level] = None
     verdict: Maybe[Verdict] = None
+    text_sha256: Maybe[Name] = None
+    """Of the tokens that were judged."""
+    block_losses: list[Number] = Field(default_factory=list)
+    """What each block of neighbouring tokens lost, in nats a token. Two checkpoints are compared by
+    them, block by block."""
+    block_divergences: list[Number] = Field(default_factory=list)
     worst: list[Position] = Field(default_factory=list)
     score: Maybe[Number] = None
     """Only in rows that other tools wrote."""
@@ -169,6 +175,10 @@ class TaskAccuracy(Part):
     lost_questions: list[LostQuestion] = Field(default_factory=list)
     cut_questions: Count
     """Questions that were longer than the context."""
+    questions_sha256: Maybe[Name] = None
+    """Of the questions that were asked, in their order."""
+    scores: list[Number] = Field(default_factory=list)
+    """Of each question. Two checkpoints are compared by them, question by question."""
 
 
 class Block(Part):

@@ -4,6 +4,7 @@ Both models answer the same questions, so that their difficulty cancels out. Onl
 one of the two answers better show a difference.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,11 @@ class Answers:
     chance_score: float | None = None
     """The expected score of guessing; None unless the task is multiple choice."""
 
+    @property
+    def sha256(self) -> str:
+        """Equal for the same questions in the same order."""
+        return hashlib.sha256("\n".join(self.questions).encode()).hexdigest()
+
 
 def own_values(answers: Answers, seed: int = 0, cut_questions: int = 0) -> TaskAccuracy:
     """The accuracy of one model without a comparison."""
@@ -55,6 +61,8 @@ def own_values(answers: Answers, seed: int = 0, cut_questions: int = 0) -> TaskA
         empty_share=answers.empty_share,
         interval=LEVEL,
         cut_questions=cut_questions,
+        questions_sha256=answers.sha256,
+        scores=[_short(score) for score in answers.scores.tolist()],
     )
     if answers.chance_score is not None:
         values.chance_score = answers.chance_score
@@ -145,6 +153,11 @@ def sign_test(lost: int, gained: int) -> float:
         ways = ways * (total - count) // (count + 1)
         tail += ways
     return min(1.0, 2 * tail / (1 << total))
+
+
+def _short(score: float) -> float:
+    """A score of 1.0 is written as 1: a row may have thousands of them."""
+    return int(score) if score.is_integer() else score
 
 
 def _bootstrap_sums(columns: NDArray[Any], seed: int) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.report import CompareConfig, ReportConfig, TargetsConfig
-from evaluate import compare
+from evaluate.compare import command as compare
 from evaluate.report import contents
 from evaluate.report.answer import recommend
 from evaluate.report.programs import ServeRequest
@@ -148,11 +148,19 @@ def test_judgements_are_checked_as_well(measure: str, place: str, value: Any, wo
     assert words in misfit(put(of(measure), place, value))
 
 
+@pytest.mark.parametrize("name", ["block_losses", "block_divergences"])
+def test_blocks_that_contradict_their_mean_are_named(name: str) -> None:
+    row = of("quick")
+    row["values"][name] = [value + 0.5 for value in row["values"][name]]
+    assert "values.recovery is" in misfit(row) or "values.divergence_mean is" in misfit(row)
+
+
 def test_a_judgement_that_contradicts_its_verdict_is_named() -> None:
     row = of("quick")
     for name in ("recovery", "recovery_low", "recovery_high"):
         row["values"][name] = 0.1
-    del row["values"]["original_perplexity"]
+    for name in ("original_perplexity", "block_losses"):
+        del row["values"][name]
     assert "with a recovery of 0.1" in misfit(row)
 
 

@@ -6,11 +6,12 @@ from enum import StrEnum
 
 from conf.errors import UNDECIDED, QuantlineError, gate_failed
 from conf.terminal import listed
+from evaluate.compare.judged_pairs import Share
 from evaluate.report.decide.quality import Quality
 from evaluate.results.significance import Ratio
 
 NO_RATIO = "fewer than two valid runs, or values of 0"
-MORE_RUNS = "starts=3 and more repeats make the intervals narrower"
+MORE_RUNS = "starts=3, more repeats and more text make the intervals narrower"
 
 
 class Verdict(StrEnum):
@@ -51,6 +52,12 @@ def quality_finding(what: str, quality: Quality | None, least: float) -> Finding
     high = recovery if quality.high is None else quality.high
     reason = f"{recovery:.2%} of the quality is left ({low:.2%} to {high:.2%})"
     return Finding(what, _verdict(low, high, least), f"{reason}, {least:.2%} is needed")
+
+
+def share_finding(what: str, share: Share, least: float) -> Finding:
+    """Judges how much of the first one's quality the second has, in the same way."""
+    reason = f"{share.share:.2%} of the first one's quality ({share.low:.2%} to {share.high:.2%})"
+    return Finding(what, _verdict(share.low, share.high, least), f"{reason}, {least:.2%} is needed")
 
 
 def _verdict(low: float, high: float, least: float) -> Verdict:

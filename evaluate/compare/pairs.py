@@ -83,11 +83,14 @@ def two_files(first: list[Cell], second: list[Cell]) -> tuple[list[Pair], list[C
 
 
 def two_checkpoints(cells: list[Cell], first: str, second: str) -> tuple[list[Pair], list[Cell]]:
-    """Pairs of cells under the same workload, and the first checkpoint's cells without one."""
+    """Pairs of cells under the same workload, and the first checkpoint's cells without one. Where
+    the second ran it with the same device, engine and options, only those cells are paired."""
     ones, others = ([cell for cell in cells if cell.label == name] for name in (first, second))
-    pairs = [
-        (one, other) for one in ones for other in others if one.workload_name == other.workload_name
-    ]
+    pairs = []
+    for one in ones:
+        same_workload = [other for other in others if one.workload_name == other.workload_name]
+        alike = [other for other in same_workload if _has_same_options(one, other)]
+        pairs += [(one, other) for other in alike or same_workload]
     matched = {id(one) for one, _ in pairs}
     return pairs, [one for one in ones if id(one) not in matched]
 

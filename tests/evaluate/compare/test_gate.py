@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from conf.errors import BAD_INPUT, GATE_FAILED, UNDECIDED, QuantlineError
-from evaluate.gate import Finding, Verdict, failure, quality_finding, speed_finding
-from evaluate.pairs import Metric
+from evaluate.compare.gate import Finding, Verdict, failure, quality_finding, speed_finding
+from evaluate.compare.pairs import Metric
 from evaluate.report.decide.quality import Quality
 from evaluate.results.significance import Ratio
 from tests.conftest import Run
@@ -122,6 +122,30 @@ def test_what_is_no_comparison_passes_no_gate(command_here: Run, tmp_path: Path)
     assert "w8a8 in interactive: only the first has it" in said
     assert new != old
     assert code("results=[old.jsonl,new.jsonl]")[0] == 0
+
+
+def test_two_originals_alone_pass_no_gate(command_here: Run, tmp_path: Path) -> None:
+    """The new checkpoint has another name than the released one."""
+    for name, checkpoint, factor in (("old", "w8a8", 1.0), ("new", "w8a8_new", 4.0)):
+        cells = [Cell("original", [factor / 2 * t for t in (2.0, 2.002, 1.998)])]
+        cells.append(Cell(checkpoint, [factor * t for t in STEADY]))
+        write(tmp_path / f"{name}.jsonl", runs(*cells))
+    result = command_here("evaluate.compare", "results=[old.jsonl,new.jsonl]", "min_ratio=0.1")
+    assert result.returncode == UNDECIDED
+    assert "w8a8: in the first only; the second has w8a8_new" in result.stderr
+    named = ("results=[old.jsonl,new.jsonl]", "checkpoints=[w8a8,w8a8_new]", "min_ratio=0.9")
+    assert command_here("evaluate.compare", *named).returncode == GATE_FAILED
+
+
+def test_checkpoints_on_two_devices_are_not_compared(command_here: Run, tmp_path: Path) -> None:
+    rows = runs(Cell("w8a8", STEADY), Cell("fp8", [0.5, 0.501, 0.499]))
+    for row in rows:
+        if row.checkpoint == "fp8":
+            row.environment.device = "NVIDIA A100"
+    write(tmp_path / "results.jsonl", rows)
+    result = command_here("evaluate.compare", "checkpoints=[w8a8,fp8]", "min_ratio=0.9")
+    assert result.returncode == UNDECIDED
+    assert "they ran on different devices" in result.stderr
 
 
 def test_a_checkpoint_that_lacks_a_workload_is_not_as_good(

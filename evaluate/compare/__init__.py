@@ -1,0 +1,1 @@
+"""Compares the speed and the accuracy of two sets of runs, by intervals."""
