@@ -54,9 +54,16 @@ IMPORTS: dict[str, set[str]] = {
     "evaluate.accuracy.judging": {
         *("conf", "evaluate.accuracy.divergence", "evaluate.measure.text_view", "evaluate.results"),
     },
+    # Arithmetic on two lists of answers, and on two accuracy rows.
+    "evaluate.accuracy.answers": {"conf", "evaluate.accuracy.divergence", "evaluate.results"},
+    "evaluate.accuracy.pairs": {
+        *("conf", "evaluate.accuracy.verdicts", "evaluate.accuracy.divergence"),
+        *("evaluate.accuracy.answers", "evaluate.results"),
+    },
     "evaluate.report.programs": {"conf"},
     "evaluate.report": {
         *("conf", "evaluate.results", "evaluate.accuracy.verdicts", "evaluate.accuracy.judging"),
+        "evaluate.accuracy.pairs",
         *("evaluate.accuracy.divergence", "evaluate.measure.profiles", "evaluate.report.programs"),
     },
     # Starting an engine and what may be loaded into one are serve's to say.
@@ -69,7 +76,7 @@ IMPORTS: dict[str, set[str]] = {
         *("conf", PROGRAMS, "serve", "serve.engine", "serve.kernels", "evaluate.results"),
         *("evaluate.report", "evaluate.measure", "evaluate.measure.text_view"),
         "evaluate.accuracy.verdicts",
-        *("evaluate.accuracy.divergence", "evaluate.accuracy.judging"),
+        *("evaluate.accuracy.divergence", "evaluate.accuracy.judging", "evaluate.accuracy.answers"),
     },
     "evaluate": {
         *("conf", MANIFEST, "serve", "serve.engine", "serve.kernels", "evaluate.results"),
@@ -83,8 +90,8 @@ IMPORTS: dict[str, set[str]] = {
     },
     # Comparisons read results, as reports do.
     "evaluate.compare": {
-        *("conf", "evaluate.results", "evaluate.report", "evaluate.accuracy"),
-        *("evaluate.accuracy.divergence", "evaluate.accuracy.verdicts"),
+        *("conf", "evaluate.results", "evaluate.report"),
+        *("evaluate.accuracy.divergence", "evaluate.accuracy.pairs"),
     },
     # The commands as functions.
     "quantline": {"conf", "quantize", MANIFEST, "evaluate", "evaluate.results", "evaluate.report"},

@@ -5,8 +5,8 @@ from rich.table import Table
 from conf.schema.report import CompareConfig
 from conf.terminal import say, table_console
 from evaluate.accuracy.divergence import LEVEL
+from evaluate.accuracy.pairs import BETTER, EQUAL, WORSE, AccuracyPair, Compared, compared
 from evaluate.compare.gate import Finding, Verdict, share_finding
-from evaluate.compare.judged_pairs import BETTER, EQUAL, WORSE, AccuracyPair, Compared, compared
 
 NARROWEST_TABLE = 120
 BY_VERDICT = {BETTER: Verdict.GOOD, WORSE: Verdict.WORSE}

@@ -6,9 +6,9 @@ from conf.errors import QuantlineError, bad_input, unknown
 from conf.models import ORIGINAL
 from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
+from evaluate.accuracy.pairs import AccuracyPair, accuracy_pairs
 from evaluate.compare.accuracy import compare_accuracy
 from evaluate.compare.gate import Finding, Verdict, failure, quality_finding
-from evaluate.compare.judged_pairs import AccuracyPair, accuracy_pairs
 from evaluate.compare.pairs import Pair, check_distinct, two_checkpoints, two_files
 from evaluate.compare.speed import compare_speed
 from evaluate.report.decide.quality import Qualities, qualities

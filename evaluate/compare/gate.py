@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from conf.errors import UNDECIDED, QuantlineError, gate_failed
 from conf.terminal import listed
-from evaluate.compare.judged_pairs import Share
+from evaluate.accuracy.pairs import Share
 from evaluate.report.decide.quality import Quality
 from evaluate.results.significance import Ratio
 

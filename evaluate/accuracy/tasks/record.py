@@ -9,6 +9,7 @@ from conf.errors import BAD_INPUT, QuantlineError, environment_failure, gate_fai
 from conf.files.write_whole import finish
 from conf.models import ORIGINAL
 from conf.terminal import say
+from evaluate.accuracy.answers import joined, own_values, paired_values
 from evaluate.accuracy.judging import gate
 from evaluate.accuracy.tasks import samples
 from evaluate.accuracy.tasks.events import (
@@ -21,7 +22,6 @@ from evaluate.accuracy.tasks.events import (
     TaskProgress,
 )
 from evaluate.accuracy.tasks.plan import Checkpoint, settings_of
-from evaluate.accuracy.tasks.questions import joined, own_values, paired_values
 from evaluate.measure.environment import cell_key
 from evaluate.results.recorder import Recorder
 from evaluate.results.row_values import TaskAccuracy

@@ -10,7 +10,7 @@ import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conf.errors import bad_input, environment_failure
-from evaluate.accuracy.tasks.questions import Answers
+from evaluate.accuracy.answers import Answers
 from evaluate.results.row_values import LostQuestion
 
 TASKS = "tasks.json"

@@ -207,7 +207,7 @@ def _tables_by_group(
 
 def _accuracy(report: Report) -> list[str]:
     records = accuracy_records(report.rows)
-    return ["## Accuracy", "", *_records_table(ACCURACY, records), ""] if records else []
+    return ["## Accuracy", "", *_used_columns_table(ACCURACY, records), ""] if records else []
 
 
 def _further(report: Report, plots: dict[str, str]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.schema.kernels import KERNELS_OPTION, VLLM
+from evaluate.accuracy.pairs import rank_ranges
 from evaluate.measure.profiles import phases, readable
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.show.records import MILLI, Record
@@ -38,9 +39,13 @@ class AccuracyRecord(ModelRecord):
     recovery_low: float | None
     recovery_high: float | None
     verdict: str | None
+    rank: str | None
+    """Among checkpoints that were judged alike: `1 to 2` where two are level. None where they
+    cannot be compared in pairs."""
 
 
 def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
+    ranges = rank_ranges(rows)
     return [
         AccuracyRecord(
             model=row.model,
@@ -52,6 +57,7 @@ def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
             recovery_low=row.values.recovery_low,
             recovery_high=row.values.recovery_high,
             verdict=row.values.verdict,
+            rank=str(ranges[id(row)]) if id(row) in ranges else None,
         )
         for row in rows
         if isinstance(row, AccuracyRow)

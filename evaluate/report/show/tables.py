@@ -299,6 +299,13 @@ ACCURACY: tuple[Column[AccuracyRecord], ...] = (
     ),
     Column("quality left", "recovery", quality_left, is_text=True),
     Column("verdict", "verdict", lambda r: r.verdict or NONE, is_text=True),
+    Column(
+        "rank",
+        "rank",
+        lambda r: r.rank or NONE,
+        "by comparisons in pairs: `1 to 2` are two that do not differ significantly",
+        is_text=True,
+    ),
 )
 
 

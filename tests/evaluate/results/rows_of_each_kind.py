@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy
 
+from evaluate.accuracy import answers
 from evaluate.accuracy import divergence as accuracy
 from evaluate.accuracy.sensitivity import summary
-from evaluate.accuracy.tasks import questions
 from evaluate.measure.text_view import TextView
 from evaluate.results.json_lines import lines
 from evaluate.results.row_types import Environment, Part
@@ -116,10 +116,10 @@ def _task_values() -> TaskAccuracy:
     names = [str(number) for number in range(200)]
     right = chance.random(200) < 0.7
     original, other = (
-        questions.Answers(
+        answers.Answers(
             "acc,none", (right & (chance.random(200) < kept)).astype(float), names, 0, 0.25
         )
         for kept in (1.0, 0.97)
     )
     lost = LostQuestion(question="what?", original_says="this", it_says="that")
-    return questions.paired_values(original, other).with_fields(lost_questions=[lost])
+    return answers.paired_values(original, other).with_fields(lost_questions=[lost])

@@ -7,9 +7,9 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.schema.commands import AccuracyConfig
+from evaluate.accuracy.answers import Answers, joined, own_values, paired_values, sign_test
 from evaluate.accuracy.divergence import BROKEN, LOSS, NO_LOSS, SMALL_LOSS
 from evaluate.accuracy.judging import gate
-from evaluate.accuracy.tasks.questions import Answers, joined, own_values, paired_values, sign_test
 
 
 def answered(scores: Any, empty_share: float = 0.0) -> Answers:

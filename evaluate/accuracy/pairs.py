@@ -5,7 +5,9 @@ need be, as both lose more where a text is hard. So losses are compared block by
 answers question by question.
 """
 
+import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +16,8 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.models import ORIGINAL
+from evaluate.accuracy.answers import Answers, paired_values
 from evaluate.accuracy.divergence import LEVEL, NEGLIGIBLE, interval_of_blocks
-from evaluate.accuracy.tasks.questions import Answers, paired_values
 from evaluate.accuracy.verdicts import BROKEN
 from evaluate.results.cells import kernels_of
 from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
@@ -50,6 +52,10 @@ class Compared:
     interval: str = ""
     quality: Share | None = None
     """None where it is not known, or the first one's quality is zero."""
+    advantage: float = 0.0
+    """Of the second, in the measure's own unit."""
+    p_value: float | None = None
+    """Of a difference this large by chance; None where it is not known."""
 
 
 def accuracy_pairs(
@@ -83,6 +89,44 @@ def _matches(one: AccuracyRow, other: AccuracyRow, checkpoint: str) -> bool:
     return other.checkpoint == checkpoint and names[0] == names[1]
 
 
+@dataclass(frozen=True)
+class RankRange:
+    """The ranks by accuracy that the data leaves open."""
+
+    best: int
+    worst: int
+
+    def __str__(self) -> str:
+        return str(self.best) if self.best == self.worst else f"{self.best} to {self.worst}"
+
+
+def rank_ranges(rows: Sequence[Row]) -> dict[int, RankRange]:
+    """The ranks of checkpoints that were judged alike, by the id of their rows: one is behind those
+    that are significantly better, and ahead of those that are significantly worse. The level counts
+    for all pairs together. Only rows that can be compared with all others have a rank."""
+    alike: dict[object, list[AccuracyRow]] = defaultdict(list)
+    for row in _judged(rows):
+        if row.checkpoint != ORIGINAL:
+            alike[row.model, row.measure, row.environment.engine, kernels_of(row)].append(row)
+    ranges: dict[int, RankRange] = {}
+    for group in alike.values():
+        pairs = list(itertools.combinations(group, 2))
+        better: Counter[int] = Counter()
+        worse: Counter[int] = Counter()
+        lines = [(one, other, compared((one, other))[0]) for one, other in pairs]
+        if not pairs or any(line.p_value is None for _, _, line in lines):
+            continue
+        for one, other, line in lines:
+            if (line.p_value or 0.0) < (1 - LEVEL) / len(pairs) and line.advantage:
+                ahead, behind = (other, one) if line.advantage > 0 else (one, other)
+                better[id(behind)] += 1
+                worse[id(ahead)] += 1
+        for row in group:
+            place = id(row)
+            ranges[place] = RankRange(1 + better[place], len(group) - worse[place])
+    return ranges
+
+
 def compared(pair: AccuracyPair) -> list[Compared]:
     """The pair by each of its measures; `quick` has two, that of the quality first."""
     one, other = pair
@@ -101,7 +145,14 @@ def _broken(pair: AccuracyPair) -> Compared:
     first, second = (row.values.verdict == BROKEN for row in pair)
     verdict = EQUAL if first and second else WORSE if second else BETTER
     texts = {True: "broken", False: "works"}
-    return Compared(pair[0].measure, verdict, texts[first], texts[second])
+    return Compared(
+        pair[0].measure,
+        verdict,
+        texts[first],
+        texts[second],
+        advantage=float(first) - float(second),
+        p_value=0.0,
+    )
 
 
 def _quick(pair: AccuracyPair, one: QuickAccuracy, other: QuickAccuracy) -> list[Compared]:
@@ -129,7 +180,18 @@ def _lost(measure: str, one: QuickAccuracy, other: QuickAccuracy) -> Compared:
         change=f"{share:.4f} times",
         interval=f"{least:.4f} to {most:.4f}",
         quality=Share(share, least, most),
+        advantage=0.0 if is_negligible else -float(blocks.mean()),
+        p_value=_chance(blocks),
     )
+
+
+def _chance(blocks: NDArray[Any]) -> float:
+    """The two-sided p-value of a mean other than zero; blocks are many, so it is that of a normal
+    distribution."""
+    deviation = float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.inf
+    if deviation == 0.0:
+        return 1.0 if float(blocks.mean()) == 0.0 else 0.0
+    return math.erfc(abs(float(blocks.mean())) / deviation / math.sqrt(2))
 
 
 def _moved(measure: str, one: QuickAccuracy, other: QuickAccuracy) -> Compared:
@@ -187,6 +249,8 @@ def _task(measure: str, one: TaskAccuracy, other: TaskAccuracy) -> Compared:
         change=f"{difference:+.1f} points ({gained} gained, {lost} lost)",
         interval=f"{low:+.1f} to {high:+.1f}",
         quality=quality,
+        advantage=difference,
+        p_value=values.p_value,
     )
 
 
