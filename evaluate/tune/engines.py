@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
-from conf.errors import bad_input
+from conf.errors import BAD_INPUT, bad_input
+from conf.process.endings import VALIDATION
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import EngineConfig
 from evaluate.measure.environment import environment
@@ -27,6 +28,9 @@ from evaluate.tune.judging import judge_answers
 from evaluate.tune.space import DEFAULT, Assignment, Space
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import LEAST_RUNS, SEARCH, IsBeaten, Judgement, Trial, TrialRequest
+
+TRIES = 2
+"""Failures after which settings count as failing: one may have been the machine's."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class EngineTrials:
     @contextmanager
     def _guarded(self, trial: PlannedTrial) -> Iterator[None]:
         """Records the failure of a trial with its settings, so that others go on and a later
-        command does not try it again."""
+        command knows how often it failed."""
         self.recorder.use(trial.config, trial.plan.environment)
         before = len(self.recorder.failures)
         name, key = self.tuned.name, trial.plan.keys[self.scenario]
@@ -199,7 +203,8 @@ def trial_of(request: TrialRequest, rows: Sequence[Row]) -> Trial:
     runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
     valid = [row for row in runs if not row.invalid]
     if len(valid) < LEAST_RUNS:
-        return Trial(request.assignment, runs=len(valid), failure=_reason(rows, runs))
+        reason = _reason(rows, runs)
+        return Trial(request.assignment, runs=len(valid), failure=reason, is_final=_is_final(rows))
     (cell,) = cells(valid)
     sample = cell.sample(cell.ranked_by)
     if sample is None:
@@ -214,3 +219,16 @@ def _reason(rows: Sequence[Row], runs: Sequence[SpeedRow]) -> str:
     failures = [row.reason for row in rows if isinstance(row, FailedRow)]
     invalid = [reason for row in runs for reason in row.invalid]
     return next(iter([*failures[-1:], *invalid]), "")
+
+
+def _is_final(rows: Sequence[Row]) -> bool:
+    """Whether these settings fail whenever they are tried, and not for want of memory or a disk
+    only."""
+    failures = [row for row in rows if isinstance(row, FailedRow)]
+    return len(failures) >= TRIES or any(map(_is_refused, failures))
+
+
+def _is_refused(row: FailedRow) -> bool:
+    """Whether the settings were refused. vLLM refuses its own options by ending with an error of
+    pydantic, which has the exit code of a dead engine."""
+    return row.values.exit_code == BAD_INPUT or VALIDATION in row.reason

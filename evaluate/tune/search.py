@@ -85,18 +85,24 @@ class Search:
         return self._conclude()
 
     def _take_over(self) -> None:
-        """Learns the finished trials of earlier commands, and continues the others."""
+        """Learns the finished trials of earlier commands, and continues the others. What failed
+        may have failed for want of memory or a disk, so it is tried once more. Without the default
+        there is no search, so it is tried in any case."""
         recorded = self.engines.recorded()
-        unfinished = []
+        unfinished, failed = [], []
         for trial in sorted(recorded, key=lambda trial: trial.assignment != DEFAULT):
             is_beaten = trial.start is not None and self._is_beaten(trial.start)
-            if trial.failure or is_beaten or trial.runs >= self.options.repeats:
+            if trial.failure and not (trial.is_final and trial.assignment != DEFAULT):
+                failed.append(trial.assignment)
+            elif trial.failure or is_beaten or trial.runs >= self.options.repeats:
                 self._learn(replace(trial, is_beaten=is_beaten and not trial.failure))
             elif trial.assignment != DEFAULT:
                 unfinished.append(trial.assignment)
         if self.trials:
             say(f"{len(self.trials)} finished trials are there already (force=true repeats them)")
-        self.optimizer.first(unfinished)
+        if failed:
+            say(f"tried again, because they failed: {'; '.join(map(text_of, failed))}")
+        self.optimizer.first([*unfinished, *failed])
 
     def _next_batch(self) -> list[TrialRequest]:
         most, begun = self.options.most_trials, len(self.trials)
@@ -132,7 +138,10 @@ class Search:
 
     def _learn(self, trial: Trial) -> None:
         if trial.failure and trial.assignment == DEFAULT:
-            raise environment_failure(f"the default settings failed: {trial.failure}")
+            raise environment_failure(
+                f"the default settings failed: {trial.failure}; once the cause is mended, the same "
+                "command goes on, and keeps what was measured"
+            )
         self.trials[trial.assignment] = trial
         self.optimizer.learn(trial.assignment, None if trial.failure else trial.log_time)
         self.report(list(self.trials.values()), self.best())

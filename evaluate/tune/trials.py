@@ -29,6 +29,8 @@ class Trial:
     """Valid runs, outliers included."""
     failure: str = ""
     """Why it has too few valid runs."""
+    is_final: bool = False
+    """Whether a failure is not tried again: the settings were refused, or failed twice."""
     is_beaten: bool = False
     """Whether it was stopped early, because it was significantly slower than the best."""
 

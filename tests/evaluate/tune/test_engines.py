@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from conf.errors import environment_failure
+from conf.errors import QuantlineError, bad_input, environment_failure
 from evaluate.measure.environment import environment
 from evaluate.measure.events import EngineLoaded, Event, RunMeasured, RunStarted
 from evaluate.measure.metrics import Request, batch_values
@@ -137,6 +137,7 @@ def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(
     assert (default.failure, default.runs) == ("", 4)
     failed = [row for row in read(tmp_path / "r.jsonl")[0] if isinstance(row, FailedRow)]
     assert [row.reason for row in failed] == [broken.failure]
+    assert [row.values.exit_code for row in failed] == [3]
     assert failed[0].environment.engine_options["compilation_config"] == {"custom_ops": ["all"]}
 
 
@@ -158,6 +159,31 @@ def test_a_later_command_finds_the_trials_of_an_earlier_one(
     assert trials("force=true").recorded() == []
     assert trials("engine.seed=1").recorded() == [], "other options are other trials"
     assert trials("scenario.interactive.output_tokens=8").recorded() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (environment_failure("the engine ran out of memory"), [False, True]),
+        (bad_input("kv_cache_dtype=fp8: has no scales"), [True, True]),
+        (environment_failure("stopped with 1: 1 validation error for VllmConfig: no"), [True] * 2),
+    ],
+)
+def test_settings_count_as_failing_once_refused_or_at_the_second_failure(
+    trials: Callable[..., EngineTrials],
+    monkeypatch: pytest.MonkeyPatch,
+    error: QuantlineError,
+    is_final: list[bool],
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MadeUpGroup, "load", broken)
+    for expected in is_final:
+        (now,) = measured(trials(), TrialRequest(SLOWER))
+        (later,) = trials().recorded()
+        assert later.is_final == expected
+        assert now.failure == later.failure == str(error)
 
 
 def test_missing_runs_of_an_interrupted_trial_are_added(

@@ -5,7 +5,7 @@ import pytest
 from conf.errors import QuantlineError
 from evaluate.tune.display import sentences
 from evaluate.tune.space import DEFAULT, Assignment
-from evaluate.tune.trials import SEARCH, TrialRequest
+from evaluate.tune.trials import SEARCH, Trial, TrialRequest
 from tests.evaluate.tune.made_up import MadeUpEngines, faster, searched, space, whole
 
 THROUGHPUT = (("performance_mode", "throughput"),)
@@ -76,8 +76,9 @@ def test_settings_that_do_not_start_are_a_failed_trial_with_its_reason() -> None
 
 
 def test_default_settings_that_do_not_start_end_the_search() -> None:
-    with pytest.raises(QuantlineError, match="the default settings failed: out of memory"):
+    with pytest.raises(QuantlineError, match="the default settings failed: out of memory") as error:
         searched(MadeUpEngines(failing=lambda _: "out of memory"))
+    assert "the same command goes on" in str(error.value)
 
 
 def test_a_start_that_fails_while_confirming_leaves_the_default() -> None:
@@ -107,10 +108,8 @@ def test_trials_of_one_batch_race_each_other() -> None:
 def test_finished_trials_are_taken_over() -> None:
     half = whole((("custom_ops", "all"),), 1.0, runs=3)
     beaten = whole(SYNCHRONOUS, 2.0, runs=2)
-    failed = MadeUpEngines(failing=lambda _: "no").measure(
-        [TrialRequest((("performance_mode", "interactivity"),))], lambda _: False
-    )
-    earlier = [half, beaten, whole(THROUGHPUT, 0.9), *failed, whole()]
+    failed = Trial((("performance_mode", "interactivity"),), failure="no", is_final=True)
+    earlier = [half, beaten, whole(THROUGHPUT, 0.9), failed, whole()]
     engines = MadeUpEngines(faster(performance_mode_throughput=1.1), earlier=earlier)
     outcome = searched(engines)
     searching = [request.assignment for request in engines.requests if request.number == SEARCH]
@@ -118,6 +117,22 @@ def test_finished_trials_are_taken_over() -> None:
     assert not {one.assignment for one in earlier if one is not half} & set(searching)
     assert len(outcome.trials) == space().size
     assert dict(outcome.chosen)["performance_mode"] == "throughput"
+
+
+def test_what_failed_in_an_earlier_command_is_tried_again() -> None:
+    """Memory that another process held is free by now."""
+    failed = Trial(THROUGHPUT, failure="out of memory")
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.1), earlier=[failed, whole()])
+    outcome = searched(engines)
+    assert engines.requests[0] == TrialRequest(THROUGHPUT, SEARCH)
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+
+
+def test_default_settings_that_failed_earlier_are_tried_again() -> None:
+    engines = MadeUpEngines(earlier=[Trial(DEFAULT, failure="out of memory", is_final=True)])
+    outcome = searched(engines)
+    assert engines.requests[0] == TrialRequest(DEFAULT, SEARCH)
+    assert len(outcome.trials) == space().size
 
 
 def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
