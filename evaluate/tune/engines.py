@@ -6,6 +6,7 @@ The settings are part of a row's key, so that a later command finds the trials o
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 from conf.errors import BAD_INPUT, bad_input
 from conf.process.endings import VALIDATION
@@ -24,6 +25,7 @@ from evaluate.results.rows import FailedRow, Row, SpeedRow, current
 from evaluate.results.significance import Start
 from evaluate.run import Group, Turn
 from evaluate.tune.display import TuneDisplay
+from evaluate.tune.earlier_rows import confirming_starts, of_card
 from evaluate.tune.judging import judge_answers
 from evaluate.tune.space import DEFAULT, Assignment, Space
 from evaluate.tune.target import TunedCheckpoint
@@ -62,6 +64,8 @@ class EngineTrials:
     failures: dict[TrialRequest, str] = field(default_factory=dict)
     beaten: set[TrialRequest] = field(default_factory=set)
     numbers: dict[Assignment, int] = field(default_factory=dict)
+    search: str = field(default_factory=lambda: uuid4().hex)
+    """The name of this search in its rows."""
 
     def __post_init__(self) -> None:
         self.events = EventRecorder(self.recorder, self.display, self.rates, None)
@@ -76,19 +80,18 @@ class EngineTrials:
             engine=self.engine(request.assignment),
             starts=request.number + 1,
         )
-        before = [*self.recorder.before, *self.recorder.rows]
-        planner = Planner(config, environment(config.gpu, config.engine), before)
+        here = environment(config.gpu, config.engine).with_fields(search=self.search)
+        before = of_card([*self.recorder.before, *self.recorder.rows], here.card)
+        planner = Planner(config, here, before)
         number = self.numbers.setdefault(request.assignment, len(self.numbers) + 1)
         plan = planner.plan(self.tuned.inspected)
         return PlannedTrial(request, config, plan, f"trial-{number}")
 
     def recorded(self) -> list[Trial]:
-        """The trials of earlier commands with the same key."""
-        if self.tuned.config.force:
-            return []
+        """The trials of earlier commands with the same key, on this card."""
         rows_by_assignment: dict[Assignment, list[Row]] = {}
         keys: dict[Assignment, str] = {}
-        for row in current(self.recorder.before):
+        for row in self._before():
             if not isinstance(row, SpeedRow | FailedRow):
                 continue
             if (row.checkpoint, row.measure) != (self.tuned.name, self.scenario):
@@ -105,6 +108,20 @@ class EngineTrials:
             if trial.runs >= LEAST_RUNS or any(isinstance(row, FailedRow) for row in rows):
                 trials.append(trial)
         return trials
+
+    def _before(self) -> list[Row]:
+        """The rows of earlier commands on this card."""
+        config = self.tuned.config
+        rows = current(self.recorder.before)
+        return [] if config.force else of_card(rows, environment(config.gpu, config.engine).card)
+
+    def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
+        """Those of an earlier command that measured both, else new ones."""
+        sides = []
+        for assignment in (DEFAULT, best):
+            key = self.plan(TrialRequest(assignment)).plan.keys[self.scenario]
+            sides.append([row for row in self._before() if row.key == key])
+        return confirming_starts(sides[0], sides[1], count, self.tuned.config.repeats)
 
     def measure(
         self, requests: Sequence[TrialRequest], is_beaten: IsBeaten

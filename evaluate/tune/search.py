@@ -185,10 +185,9 @@ class Search:
 
     def _confirm(self, best: Assignment, judgement: Judgement | None) -> Outcome:
         """Measures the default and the best in fresh starts, in turns."""
+        numbers = self.engines.confirming_starts(best, self.options.confirm_starts)
         requests = [
-            TrialRequest(assignment, number)
-            for number in range(SEARCH + 1, SEARCH + 1 + self.options.confirm_starts)
-            for assignment in (DEFAULT, best)
+            TrialRequest(assignment, number) for number in numbers for assignment in (DEFAULT, best)
         ]
         starts: dict[Assignment, list[Start]] = {DEFAULT: [], best: []}
         outcome = Outcome(

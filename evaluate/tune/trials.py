@@ -77,6 +77,10 @@ class Engines(Protocol):
         failure is a trial with its reason. `is_beaten` is asked after every run, and ends a
         trial."""
 
+    def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
+        """The numbers of the starts that compare these settings with the default: those of an
+        earlier command that measured both, else new ones."""
+
     def judge(self, assignment: Assignment) -> Judgement:
         """Compares answers with those of the default settings."""
 

@@ -9,7 +9,7 @@ from evaluate.results.significance import Start
 from evaluate.tune.search import Outcome, Search, SearchOptions
 from evaluate.tune.settings import Need
 from evaluate.tune.space import DEFAULT, Assignment, Situation, Space, space_of
-from evaluate.tune.trials import Budget, IsBeaten, Judgement, Trial, TrialRequest
+from evaluate.tune.trials import SEARCH, Budget, IsBeaten, Judgement, Trial, TrialRequest
 
 SETTINGS = ["performance_mode", "async_scheduling", "custom_ops", "kv_cache_dtype"]
 START_S, RUN_S = 60.0, 1.0
@@ -63,6 +63,9 @@ class MadeUpEngines:
             logs.append(mean + self.random.gauss(0, self.run_noise))
             beaten = len(logs) > 1 and is_beaten(Start(tuple(logs)))
         return Trial(request.assignment, Start(tuple(logs)), len(logs), is_beaten=beaten)
+
+    def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
+        return range(SEARCH + 1, SEARCH + 1 + count)
 
     def judge(self, assignment: Assignment) -> Judgement:
         self.judged.append(assignment)

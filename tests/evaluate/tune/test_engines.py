@@ -1,6 +1,6 @@
 """Trials as rows of the results file, with workers that make their runs up."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,11 +16,12 @@ from evaluate.measure.targets import Target
 from evaluate.plan import Inspected
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import read
+from evaluate.results.row_types import Environment
 from evaluate.results.rows import FailedRow
 from evaluate.run import Turn
 from evaluate.tune.display import TuneDisplay
 from evaluate.tune.engines import EngineTrials
-from evaluate.tune.space import DEFAULT
+from evaluate.tune.space import DEFAULT, Assignment
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import Budget, Trial, TrialRequest
 from tests.conftest import evaluate_config
@@ -28,6 +29,7 @@ from tests.evaluate.test_plan import CONFIG, WEIGHT
 from tests.evaluate.tune.made_up import space
 
 SLOWER = (("performance_mode", "throughput"),)
+QUIET = (("async_scheduling", "false"),)
 BROKEN = (("custom_ops", "all"),)
 TIMES = {DEFAULT: 1.0, SLOWER: 1.5}
 
@@ -195,6 +197,60 @@ def test_missing_runs_of_an_interrupted_trial_are_added(
     (whole,) = measured(trials(), TrialRequest(DEFAULT))
     assert whole.runs == 4
     assert [trial.runs for trial in trials().recorded()] == [4]
+
+
+def confirm(engines: EngineTrials, best: Assignment = SLOWER) -> Sequence[int]:
+    """Measures the starts that confirm, in turns; returns their numbers."""
+    numbers = engines.confirming_starts(best, 2)
+    measured(engines, *(TrialRequest(one, n) for n in numbers for one in (DEFAULT, best)))
+    return list(numbers)
+
+
+def test_starts_that_confirm_are_those_of_one_command(trials: Callable[..., EngineTrials]) -> None:
+    assert confirm(trials()) == [1, 2]
+    assert len(MadeUpGroup.started) == 4
+    assert confirm(trials()) == [1, 2]
+    assert len(MadeUpGroup.started) == 4, "all four were measured by one command"
+    assert confirm(trials(), QUIET) == [3, 4], "the default is confirmed again beside another best"
+    assert len(MadeUpGroup.started) == 8
+    assert confirm(trials()) == [1, 2]
+    assert confirm(trials(), QUIET) == [3, 4]
+    assert len(MadeUpGroup.started) == 8
+    assert confirm(trials("force=true")) == [1, 2]
+
+
+def test_a_confirmation_that_was_interrupted_begins_again(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    measured(
+        trials(), *(TrialRequest(one, 1) for one in (DEFAULT, SLOWER)), TrialRequest(DEFAULT, 2)
+    )
+    assert confirm(trials()) == [3, 4]
+
+
+def test_trials_of_another_card_are_measured_again(
+    trials: Callable[..., EngineTrials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cards of one name may differ by more than settings gain."""
+
+    def on_card(name: str) -> None:
+        def here(*arguments: Any) -> Environment:
+            return environment(*arguments).with_fields(card=name)
+
+        monkeypatch.setattr("evaluate.tune.engines.environment", here)
+
+    on_card("GPU-a")
+    measured(trials(), TrialRequest(DEFAULT), TrialRequest(BROKEN))
+    assert confirm(trials()) == [1, 2]
+    on_card("GPU-b")
+    assert trials().recorded() == []
+    (here,) = measured(trials(), TrialRequest(DEFAULT))
+    assert here.runs == 4
+    assert len(MadeUpGroup.started) == 7, "the default ran on each of the two"
+    confirm(trials())
+    assert len(MadeUpGroup.started) == 11
+    on_card("GPU-a")
+    assert [trial.assignment for trial in trials().recorded()] == [DEFAULT, BROKEN]
 
 
 def test_invalid_runs_are_no_trial(
