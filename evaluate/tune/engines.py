@@ -3,6 +3,7 @@
 The settings are part of a row's key, so that a later command finds the trials of an earlier one.
 """
 
+import statistics
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -199,7 +200,18 @@ class EngineTrials:
         if result.runs < LEAST_RUNS and not result.failure:
             reason = self.failures.get(trial.request, "it has fewer than two valid runs")
             result = replace(result, failure=reason)
-        return replace(result, is_beaten=trial.request in self.beaten)
+        is_beaten = trial.request in self.beaten
+        return replace(result, is_beaten=is_beaten, saved_s=self._saved_s(trial, new))
+
+    def _saved_s(self, trial: PlannedTrial, new: list[Row]) -> float:
+        """Seconds of the runs that were not measured here: those after a stop, or before a
+        continuation."""
+        runs = [
+            row for row in new if isinstance(row, SpeedRow) and row.start == trial.request.number
+        ]
+        times = [row.values.latency_s for row in runs if row.values.latency_s is not None]
+        missing = self.tuned.config.repeats - len(runs)
+        return missing * statistics.fmean(times) if times else 0.0
 
     def judge(self, assignment: Assignment) -> Judgement:
         """Compares the answers with those of the default settings, on the evaluation text."""

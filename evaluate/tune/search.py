@@ -79,8 +79,9 @@ class Search:
         self._take_over()
         while batch := self._next_batch():
             measuring = self.engines.measure(batch, self._is_beaten)
-            with self.budget.batch(), closing(measuring) as trials:
+            with self.budget.batch() as done, closing(measuring) as trials:
                 for trial in trials:
+                    done.append(trial)
                     self._learn(trial)
         return self._conclude()
 

@@ -33,6 +33,8 @@ class Trial:
     """Whether a failure is not tried again: the settings were refused, or failed twice."""
     is_beaten: bool = False
     """Whether it was stopped early, because it was significantly slower than the best."""
+    saved_s: float = 0.0
+    """Seconds that its missing runs would have taken, had it not been stopped."""
 
     @property
     def log_time(self) -> float:
@@ -92,7 +94,7 @@ class Budget:
     seconds: float
     clock: Callable[[], float] = time.monotonic
     durations: list[float] = field(default_factory=list)
-    """Seconds of each batch of starts."""
+    """Seconds of each batch of starts, with those of the runs that racing saved."""
 
     def __post_init__(self) -> None:
         self.begin = self.clock()
@@ -102,17 +104,23 @@ class Budget:
         return self.seconds - (self.clock() - self.begin)
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Takes the time of a batch of starts."""
+    def batch(self) -> Iterator[list[Trial]]:
+        """Takes the time of a batch of starts, whose trials are added to the list. Starts that
+        confirm have all runs, so those that racing saved are counted. A batch without a valid run
+        says nothing of that."""
         begin = self.clock()
-        yield
-        self.durations.append(self.clock() - begin)
+        trials: list[Trial] = []
+        yield trials
+        if any(trial.start is not None for trial in trials):
+            saved = sum(trial.saved_s for trial in trials)
+            self.durations.append(self.clock() - begin + saved)
 
     def allows(self, later_batches: int) -> bool:
         """Whether one more batch, and those that must follow, very likely end in time. The first
         batch is always allowed: nothing is known of its duration."""
-        return not self.durations or self.left >= self.needed(later_batches)
+        return self.left >= (self.needed(later_batches) if self.durations else 0.0)
 
     def needed(self, later_batches: int) -> float:
-        """Seconds that one more batch, and those that must follow, very likely take at most."""
+        """Seconds that one more batch, and those that must follow, very likely take at most: each
+        with all runs."""
         return (SAFETY + later_batches) * statistics.median(self.durations)

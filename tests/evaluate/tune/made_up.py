@@ -29,6 +29,7 @@ class MadeUpEngines:
     repeats: int = 5
     start_noise: float = 0.002
     run_noise: float = 0.001
+    run_s: float = RUN_S
     seed: int = 0
     earlier: list[Trial] = field(default_factory=list)
     is_good: bool = True
@@ -59,10 +60,12 @@ class MadeUpEngines:
         logs: list[float] = []
         beaten = False
         while len(logs) < self.repeats and not beaten:
-            self.now += RUN_S
+            self.now += self.run_s
             logs.append(mean + self.random.gauss(0, self.run_noise))
             beaten = len(logs) > 1 and is_beaten(Start(tuple(logs)))
-        return Trial(request.assignment, Start(tuple(logs)), len(logs), is_beaten=beaten)
+        saved_s = (self.repeats - len(logs)) * self.run_s
+        start = Start(tuple(logs))
+        return Trial(request.assignment, start, len(logs), is_beaten=beaten, saved_s=saved_s)
 
     def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
         return range(SEARCH + 1, SEARCH + 1 + count)

@@ -129,6 +129,7 @@ def test_a_beaten_trial_ends_after_the_run_that_shows_it(
 ) -> None:
     (slower,) = measured(trials(), TrialRequest(SLOWER), beaten=0.1)
     assert (slower.is_beaten, slower.runs, slower.failure) == (True, 2, "")
+    assert slower.saved_s == pytest.approx(2 * 1.5, rel=0.01), "two runs more would take as long"
 
 
 def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(

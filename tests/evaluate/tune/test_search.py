@@ -147,6 +147,37 @@ def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
     assert engines.now <= 8 * 66.0
 
 
+def test_the_confirmation_has_time_for_all_its_runs() -> None:
+    """Racing stops most trials after two of five runs; starts that confirm have all of them."""
+    interactivity = (("performance_mode", "interactivity"),)
+    speeds = {DEFAULT: 1.0, interactivity: 1.2}
+    engines = MadeUpEngines(lambda request: speeds.get(request.assignment, 0.5), run_s=60.0)
+    budget = 60 * 60.0
+    names = ("performance_mode", "async_scheduling", "custom_ops", "cudagraph_mode")
+    outcome = searched(engines, space(*names), budget)
+    assert outcome.chosen == interactivity
+    assert sum(trial.is_beaten for trial in outcome.trials) > 2
+    assert engines.now <= budget
+
+
+def test_starts_that_failed_do_not_say_how_long_others_take() -> None:
+    engines = MadeUpEngines(
+        faster(performance_mode_throughput=1.2),
+        lambda one: "no" if one and one != THROUGHPUT else "",
+        run_s=60.0,
+    )
+    budget = 40 * 60.0
+    searched(engines, seconds=budget)
+    assert engines.now <= budget
+
+
+def test_a_search_whose_trials_all_fail_ends_with_its_budget() -> None:
+    engines = MadeUpEngines(failing=lambda one: "no" if one else "", earlier=[whole()])
+    outcome = searched(engines, seconds=150.0)
+    assert len(engines.requests) == 3
+    assert outcome.ended == "the budget is over"
+
+
 def test_a_budget_for_one_start_keeps_the_default_and_says_so() -> None:
     engines = MadeUpEngines()
     outcome = searched(engines, seconds=1.0)
