@@ -122,8 +122,8 @@ def _ending(trial: Trial) -> Text:
     return Text("beaten, stopped early" if trial.is_beaten else "whole")
 
 
-def sentences(outcome: Outcome) -> list[str]:
-    """What was found, for people."""
+def sentences(outcome: Outcome, context: int | None = None) -> list[str]:
+    """What was found, for people. `context` is the longest one that the settings allow, or None."""
     lines = []
     if outcome.judgement is not None:
         lines.append(outcome.judgement.text)
@@ -132,6 +132,11 @@ def sentences(outcome: Outcome) -> list[str]:
         lines.append(
             f"{text_of(outcome.best)}: {gain.ratio:.3f} times as fast as the default settings "
             f"({gain.low:.3f} to {gain.high:.3f} at 95 %, in fresh starts of both)"
+        )
+    if context is not None:
+        lines.append(
+            f"with these settings the engine has max_model_len={context}, as it was measured, and "
+            "refuses longer requests"
         )
     if outcome.reason:
         lines.append(f"{outcome.reason}; the default settings are kept")

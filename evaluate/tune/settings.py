@@ -64,7 +64,8 @@ class Setting:
     compiled: tuple[str, ...] = ()
     """Labels of values that have an effect in compiled graphs only."""
     fixes_context: bool = False
-    """Whether an engine starts with it only for a context as short as the measured one."""
+    """Whether an engine starts with it only for a context as short as the measured one. It would
+    refuse longer requests, so it is searched only where it is named."""
 
     @property
     def place(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ Assignment = tuple[tuple[str, str], ...]
 """The settings that differ from their defaults, and the labels of their values, in table order."""
 DEFAULT: Assignment = ()
 DEFAULT_LABEL = "default"
+SHORT_CONTEXT = "limits max_model_len to the workload's length; name it in settings= to search it"
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ def space_of(names: Collection[str] | None, situation: Situation, judges: bool) 
     chosen, left_out = [], {}
     for setting in TABLE:
         reduced, reason = _applicable(setting, situation, judges)
+        if setting.fixes_context and names is None:
+            reason = reason or SHORT_CONTEXT
         if not reason:
             if names is None or setting.name in names:
                 chosen.append(reduced)

@@ -61,21 +61,31 @@ def test_an_engine_gets_the_settings_beside_the_users_own_options() -> None:
 
 @pytest.mark.parametrize("setting", TABLE, ids=NAMES)
 def test_every_value_is_found_again_in_recorded_options(setting) -> None:
+    space = space_of(NAMES, ANYTHING, judges=True)
     for label in setting.values:
         assignment = ((setting.name, label),)
-        engine = everything().engine(EngineConfig(), assignment)
-        assert everything().assignment_of(recorded_of(engine)) == assignment
-    assert everything().assignment_of(recorded_of(EngineConfig())) == DEFAULT
+        engine = space.engine(EngineConfig(), assignment)
+        assert space.assignment_of(recorded_of(engine)) == assignment
+    assert space.assignment_of(recorded_of(EngineConfig())) == DEFAULT
 
 
 def test_settings_that_change_answers_need_a_judge() -> None:
     unjudged = space_of(None, ANYTHING, judges=False)
-    assert {"kv_cache_dtype", "speculation"} == set(unjudged.left_out)
-    assert everything().left_out == {}
+    short = {"enable_chunked_prefill"}
+    assert {"kv_cache_dtype", "speculation"} == set(unjudged.left_out) - short
+    assert set(everything().left_out) == short
     assert everything().changes_answers((("kv_cache_dtype", "fp8"),))
     assert not everything().changes_answers((("max_num_seqs", "64"),))
     with pytest.raises(QuantlineError, match=r"settings=speculation: changes .*accuracy=quick"):
         space_of(["speculation"], ANYTHING, judges=False)
+
+
+def test_a_setting_that_limits_the_context_is_searched_only_where_it_is_named() -> None:
+    name = "enable_chunked_prefill"
+    assert "max_model_len" in everything().left_out[name]
+    assert name not in {setting.name for setting in everything().settings}
+    named = space_of([name], ANYTHING, judges=False)
+    assert named.fixes_context(((name, "false"),))
 
 
 def test_values_beyond_the_workload_have_no_effect() -> None:
@@ -84,7 +94,7 @@ def test_values_beyond_the_workload_have_no_effect() -> None:
     assert values["max_num_seqs"] == {"64", "32", "16"}
     assert values["max_num_batched_tokens"] == {"16384", "8192", "4096", "2048"}
     single = ScenarioConfig(batch=1, input_tokens=256, output_tokens=512)
-    alone = space_of(None, Situation(frozenset(), workload_sizes(single)), judges=False)
+    alone = space_of(None, Situation(frozenset(Need), workload_sizes(single)), judges=False)
     assert "at most 1 requests at once" in alone.left_out["max_num_seqs"]
     arriving = ScenarioConfig(
         rate=4, requests=8, input_tokens=256, output_tokens=8, ttft_ms=1, tpot_ms=1
