@@ -72,6 +72,8 @@ class TuneConfig:
     out: str = field(default="serve.yaml", metadata=not_empty())
     """The file with the settings found, for `python -m serve config=FILE`."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
+    """For scenario=traffic: settings that miss ttft_ms or tpot_ms, each as 99th percentile, lose to
+    settings that meet them."""
 
     def __post_init__(self) -> None:
         budget_seconds(self.budget)

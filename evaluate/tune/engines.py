@@ -28,6 +28,7 @@ from evaluate.run import Group, Turn
 from evaluate.tune.display import TuneDisplay
 from evaluate.tune.earlier_rows import confirming_starts, of_card
 from evaluate.tune.judging import judge_answers
+from evaluate.tune.latency_targets import missed_targets
 from evaluate.tune.space import DEFAULT, Assignment, Space
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import LEAST_RUNS, SEARCH, IsBeaten, Judgement, Trial, TrialRequest
@@ -104,7 +105,7 @@ class EngineTrials:
                 rows_by_assignment.setdefault(assignment, []).append(row)
         trials = []
         for assignment, rows in rows_by_assignment.items():
-            trial = trial_of(TrialRequest(assignment), rows)
+            trial = self._trial(TrialRequest(assignment), rows)
             # Without a failure, it was interrupted or its runs are invalid: measured again.
             if trial.runs >= LEAST_RUNS or any(isinstance(row, FailedRow) for row in rows):
                 trials.append(trial)
@@ -196,12 +197,18 @@ class EngineTrials:
         key = trial.plan.keys[self.scenario]
         new = [row for row in self.recorder.rows if row.key == key]
         rows = {id(row): row for row in [*trial.plan.recorded, *new]}
-        result = trial_of(trial.request, list(rows.values()))
+        result = self._trial(trial.request, list(rows.values()))
         if result.runs < LEAST_RUNS and not result.failure:
             reason = self.failures.get(trial.request, "it has fewer than two valid runs")
             result = replace(result, failure=reason)
         is_beaten = trial.request in self.beaten
         return replace(result, is_beaten=is_beaten, saved_s=self._saved_s(trial, new))
+
+    def _trial(self, request: TrialRequest, rows: Sequence[Row]) -> Trial:
+        runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
+        valid = [row for row in runs if not row.invalid]
+        misses = missed_targets(valid, self.tuned.config.targets)
+        return replace(trial_of(request, rows), misses=misses)
 
     def _saved_s(self, trial: PlannedTrial, new: list[Row]) -> float:
         """Seconds of the runs that were not measured here: those after a stop, or before a

@@ -33,6 +33,8 @@ class Trial:
     """Whether a failure is not tried again: the settings were refused, or failed twice."""
     is_beaten: bool = False
     """Whether it was stopped early, because it was significantly slower than the best."""
+    misses: str = ""
+    """The latency targets that it misses; empty where it meets them, or none was given."""
     saved_s: float = 0.0
     """Seconds that its missing runs would have taken, had it not been stopped."""
 

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evaluate.results.significance import Start
 from evaluate.tune.search import Outcome, Search, SearchOptions
@@ -26,6 +26,7 @@ class MadeUpEngines:
 
     speed_up: Callable[[TrialRequest], float] = lambda _: 1.0
     failing: Callable[[Assignment], str] = lambda _: ""
+    missing: Callable[[TrialRequest], str] = lambda _: ""
     repeats: int = 5
     start_noise: float = 0.002
     run_noise: float = 0.001
@@ -65,7 +66,9 @@ class MadeUpEngines:
             beaten = len(logs) > 1 and is_beaten(Start(tuple(logs)))
         saved_s = (self.repeats - len(logs)) * self.run_s
         start = Start(tuple(logs))
-        return Trial(request.assignment, start, len(logs), is_beaten=beaten, saved_s=saved_s)
+        misses = self.missing(request)
+        trial = Trial(request.assignment, start, len(logs), is_beaten=beaten, misses=misses)
+        return replace(trial, saved_s=saved_s)
 
     def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
         return range(SEARCH + 1, SEARCH + 1 + count)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from conf.errors import QuantlineError, bad_input, environment_failure
+from conf.schema.report import TargetsConfig
 from evaluate.measure.environment import environment
 from evaluate.measure.events import EngineLoaded, Event, RunMeasured, RunStarted
 from evaluate.measure.metrics import Request, batch_values
@@ -17,14 +18,17 @@ from evaluate.plan import Inspected
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import read
 from evaluate.results.row_types import Environment
+from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import FailedRow
 from evaluate.run import Turn
 from evaluate.tune.display import TuneDisplay
 from evaluate.tune.engines import EngineTrials
+from evaluate.tune.latency_targets import missed_targets
 from evaluate.tune.space import DEFAULT, Assignment
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import Budget, Trial, TrialRequest
 from tests.conftest import evaluate_config
+from tests.evaluate.made_rows import speed_row
 from tests.evaluate.test_plan import CONFIG, WEIGHT
 from tests.evaluate.tune.made_up import space
 
@@ -130,6 +134,28 @@ def test_a_beaten_trial_ends_after_the_run_that_shows_it(
     (slower,) = measured(trials(), TrialRequest(SLOWER), beaten=0.1)
     assert (slower.is_beaten, slower.runs, slower.failure) == (True, 2, "")
     assert slower.saved_s == pytest.approx(2 * 1.5, rel=0.01), "two runs more would take as long"
+
+
+def test_a_trial_knows_the_targets_that_it_misses(trials: Callable[..., EngineTrials]) -> None:
+    """Its scenario stands for traffic: 64 tokens in a second."""
+    engines = trials("targets.tpot_ms=10", "targets.ttft_ms=20")
+    (trial,) = measured(engines, TrialRequest(DEFAULT))
+    assert trial.misses.startswith("TTFT was not measured, p99 TPOT 15.6")
+    again = trials("targets.tpot_ms=10", "targets.ttft_ms=20").recorded()
+    assert [one.misses for one in again] == [trial.misses]
+    assert trials().recorded()[0].misses == ""
+
+
+def test_p99_of_the_median_run_is_compared_with_the_targets() -> None:
+    runs = [
+        speed_row(values=SpeedValues(ttft_p99_s=ttft, tpot_p99_s=0.03, latency_s=9.0))
+        for ttft in (0.4, 0.5, 0.6, 9.0)
+    ]
+    assert missed_targets(runs, TargetsConfig(ttft_ms=551, tpot_ms=30)) == ""
+    assert missed_targets(runs, TargetsConfig(ttft_ms=549)) == "p99 TTFT 550 ms is over 549 ms"
+    both = missed_targets(runs, TargetsConfig(ttft_ms=500, tpot_ms=20))
+    assert both == "p99 TTFT 550 ms is over 500 ms, p99 TPOT 30 ms is over 20 ms"
+    assert missed_targets(runs, TargetsConfig()) == ""
 
 
 def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(

@@ -65,6 +65,56 @@ def test_a_lucky_start_of_the_search_is_no_gain() -> None:
     assert not outcome.gain.differs
 
 
+LATE = "p99 TTFT 600 ms is over 500 ms"
+
+
+def test_settings_that_miss_the_targets_lose_to_slower_ones_that_meet_them() -> None:
+    engines = MadeUpEngines(
+        faster(performance_mode_throughput=1.2, async_scheduling_false=1.1),
+        missing=lambda request: LATE if dict(request.assignment).get("performance_mode") else "",
+    )
+    outcome = searched(engines)
+    assert dict(outcome.chosen).get("async_scheduling") == "false"
+    assert "performance_mode" not in dict(outcome.chosen)
+    assert outcome.targets == ""
+
+
+def test_settings_that_meet_the_targets_win_over_a_default_that_misses_them() -> None:
+    """They need not be faster: the default is not good enough."""
+    meets = SYNCHRONOUS[0]
+    engines = MadeUpEngines(
+        faster(async_scheduling_false=0.9, performance_mode_throughput=1.1),
+        missing=lambda request: "" if meets in request.assignment else LATE,
+    )
+    outcome = searched(engines)
+    assert meets in outcome.chosen
+    assert outcome.reason == ""
+    assert f"default settings miss the targets ({LATE})" in sentences(outcome)[-1]
+
+
+def test_settings_that_miss_the_targets_in_fresh_starts_are_not_served() -> None:
+    engines = MadeUpEngines(
+        faster(performance_mode_throughput=1.2),
+        missing=lambda request: LATE if request.assignment and request.number != SEARCH else "",
+    )
+    outcome = searched(engines)
+    assert outcome.best != DEFAULT
+    assert outcome.chosen == DEFAULT
+    assert LATE in outcome.targets
+    assert outcome.reason == "the default settings meet the targets"
+
+
+def test_where_nothing_meets_the_targets_the_fastest_is_served() -> None:
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.2), missing=lambda _: LATE)
+    outcome = searched(engines)
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+    assert outcome.targets.count(LATE) == 2
+    slower = searched(
+        MadeUpEngines(lambda one: 0.5 if one.assignment else 1, missing=lambda _: LATE)
+    )
+    assert f"which miss the targets ({LATE})" in slower.reason
+
+
 def test_settings_that_do_not_start_are_a_failed_trial_with_its_reason() -> None:
     def failing(assignment: Assignment) -> str:
         return "no such mode" if ("performance_mode", "interactivity") in assignment else ""
