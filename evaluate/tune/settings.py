@@ -6,11 +6,18 @@ of each setting alone before it combines them, in the order of the table.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from conf.schema.kernels import AUTOMATIC, KERNELS_OPTION, ON_REQUEST, VLLM
+from conf.schema.kernels import (
+    AUTOMATIC,
+    KERNELS_OPTION,
+    ON_REQUEST,
+    ONE_TOKEN_OVERLAP,
+    OVERLAP,
+    VLLM,
+)
 
 Value = bool | int | str | list[str] | dict[str, Any]
 COMPILATION, PASSES = "compilation_config", "pass_config"
@@ -22,6 +29,8 @@ class Need(Enum):
     GPU = "works only on a GPU"
     COMPILING = "works only with compiling and graphs, and engine.enforce_eager is on"
     QUANTIZED = "works only for a quantized checkpoint"
+    ONE_REQUEST = "acts only where one request runs at a time"
+    """Met by the workload: known from the requests at once, and where arrivals decide."""
 
 
 class Limit(Enum):
@@ -61,8 +70,8 @@ class Setting:
     limit: Limit | None = None
     changes_answers: bool = False
     """Whether answers differ by more than rounding: it must be judged before it is served."""
-    compiled: tuple[str, ...] = ()
-    """Labels of values that have an effect in compiled graphs only."""
+    value_needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+    """What single values need to have an effect, by their labels."""
     fixes_context: bool = False
     """Whether an engine starts with it only for a context as short as the measured one. It would
     refuse longer requests, so it is searched only where it is named."""
@@ -79,7 +88,10 @@ TABLE = (
         KERNELS_OPTION,
         {name: [*AUTOMATIC, name] for name in ON_REQUEST} | {VLLM: VLLM},
         needs=(Need.GPU, Need.QUANTIZED),
-        compiled=ON_REQUEST,
+        value_needs={
+            OVERLAP: (Need.COMPILING,),
+            ONE_TOKEN_OVERLAP: (Need.COMPILING, Need.ONE_REQUEST),
+        },
     ),
     Setting("performance_mode", _values("interactivity", "throughput"), needs=_ON_GPU),
     Setting(

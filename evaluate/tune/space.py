@@ -155,9 +155,12 @@ def _applicable(setting: Setting, situation: Situation, judges: bool) -> tuple[S
             return setting, need.value
     if setting.changes_answers and not judges:
         return setting, "changes answers, so it needs accuracy=quick, which judges it"
-    if Need.COMPILING not in situation.met and setting.compiled:
-        kept = {label: v for label, v in setting.values.items() if label not in setting.compiled}
-        setting = replace(setting, values=kept)
+    unmet = {label: _unmet(setting, label, situation) for label in setting.values}
+    if all(unmet.values()):
+        reasons = (f"{label} {need.value}" for label, need in unmet.items() if need)
+        return setting, f"has no value to try here ({'; '.join(reasons)})"
+    kept = {label: value for label, value in setting.values.items() if not unmet[label]}
+    setting = replace(setting, values=kept)
     size = situation.sizes.get(setting.limit) if setting.limit else None
     if size is None:
         return setting, ""
@@ -168,6 +171,15 @@ def _applicable(setting: Setting, situation: Situation, judges: bool) -> tuple[S
         assert setting.limit is not None
         return setting, f"has no effect: the workload has at most {size} {setting.limit.value}"
     return replace(setting, values=useful), ""
+
+
+def _unmet(setting: Setting, label: str, situation: Situation) -> Need | None:
+    """What a value needs and does not have; None where it has an effect. With many requests at
+    once, almost no step has a single token."""
+    met = situation.met - {Need.ONE_REQUEST}
+    if (situation.sizes.get(Limit.REQUESTS) or 1) == 1:
+        met |= {Need.ONE_REQUEST}
+    return next((need for need in setting.value_needs.get(label, ()) if need not in met), None)
 
 
 def _value_at(options: Mapping[str, Any], place: tuple[str, ...]) -> Any:

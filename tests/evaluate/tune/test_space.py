@@ -145,3 +145,12 @@ def test_kernels_that_overlap_need_compiled_graphs() -> None:
     eager = space_of(None, Situation(frozenset(Need) - {Need.COMPILING}), judges=True)
     assert list(eager.setting("kernels").values) == ["vllm"]
     assert list(everything().setting("kernels").values) == ["overlap", "one_token_overlap", "vllm"]
+
+
+@pytest.mark.parametrize(("batch", "acts"), [(1, True), (2, False), (64, False)])
+def test_steps_of_one_token_are_tuned_only_where_one_request_runs(batch: int, acts: bool) -> None:
+    scenario = ScenarioConfig(batch=batch, input_tokens=256, output_tokens=128)
+    situation = Situation(frozenset(Need), workload_sizes(scenario))
+    values = space_of(None, situation, judges=False).setting("kernels").values
+    assert ("one_token_overlap" in values) == acts
+    assert {"overlap", "vllm"} <= set(values)
