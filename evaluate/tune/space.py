@@ -42,12 +42,26 @@ def excluded_settings(engine: EngineConfig, known: Collection[str]) -> dict[str,
     reasons = {}
     for setting in TABLE:
         is_kernels = setting.name == KERNELS_OPTION
-        given = engine.kernels.families if is_kernels else _value_at(engine.options, setting.place)
-        if given is not None:
+        if _is_fixed(setting, engine):
             reasons[setting.name] = "is fixed by the command line"
         elif not is_kernels and setting.place[0] not in known:
             reasons[setting.name] = "is no option of this version of vLLM"
+    for setting in TABLE:
+        replaced = next((other for other in TABLE if other.name == setting.replaces), None)
+        if replaced is None:
+            continue
+        if _is_fixed(setting, engine):
+            reasons.setdefault(replaced.name, f"has no effect beside engine.{setting.name}")
+        elif _is_fixed(replaced, engine) and engine.kernels.chosen:
+            reasons.setdefault(setting.name, f"would leave out engine.{replaced.name}")
     return reasons
+
+
+def _is_fixed(setting: Setting, engine: EngineConfig) -> bool:
+    if setting.name == KERNELS_OPTION:
+        return engine.kernels.families is not None
+    places = (setting.place, *setting.other_paths)
+    return any(_value_at(engine.options, place) is not None for place in places)
 
 
 def check_names(names: Collection[str] | None) -> None:
@@ -67,16 +81,33 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many assignments there are."""
-        return math.prod(len(setting.values) + 1 for setting in self.settings)
+        """How many assignments there are. A setting is in one pair at most of those of which one
+        replaces the other."""
+        pairs = [
+            (one, other)
+            for one in self.settings
+            for other in self.settings
+            if one.replaces == other.name
+        ]
+        paired = {setting.name for pair in pairs for setting in pair}
+        alone = [setting for setting in self.settings if setting.name not in paired]
+        counts = [len(one.values) + len(other.values) for one, other in pairs]
+        return math.prod(count + 1 for count in [*counts, *(len(s.values) for s in alone)])
 
     def assignment(self, labels: Mapping[str, str]) -> Assignment:
-        """The assignment of these labels by name; missing ones are defaults."""
-        return tuple(
-            (setting.name, labels[setting.name])
+        """The assignment of these labels by name; missing ones are defaults, and so are those that
+        have no effect beside another one."""
+        changed = [
+            setting
             for setting in self.settings
             if labels.get(setting.name, DEFAULT_LABEL) != DEFAULT_LABEL
-        )
+        ]
+        replaced = {setting.replaces for setting in changed}
+        return tuple((one.name, labels[one.name]) for one in changed if one.name not in replaced)
+
+    def excludes(self, name: str, other: str) -> bool:
+        """Whether one of the two settings replaces the other."""
+        return self.setting(name).replaces == other or self.setting(other).replaces == name
 
     def engine(self, base: EngineConfig, assignment: Assignment) -> EngineConfig:
         """The engine with these settings beside the user's own options."""
