@@ -34,7 +34,7 @@ from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import LEAST_RUNS, SEARCH, IsBeaten, Judgement, Trial, TrialRequest
 
 TRIES = 2
-"""Failures after which settings count as failing: one may have been the machine's."""
+"""Commands after whose failures settings count as failing: one may have been the machine's."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,8 @@ def _is_final(rows: Sequence[Row]) -> bool:
     """Whether these settings fail whenever they are tried, and not for want of memory or a disk
     only."""
     failures = [row for row in rows if isinstance(row, FailedRow)]
-    return len(failures) >= TRIES or any(map(_is_refused, failures))
+    commands = {row.environment.search or row.time for row in failures}
+    return len(commands) >= TRIES or any(map(_is_refused, failures))
 
 
 def _is_refused(row: FailedRow) -> bool:

@@ -209,7 +209,9 @@ def test_settings_count_as_failing_once_refused_or_at_the_second_failure(
 
     monkeypatch.setattr(MadeUpGroup, "load", broken)
     for expected in is_final:
-        (now,) = measured(trials(), TrialRequest(SLOWER))
+        engines = trials()
+        (now,) = measured(engines, TrialRequest(SLOWER))
+        measured(engines, TrialRequest(SLOWER, 1))
         (later,) = trials().recorded()
         assert later.is_final == expected
         assert now.failure == later.failure == str(error)
