@@ -52,8 +52,9 @@ class TuneConfig:
     budget: str = "20m"
     """Wall time for search and confirmation, as 90s, 20m or 1h. A running trial is finished."""
     settings: list[str] | None = field(default=None, metadata=not_empty())
-    """The settings to search, as [max_num_seqs,async_scheduling]; null is all that apply and do not
-    change answers. accuracy=quick adds those that do, and judges them."""
+    """The settings to search, as [max_num_seqs,async_scheduling]; null is all that apply, do not
+    change answers and do not limit the context. accuracy=quick adds those that change answers, and
+    judges them."""
     trials: int | None = field(default=None, metadata=within(1, 10000))
     """Most trials, the default settings included; null is as many as the budget allows."""
     repeats: int = field(default=5, metadata=within(2, 1000))
@@ -71,6 +72,8 @@ class TuneConfig:
     out: str = field(default="serve.yaml", metadata=not_empty())
     """The file with the settings found, for `python -m serve config=FILE`."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
+    """For scenario=traffic: settings that miss ttft_ms or tpot_ms, each as 99th percentile, lose to
+    settings that meet them."""
 
     def __post_init__(self) -> None:
         budget_seconds(self.budget)

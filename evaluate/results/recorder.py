@@ -108,8 +108,10 @@ class Recorder:
     def fail(self, checkpoint: str, measure: str, key: str, error: Exception) -> None:
         """Records a failure, also in the results file, and goes on."""
         failure = self.note(checkpoint, measure, error)
-        invalid = [str(error)] if failure.exit_code == GATE_FAILED else []
-        self.note_row(FailedRow, checkpoint, measure, key, reason=str(error), invalid=invalid)
+        code = failure.exit_code
+        invalid = [str(error)] if code == GATE_FAILED else []
+        fields = {"reason": str(error), "invalid": invalid, "values": {"exit_code": code}}
+        self.note_row(FailedRow, checkpoint, measure, key, **fields)
 
     def note(self, checkpoint: str, measure: str, error: Exception) -> QuantlineError:
         """Records a failure that is in the results file already."""

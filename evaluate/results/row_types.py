@@ -338,6 +338,9 @@ class Environment(Part):
     kernels_version: Maybe[Repeat] = None
     """Version of our kernels, where `engine_options` has `kernels`: those that the engine might
     use. Without it, the engine ran on its own."""
+    search: Maybe[Name] = None
+    """Equal for the runs of one command of `evaluate.tune`, which compares starts of one command
+    only."""
 
     @property
     def has_random_weights(self) -> bool:

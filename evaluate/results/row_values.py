@@ -100,6 +100,13 @@ class SpeedValues(NumberPart):
         return value if value is not None else (self.model_extra or {}).get(name)
 
 
+class FailureValues(Part):
+    """What is known of a failure beside its reason."""
+
+    exit_code: Maybe[Annotated[int, Field(ge=1, le=255)]] = None
+    """The exit code of a command that ends with it; rows from before it have none."""
+
+
 class Position(Part):
     """A token position where the checkpoint's predictions differ from the original's."""
 

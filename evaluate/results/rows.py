@@ -24,6 +24,7 @@ from evaluate.results.row_types import (
     WorkloadSettings,
 )
 from evaluate.results.row_values import (
+    FailureValues,
     ProfileValues,
     QuickAccuracy,
     SensitivityValues,
@@ -157,6 +158,7 @@ class SkippedRow(Row):
 
 class FailedRow(Row):
     kind: Literal["failed"] = "failed"
+    values: FailureValues = Field(default_factory=FailureValues)
 
 
 KINDS: dict[str, type[Row]] = {

@@ -119,11 +119,13 @@ def trials_table(outcome: Outcome, value: str) -> Table:
 def _ending(trial: Trial) -> Text:
     if trial.failure:
         return Text(f"failed: {trial.failure}")
-    return Text("beaten, stopped early" if trial.is_beaten else "whole")
+    if trial.is_beaten:
+        return Text("beaten, stopped early")
+    return Text(f"whole; {trial.misses}" if trial.misses else "whole")
 
 
-def sentences(outcome: Outcome) -> list[str]:
-    """What was found, for people."""
+def sentences(outcome: Outcome, context: int | None = None) -> list[str]:
+    """What was found, for people. `context` is the longest one that the settings allow, or None."""
     lines = []
     if outcome.judgement is not None:
         lines.append(outcome.judgement.text)
@@ -132,6 +134,13 @@ def sentences(outcome: Outcome) -> list[str]:
         lines.append(
             f"{text_of(outcome.best)}: {gain.ratio:.3f} times as fast as the default settings "
             f"({gain.low:.3f} to {gain.high:.3f} at 95 %, in fresh starts of both)"
+        )
+    if outcome.targets:
+        lines.append(outcome.targets)
+    if context is not None:
+        lines.append(
+            f"with these settings the engine has max_model_len={context}, as it was measured, and "
+            "refuses longer requests"
         )
     if outcome.reason:
         lines.append(f"{outcome.reason}; the default settings are kept")

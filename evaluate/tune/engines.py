@@ -3,11 +3,14 @@
 The settings are part of a row's key, so that a later command finds the trials of an earlier one.
 """
 
+import statistics
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
-from conf.errors import bad_input
+from conf.errors import BAD_INPUT, bad_input
+from conf.process.endings import VALIDATION
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.load import EngineConfig
 from evaluate.measure.environment import environment
@@ -23,10 +26,15 @@ from evaluate.results.rows import FailedRow, Row, SpeedRow, current
 from evaluate.results.significance import Start
 from evaluate.run import Group, Turn
 from evaluate.tune.display import TuneDisplay
+from evaluate.tune.earlier_rows import confirming_starts, of_card
 from evaluate.tune.judging import judge_answers
+from evaluate.tune.latency_targets import missed_targets
 from evaluate.tune.space import DEFAULT, Assignment, Space
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import LEAST_RUNS, SEARCH, IsBeaten, Judgement, Trial, TrialRequest
+
+TRIES = 2
+"""Commands after whose failures settings count as failing: one may have been the machine's."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class EngineTrials:
     failures: dict[TrialRequest, str] = field(default_factory=dict)
     beaten: set[TrialRequest] = field(default_factory=set)
     numbers: dict[Assignment, int] = field(default_factory=dict)
+    search: str = field(default_factory=lambda: uuid4().hex)
+    """The name of this search in its rows."""
 
     def __post_init__(self) -> None:
         self.events = EventRecorder(self.recorder, self.display, self.rates, None)
@@ -72,19 +82,18 @@ class EngineTrials:
             engine=self.engine(request.assignment),
             starts=request.number + 1,
         )
-        before = [*self.recorder.before, *self.recorder.rows]
-        planner = Planner(config, environment(config.gpu, config.engine), before)
+        here = environment(config.gpu, config.engine).with_fields(search=self.search)
+        before = of_card([*self.recorder.before, *self.recorder.rows], here.card)
+        planner = Planner(config, here, before)
         number = self.numbers.setdefault(request.assignment, len(self.numbers) + 1)
         plan = planner.plan(self.tuned.inspected)
         return PlannedTrial(request, config, plan, f"trial-{number}")
 
     def recorded(self) -> list[Trial]:
-        """The trials of earlier commands with the same key."""
-        if self.tuned.config.force:
-            return []
+        """The trials of earlier commands with the same key, on this card."""
         rows_by_assignment: dict[Assignment, list[Row]] = {}
         keys: dict[Assignment, str] = {}
-        for row in current(self.recorder.before):
+        for row in self._before():
             if not isinstance(row, SpeedRow | FailedRow):
                 continue
             if (row.checkpoint, row.measure) != (self.tuned.name, self.scenario):
@@ -96,11 +105,25 @@ class EngineTrials:
                 rows_by_assignment.setdefault(assignment, []).append(row)
         trials = []
         for assignment, rows in rows_by_assignment.items():
-            trial = trial_of(TrialRequest(assignment), rows)
+            trial = self._trial(TrialRequest(assignment), rows)
             # Without a failure, it was interrupted or its runs are invalid: measured again.
             if trial.runs >= LEAST_RUNS or any(isinstance(row, FailedRow) for row in rows):
                 trials.append(trial)
         return trials
+
+    def _before(self) -> list[Row]:
+        """The rows of earlier commands on this card."""
+        config = self.tuned.config
+        rows = current(self.recorder.before)
+        return [] if config.force else of_card(rows, environment(config.gpu, config.engine).card)
+
+    def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
+        """Those of an earlier command that measured both, else new ones."""
+        sides = []
+        for assignment in (DEFAULT, best):
+            key = self.plan(TrialRequest(assignment)).plan.keys[self.scenario]
+            sides.append([row for row in self._before() if row.key == key])
+        return confirming_starts(sides[0], sides[1], count, self.tuned.config.repeats)
 
     def measure(
         self, requests: Sequence[TrialRequest], is_beaten: IsBeaten
@@ -145,7 +168,7 @@ class EngineTrials:
     @contextmanager
     def _guarded(self, trial: PlannedTrial) -> Iterator[None]:
         """Records the failure of a trial with its settings, so that others go on and a later
-        command does not try it again."""
+        command knows how often it failed."""
         self.recorder.use(trial.config, trial.plan.environment)
         before = len(self.recorder.failures)
         name, key = self.tuned.name, trial.plan.keys[self.scenario]
@@ -174,11 +197,28 @@ class EngineTrials:
         key = trial.plan.keys[self.scenario]
         new = [row for row in self.recorder.rows if row.key == key]
         rows = {id(row): row for row in [*trial.plan.recorded, *new]}
-        result = trial_of(trial.request, list(rows.values()))
+        result = self._trial(trial.request, list(rows.values()))
         if result.runs < LEAST_RUNS and not result.failure:
             reason = self.failures.get(trial.request, "it has fewer than two valid runs")
             result = replace(result, failure=reason)
-        return replace(result, is_beaten=trial.request in self.beaten)
+        is_beaten = trial.request in self.beaten
+        return replace(result, is_beaten=is_beaten, saved_s=self._saved_s(trial, new))
+
+    def _trial(self, request: TrialRequest, rows: Sequence[Row]) -> Trial:
+        runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
+        valid = [row for row in runs if not row.invalid]
+        misses = missed_targets(valid, self.tuned.config.targets)
+        return replace(trial_of(request, rows), misses=misses)
+
+    def _saved_s(self, trial: PlannedTrial, new: list[Row]) -> float:
+        """Seconds of the runs that were not measured here: those after a stop, or before a
+        continuation."""
+        runs = [
+            row for row in new if isinstance(row, SpeedRow) and row.start == trial.request.number
+        ]
+        times = [row.values.latency_s for row in runs if row.values.latency_s is not None]
+        missing = self.tuned.config.repeats - len(runs)
+        return missing * statistics.fmean(times) if times else 0.0
 
     def judge(self, assignment: Assignment) -> Judgement:
         """Compares the answers with those of the default settings, on the evaluation text."""
@@ -199,7 +239,8 @@ def trial_of(request: TrialRequest, rows: Sequence[Row]) -> Trial:
     runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
     valid = [row for row in runs if not row.invalid]
     if len(valid) < LEAST_RUNS:
-        return Trial(request.assignment, runs=len(valid), failure=_reason(rows, runs))
+        reason = _reason(rows, runs)
+        return Trial(request.assignment, runs=len(valid), failure=reason, is_final=_is_final(rows))
     (cell,) = cells(valid)
     sample = cell.sample(cell.ranked_by)
     if sample is None:
@@ -214,3 +255,17 @@ def _reason(rows: Sequence[Row], runs: Sequence[SpeedRow]) -> str:
     failures = [row.reason for row in rows if isinstance(row, FailedRow)]
     invalid = [reason for row in runs for reason in row.invalid]
     return next(iter([*failures[-1:], *invalid]), "")
+
+
+def _is_final(rows: Sequence[Row]) -> bool:
+    """Whether these settings fail whenever they are tried, and not for want of memory or a disk
+    only."""
+    failures = [row for row in rows if isinstance(row, FailedRow)]
+    commands = {row.environment.search or row.time for row in failures}
+    return len(commands) >= TRIES or any(map(_is_refused, failures))
+
+
+def _is_refused(row: FailedRow) -> bool:
+    """Whether the settings were refused. vLLM refuses its own options by ending with an error of
+    pydantic, which has the exit code of a dead engine."""
+    return row.values.exit_code == BAD_INPUT or VALIDATION in row.reason

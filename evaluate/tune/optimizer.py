@@ -69,9 +69,10 @@ class Optimizer:
             return None
         self.has_joined = True
         faster = [one for one, value in self.values.items() if len(one) == 1 and value < default]
-        best = {
-            name: label for ((name, label),) in sorted(faster, key=lambda one: -self.values[one])
-        }
+        best: dict[str, str] = {}
+        for ((name, label),) in sorted(faster, key=lambda one: self.values[one]):
+            if name not in best and not any(self.space.excludes(name, other) for other in best):
+                best[name] = label
         joined = self.space.assignment(best)
         return joined if len(joined) > 1 and joined not in self.known else None
 

@@ -49,10 +49,10 @@ def tune(config: TuneConfig) -> Outcome:
     )
     with display:
         outcome = Search(space, trials, budget, options, display.learned).run()
-    _show(outcome, recorder, config)
     context = None
     if space.fixes_context(outcome.chosen):
         context = trials.plan(TrialRequest(outcome.chosen)).plan.context
+    _show(outcome, recorder, config, context)
     path = Path(config.out).expanduser()
     chosen = space.engine(config.engine, outcome.chosen)
     write_settings(path, config, tuned.inspected.folder, chosen, context, outcome)
@@ -69,12 +69,12 @@ def _say_space(space: Space, config: TuneConfig) -> None:
             say(f"not searched: {name} {reason}")
 
 
-def _show(outcome: Outcome, recorder: Recorder, config: TuneConfig) -> None:
+def _show(outcome: Outcome, recorder: Recorder, config: TuneConfig, context: int | None) -> None:
     rows = [row for row in [*recorder.before, *recorder.rows] if isinstance(row, SpeedRow)]
     measured = [cell for cell in cells(rows) if cell.measure == config.scenario_name]
     value = measured[-1].ranked_by if measured else ""
     screen = table_console(NARROWEST_TABLE)
     screen.print(trials_table(outcome, value))
     say(f"{recorder.path}: {len(outcome.trials)} trials; {outcome.ended}")
-    for line in sentences(outcome):
+    for line in sentences(outcome, context):
         print(line)

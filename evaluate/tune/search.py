@@ -3,7 +3,8 @@
 It knows engines only by their interface, so it runs on made-up times, too.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,8 @@ from evaluate.tune.trials import (
 JUDGING_STARTS = 2  # of the default settings, and of those that are judged
 NEARLY = 0.005
 """Trials within this share of the fastest are as good: the one with the fewest changes counts."""
+MISSED = math.log(2)
+"""The optimizer sees trials that miss the latency targets as so much slower, as a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Outcome:
     """The speed-up of the best over the default in the fresh starts."""
     judgement: Judgement | None = None
     """For settings that change answers."""
+    targets: str = ""
+    """Which of the two sides miss the latency targets; empty where both meet them."""
     reason: str = ""
     """Why the default is served; empty where it is not."""
     ended: str = ""
@@ -79,24 +84,31 @@ class Search:
         self._take_over()
         while batch := self._next_batch():
             measuring = self.engines.measure(batch, self._is_beaten)
-            with self.budget.batch(), closing(measuring) as trials:
+            with self.budget.batch() as done, closing(measuring) as trials:
                 for trial in trials:
+                    done.append(trial)
                     self._learn(trial)
         return self._conclude()
 
     def _take_over(self) -> None:
-        """Learns the finished trials of earlier commands, and continues the others."""
+        """Learns the finished trials of earlier commands, and continues the others. What failed
+        may have failed for want of memory or a disk, so it is tried once more. Without the default
+        there is no search, so it is tried in any case."""
         recorded = self.engines.recorded()
-        unfinished = []
+        unfinished, failed = [], []
         for trial in sorted(recorded, key=lambda trial: trial.assignment != DEFAULT):
             is_beaten = trial.start is not None and self._is_beaten(trial.start)
-            if trial.failure or is_beaten or trial.runs >= self.options.repeats:
+            if trial.failure and not (trial.is_final and trial.assignment != DEFAULT):
+                failed.append(trial.assignment)
+            elif trial.failure or is_beaten or trial.runs >= self.options.repeats:
                 self._learn(replace(trial, is_beaten=is_beaten and not trial.failure))
             elif trial.assignment != DEFAULT:
                 unfinished.append(trial.assignment)
         if self.trials:
             say(f"{len(self.trials)} finished trials are there already (force=true repeats them)")
-        self.optimizer.first(unfinished)
+        if failed:
+            say(f"tried again, because they failed: {'; '.join(map(text_of, failed))}")
+        self.optimizer.first([*unfinished, *failed])
 
     def _next_batch(self) -> list[TrialRequest]:
         most, begun = self.options.most_trials, len(self.trials)
@@ -132,22 +144,30 @@ class Search:
 
     def _learn(self, trial: Trial) -> None:
         if trial.failure and trial.assignment == DEFAULT:
-            raise environment_failure(f"the default settings failed: {trial.failure}")
+            raise environment_failure(
+                f"the default settings failed: {trial.failure}; once the cause is mended, the same "
+                "command goes on, and keeps what was measured"
+            )
         self.trials[trial.assignment] = trial
-        self.optimizer.learn(trial.assignment, None if trial.failure else trial.log_time)
+        missed = MISSED if trial.misses else 0.0
+        self.optimizer.learn(trial.assignment, None if trial.failure else trial.log_time + missed)
         self.report(list(self.trials.values()), self.best())
 
     def _is_beaten(self, start: Start) -> bool:
         best = self.best()
-        return best is not None and best.start is not None and is_slower(start, best.start)
+        if best is None or best.start is None or best.misses:
+            return False  # a slower trial may meet the targets
+        return is_slower(start, best.start)
 
     def best(self, excluded: frozenset[Assignment] = frozenset()) -> Trial | None:
-        """The fastest trial that was measured in full, or one nearly as fast with fewer changes."""
+        """The fastest trial that was measured in full, or one nearly as fast with fewer changes.
+        Trials that miss the latency targets count only where none meets them."""
         whole = [
             trial
             for trial in self.trials.values()
             if not trial.failure and not trial.is_beaten and trial.assignment not in excluded
         ]
+        whole = [trial for trial in whole if not trial.misses] or whole
         fastest = min((trial.log_time for trial in whole), default=0.0)
         nearly = [trial for trial in whole if trial.log_time <= fastest + NEARLY]
         return min(nearly, key=lambda trial: (len(trial.assignment), trial.log_time), default=None)
@@ -161,6 +181,10 @@ class Search:
             trials = list(self.trials.values())
             if best is None or best.assignment == DEFAULT:
                 reason = "no trial was faster than the default settings"
+                if best is not None and best.misses:
+                    reason = f"{reason}, which miss the targets ({best.misses}), as all others do"
+                elif any(trial.misses for trial in trials):
+                    reason = f"{reason} and met the targets"
                 if len(trials) == 1:
                     reason = f"only the default settings were measured: {self.ended}"
                 return Outcome(trials, judgement=judgement, reason=reason, ended=self.ended)
@@ -176,12 +200,12 @@ class Search:
 
     def _confirm(self, best: Assignment, judgement: Judgement | None) -> Outcome:
         """Measures the default and the best in fresh starts, in turns."""
+        numbers = self.engines.confirming_starts(best, self.options.confirm_starts)
         requests = [
-            TrialRequest(assignment, number)
-            for number in range(SEARCH + 1, SEARCH + 1 + self.options.confirm_starts)
-            for assignment in (DEFAULT, best)
+            TrialRequest(assignment, number) for number in numbers for assignment in (DEFAULT, best)
         ]
         starts: dict[Assignment, list[Start]] = {DEFAULT: [], best: []}
+        missed: dict[Assignment, str] = {}
         outcome = Outcome(
             list(self.trials.values()), best=best, judgement=judgement, ended=self.ended
         )
@@ -194,8 +218,20 @@ class Search:
                         reason = f"a start of {text_of(trial.assignment)} failed: {trial.failure}"
                         return replace(outcome, reason=f"the gain was not confirmed: {reason}")
                     starts[trial.assignment].append(trial.start)
+                    if trial.misses:
+                        missed[trial.assignment] = trial.misses
         gain = gain_of(starts[best], starts[DEFAULT])
+        outcome = replace(outcome, targets=_missed_text(missed))
+        if best in missed and DEFAULT not in missed:
+            return replace(outcome, gain=gain, reason="the default settings meet the targets")
+        if DEFAULT in missed and best not in missed:
+            return replace(outcome, gain=gain, chosen=best)
         if gain is None or not gain.differs or gain.ratio < 1:
             reason = "no settings are significantly faster than the default"
             return replace(outcome, gain=gain, reason=reason)
         return replace(outcome, gain=gain, chosen=best)
+
+
+def _missed_text(missed: Mapping[Assignment, str]) -> str:
+    sides = [f"{text_of(one)} miss the targets ({what})" for one, what in missed.items()]
+    return f"in fresh starts, {' and '.join(sides)}" if sides else ""

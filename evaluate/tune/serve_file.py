@@ -37,10 +37,8 @@ def write_settings(
     content = _served(config, folder) | {"engine": _engine_options(engine, context)}
     lines = [
         f"{text_of(outcome.chosen)} for {config.scenario_name}, by evaluate.tune",
-        *sentences(outcome),
+        *sentences(outcome, context),
     ]
-    if context is not None:
-        lines.append(f"it starts with a context of {context} tokens, as it was measured")
     if config.weights == "random":
         lines.append("measured on random weights; serve needs the checkpoint of this recipe")
     comments = "".join(f"# {' '.join(line.split())}\n" for line in lines)

@@ -6,14 +6,22 @@ of each setting alone before it combines them, in the order of the table.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from conf.schema.kernels import AUTOMATIC, KERNELS_OPTION, ON_REQUEST, VLLM
+from conf.schema.kernels import (
+    AUTOMATIC,
+    KERNELS_OPTION,
+    ON_REQUEST,
+    ONE_TOKEN_OVERLAP,
+    OVERLAP,
+    VLLM,
+)
 
 Value = bool | int | str | list[str] | dict[str, Any]
 COMPILATION, PASSES = "compilation_config", "pass_config"
+KERNEL_CONFIG = "kernel_config"
 
 
 class Need(Enum):
@@ -22,6 +30,11 @@ class Need(Enum):
     GPU = "works only on a GPU"
     COMPILING = "works only with compiling and graphs, and engine.enforce_eager is on"
     QUANTIZED = "works only for a quantized checkpoint"
+    ONE_REQUEST = "acts only where one request runs at a time"
+    """Met by the workload: known from the requests at once, and where arrivals decide."""
+    EXPERTS = "works only for a mixture of experts"
+    FP8 = "works only for FP8 weights and activations"
+    WEIGHT_ONLY = "works only for INT weights with 16-bit activations"
 
 
 class Limit(Enum):
@@ -57,14 +70,19 @@ class Setting:
     """The values beside the default, by their labels."""
     path: tuple[str, ...] = ()
     """Its place in nested options; by default its own name."""
+    other_paths: tuple[tuple[str, ...], ...] = ()
+    """Further places where a user may have fixed it."""
     needs: tuple[Need, ...] = ()
+    replaces: str = ""
+    """The setting that has no effect beside this one."""
     limit: Limit | None = None
     changes_answers: bool = False
     """Whether answers differ by more than rounding: it must be judged before it is served."""
-    compiled: tuple[str, ...] = ()
-    """Labels of values that have an effect in compiled graphs only."""
+    value_needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+    """What single values need to have an effect, by their labels."""
     fixes_context: bool = False
-    """Whether an engine starts with it only for a context as short as the measured one."""
+    """Whether an engine starts with it only for a context as short as the measured one. It would
+    refuse longer requests, so it is searched only where it is named."""
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -78,7 +96,36 @@ TABLE = (
         KERNELS_OPTION,
         {name: [*AUTOMATIC, name] for name in ON_REQUEST} | {VLLM: VLLM},
         needs=(Need.GPU, Need.QUANTIZED),
-        compiled=ON_REQUEST,
+        value_needs={
+            OVERLAP: (Need.COMPILING,),
+            ONE_TOKEN_OVERLAP: (Need.COMPILING, Need.ONE_REQUEST),
+        },
+    ),
+    # An explicit backend leaves our kernel classes out. vLLM's usual one is kernels=vllm.
+    Setting(
+        "linear_backend",
+        _values("marlin", "cutlass", "torch"),
+        other_paths=((KERNEL_CONFIG, "linear_backend"),),
+        needs=(Need.GPU, Need.QUANTIZED),
+        replaces=KERNELS_OPTION,
+        value_needs={
+            "marlin": (Need.WEIGHT_ONLY,),
+            "cutlass": (Need.FP8,),
+            "torch": (Need.FP8,),
+        },
+    ),
+    Setting(
+        "attention_backend",
+        _values("FLASHINFER", "FLASH_ATTN", "TRITON_ATTN"),
+        other_paths=(("attention_config", "backend"),),
+        needs=_ON_GPU,
+    ),
+    Setting(
+        "moe_backend",
+        _values("flashinfer_cutlass", "triton", "cutlass"),
+        other_paths=((KERNEL_CONFIG, "moe_backend"),),
+        needs=(Need.GPU, Need.EXPERTS),
+        value_needs={"cutlass": (Need.FP8,)},
     ),
     Setting("performance_mode", _values("interactivity", "throughput"), needs=_ON_GPU),
     Setting(

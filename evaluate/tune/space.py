@@ -15,6 +15,7 @@ Assignment = tuple[tuple[str, str], ...]
 """The settings that differ from their defaults, and the labels of their values, in table order."""
 DEFAULT: Assignment = ()
 DEFAULT_LABEL = "default"
+SHORT_CONTEXT = "limits max_model_len to the workload's length; name it in settings= to search it"
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,26 @@ def excluded_settings(engine: EngineConfig, known: Collection[str]) -> dict[str,
     reasons = {}
     for setting in TABLE:
         is_kernels = setting.name == KERNELS_OPTION
-        given = engine.kernels.families if is_kernels else _value_at(engine.options, setting.place)
-        if given is not None:
+        if _is_fixed(setting, engine):
             reasons[setting.name] = "is fixed by the command line"
         elif not is_kernels and setting.place[0] not in known:
             reasons[setting.name] = "is no option of this version of vLLM"
+    for setting in TABLE:
+        replaced = next((other for other in TABLE if other.name == setting.replaces), None)
+        if replaced is None:
+            continue
+        if _is_fixed(setting, engine):
+            reasons.setdefault(replaced.name, f"has no effect beside engine.{setting.name}")
+        elif _is_fixed(replaced, engine) and engine.kernels.chosen:
+            reasons.setdefault(setting.name, f"would leave out engine.{replaced.name}")
     return reasons
+
+
+def _is_fixed(setting: Setting, engine: EngineConfig) -> bool:
+    if setting.name == KERNELS_OPTION:
+        return engine.kernels.families is not None
+    places = (setting.place, *setting.other_paths)
+    return any(_value_at(engine.options, place) is not None for place in places)
 
 
 def check_names(names: Collection[str] | None) -> None:
@@ -66,16 +81,33 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many assignments there are."""
-        return math.prod(len(setting.values) + 1 for setting in self.settings)
+        """How many assignments there are. A setting is in one pair at most of those of which one
+        replaces the other."""
+        pairs = [
+            (one, other)
+            for one in self.settings
+            for other in self.settings
+            if one.replaces == other.name
+        ]
+        paired = {setting.name for pair in pairs for setting in pair}
+        alone = [setting for setting in self.settings if setting.name not in paired]
+        counts = [len(one.values) + len(other.values) for one, other in pairs]
+        return math.prod(count + 1 for count in [*counts, *(len(s.values) for s in alone)])
 
     def assignment(self, labels: Mapping[str, str]) -> Assignment:
-        """The assignment of these labels by name; missing ones are defaults."""
-        return tuple(
-            (setting.name, labels[setting.name])
+        """The assignment of these labels by name; missing ones are defaults, and so are those that
+        have no effect beside another one."""
+        changed = [
+            setting
             for setting in self.settings
             if labels.get(setting.name, DEFAULT_LABEL) != DEFAULT_LABEL
-        )
+        ]
+        replaced = {setting.replaces for setting in changed}
+        return tuple((one.name, labels[one.name]) for one in changed if one.name not in replaced)
+
+    def excludes(self, name: str, other: str) -> bool:
+        """Whether one of the two settings replaces the other."""
+        return self.setting(name).replaces == other or self.setting(other).replaces == name
 
     def engine(self, base: EngineConfig, assignment: Assignment) -> EngineConfig:
         """The engine with these settings beside the user's own options."""
@@ -127,6 +159,8 @@ def space_of(names: Collection[str] | None, situation: Situation, judges: bool) 
     chosen, left_out = [], {}
     for setting in TABLE:
         reduced, reason = _applicable(setting, situation, judges)
+        if setting.fixes_context and names is None:
+            reason = reason or SHORT_CONTEXT
         if not reason:
             if names is None or setting.name in names:
                 chosen.append(reduced)
@@ -152,9 +186,12 @@ def _applicable(setting: Setting, situation: Situation, judges: bool) -> tuple[S
             return setting, need.value
     if setting.changes_answers and not judges:
         return setting, "changes answers, so it needs accuracy=quick, which judges it"
-    if Need.COMPILING not in situation.met and setting.compiled:
-        kept = {label: v for label, v in setting.values.items() if label not in setting.compiled}
-        setting = replace(setting, values=kept)
+    unmet = {label: _unmet(setting, label, situation) for label in setting.values}
+    if all(unmet.values()):
+        reasons = (f"{label} {need.value}" for label, need in unmet.items() if need)
+        return setting, f"has no value to try here ({'; '.join(reasons)})"
+    kept = {label: value for label, value in setting.values.items() if not unmet[label]}
+    setting = replace(setting, values=kept)
     size = situation.sizes.get(setting.limit) if setting.limit else None
     if size is None:
         return setting, ""
@@ -165,6 +202,15 @@ def _applicable(setting: Setting, situation: Situation, judges: bool) -> tuple[S
         assert setting.limit is not None
         return setting, f"has no effect: the workload has at most {size} {setting.limit.value}"
     return replace(setting, values=useful), ""
+
+
+def _unmet(setting: Setting, label: str, situation: Situation) -> Need | None:
+    """What a value needs and does not have; None where it has an effect. With many requests at
+    once, almost no step has a single token."""
+    met = situation.met - {Need.ONE_REQUEST}
+    if (situation.sizes.get(Limit.REQUESTS) or 1) == 1:
+        met |= {Need.ONE_REQUEST}
+    return next((need for need in setting.value_needs.get(label, ()) if need not in met), None)
 
 
 def _value_at(options: Mapping[str, Any], place: tuple[str, ...]) -> Any:

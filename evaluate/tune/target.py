@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import bad_input, unknown
+from conf.formats.quant_args import QuantizationConfig
 from conf.formats.quantization_config import quantization_of
+from conf.formats.registry import format_of
 from conf.models import ORIGINAL
 from conf.override_text import command_text, option_text
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
 from conf.schema.tune import TuneConfig
+from evaluate.measure.roofline import EXPERTS
 from evaluate.measure.targets import (
     Target,
     check_checkpoint,
@@ -112,13 +115,24 @@ def _checkpoints(config: TuneConfig) -> list[str]:
     return [str(known[config.recipe_name])]
 
 
+def _numbers(config: QuantizationConfig | None) -> set[tuple[str, bool]]:
+    """The stored formats of a checkpoint, and whether activations are quantized, too."""
+    groups = config.groups if config else []
+    found = [(format_of(group), group.activations is not None) for group in groups]
+    return {(stored.name, has_activations) for stored, has_activations in found if stored}
+
+
 def situation_of(tuned: TunedCheckpoint, scenario: str) -> Situation:
     """What decides which settings apply to this checkpoint, machine and workload."""
     engine = tuned.config.engine
+    numbers = _numbers(quantization_of(tuned.inspected.config))
     facts = {
         Need.GPU: not on_cpu(),
         Need.COMPILING: not options(engine)["enforce_eager"],
         Need.QUANTIZED: quantization_of(tuned.inspected.config) is not None,
+        Need.EXPERTS: any(EXPERTS in name for name in tuned.inspected.tensors),
+        Need.FP8: ("fp8", True) in numbers,
+        Need.WEIGHT_ONLY: ("weight_only_int", False) in numbers,
     }
     return Situation(
         met=frozenset(need for need, is_met in facts.items() if is_met),

@@ -29,8 +29,14 @@ class Trial:
     """Valid runs, outliers included."""
     failure: str = ""
     """Why it has too few valid runs."""
+    is_final: bool = False
+    """Whether a failure is not tried again: the settings were refused, or failed twice."""
     is_beaten: bool = False
     """Whether it was stopped early, because it was significantly slower than the best."""
+    misses: str = ""
+    """The latency targets that it misses; empty where it meets them, or none was given."""
+    saved_s: float = 0.0
+    """Seconds that its missing runs would have taken, had it not been stopped."""
 
     @property
     def log_time(self) -> float:
@@ -75,6 +81,10 @@ class Engines(Protocol):
         failure is a trial with its reason. `is_beaten` is asked after every run, and ends a
         trial."""
 
+    def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
+        """The numbers of the starts that compare these settings with the default: those of an
+        earlier command that measured both, else new ones."""
+
     def judge(self, assignment: Assignment) -> Judgement:
         """Compares answers with those of the default settings."""
 
@@ -86,7 +96,7 @@ class Budget:
     seconds: float
     clock: Callable[[], float] = time.monotonic
     durations: list[float] = field(default_factory=list)
-    """Seconds of each batch of starts."""
+    """Seconds of each batch of starts, with those of the runs that racing saved."""
 
     def __post_init__(self) -> None:
         self.begin = self.clock()
@@ -96,17 +106,23 @@ class Budget:
         return self.seconds - (self.clock() - self.begin)
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Takes the time of a batch of starts."""
+    def batch(self) -> Iterator[list[Trial]]:
+        """Takes the time of a batch of starts, whose trials are added to the list. Starts that
+        confirm have all runs, so those that racing saved are counted. A batch without a valid run
+        says nothing of that."""
         begin = self.clock()
-        yield
-        self.durations.append(self.clock() - begin)
+        trials: list[Trial] = []
+        yield trials
+        if any(trial.start is not None for trial in trials):
+            saved = sum(trial.saved_s for trial in trials)
+            self.durations.append(self.clock() - begin + saved)
 
     def allows(self, later_batches: int) -> bool:
         """Whether one more batch, and those that must follow, very likely end in time. The first
         batch is always allowed: nothing is known of its duration."""
-        return not self.durations or self.left >= self.needed(later_batches)
+        return self.left >= (self.needed(later_batches) if self.durations else 0.0)
 
     def needed(self, later_batches: int) -> float:
-        """Seconds that one more batch, and those that must follow, very likely take at most."""
+        """Seconds that one more batch, and those that must follow, very likely take at most: each
+        with all runs."""
         return (SAFETY + later_batches) * statistics.median(self.durations)

@@ -15,7 +15,7 @@ from typing import Any
 
 from conf.schema.kernels import ONE_TOKEN_OVERLAP, OVERLAP
 from serve.kernels.imports import after_import
-from serve.kernels.settings import OPTION, Settings, read_settings
+from serve.kernels.settings import Settings, settings_of
 
 logger = logging.getLogger("vllm.quantline")
 INDUCTOR_OPTION = "triton.enable_pdl"
@@ -42,12 +42,17 @@ def overlap_kernels(config: Any, settings: Settings) -> None:
             options.setdefault(INDUCTOR_OPTION, True)
         else:
             logger.info("quantline: kernels do not overlap: there is no option %s", INDUCTOR_OPTION)
-    elif ONE_TOKEN_OVERLAP in settings.families:
+    elif _is_for_one_token(settings):
         obstacle = _obstacle(config, compilation)
         if obstacle:
             logger.info("quantline: kernels of one token do not overlap: %s", obstacle)
             return
         compilation.compile_sizes = sorted({ONE, *(compilation.compile_sizes or ())})
+
+
+def _is_for_one_token(settings: Settings) -> bool:
+    """Whether graphs of one token are to overlap alone: with the other family, all do."""
+    return ONE_TOKEN_OVERLAP in settings.families and OVERLAP not in settings.families
 
 
 def _obstacle(config: Any, compilation: Any) -> str:
@@ -96,7 +101,8 @@ def _note_the_engine(module: ModuleType) -> None:
 
 def _ask_for_each_size(module: ModuleType) -> None:
     """Adds the option to those of graphs for one token. vLLM would also tune graphs for a single
-    size, which takes a minute and makes them slower."""
+    size. These stay as the graphs for ranges are, but for the option: tuning makes the first start
+    longer, and was not measured with it."""
     interface: Any = module
     original = interface.set_inductor_config
     if getattr(original, DONE, False):
@@ -116,15 +122,14 @@ def _ask_for_each_size(module: ModuleType) -> None:
 
 @contextmanager
 def _compiling(config: Any) -> Iterator[None]:
-    try:
-        families = read_settings(getattr(config, OPTION, None) or {}).families
-    except ValueError:
-        families = ()
-    _Compiling.for_one_token = ONE_TOKEN_OVERLAP in families
+    before = _Compiling.for_one_token
+    compilation: Any = getattr(config, "compilation_config", None)
+    wants = _is_for_one_token(settings_of(config))
+    _Compiling.for_one_token = wants and not _obstacle(config, compilation)
     try:
         yield
     finally:
-        _Compiling.for_one_token = False
+        _Compiling.for_one_token = before
 
 
 def _is_known() -> bool:

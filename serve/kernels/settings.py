@@ -122,9 +122,14 @@ def of_recorded(options: EngineOptions) -> KernelsConfig:
 
 
 def current_settings() -> Settings:
-    """The settings of the engine that this process loads; none of ours where its config has no
-    entry, or there is no engine."""
-    entries = _current_entries()
+    """The settings of the engine that this process loads; none of ours where there is no engine."""
+    return settings_of(_current_config())
+
+
+def settings_of(config: object) -> Settings:
+    """The settings of a finished engine config; none of ours where it has no entry, or one that
+    cannot be read."""
+    entries = _entries_of(config)
     if ENTRY not in entries:
         return Settings(families=())
     try:
@@ -151,8 +156,14 @@ def decide_second_layout(keeps: bool) -> None:
 
 
 def _current_entries() -> dict[str, Any]:
+    return _entries_of(_current_config())
+
+
+def _current_config() -> object:
     module = sys.modules.get("vllm.config")  # a process that did not import it has no engine
-    if module is None:
-        return {}
-    entries = getattr(module.get_current_vllm_config_or_none(), OPTION, None)
+    return None if module is None else module.get_current_vllm_config_or_none()
+
+
+def _entries_of(config: object) -> dict[str, Any]:
+    entries = getattr(config, OPTION, None)
     return entries if isinstance(entries, dict) else {}

@@ -12,6 +12,7 @@ from evaluate.report.decide.comparison import grouped
 from evaluate.results.rows import Row
 
 OF_CHECKPOINT = ("checkpoint_sha256", "quantization_sha256", "weights", "pruned", MADE_UP)
+OF_COMMAND = ("search",)
 ORDER = (
     *("device", "driver", "power_limit_w", "max_sm_clock_mhz", "gpu_memory_gib", "cpu", "cores"),
     *("python", "engine", "versions", "engine_options", "variables", "commit"),
@@ -49,11 +50,12 @@ def how_measured(rows: Sequence[Row]) -> list[HowMeasured]:
 
 
 def _different(rows: list[Row]) -> list[JsonObject]:
-    """The different environments, without the fields that describe a checkpoint."""
+    """The different environments, without the fields that describe a checkpoint or a command."""
     environments = {}
     for row in rows:
         content = row.environment.content()
-        shared = {name: value for name, value in content.items() if name not in OF_CHECKPOINT}
+        left_out = (*OF_CHECKPOINT, *OF_COMMAND)
+        shared = {name: value for name, value in content.items() if name not in left_out}
         environments[json.dumps(shared, sort_keys=True)] = shared
     return list(environments.values())
 

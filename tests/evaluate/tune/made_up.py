@@ -3,13 +3,13 @@
 import math
 import random
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evaluate.results.significance import Start
 from evaluate.tune.search import Outcome, Search, SearchOptions
 from evaluate.tune.settings import Need
 from evaluate.tune.space import DEFAULT, Assignment, Situation, Space, space_of
-from evaluate.tune.trials import Budget, IsBeaten, Judgement, Trial, TrialRequest
+from evaluate.tune.trials import SEARCH, Budget, IsBeaten, Judgement, Trial, TrialRequest
 
 SETTINGS = ["performance_mode", "async_scheduling", "custom_ops", "kv_cache_dtype"]
 START_S, RUN_S = 60.0, 1.0
@@ -26,9 +26,11 @@ class MadeUpEngines:
 
     speed_up: Callable[[TrialRequest], float] = lambda _: 1.0
     failing: Callable[[Assignment], str] = lambda _: ""
+    missing: Callable[[TrialRequest], str] = lambda _: ""
     repeats: int = 5
     start_noise: float = 0.002
     run_noise: float = 0.001
+    run_s: float = RUN_S
     seed: int = 0
     earlier: list[Trial] = field(default_factory=list)
     is_good: bool = True
@@ -59,10 +61,17 @@ class MadeUpEngines:
         logs: list[float] = []
         beaten = False
         while len(logs) < self.repeats and not beaten:
-            self.now += RUN_S
+            self.now += self.run_s
             logs.append(mean + self.random.gauss(0, self.run_noise))
             beaten = len(logs) > 1 and is_beaten(Start(tuple(logs)))
-        return Trial(request.assignment, Start(tuple(logs)), len(logs), is_beaten=beaten)
+        saved_s = (self.repeats - len(logs)) * self.run_s
+        start = Start(tuple(logs))
+        misses = self.missing(request)
+        trial = Trial(request.assignment, start, len(logs), is_beaten=beaten, misses=misses)
+        return replace(trial, saved_s=saved_s)
+
+    def confirming_starts(self, best: Assignment, count: int) -> Sequence[int]:
+        return range(SEARCH + 1, SEARCH + 1 + count)
 
     def judge(self, assignment: Assignment) -> Judgement:
         self.judged.append(assignment)

@@ -1,13 +1,14 @@
 """Trials as rows of the results file, with workers that make their runs up."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from conf.errors import environment_failure
+from conf.errors import QuantlineError, bad_input, environment_failure
+from conf.schema.report import TargetsConfig
 from evaluate.measure.environment import environment
 from evaluate.measure.events import EngineLoaded, Event, RunMeasured, RunStarted
 from evaluate.measure.metrics import Request, batch_values
@@ -16,18 +17,23 @@ from evaluate.measure.targets import Target
 from evaluate.plan import Inspected
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import read
+from evaluate.results.row_types import Environment
+from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import FailedRow
 from evaluate.run import Turn
 from evaluate.tune.display import TuneDisplay
 from evaluate.tune.engines import EngineTrials
-from evaluate.tune.space import DEFAULT
+from evaluate.tune.latency_targets import missed_targets
+from evaluate.tune.space import DEFAULT, Assignment
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import Budget, Trial, TrialRequest
 from tests.conftest import evaluate_config
+from tests.evaluate.made_rows import speed_row
 from tests.evaluate.test_plan import CONFIG, WEIGHT
 from tests.evaluate.tune.made_up import space
 
 SLOWER = (("performance_mode", "throughput"),)
+QUIET = (("async_scheduling", "false"),)
 BROKEN = (("custom_ops", "all"),)
 TIMES = {DEFAULT: 1.0, SLOWER: 1.5}
 
@@ -127,6 +133,29 @@ def test_a_beaten_trial_ends_after_the_run_that_shows_it(
 ) -> None:
     (slower,) = measured(trials(), TrialRequest(SLOWER), beaten=0.1)
     assert (slower.is_beaten, slower.runs, slower.failure) == (True, 2, "")
+    assert slower.saved_s == pytest.approx(2 * 1.5, rel=0.01), "two runs more would take as long"
+
+
+def test_a_trial_knows_the_targets_that_it_misses(trials: Callable[..., EngineTrials]) -> None:
+    """Its scenario stands for traffic: 64 tokens in a second."""
+    engines = trials("targets.tpot_ms=10", "targets.ttft_ms=20")
+    (trial,) = measured(engines, TrialRequest(DEFAULT))
+    assert trial.misses.startswith("TTFT was not measured, p99 TPOT 15.6")
+    again = trials("targets.tpot_ms=10", "targets.ttft_ms=20").recorded()
+    assert [one.misses for one in again] == [trial.misses]
+    assert trials().recorded()[0].misses == ""
+
+
+def test_p99_of_the_median_run_is_compared_with_the_targets() -> None:
+    runs = [
+        speed_row(values=SpeedValues(ttft_p99_s=ttft, tpot_p99_s=0.03, latency_s=9.0))
+        for ttft in (0.4, 0.5, 0.6, 9.0)
+    ]
+    assert missed_targets(runs, TargetsConfig(ttft_ms=551, tpot_ms=30)) == ""
+    assert missed_targets(runs, TargetsConfig(ttft_ms=549)) == "p99 TTFT 550 ms is over 549 ms"
+    both = missed_targets(runs, TargetsConfig(ttft_ms=500, tpot_ms=20))
+    assert both == "p99 TTFT 550 ms is over 500 ms, p99 TPOT 30 ms is over 20 ms"
+    assert missed_targets(runs, TargetsConfig()) == ""
 
 
 def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(
@@ -137,6 +166,7 @@ def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(
     assert (default.failure, default.runs) == ("", 4)
     failed = [row for row in read(tmp_path / "r.jsonl")[0] if isinstance(row, FailedRow)]
     assert [row.reason for row in failed] == [broken.failure]
+    assert [row.values.exit_code for row in failed] == [3]
     assert failed[0].environment.engine_options["compilation_config"] == {"custom_ops": ["all"]}
 
 
@@ -160,6 +190,33 @@ def test_a_later_command_finds_the_trials_of_an_earlier_one(
     assert trials("scenario.interactive.output_tokens=8").recorded() == []
 
 
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (environment_failure("the engine ran out of memory"), [False, True]),
+        (bad_input("kv_cache_dtype=fp8: has no scales"), [True, True]),
+        (environment_failure("stopped with 1: 1 validation error for VllmConfig: no"), [True] * 2),
+    ],
+)
+def test_settings_count_as_failing_once_refused_or_at_the_second_failure(
+    trials: Callable[..., EngineTrials],
+    monkeypatch: pytest.MonkeyPatch,
+    error: QuantlineError,
+    is_final: list[bool],
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MadeUpGroup, "load", broken)
+    for expected in is_final:
+        engines = trials()
+        (now,) = measured(engines, TrialRequest(SLOWER))
+        measured(engines, TrialRequest(SLOWER, 1))
+        (later,) = trials().recorded()
+        assert later.is_final == expected
+        assert now.failure == later.failure == str(error)
+
+
 def test_missing_runs_of_an_interrupted_trial_are_added(
     trials: Callable[..., EngineTrials],
 ) -> None:
@@ -169,6 +226,60 @@ def test_missing_runs_of_an_interrupted_trial_are_added(
     (whole,) = measured(trials(), TrialRequest(DEFAULT))
     assert whole.runs == 4
     assert [trial.runs for trial in trials().recorded()] == [4]
+
+
+def confirm(engines: EngineTrials, best: Assignment = SLOWER) -> Sequence[int]:
+    """Measures the starts that confirm, in turns; returns their numbers."""
+    numbers = engines.confirming_starts(best, 2)
+    measured(engines, *(TrialRequest(one, n) for n in numbers for one in (DEFAULT, best)))
+    return list(numbers)
+
+
+def test_starts_that_confirm_are_those_of_one_command(trials: Callable[..., EngineTrials]) -> None:
+    assert confirm(trials()) == [1, 2]
+    assert len(MadeUpGroup.started) == 4
+    assert confirm(trials()) == [1, 2]
+    assert len(MadeUpGroup.started) == 4, "all four were measured by one command"
+    assert confirm(trials(), QUIET) == [3, 4], "the default is confirmed again beside another best"
+    assert len(MadeUpGroup.started) == 8
+    assert confirm(trials()) == [1, 2]
+    assert confirm(trials(), QUIET) == [3, 4]
+    assert len(MadeUpGroup.started) == 8
+    assert confirm(trials("force=true")) == [1, 2]
+
+
+def test_a_confirmation_that_was_interrupted_begins_again(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    measured(
+        trials(), *(TrialRequest(one, 1) for one in (DEFAULT, SLOWER)), TrialRequest(DEFAULT, 2)
+    )
+    assert confirm(trials()) == [3, 4]
+
+
+def test_trials_of_another_card_are_measured_again(
+    trials: Callable[..., EngineTrials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cards of one name may differ by more than settings gain."""
+
+    def on_card(name: str) -> None:
+        def here(*arguments: Any) -> Environment:
+            return environment(*arguments).with_fields(card=name)
+
+        monkeypatch.setattr("evaluate.tune.engines.environment", here)
+
+    on_card("GPU-a")
+    measured(trials(), TrialRequest(DEFAULT), TrialRequest(BROKEN))
+    assert confirm(trials()) == [1, 2]
+    on_card("GPU-b")
+    assert trials().recorded() == []
+    (here,) = measured(trials(), TrialRequest(DEFAULT))
+    assert here.runs == 4
+    assert len(MadeUpGroup.started) == 7, "the default ran on each of the two"
+    confirm(trials())
+    assert len(MadeUpGroup.started) == 11
+    on_card("GPU-a")
+    assert [trial.assignment for trial in trials().recorded()] == [DEFAULT, BROKEN]
 
 
 def test_invalid_runs_are_no_trial(

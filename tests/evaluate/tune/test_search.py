@@ -5,7 +5,7 @@ import pytest
 from conf.errors import QuantlineError
 from evaluate.tune.display import sentences
 from evaluate.tune.space import DEFAULT, Assignment
-from evaluate.tune.trials import SEARCH, TrialRequest
+from evaluate.tune.trials import SEARCH, Trial, TrialRequest
 from tests.evaluate.tune.made_up import MadeUpEngines, faster, searched, space, whole
 
 THROUGHPUT = (("performance_mode", "throughput"),)
@@ -65,6 +65,56 @@ def test_a_lucky_start_of_the_search_is_no_gain() -> None:
     assert not outcome.gain.differs
 
 
+LATE = "p99 TTFT 600 ms is over 500 ms"
+
+
+def test_settings_that_miss_the_targets_lose_to_slower_ones_that_meet_them() -> None:
+    engines = MadeUpEngines(
+        faster(performance_mode_throughput=1.2, async_scheduling_false=1.1),
+        missing=lambda request: LATE if dict(request.assignment).get("performance_mode") else "",
+    )
+    outcome = searched(engines)
+    assert dict(outcome.chosen).get("async_scheduling") == "false"
+    assert "performance_mode" not in dict(outcome.chosen)
+    assert outcome.targets == ""
+
+
+def test_settings_that_meet_the_targets_win_over_a_default_that_misses_them() -> None:
+    """They need not be faster: the default is not good enough."""
+    meets = SYNCHRONOUS[0]
+    engines = MadeUpEngines(
+        faster(async_scheduling_false=0.9, performance_mode_throughput=1.1),
+        missing=lambda request: "" if meets in request.assignment else LATE,
+    )
+    outcome = searched(engines)
+    assert meets in outcome.chosen
+    assert outcome.reason == ""
+    assert f"default settings miss the targets ({LATE})" in sentences(outcome)[-1]
+
+
+def test_settings_that_miss_the_targets_in_fresh_starts_are_not_served() -> None:
+    engines = MadeUpEngines(
+        faster(performance_mode_throughput=1.2),
+        missing=lambda request: LATE if request.assignment and request.number != SEARCH else "",
+    )
+    outcome = searched(engines)
+    assert outcome.best != DEFAULT
+    assert outcome.chosen == DEFAULT
+    assert LATE in outcome.targets
+    assert outcome.reason == "the default settings meet the targets"
+
+
+def test_where_nothing_meets_the_targets_the_fastest_is_served() -> None:
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.2), missing=lambda _: LATE)
+    outcome = searched(engines)
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+    assert outcome.targets.count(LATE) == 2
+    slower = searched(
+        MadeUpEngines(lambda one: 0.5 if one.assignment else 1, missing=lambda _: LATE)
+    )
+    assert f"which miss the targets ({LATE})" in slower.reason
+
+
 def test_settings_that_do_not_start_are_a_failed_trial_with_its_reason() -> None:
     def failing(assignment: Assignment) -> str:
         return "no such mode" if ("performance_mode", "interactivity") in assignment else ""
@@ -76,8 +126,9 @@ def test_settings_that_do_not_start_are_a_failed_trial_with_its_reason() -> None
 
 
 def test_default_settings_that_do_not_start_end_the_search() -> None:
-    with pytest.raises(QuantlineError, match="the default settings failed: out of memory"):
+    with pytest.raises(QuantlineError, match="the default settings failed: out of memory") as error:
         searched(MadeUpEngines(failing=lambda _: "out of memory"))
+    assert "the same command goes on" in str(error.value)
 
 
 def test_a_start_that_fails_while_confirming_leaves_the_default() -> None:
@@ -107,10 +158,8 @@ def test_trials_of_one_batch_race_each_other() -> None:
 def test_finished_trials_are_taken_over() -> None:
     half = whole((("custom_ops", "all"),), 1.0, runs=3)
     beaten = whole(SYNCHRONOUS, 2.0, runs=2)
-    failed = MadeUpEngines(failing=lambda _: "no").measure(
-        [TrialRequest((("performance_mode", "interactivity"),))], lambda _: False
-    )
-    earlier = [half, beaten, whole(THROUGHPUT, 0.9), *failed, whole()]
+    failed = Trial((("performance_mode", "interactivity"),), failure="no", is_final=True)
+    earlier = [half, beaten, whole(THROUGHPUT, 0.9), failed, whole()]
     engines = MadeUpEngines(faster(performance_mode_throughput=1.1), earlier=earlier)
     outcome = searched(engines)
     searching = [request.assignment for request in engines.requests if request.number == SEARCH]
@@ -118,6 +167,22 @@ def test_finished_trials_are_taken_over() -> None:
     assert not {one.assignment for one in earlier if one is not half} & set(searching)
     assert len(outcome.trials) == space().size
     assert dict(outcome.chosen)["performance_mode"] == "throughput"
+
+
+def test_what_failed_in_an_earlier_command_is_tried_again() -> None:
+    """Memory that another process held is free by now."""
+    failed = Trial(THROUGHPUT, failure="out of memory")
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.1), earlier=[failed, whole()])
+    outcome = searched(engines)
+    assert engines.requests[0] == TrialRequest(THROUGHPUT, SEARCH)
+    assert dict(outcome.chosen)["performance_mode"] == "throughput"
+
+
+def test_default_settings_that_failed_earlier_are_tried_again() -> None:
+    engines = MadeUpEngines(earlier=[Trial(DEFAULT, failure="out of memory", is_final=True)])
+    outcome = searched(engines)
+    assert engines.requests[0] == TrialRequest(DEFAULT, SEARCH)
+    assert len(outcome.trials) == space().size
 
 
 def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
@@ -130,6 +195,37 @@ def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
     )
     assert outcome.chosen != DEFAULT
     assert engines.now <= 8 * 66.0
+
+
+def test_the_confirmation_has_time_for_all_its_runs() -> None:
+    """Racing stops most trials after two of five runs; starts that confirm have all of them."""
+    interactivity = (("performance_mode", "interactivity"),)
+    speeds = {DEFAULT: 1.0, interactivity: 1.2}
+    engines = MadeUpEngines(lambda request: speeds.get(request.assignment, 0.5), run_s=60.0)
+    budget = 60 * 60.0
+    names = ("performance_mode", "async_scheduling", "custom_ops", "cudagraph_mode")
+    outcome = searched(engines, space(*names), budget)
+    assert outcome.chosen == interactivity
+    assert sum(trial.is_beaten for trial in outcome.trials) > 2
+    assert engines.now <= budget
+
+
+def test_starts_that_failed_do_not_say_how_long_others_take() -> None:
+    engines = MadeUpEngines(
+        faster(performance_mode_throughput=1.2),
+        lambda one: "no" if one and one != THROUGHPUT else "",
+        run_s=60.0,
+    )
+    budget = 40 * 60.0
+    searched(engines, seconds=budget)
+    assert engines.now <= budget
+
+
+def test_a_search_whose_trials_all_fail_ends_with_its_budget() -> None:
+    engines = MadeUpEngines(failing=lambda one: "no" if one else "", earlier=[whole()])
+    outcome = searched(engines, seconds=150.0)
+    assert len(engines.requests) == 3
+    assert outcome.ended == "the budget is over"
 
 
 def test_a_budget_for_one_start_keeps_the_default_and_says_so() -> None:

@@ -17,6 +17,7 @@ from evaluate.results.results_file import read
 from evaluate.results.rows import FailedRow, Row
 from evaluate.results.significance import Ratio, Start
 from evaluate.tune.command import COMMAND
+from evaluate.tune.display import sentences
 from evaluate.tune.engines import trial_of
 from evaluate.tune.search import Outcome
 from evaluate.tune.serve_file import NOT_SERVED, _engine_options, write_settings
@@ -113,6 +114,18 @@ def test_the_default_is_written_where_nothing_is_faster(tmp_path: Path) -> None:
     random = written(tmp_path, outcome, "weights=random", "recipe=fp8_dynamic")
     assert random == {"model": "tiny", "recipe": "fp8_dynamic"}
     assert "random weights" in (tmp_path / "s.yaml").read_text()
+
+
+def test_a_limited_context_stands_beside_the_gain(tmp_path: Path) -> None:
+    outcome = Outcome([whole()], TUNED, TUNED, Ratio(1.1, 1.05, 1.15))
+    config = tune_config("model=tiny", "recipe=original", f"out={tmp_path / 's.yaml'}")
+    write_settings(Path(config.out), config, tmp_path, EngineConfig(), 384, outcome)
+    assert yaml.safe_load(Path(config.out).read_text())["engine"] == {"max_model_len": 384}
+    gain, context = sentences(outcome, 384)
+    assert "1.100 times as fast" in gain
+    assert "max_model_len=384" in context
+    assert f"# {context}\n" in Path(config.out).read_text()
+    assert len(sentences(outcome)) == 1
 
 
 def faster_than_the_default(request: TrialRequest, rows: Sequence[Row]) -> Trial:

@@ -21,6 +21,20 @@ SOURCES = [
 ]
 
 
+def finished_config(
+    families: list[str] | None, speculative_config: object = None, **compilation: Any
+) -> Any:
+    """A config as a process that compiles gets it; without our entry where there are no
+    families."""
+    entries = {} if families is None else {"quantline": Settings(tuple(families)).entry}
+    fields = {"mode": COMPILED_BY_VLLM, "compile_sizes": [1], "cudagraph_capture_sizes": [1, 2]}
+    return SimpleNamespace(
+        additional_config=entries,
+        compilation_config=SimpleNamespace(**fields | compilation),
+        speculative_config=speculative_config,
+    )
+
+
 def completed(
     kernels: str | list[str],
     options: dict[str, Any] | None = None,
@@ -97,12 +111,16 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> tuple[type[Any], list[dict[str,
     interface.set_inductor_config = set_inductor_config  # type: ignore[attr-defined]
 
     class PiecewiseBackend:
-        def __init__(self, families: list[str]) -> None:
-            entry = Settings(tuple(families)).entry
-            self.vllm_config = SimpleNamespace(additional_config={"quantline": entry})
+        def __init__(
+            self, families: list[str] | None, inner: list[str] | None = None, **given: Any
+        ) -> None:
+            self.vllm_config = finished_config(families, **given)
+            self.inner = inner
             self.compile_all_ranges()
 
         def compile_all_ranges(self) -> None:
+            if self.inner is not None:
+                PiecewiseBackend(self.inner)
             for first, last in ((1, 8192), (1, 1), (8, 8)):
                 config: dict[str, Any] = {"theirs": first}
                 interface.set_inductor_config(config, SimpleNamespace(start=first, end=last))
@@ -116,9 +134,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> tuple[type[Any], list[dict[str,
     return PiecewiseBackend, seen
 
 
-@pytest.mark.parametrize("families", [["one_token_overlap"], ["one_token"], ["overlap"]])
+@pytest.mark.parametrize(
+    "families",
+    [["one_token_overlap"], ["one_token"], ["overlap"], ["overlap", "one_token_overlap"], None],
+)
 def test_only_the_graphs_of_one_token_get_the_option(
-    families: list[str], compiler: tuple[type[Any], list[dict[str, Any]]]
+    families: list[str] | None, compiler: tuple[type[Any], list[dict[str, Any]]]
 ) -> None:
     backend, seen = compiler
     backend(families)
@@ -128,6 +149,31 @@ def test_only_the_graphs_of_one_token_get_the_option(
     assert seen == [every, untuned if families == ["one_token_overlap"] else tuned, eight]
     backend(["one_token"])
     assert seen[3:] == [every, tuned, eight], "another engine of the same process"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"speculative_config": object()},
+        {"cudagraph_capture_sizes": [2, 4]},
+        {"compile_mm_encoder": True},
+    ],
+)
+def test_a_users_own_size_is_compiled_as_vllm_does_where_kernels_cannot_overlap(
+    given: dict[str, Any], compiler: tuple[type[Any], list[dict[str, Any]]]
+) -> None:
+    backend, seen = compiler
+    backend(["one_token_overlap"], compile_sizes=[1], **given)
+    assert seen[1] == {"theirs": 1, "max_autotune": True}
+
+
+def test_an_engine_that_is_compiled_within_another_changes_nothing_of_it(
+    compiler: tuple[type[Any], list[dict[str, Any]]],
+) -> None:
+    backend, seen = compiler
+    backend(["one_token_overlap"], inner=["one_token"])
+    assert seen[1] == {"theirs": 1, "max_autotune": True}
+    assert seen[4] == {"theirs": 1, INDUCTOR_OPTION: True}
 
 
 def test_a_vllm_without_these_names_starts(
