@@ -22,7 +22,7 @@ from evaluate.report.decide.recommend import (
     no_original,
     reasons_for,
 )
-from evaluate.report.decide.rules.facts import SetupFacts, Shares, WorkloadFacts
+from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares, WorkloadFacts
 from evaluate.report.decide.rules.make_facts import limits_of, setup_facts
 from evaluate.report.decide.rules.misses import texts
 from evaluate.report.decide.rules.pick import (
@@ -95,7 +95,8 @@ def choose(
 
 
 def _choice(demand: Demand, targets: TargetsConfig, qualities: Qualities) -> Choice:
-    picked = pick(demand.facts, demand.shares, limits_of(targets))
+    limits = limits_of(targets)
+    picked = pick(demand.facts, demand.shares, limits)
     left_out = _left_out(demand, picked)
     refused = _refused(demand, picked, left_out if demand.is_mix else {})
     doubtful = [
@@ -129,7 +130,7 @@ def _choice(demand: Demand, targets: TargetsConfig, qualities: Qualities) -> Cho
         second="" if picked.second is None else demand.name(picked.second),
         changes=[
             *changes(best, _ratios_to(demand, picked), quality),
-            *_other_winners(demand, picked),
+            *_other_winners(demand, picked, limits),
             *doubts_of_chosen(entries, targets),
             *doubts,
         ],
@@ -238,19 +239,18 @@ def shares_of(group: ComparisonGroup, mix: dict[str, float]) -> tuple[dict[str, 
     return dict(shares), missing
 
 
-def _other_winners(demand: Demand, picked: Pick) -> list[str]:
-    """Workloads of the mix that another candidate serves faster, by candidate."""
+def _other_winners(demand: Demand, picked: Pick, limits: Limits) -> list[str]:
+    """Workloads of the mix that another candidate would serve significantly faster if they were
+    alone, by candidate: the answers of these workloads."""
     best = picked.candidate
-    pool = {one.candidate for one in picked.standings if not one.misses and not one.unjudged}
     if len(demand.workloads) < 2 or best is None:
         return []
     winners: dict[int, list[str]] = defaultdict(list)
     for workload in demand.workload_facts:
-        entries = [entry for entry in workload.entries if entry.candidate in pool]
-        first = min(entries, key=lambda entry: entry.median).candidate
-        ratio = workload_ratio(workload, first, best)
-        if first != best and ratio is not None and ratio.differs:
-            winners[first].append(workload.name)
+        winner = pick(demand.facts, {workload.name: 1.0}, limits).candidate
+        ratio = None if winner is None else workload_ratio(workload, winner, best)
+        if winner is not None and ratio is not None and ratio.differs and ratio.ratio > 1:
+            winners[winner].append(workload.name)
     ordered = sorted(winners.items(), key=lambda item: -len(item[1]))
     return [
         f"alone, {listed(names)} would be served faster by {demand.name(winner)}"

@@ -143,6 +143,23 @@ def test_the_answer_of_a_mix_says_which_load_another_serves_faster() -> None:
     assert "alone, interactive would be served faster by w4a16" in choice.changes
 
 
+def test_the_winner_of_a_load_is_the_answer_for_it_alone() -> None:
+    """Of two that are level, the one that keeps more is served, though the other looks faster."""
+    rows = TWO_LOADS + runs(
+        timed("w4a8", 0.502, "interactive"), timed("w4a8", 1.25, "high_concurrency")
+    )
+    judged = [
+        accuracy_row("w8a8", 0.999, "no loss seen"),
+        accuracy_row("w4a16", 0.95, "small loss"),
+        accuracy_row("w4a8", 0.99, "no loss seen"),
+    ]
+    alone = chosen([*rows, *judged])
+    assert (alone.workload, alone.candidate) == ("interactive", "w4a8")
+    choice = mixed([*rows, *judged], {})
+    assert choice.candidate == "w8a8"
+    assert "alone, interactive would be served faster by w4a8" in choice.changes
+
+
 def test_a_candidate_that_misses_a_load_of_the_mix_is_left_out() -> None:
     rows = TWO_LOADS + runs(timed("fp8", 0.1, "interactive"))
     choice = mixed(rows, {})
