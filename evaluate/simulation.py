@@ -3,6 +3,7 @@
 Draws runs with several kinds of noise for setups that do not differ, and counts the draws in which
 any two of them are called different: false verdicts. Then draws setups that do differ, and counts
 how often the difference is found. Prints Markdown tables; "before" treats repeats as independent.
+The last table has the false verdicts over a mix of workloads.
 """
 
 import math
@@ -10,7 +11,7 @@ import random
 import re
 import signal
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,6 +19,8 @@ from itertools import combinations
 from conf.app import run_plain
 from conf.errors import bad_input
 from conf.terminal import say
+from evaluate.report.decide.rules.facts import EntryFacts, WorkloadFacts
+from evaluate.report.decide.rules.pick import mix_ratio
 from evaluate.results.significance import (
     Sample,
     Start,
@@ -37,6 +40,7 @@ KINDS = ("normal", "lognormal", "drift", "autocorrelated 0.5", "autocorrelated 0
 REPEATS = (2, 3, 5)
 STARTS = (1, 2, 3)
 SETUPS = (2, 9)
+WORKLOADS = 7  # of a mix, as many as standard scenarios
 OUTLIER_SHARE = 0.1
 OUTLIER = 0.1
 USAGE = "python -m evaluate.simulation [DRAWS]"
@@ -61,15 +65,16 @@ class Case:
     """Whether some runs take 10 % longer; they are excluded if they are recognized as outliers."""
 
 
-def draw(generator: random.Random, case: Case) -> Draw:
-    """Draws setups that are started in turns (A B A B). Each start has its own shift; one noise
-    process covers all runs. Autocorrelation restarts with each start."""
+def draw(generator: random.Random, case: Case, shifts: Sequence[float] | None = None) -> Draw:
+    """Draws setups that are started in turns (A B A B). Each start has its own shift, or the given
+    one; one noise process covers all runs. Autocorrelation restarts with each start."""
     starts: list[list[Start]] = [[] for _ in range(case.setups)]
     noise = _noise(generator, case)
     place = 0
-    for _ in range(case.starts):
+    for number in range(case.starts):
         for setup in range(case.setups):
-            shift = generator.gauss(0, case.start_noise)
+            given = None if shifts is None else shifts[number * case.setups + setup]
+            shift = generator.gauss(0, case.start_noise) if given is None else given
             shift -= math.log1p(case.faster) if setup == 1 else 0.0
             logs = [shift + next(noise) for _ in range(case.repeats)]
             mean_place = place + (case.repeats - 1) / 2
@@ -103,19 +108,48 @@ def _lognormal(value: float) -> float:
     return (math.exp(SHAPE * value) - mean) / deviation
 
 
-def verdicts(samples: Draw) -> list[tuple[int, int]]:
-    """The pairs that differ significantly, by the report's method."""
-    noise = WorkloadNoise(
+def _noise_of(samples: Draw) -> WorkloadNoise:
+    return WorkloadNoise(
         starts=pooled_variance([[start.mean for start in sample.starts] for sample in samples]),
         drift=drift(samples),
         comparisons=math.comb(len(samples), 2),
     )
+
+
+def verdicts(samples: Draw) -> list[tuple[int, int]]:
+    """The pairs that differ significantly, by the report's method."""
+    noise = _noise_of(samples)
     different = []
     for one, other in combinations(range(len(samples)), 2):
         ratio = compare(samples[one], samples[other], noise)
         if ratio is not None and ratio.differs:
             different.append((one, other))
     return different
+
+
+def mix_verdicts(draws: Sequence[Draw]) -> list[tuple[int, int]]:
+    """The pairs that differ significantly over a mix: one draw for each of its workloads."""
+    workloads = [_facts(str(place), samples) for place, samples in enumerate(draws)]
+    shares = {workload.name: 1 / len(workloads) for workload in workloads}
+    different = []
+    for one, other in combinations(range(len(draws[0])), 2):
+        ratio = mix_ratio(workloads, shares, one, other, 0)
+        if ratio is not None and ratio.differs:
+            different.append((one, other))
+    return different
+
+
+def _facts(name: str, samples: Draw) -> WorkloadFacts:
+    """What the rule for mixes reads of a workload."""
+    noise = _noise_of(samples)
+    times = [math.exp(sample.mean) for sample in samples]
+    entries = [
+        EntryFacts(place, time, time, None, None, None, None, None)
+        for place, time in enumerate(times)
+    ]
+    ratios = [compare(one, other, noise) for one, other in combinations(samples, 2)]
+    factors = [None if ratio is None else ratio.high / ratio.ratio for ratio in ratios]
+    return WorkloadFacts(name, True, entries, factors, [])
 
 
 def verdicts_before(samples: Draw) -> list[tuple[int, int]]:
@@ -145,6 +179,18 @@ def false_share(case: Case, draws: int, method: Method = verdicts, seed: int = 1
     return sum(bool(method(draw(generator, case))) for _ in range(draws)) / draws
 
 
+def false_mix_share(case: Case, draws: int, shares_starts: bool, seed: int = 1) -> float:
+    """The share of draws with a false verdict over a mix. Either a start is as much slower or
+    faster in all workloads, or in each by chance."""
+    generator = random.Random(f"{seed} {case} {shares_starts}")
+    count = 0
+    for _ in range(draws):
+        starts = range(case.starts * case.setups)
+        shifts = [generator.gauss(0, case.start_noise) for _ in starts] if shares_starts else None
+        count += bool(mix_verdicts([draw(generator, case, shifts) for _ in range(WORKLOADS)]))
+    return count / draws
+
+
 def found_share(case: Case, draws: int, seed: int = 1) -> float:
     """The share of draws in which the faster setup differs significantly from the first."""
     generator = random.Random(f"{seed} {case}")
@@ -163,6 +209,33 @@ def worst(
         for has_outliers in ((False, True) if repeats == max(REPEATS) else (False,))
     ]
     return max(false_share(case, draws, method) for case in cases)
+
+
+def worst_mix(starts: int, kind: str, run_noise: float, draws: int) -> float:
+    """The largest share of false verdicts over mixes: over repeats, and over starts that are
+    slow in all workloads or in each by chance."""
+    return max(
+        false_mix_share(Case(2, starts, repeats, kind, run_noise), draws, shares_starts)
+        for repeats in REPEATS
+        for shares_starts in (True, False)
+    )
+
+
+def mix_table(draws: int, pool: Executor) -> Iterator[str]:
+    """False verdicts over a mix, one line per kind of noise."""
+    columns = [(starts, run_noise) for run_noise in (0.01, 0.03) for starts in STARTS]
+    cells = {
+        (kind, *column): pool.submit(worst_mix, column[0], kind, column[1], max(1, draws // 4))
+        for kind in KINDS
+        for column in columns
+    }
+    yield f"False verdicts on two setups over a mix of {WORKLOADS} workloads:\n"
+    heads = [f"starts={starts}, {run_noise:.0%} run noise" for starts, run_noise in columns]
+    yield "| noise | " + " | ".join(heads) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for kind in KINDS:
+        shares = [f"{cells[kind, *column].result():.1%}" for column in columns]
+        yield f"| {kind} | " + " | ".join(shares) + " |"
 
 
 def false_table(run_noise: float, draws: int, pool: Executor) -> Iterator[str]:
@@ -232,6 +305,9 @@ def main(arguments: list[str]) -> None:
                 print(line, flush=True)
             print()
         for line in found_table(draws, pool):
+            print(line, flush=True)
+        print()
+        for line in mix_table(draws, pool):
             print(line, flush=True)
 
 

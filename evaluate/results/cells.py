@@ -239,9 +239,8 @@ def chosen_options(row: Row) -> dict[str, str]:
     options = row.environment.facts(*CHOSEN)
     # An evaluation sets the context length to what its scenarios need; that is no team's choice.
     options.pop(CONTEXT_OPTION, None)
-    has_traffic = isinstance(row, SpeedRow | TrialRow) and row.settings.traffic is not None
-    if has_traffic and row.environment.engine_options.get(PREFIX_OPTION) is True:
-        options.pop(PREFIX_OPTION, None)  # nor is this, which is the usual one for traffic
+    if isinstance(row, SpeedRow | TrialRow) and row.settings.traffic is not None:
+        options.pop(PREFIX_OPTION, None)  # a part of the load, whose settings have it
     kernels = row.environment.engine_options.get(KERNELS_OPTION)
     if kernels == VLLM:  # as rows without the option
         del options[KERNELS_OPTION]

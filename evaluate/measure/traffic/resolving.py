@@ -21,7 +21,7 @@ from conf.schema.traffic import (
     TrafficConfig,
     TrafficLoad,
 )
-from conf.terminal import say
+from conf.terminal import listed, say
 from evaluate.measure.traffic.answers import with_answers
 from evaluate.measure.traffic.conversation import Conversation, Passage
 from evaluate.measure.traffic.reader import read_conversations
@@ -71,7 +71,11 @@ def with_traffic(
     config: EvaluateConfig, conversations: list[Conversation], folder: Path
 ) -> EvaluateConfig:
     """The config with its traffic's facts in every scenario that takes requests from it. `folder`
-    is the original's."""
+    is the original's.
+
+    The prefix cache is an option of the engine, and all scenarios of a command share one. The
+    prompts of the others have nothing in common, so it does not help them: hits make their runs
+    invalid. Its own cost is small, but not zero, so their rows have another key than without it."""
     load = _resolve(config, conversations, folder)
     scenarios = {
         name: _with_load(config, scenario, load) if scenario.from_traffic else scenario
@@ -79,6 +83,12 @@ def with_traffic(
     }
     options = {PREFIX_CACHING: load.prefix_caching} | config.engine.options
     load.prefix_caching = bool(options[PREFIX_CACHING])
+    others = [name for name, scenario in scenarios.items() if not scenario.from_traffic]
+    if load.prefix_caching and others and PREFIX_CACHING not in config.engine.options:
+        say(
+            f"traffic: the engine's prefix cache is on. {listed(others)} will run with it, too, "
+            "without hits"
+        )
     return replace(config, scenario=scenarios, engine=replace(config.engine, options=options))
 
 

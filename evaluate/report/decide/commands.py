@@ -25,11 +25,11 @@ from evaluate.report.decide.recorded_options import (
     workload_options,
 )
 from evaluate.report.decide.rules.facts import SetupFacts, Shares
-from evaluate.results.cells import kernels_of
+from evaluate.results.cells import PREFIX_OPTION, kernels_of
 from evaluate.results.rows import Row
 
 # Set for a measurement or by the machine; a server chooses its own values.
-NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", "enable_prefix_caching")
+NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", PREFIX_OPTION)
 # Sizes of engines that were measured side by side; a server has the GPU to itself.
 SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
 SECOND_LAYOUT = "second_layout"
@@ -155,21 +155,23 @@ def _missing(
 
 def second_starts(group: ComparisonGroup, results: str) -> list[tuple[list[str], str]]:
     """Ties with the original that another start would very likely decide, with the command. The
-    ties of each choice of kernels have one of their own."""
-    by_kernels: dict[str, list[Entry]] = defaultdict(list)
+    ties of each choice of kernels have one of their own, and those with a prefix cache."""
+    by_options: dict[tuple[str, bool], list[Entry]] = defaultdict(list)
     for workload in group.workloads:
         for entry in workload.entries:
             baseline = workload.of(entry.baseline)
             if entry.rank is None or baseline is None or baseline.rank is None:
                 continue  # too noisy: another start would not decide
             if entry.ratio is not None and entry.ratio.second_start_decides:
-                by_kernels[kernels_of(entry.row)].append(entry)
+                by_options[kernels_of(entry.row), entry.has_cache].append(entry)
     undecided = []
-    for entries in by_kernels.values():
+    for (_, has_cache), entries in by_options.items():
         measures = list(dict.fromkeys(entry.workload.measure for entry in entries))
         rows: list[Row] = [entry.row for entry in entries]
         ties = [f"{entry.checkpoint} in {entry.workload.measure}" for entry in entries]
-        more = (*_engine_options(rows[0]), "starts=2")
+        # Traffic beside these scenarios had turned it on, and a second start needs it again.
+        cache = [option_text(f"engine.{PREFIX_OPTION}", True)] if has_cache else []
+        more = (*_engine_options(rows[0]), *cache, "starts=2")
         undecided.append((ties, _evaluate_command(group, measures, rows, results, *more)))
     return undecided
 

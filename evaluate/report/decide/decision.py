@@ -8,10 +8,10 @@ from evaluate.report.decide.capacity import CapacityTable, capacities
 from evaluate.report.decide.cards import with_cards
 from evaluate.report.decide.choose_capacity import choose_capacity
 from evaluate.report.decide.comparison import ComparisonGroup, comparison_groups
-from evaluate.report.decide.mix import choose_mix
+from evaluate.report.decide.mix import choose, choose_mix
 from evaluate.report.decide.quality import Qualities, qualities
 from evaluate.report.decide.ranking import rank_all
-from evaluate.report.decide.recommend import Choice, choose
+from evaluate.report.decide.recommend import Choice
 from evaluate.report.decide.rules.facts import SetupFacts
 from evaluate.report.decide.rules.make_facts import setup_facts
 from evaluate.results.mix_check import check_mix
@@ -62,7 +62,7 @@ def _answer(group: ComparisonGroup, judged: Qualities, config: ReportConfig) -> 
         for place, table in enumerate(tables)
     ]
     choices = [
-        with_cards(choose(workload, config.targets, judged, group.noise), workload, config.gpu)
+        with_cards(choose(workload, config.targets, judged, facts), workload, config.gpu)
         for workload in group.workloads
     ]
     if group.workloads:

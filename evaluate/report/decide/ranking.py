@@ -1,16 +1,12 @@
 """Ranks candidates by speed, with statistical ties."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.results.cells import LEAST_RUNS
 from evaluate.results.restart_noise import Noise, cell_ratio, machines_of, noise_of
 from evaluate.results.significance import Ratio
-
-Item = TypeVar("Item")
 
 
 def rank_all(groups: list[ComparisonGroup], max_spread: float) -> None:
@@ -49,15 +45,6 @@ def is_ranked(entry: Entry, max_spread: float) -> bool:
     """Whether it may be ranked: at least two valid runs with a small enough spread."""
     timed = entry.cell.values(entry.cell.ranked_by)
     return len(timed) >= LEAST_RUNS and entry.cell.is_ranked(max_spread)
-
-
-def unbeaten(ranked: list[Item], are_level: Callable[[Item, Item], bool]) -> list[Item]:
-    """The entries, fastest first, that no faster one beats significantly."""
-    return [
-        entry
-        for place, entry in enumerate(ranked)
-        if all(are_level(entry, faster) for faster in ranked[:place])
-    ]
 
 
 def tied_with(entry: Entry, other: Entry, noise: Noise) -> bool:

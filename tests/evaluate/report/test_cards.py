@@ -8,9 +8,10 @@ from conf.schema.load import GpuConfig
 from conf.schema.report import TargetsConfig
 from evaluate.report.decide.cards import per_card, with_cards
 from evaluate.report.decide.comparison import Workload
+from evaluate.report.decide.mix import choose
 from evaluate.report.decide.quality import qualities
-from evaluate.report.decide.recommend import Choice, Refusal, choose
-from evaluate.results.restart_noise import Noise
+from evaluate.report.decide.recommend import Choice, Refusal
+from evaluate.report.decide.rules.make_facts import setup_facts
 from evaluate.results.rows import Row
 from tests.evaluate.report.made import Cell, ranked, runs
 
@@ -24,8 +25,9 @@ def timed(checkpoint: str, seconds: float, gpus: int = 1) -> list[Row]:
 
 
 def chosen(rows: list[Row]) -> tuple[Choice, Workload]:
-    workload = ranked(rows)[0].workloads[0]
-    return choose(workload, TargetsConfig(), qualities(rows), Noise()), workload
+    group, judged = ranked(rows)[0], qualities(rows)
+    workload = group.workloads[0]
+    return choose(workload, TargetsConfig(), judged, setup_facts(group, judged)), workload
 
 
 def test_a_smaller_setup_that_brings_more_for_each_gpu_is_named_with_its_cost() -> None:

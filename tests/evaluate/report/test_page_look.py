@@ -12,7 +12,7 @@ from evaluate.report.writing import write_report
 from evaluate.results.row_types import Limit, Memory
 from evaluate.results.row_values import SpeedValues
 from tests.evaluate.report.browser import CHROMIUM, STEADY, opened, shown, wait_for_charts
-from tests.evaluate.report.made import Cell, runs, write
+from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 TIED = {("w4a16", "batch_8")}
@@ -106,6 +106,39 @@ def test_nothing_overflows(page: Page, width: int) -> None:
     assert page.evaluate(CUT) == []
     for part in page.evaluate(CHARTS_SHARE):
         assert part == pytest.approx(1, abs=0.02)
+
+
+def test_the_choices_are_not_cut_where_names_are_long(browser: Browser, tmp_path: Path) -> None:
+    """With every column, at widths from a phone to a wide screen."""
+    auto = {"kernels": "auto"}
+    scenarios = ("interactive", "high_concurrency", "long_context")
+    seconds = {"original": 1.0, "w8a8_smooth_gptq": 0.8, "w8a8_sparse_smooth_gptq": 0.7}
+    cells = [
+        Cell(name, [part * t for t in STEADY], scenario, options=options)
+        for scenario in scenarios
+        for name, part in seconds.items()
+        for options in ({}, {} if name == "original" else auto)
+    ]
+    cells += [Cell("w4a16_gptq", [0.5 * t for t in STEADY], name) for name in scenarios]
+    judged = [accuracy_row(name, 0.999, "no loss seen") for name in [*seconds][1:]]
+    results = write(tmp_path / "results.jsonl", [*runs(*cells), *judged])
+    write_report(ReportConfig(results=[str(results)], out=str(tmp_path)))
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    titles = page.locator(".picks thead th").all_inner_texts()
+    assert titles == [
+        "scenario",
+        "serve",
+        "times as fast",
+        "quality left",
+        "next",
+        "would change it",
+    ]
+    for width in (1600, 1280, 1261, 1260, 1000, 821, 820, 420):
+        page.set_viewport_size({"width": width, "height": 900})
+        box = page.locator(".picks .scroll")
+        assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth"), width
+    page.close()
 
 
 def test_the_grid_marks_ties_and_only_ties(page: Page) -> None:

@@ -9,10 +9,10 @@ from conf.schema.report import ReportConfig, TargetsConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.decide.memory import need_gib
-from evaluate.report.decide.mix import choose_mix
+from evaluate.report.decide.mix import choose, choose_mix
 from evaluate.report.decide.quality import qualities
-from evaluate.report.decide.recommend import Choice, choose
-from evaluate.results.restart_noise import Noise
+from evaluate.report.decide.recommend import Choice
+from evaluate.report.decide.rules.make_facts import setup_facts
 from evaluate.results.row_types import Memory
 from evaluate.results.rows import Row
 from tests.evaluate.made_rows import without
@@ -26,8 +26,9 @@ def timed(checkpoint: str, seconds: float, measure: str = "interactive") -> Cell
 
 
 def chosen(rows: list[Row], targets: TargetsConfig | None = None) -> Choice:
-    found = ranked(rows)
-    return choose(found[0].workloads[0], targets or TargetsConfig(), qualities(rows), Noise())
+    group, judged = ranked(rows)[0], qualities(rows)
+    facts = setup_facts(group, judged)
+    return choose(group.workloads[0], targets or TargetsConfig(), judged, facts)
 
 
 def mixed(rows: list[Row], mix: dict[str, float], targets: TargetsConfig | None = None) -> Choice:
@@ -142,6 +143,23 @@ def test_the_answer_of_a_mix_says_which_load_another_serves_faster() -> None:
     assert "alone, interactive would be served faster by w4a16" in choice.changes
 
 
+def test_the_winner_of_a_load_is_the_answer_for_it_alone() -> None:
+    """Of two that are level, the one that keeps more is served, though the other looks faster."""
+    rows = TWO_LOADS + runs(
+        timed("w4a8", 0.502, "interactive"), timed("w4a8", 1.25, "high_concurrency")
+    )
+    judged = [
+        accuracy_row("w8a8", 0.999, "no loss seen"),
+        accuracy_row("w4a16", 0.95, "small loss"),
+        accuracy_row("w4a8", 0.99, "no loss seen"),
+    ]
+    alone = chosen([*rows, *judged])
+    assert (alone.workload, alone.candidate) == ("interactive", "w4a8")
+    choice = mixed([*rows, *judged], {})
+    assert choice.candidate == "w8a8"
+    assert "alone, interactive would be served faster by w4a8" in choice.changes
+
+
 def test_a_candidate_that_misses_a_load_of_the_mix_is_left_out() -> None:
     rows = TWO_LOADS + runs(timed("fp8", 0.1, "interactive"))
     choice = mixed(rows, {})
@@ -177,6 +195,32 @@ def test_a_mix_measures_all_against_one_original() -> None:
     assert choice.ratio.ratio == pytest.approx(1.25, rel=0.01)
 
 
+def test_a_scenario_is_answered_against_the_original_of_a_mix_of_it() -> None:
+    """The fastest one. The tables have the speed-up over the one with the most similar options."""
+    eager = {"enforce_eager": True}
+    rows = runs(
+        timed("original", 1.0),
+        Cell("original", [2 * t for t in STEADY], options=eager),
+        Cell("w4a16", [0.8 * t for t in STEADY], options=eager),
+    )
+    for choice in (chosen(rows), mixed(rows, {})):
+        assert choice.candidate is not None
+        assert choice.candidate.startswith("w4a16")
+        assert choice.ratio is not None
+        assert choice.ratio.ratio == pytest.approx(1.25, rel=0.01)
+    (entry,) = [e for e in ranked(rows)[0].workloads[0].entries if e.checkpoint == "w4a16"]
+    assert entry.ratio is not None
+    assert entry.ratio.ratio == pytest.approx(2.5, rel=0.01)
+
+
+def test_what_misses_targets_is_listed_by_its_speed() -> None:
+    for choice in (
+        chosen(THREE, TargetsConfig(tpot_ms=0.1)),
+        mixed(THREE, {}, TargetsConfig(tpot_ms=0.1)),
+    ):
+        assert [one.candidate for one in choice.refused] == ["w4a16", "w8a8", "original"]
+
+
 def test_a_tie_in_a_mix_is_a_tie_between_the_two_themselves() -> None:
     """A noisy original makes no two others alike."""
     noisy = Cell("original", [1.0, 1.15, 0.9, 1.1])
@@ -199,10 +243,11 @@ def test_without_a_ranked_original_nothing_is_recommended(latencies: list[float]
     """Missing, run once, or too noisy: what is slower than it cannot be known."""
     rows = runs(timed("original", 1.0, "base"), timed("w4a16", 0.5, "base"))
     rows += runs(Cell("original", latencies), timed("w4a16", 0.5))
-    found = ranked(rows)[0]
+    group, judged = ranked(rows)[0], qualities(rows)
+    facts = setup_facts(group, judged)
     choices = {
-        workload.name: choose(workload, TargetsConfig(), qualities(rows), found.noise)
-        for workload in found.workloads
+        workload.name: choose(workload, TargetsConfig(), judged, facts)
+        for workload in group.workloads
     }
     assert choices["base"].candidate == "w4a16"
     assert choices["interactive"].candidate is None

@@ -1,6 +1,7 @@
 """Whether two setups differ: intervals by starts, stated bounds, and false verdicts."""
 
 import math
+import random
 
 import pytest
 
@@ -20,7 +21,17 @@ from evaluate.results.significance import (
     variance,
 )
 from evaluate.results.student import adjusted, quantile
-from evaluate.simulation import Case, false_share, found_share, verdicts, verdicts_before
+from evaluate.simulation import (
+    WORKLOADS,
+    Case,
+    draw,
+    false_mix_share,
+    false_share,
+    found_share,
+    mix_verdicts,
+    verdicts,
+    verdicts_before,
+)
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
@@ -216,3 +227,16 @@ def test_runs_taken_as_independent_are_wrong_far_more_often() -> None:
 def test_what_differs_is_found(case: Case, least: float) -> None:
     draws = 1000 if case.setups == 2 else 100
     assert found_share(case, draws) > least - 2.6 * math.sqrt(least * (1 - least) / draws)
+
+
+@pytest.mark.parametrize("shares_starts", [True, False])
+@pytest.mark.parametrize("starts", [1, 2])
+def test_mixes_have_few_false_verdicts(starts: int, shares_starts: bool) -> None:
+    assert false_mix_share(Case(2, starts, 3), 150, shares_starts) <= 0.05
+
+
+def test_a_difference_over_a_mix_is_found() -> None:
+    generator = random.Random(4)
+    case = Case(2, 3, 3, start_noise=0.003, faster=0.05)
+    found = [mix_verdicts([draw(generator, case) for _ in range(WORKLOADS)]) for _ in range(20)]
+    assert sum(pairs == [(0, 1)] for pairs in found) >= 19

@@ -93,13 +93,8 @@ def entry_facts(entry: Entry, place: int = 0) -> EntryFacts:
     )
 
 
-def workload_facts(workload: Workload) -> WorkloadFacts:
-    """The facts of a workload without its entries."""
-    return WorkloadFacts(workload.name, workload.settings.output_tokens != 1, [], [], [])
-
-
 def _workload_facts(workload: Workload, places: dict[str, int], noise: Noise) -> WorkloadFacts:
-    facts = workload_facts(workload)
+    facts = WorkloadFacts(workload.name, workload.settings.output_tokens != 1, [], [], [])
     ranked = [entry for entry in workload.entries if entry.rank is not None]
     ranked.sort(key=lambda entry: places[entry.candidate])
     facts.entries.extend(entry_facts(entry, places[entry.candidate]) for entry in ranked)

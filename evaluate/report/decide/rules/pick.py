@@ -70,7 +70,7 @@ class Pick:
     tied: list[int] = field(default_factory=list)
     second: int | None = None
     standings: list[Standing] = field(default_factory=list)
-    """The least time first."""
+    """The least time first, where an original was ranked."""
     incomplete: list[int] = field(default_factory=list)
     """Candidates that were not ranked in all of the mix."""
 
@@ -87,14 +87,14 @@ def pick(facts: SetupFacts, shares: Shares, limits: Limits) -> Pick:
         first = originals[0].candidate
         fastest = min(originals, key=lambda one: _time(workloads, shares, one.candidate, first))
         result.reference = reference = fastest.candidate
+        for standing in standings:
+            standing.relative_time = _time(workloads, shares, standing.candidate, reference)
+        standings.sort(key=lambda standing: standing.relative_time)
     if not served or not originals:
         result.problem = Problem.TARGETS if standings else Problem.UNRANKED
         if served:
             result.problem = Problem.NO_ORIGINAL
         return result
-    for standing in standings:
-        standing.relative_time = _time(workloads, shares, standing.candidate, reference)
-    standings.sort(key=lambda standing: standing.relative_time)
     some_judged = any(
         candidate.judged and not candidate.original
         for candidate in (facts.candidates[standing.candidate] for standing in standings)
@@ -106,11 +106,11 @@ def pick(facts: SetupFacts, shares: Shares, limits: Limits) -> Pick:
     if not pool:
         result.problem = Problem.UNJUDGED
         return result
-    tied = _unbeaten(pool, workloads, shares)
+    tied = _unbeaten(pool, workloads, shares, reference)
     best = _best(facts, workloads, tied)
     result.candidate = best
     if best != reference:
-        result.ratio = mix_ratio(workloads, shares, best, reference)
+        result.ratio = mix_ratio(workloads, shares, best, reference, reference)
     result.tied = [candidate for candidate in tied if candidate != best]
     result.second = next((candidate for candidate in pool if candidate not in tied), None)
     return result
@@ -163,32 +163,71 @@ def _time(
 
 
 def mix_ratio(
-    workloads: Sequence[WorkloadFacts], shares: Shares, one: int, other: int
+    workloads: Sequence[WorkloadFacts], shares: Shares, one: int, other: int, reference: int
 ) -> MixRatio | None:
-    """The speed-up over a mix, from the sum of the relative times of its shares. All workloads of
-    a candidate come from one start of the engine, so their errors may be correlated. Therefore the
-    half widths are added up, too."""
-    relative_time = half_width = 0.0
+    """The speed-up over a mix: the ratio of the sums of their times. The shares are those of the
+    reference's time.
+
+    All workloads of a candidate come from one start of the engine, so their errors may be
+    correlated. Therefore the widths of the workloads' intervals are added up, each with the
+    workload's share in the time of both. Where these shares differ, a part of one time has no
+    counterpart in the other, and counts with its interval to the reference. The interval is
+    symmetric on a logarithmic scale: exchanging `one` and `other` gives the same verdict."""
+    times, others_times = (_times(workloads, shares, each, reference) for each in (one, other))
+    if times is None or others_times is None:
+        return None
+    total, others_total = _total(times), _total(others_times)
+    width = 0.0
+    for workload, time, others_time in zip(workloads, times, others_times, strict=True):
+        part, others_part = time / total, others_time / others_total
+        for first, second, weight in (
+            (one, other, min(part, others_part)),
+            (one, reference, max(part - others_part, 0.0)),
+            (other, reference, max(others_part - part, 0.0)),
+        ):
+            factor = workload.factor(first, second) if weight else 1.0
+            if factor is None:
+                return None
+            width += weight * (factor - 1)
+    ratio = others_total / total
+    return MixRatio(ratio, ratio / (1 + width), ratio * (1 + width))
+
+
+def _times(
+    workloads: Sequence[WorkloadFacts], shares: Shares, candidate: int, reference: int
+) -> list[float] | None:
+    """The candidate's time in each workload, in units of the reference's time over the mix."""
+    times = []
     for workload in workloads:
-        factor = workload.factor(one, other)
-        own, others = _entry(workload, one).time, _entry(workload, other).time
-        if factor is None or own is None or others is None:
+        own, others = _entry(workload, candidate).time, _entry(workload, reference).time
+        if own is None or others is None:
             return None
-        time = shares[workload.name] * own / others
-        relative_time += time
-        half_width += time * (factor - 1 / factor) / 2
-    return MixRatio(
-        1 / relative_time,
-        1 / (relative_time + half_width),
-        1 / max(relative_time - half_width, SMALLEST),
-    )
+        times.append(shares[workload.name] * own / others)
+    return times
 
 
-def _unbeaten(pool: list[int], workloads: Sequence[WorkloadFacts], shares: Shares) -> list[int]:
+def _total(values: Sequence[float]) -> float:
+    """The plain sum, as the page's script makes it: Python's `sum` rounds in another way."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def workload_ratio(workload: WorkloadFacts, one: int, other: int) -> MixRatio | None:
+    """The speed-up under a workload alone."""
+    return mix_ratio([workload], {workload.name: 1.0}, one, other, other)
+
+
+def _unbeaten(
+    pool: list[int], workloads: Sequence[WorkloadFacts], shares: Shares, reference: int
+) -> list[int]:
     """The candidates, fastest first, that no faster one beats significantly."""
     tied = []
     for place, candidate in enumerate(pool):
-        ratios = [mix_ratio(workloads, shares, candidate, faster) for faster in pool[:place]]
+        ratios = [
+            mix_ratio(workloads, shares, candidate, faster, reference) for faster in pool[:place]
+        ]
         if not any(ratio is not None and ratio.differs for ratio in ratios):
             tied.append(candidate)
     return tied
@@ -217,7 +256,7 @@ def _is_better_setup(
     slower in none."""
     if one == other or facts.candidates[one].weights != facts.candidates[other].weights:
         return False
-    ratios = [mix_ratio([workload], {workload.name: 1.0}, one, other) for workload in workloads]
+    ratios = [workload_ratio(workload, one, other) for workload in workloads]
     different = [ratio.ratio > 1 for ratio in ratios if ratio is not None and ratio.differs]
     return bool(different) and all(different)
 

@@ -111,7 +111,7 @@ window.quantlineOutcome = function (data, make, state) {
     const canCompare = picked.standings.some((standing) => standing.candidate === reference);
     const lines = picked.standings.map((standing) => ({
       standing,
-      ratio: canCompare ? rules.mixRatio(used, shares, standing.candidate, reference) : null,
+      ratio: canCompare ? rules.mixRatio(used, shares, standing.candidate, reference, reference) : null,
       cost: rules.mixCost(facts, shares, standing.candidate, reference, prices),
     }));
     if (lines.length === 0) return null;

@@ -88,19 +88,35 @@ window.quantlineRules = (function () {
   }
 
   // The speed-up over a mix, with its interval.
-  function mixRatio(workloads, shares, one, other) {
-    let relative = 0;
-    let half = 0;
-    for (const workload of workloads) {
-      const factor = factorOf(workload, one, other);
-      const own = entryOf(workload, one).time;
-      const others = entryOf(workload, other).time;
-      if (factor === null || own === null || others === null) return null;
-      const time = (shares[workload.name] * own) / others;
-      relative += time;
-      half += (time * (factor - 1 / factor)) / 2;
+  function mixRatio(workloads, shares, one, other, reference) {
+    const timesOf = (candidate) => workloads.map((workload) => {
+      const [own, others] = [entryOf(workload, candidate).time, entryOf(workload, reference).time];
+      return own === null || others === null ? null : (shares[workload.name] * own) / others;
+    });
+    const [times, othersTimes] = [timesOf(one), timesOf(other)];
+    if (times.includes(null) || othersTimes.includes(null)) return null;
+    const sum = (values) => values.reduce((total, value) => total + value, 0);
+    const [total, othersTotal] = [sum(times), sum(othersTimes)];
+    let width = 0;
+    for (const [place, workload] of workloads.entries()) {
+      const [part, othersPart] = [times[place] / total, othersTimes[place] / othersTotal];
+      for (const [first, second, weight] of [
+        [one, other, Math.min(part, othersPart)],
+        [one, reference, Math.max(part - othersPart, 0)],
+        [other, reference, Math.max(othersPart - part, 0)],
+      ]) {
+        const factor = weight ? factorOf(workload, first, second) : 1;
+        if (factor === null) return null;
+        width += weight * (factor - 1);
+      }
     }
-    return { ratio: 1 / relative, low: 1 / (relative + half), high: 1 / Math.max(relative - half, SMALLEST) };
+    const ratio = othersTotal / total;
+    return { ratio, low: ratio / (1 + width), high: ratio * (1 + width) };
+  }
+
+  // The speed-up under a workload alone.
+  function workloadRatio(workload, one, other) {
+    return mixRatio([workload], { [workload.name]: 1 }, one, other, other);
   }
 
   function differs(ratio) {
@@ -109,7 +125,7 @@ window.quantlineRules = (function () {
 
   function isBetterSetup(facts, workloads, one, other) {
     if (one === other || facts.candidates[one].weights !== facts.candidates[other].weights) return false;
-    const ratios = workloads.map((workload) => mixRatio([workload], { [workload.name]: 1 }, one, other));
+    const ratios = workloads.map((workload) => workloadRatio(workload, one, other));
     const different = ratios.filter(differs).map((ratio) => ratio.ratio > 1);
     return different.length > 0 && different.every(Boolean);
   }
@@ -145,12 +161,14 @@ window.quantlineRules = (function () {
     const times = originals.map((one) => timeOf(workloads, shares, one.candidate, originals[0].candidate));
     const reference = originals[times.indexOf(Math.min(...times))]?.candidate ?? null;
     result.reference = reference;
+    if (reference !== null) {
+      for (const one of standings) one.relative_time = timeOf(workloads, shares, one.candidate, reference);
+      standings.sort((one, other) => one.relative_time - other.relative_time);
+    }
     if (served.length === 0 || originals.length === 0) {
       result.problem = served.length ? "original" : standings.length ? "targets" : "unranked";
       return result;
     }
-    for (const one of standings) one.relative_time = timeOf(workloads, shares, one.candidate, reference);
-    standings.sort((one, other) => one.relative_time - other.relative_time);
     const someJudged = standings.some((one) => facts.candidates[one.candidate].judged && !facts.candidates[one.candidate].original);
     for (const one of served) one.unjudged = !mayBeHeadline(facts.candidates[one.candidate], someJudged, limits.allow_unjudged);
     const pool = standings.filter((one) => one.misses.length === 0 && !one.unjudged).map((one) => one.candidate);
@@ -159,10 +177,10 @@ window.quantlineRules = (function () {
       return result;
     }
     const tied = pool.filter((candidate, place) =>
-      !pool.slice(0, place).some((faster) => differs(mixRatio(workloads, shares, candidate, faster))));
+      !pool.slice(0, place).some((faster) => differs(mixRatio(workloads, shares, candidate, faster, reference))));
     const best = bestOf(facts, workloads, tied);
     result.candidate = best;
-    if (best !== reference) result.ratio = mixRatio(workloads, shares, best, reference);
+    if (best !== reference) result.ratio = mixRatio(workloads, shares, best, reference, reference);
     result.tied = tied.filter((candidate) => candidate !== best);
     result.second = pool.find((candidate) => !tied.includes(candidate)) ?? null;
     return result;

@@ -72,6 +72,16 @@ window.quantlineSettings = function (data) {
     return String(text).trim() !== "" && value >= least && value <= largest ? value : null;
   }
 
+  // Sliders go from 0 to 100, and a mix may be written as 0.6 and 0.4: as the report's own weights,
+  // those of a link are made percents, with as many digits.
+  function scale(weights) {
+    const total = Object.values(weights).reduce((sum, weight) => sum + weight, 0);
+    for (const [name, weight] of Object.entries(weights)) {
+      const percent = total > 0 ? (100 * weight) / total : 0;
+      weights[name] = Number(percent.toFixed(4)) || percent;
+    }
+  }
+
   // The first settings with what a link says. What a link names and the page lacks is left out.
   function withLinked(first, found) {
     const settings = { weights: Object.assign(Object.create(null), first.weights), limits: { ...first.limits }, prices: { ...first.prices } };
@@ -79,6 +89,7 @@ window.quantlineSettings = function (data) {
     if (mix.length) {
       for (const name of Object.keys(settings.weights)) settings.weights[name] = 0;
       for (const [name, text] of mix) settings.weights[name.slice(4)] = number(text, 0, LARGEST_WEIGHT) ?? 0;
+      scale(settings.weights);
     }
     for (const [name, text] of found) {
       const [group, key] = [name.split(".")[0], name.slice(name.indexOf(".") + 1)];

@@ -65,6 +65,22 @@ def test_synthetic_requests_have_the_lengths_that_were_asked_for(folder: Path) -
     assert not load.takes_turns
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["scenario=[interactive,traffic]"], True),
+        (["scenario=traffic"], False),
+        (["scenario=[interactive,traffic]", "traffic.prefix_caching=false"], False),
+        (["scenario=[interactive,traffic]", "engine.enable_prefix_caching=true"], False),
+    ],
+)
+def test_scenarios_that_run_with_the_cache_of_traffic_are_named(
+    folder: Path, capfd: pytest.CaptureFixture[str], options: list[str], names: bool
+) -> None:
+    resolved(folder, "traffic.requests=3", *SHORT, *options)
+    assert ("interactive will run with it" in capfd.readouterr().err) == names
+
+
 def test_lognormal_lengths_have_their_median_and_stay_within_limits() -> None:
     config, generator = LengthsConfig(median=100, sigma=1.0, low=20, high=900), random.Random(1)
     drawn = [length(config, generator) for _ in range(4000)]

@@ -169,6 +169,41 @@ def test_sliders_decide_again_and_the_link_restores_them(page: Page, browser: Br
     other.close()
 
 
+@pytest.mark.parametrize(
+    ("link", "weights"),
+    [
+        ({"interactive": 0.6, "high_concurrency": 0.4}, [60, 40, 0]),
+        ({"interactive": 3, "batch_8": 1}, [75, 0, 25]),
+        ({"interactive": 3e6, "high_concurrency": 9e6}, [25, 75, 0]),
+    ],
+)
+def test_weights_of_a_link_fit_the_sliders(
+    page: Page, folder: Path, link: dict[str, float], weights: list[int]
+) -> None:
+    follow(page, "&".join(f"mix.{name}={weight}" for name, weight in link.items()))
+    shown = [page.locator(f'input[type=range][data-setting="mix.{name}"]') for name in LOADS]
+    assert [float(slider.input_value()) for slider in shown] == weights
+    assert shares(page) == [f"{weight}%" for weight in weights]
+    wanted = config(folder, link)
+    rows, _, _ = read_rows(wanted)
+    assert picked(page) == (decide(rows, wanted).answers[0].overall.candidate or "")
+    for name, weight in zip(LOADS, weights, strict=True):
+        if weight:
+            slide(page, f"mix.{name}", weight)  # to where it stands
+    assert shares(page) == [f"{weight}%" for weight in weights]
+
+
+def test_a_link_with_the_reports_own_mix_changes_nothing(page: Page) -> None:
+    follow(page, "mix.interactive=0.1&mix.high_concurrency=0.1")
+    assert "#" not in page.url
+
+
+def shares(page: Page) -> list[str]:
+    return [
+        page.locator(f'output[data-setting="mix.{name}"]').text_content() or "" for name in LOADS
+    ]
+
+
 def test_prices_change_the_costs_of_the_mix_and_of_the_capacity(page: Page, folder: Path) -> None:
     content = json.loads((folder / "report.json").read_text())
     costs = {
