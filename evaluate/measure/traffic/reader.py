@@ -10,11 +10,12 @@ from typing import NamedTuple
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject, check_regular, parse_object, shown_path, validated
 from conf.schema.traffic import AUTO, BLOCK_TOKENS, MOONCAKE
-from conf.terminal import say
+from conf.terminal import listed, say
 from evaluate.measure.traffic.conversation import Conversation
 from evaluate.measure.traffic.formats import mooncake
 from evaluate.measure.traffic.formats.base import TrafficFormat
-from evaluate.measure.traffic.formats.known import FORMATS, check_answer_key, format_of
+from evaluate.measure.traffic.formats.known import FORMATS, check_answer_key, format_of, shown_key
+from evaluate.measure.traffic.formats.unread import unread_texts
 from evaluate.measure.traffic.times import in_seconds
 
 LARGEST_FILE = 1 << 31  # bytes
@@ -41,11 +42,13 @@ def read_conversations(
     breaks off. `unit` is that of the times, if it is not the format's own."""
     kind: TrafficFormat | None = None
     conversations = []
+    unread: set[str] = set()
     for record in _records(path, may_be_cut):
         if kind is None:
             kind = FORMATS.get(name) or format_of(record.content, record.where)
             kind = _with_blocks(kind, block_tokens, path)
         conversation = _conversation(kind, record)
+        unread.update(unread_texts(kind, record.content, record.where))
         if conversation is not None:
             conversations.append(conversation)
         if len(conversations) > MOST_RECORDS:
@@ -55,6 +58,9 @@ def read_conversations(
     _check_times(conversations, path)
     _say_unused_blocks(conversations, block_tokens, path)
     assert kind is not None
+    if unread:
+        names = listed([shown_key(key) for key in sorted(unread)])
+        say(f"{shown_path(path)}: texts that the format {kind.name} does not read: {names}")
     return in_seconds(conversations, kind.unit if unit == AUTO else unit)
 
 

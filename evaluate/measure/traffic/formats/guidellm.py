@@ -10,19 +10,20 @@ from pydantic import model_validator
 
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
+    PrefixedRecord,
     Text,
     Tokens,
     TrafficFormat,
-    TrafficRecord,
     answer_of,
+    check_single,
+    given,
 )
 
 PROMPTS = ("prompt", "text", "input", "instruction", "question", "context", "content")
-PREFIXES = ("system_prompt", "system", "prefix")
 OUTPUT_COUNTS = ("output_tokens_count", "completion_tokens_count")
 
 
-class GuidellmRecord(TrafficRecord):
+class GuidellmRecord(PrefixedRecord):
     """Counts of the prompt's tokens are not read: the model's own tokenizer counts."""
 
     prompt: Text | None = None
@@ -32,33 +33,23 @@ class GuidellmRecord(TrafficRecord):
     question: Text | None = None
     context: Text | None = None
     content: Text | None = None
-    system_prompt: str | None = None
-    system: str | None = None
-    prefix: str | None = None
     output_tokens_count: Tokens | None = None
     completion_tokens_count: Tokens | None = None
 
     @model_validator(mode="after")
     def _has_one_prompt(self) -> "GuidellmRecord":
         """guidellm takes the first of several columns, whose order a line need not keep."""
-        for columns in (PROMPTS, PREFIXES):
-            given = _given(self, columns)
-            if len(given) > 1 and given[0] != "prompt":
-                raise ValueError(f"has {' and '.join(given)}: keep the one that is sent")
-        if not _given(self, PROMPTS):
+        check_single(self, PROMPTS)
+        if not given(self, PROMPTS):
             raise ValueError(f"there is no prompt; it is called one of {', '.join(PROMPTS)}")
         return self
 
 
-def _given(record: GuidellmRecord, columns: tuple[str, ...]) -> list[str]:
-    return [name for name in columns if getattr(record, name)]
-
-
 def conversation(record: GuidellmRecord) -> Conversation:
-    columns = (*_given(record, PREFIXES), _given(record, PROMPTS)[0])
-    passages = tuple(Passage(getattr(record, name)) for name in columns)
-    counts = [getattr(record, name) for name in _given(record, OUTPUT_COUNTS)]
-    return Conversation((Turn(passages, answer_of(counts[0] if counts else None)),))
+    (column,) = given(record, PROMPTS)
+    prompt = (*record.prefixes, Passage(getattr(record, column)))
+    counts = [getattr(record, name) for name in given(record, OUTPUT_COUNTS)]
+    return Conversation((Turn(prompt, answer_of(counts[0] if counts else None)),))
 
 
 FORMAT = TrafficFormat(
@@ -67,4 +58,5 @@ FORMAT = TrafficFormat(
     GuidellmRecord,
     conversation,
     answer_key="output_tokens_count",
+    text_key="prompt",
 )

@@ -31,7 +31,7 @@ def format_of(content: JsonObject, where: str) -> TrafficFormat:
                 best, most = kind, len(keys)
     if best is not None:
         return best
-    found = ", ".join(_shown_key(key) for key in list(content)[:MOST_KEYS]) or "none"
+    found = ", ".join(shown_key(key) for key in list(content)[:MOST_KEYS]) or "none"
     raise bad_input(
         f"{where}: no known format has the keys {found}; traffic.format=NAME takes "
         f"{', '.join(FORMATS)}{_nearest(content)}"
@@ -45,7 +45,7 @@ def check_answer_key(kind: TrafficFormat, content: JsonObject, where: str) -> No
         is_number = isinstance(value, int | float) or (isinstance(value, str) and value.isdigit())
         if is_number and LIKE_A_LENGTH.match(key[:LONGEST_KEY]):
             raise bad_input(
-                f"{where}: there is no {kind.answer_key}, but {_shown_key(key)}: rename it if it "
+                f"{where}: there is no {kind.answer_key}, but {shown_key(key)}: rename it if it "
                 "is the length of the answer, else remove it"
             )
 
@@ -62,5 +62,6 @@ def _nearest(keys: Iterable[str]) -> str:
     return best
 
 
-def _shown_key(key: str) -> str:
+def shown_key(key: str) -> str:
+    """A key for a message."""
     return shown(key[:LONGEST_KEY])[1:-1]

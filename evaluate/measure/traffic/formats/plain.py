@@ -8,16 +8,18 @@ from pydantic import model_validator
 
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
+    PREFIXES,
     Moment,
+    PrefixedRecord,
     Text,
     Tokens,
     TrafficFormat,
-    TrafficRecord,
     answer_of,
+    given,
 )
 
 
-class PlainRecord(TrafficRecord):
+class PlainRecord(PrefixedRecord):
     timestamp: Moment | None = None
     """Seconds."""
     input_tokens: Tokens | None = None
@@ -28,12 +30,15 @@ class PlainRecord(TrafficRecord):
     def _has_a_prompt(self) -> "PlainRecord":
         if (self.input_tokens is None) == (self.text is None):
             raise ValueError("give either input_tokens or text")
+        names = given(self, PREFIXES)
+        if names and self.text is None:
+            raise ValueError(f"input_tokens counts the whole prompt: remove {names[0]}")
         return self
 
 
 def conversation(record: PlainRecord) -> Conversation:
-    prompt = Passage(record.text, record.input_tokens or 0)
-    return Conversation((Turn((prompt,), answer_of(record.output_tokens)),), record.timestamp)
+    prompt = (*record.prefixes, Passage(record.text, record.input_tokens or 0))
+    return Conversation((Turn(prompt, answer_of(record.output_tokens)),), record.timestamp)
 
 
 FORMAT = TrafficFormat(
@@ -42,4 +47,5 @@ FORMAT = TrafficFormat(
     PlainRecord,
     conversation,
     answer_key="output_tokens",
+    text_key="text",
 )

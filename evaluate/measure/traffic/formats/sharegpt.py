@@ -6,7 +6,7 @@
 from pydantic import Field
 
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import TrafficFormat, TrafficRecord
+from evaluate.measure.traffic.formats.base import PrefixedRecord, TrafficFormat, TrafficRecord
 
 ANSWERS = ("gpt", "assistant", "chatgpt", "bing", "bard")
 
@@ -16,7 +16,7 @@ class Message(TrafficRecord):
     value: str
 
 
-class ShareGptRecord(TrafficRecord):
+class ShareGptRecord(PrefixedRecord):
     conversations: list[Message]
 
 
@@ -24,7 +24,7 @@ def conversation(record: ShareGptRecord) -> Conversation | None:
     """A turn is an answer and what precedes it. Answers before the first question and questions
     after the last answer are left out."""
     turns: list[Turn] = []
-    asked: list[Passage] = []
+    asked = list(record.prefixes)
     for message in record.conversations:
         if message.sender not in ANSWERS:
             asked += [Passage(message.value)] if message.value.strip() else []

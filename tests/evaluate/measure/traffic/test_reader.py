@@ -58,6 +58,22 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
             Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
         ),
         (
+            {"prompt": "Hi", "system_prompt": "You", "output_tokens": 3},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
+        ),
+        (
+            {"prompt": "Hi", "system": "You", "prefix": ""},
+            Conversation((Turn((Passage("You"), Passage("Hi")), None),)),
+        ),
+        (
+            {"text": "Hi", "prefix": "You", "output_tokens": 3, "request_id": "a"},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
+        ),
+        (
+            {**chat("Hi", "Hello"), "system": "You"},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage("Hello")),)),
+        ),
+        (
             {"timestamp": 500, "input_length": 1030, "output_length": 3, "hash_ids": [8, 9, 4]},
             Conversation(
                 (
@@ -125,6 +141,26 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
         (
             '{"instruction": "Add", "input": "1 2", "output_tokens_count": 3}',
             "t.jsonl:1: has input and instruction: keep the one that is sent",
+        ),
+        (
+            '{"prompt": "Hi", "context": "x", "output_tokens_count": 3}',
+            "has prompt and context: keep",
+        ),
+        ('{"prompt": "Hi", "system": "x", "prefix": "y"}', "has system and prefix: keep the one"),
+        (
+            '{"prompt": "Hi", "context": "x", "output_tokens": 3}',
+            "t.jsonl:1: the format vllm does not read context, which looks like a text that is "
+            "sent: move it into prompt, or remove it",
+        ),
+        ('{"prompt": "Hi", "tools": [{"type": "function"}]}', "vllm does not read tools, which"),
+        ('{"text": "Hi", "chat_history": ["x"], "output_tokens": 3}', "move it into text, or"),
+        (
+            '{"input_tokens": 7, "system_prompt": "You", "output_tokens": 3}',
+            "input_tokens counts the whole prompt: remove system_prompt",
+        ),
+        (
+            '{"input_length": 7, "output_length": 3, "prompt": "Hi"}',
+            "the format mooncake does not read prompt, which looks like a text that is sent: rem",
         ),
         ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
         ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
@@ -238,6 +274,15 @@ def test_a_size_of_blocks_without_blocks_is_named(
     lines(path, PLAIN)
     with pytest.raises(QuantlineError, match=r"block_tokens=16: works only with .* format plain"):
         read_conversations(path, block_tokens=16)
+
+
+def test_other_texts_are_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    record = {"prompt": "Hi", "category": "chat", "request_id": "a", "temperature": 0.5}
+    path = lines(tmp_path / "t.jsonl", record, record | {"answer": "Hello", "prompt_hash": "c"})
+    read_conversations(path)
+    assert capfd.readouterr().err == (
+        f"{path}: texts that the format vllm does not read: answer, category, prompt_hash\n"
+    )
 
 
 def test_files_of_windows_are_read(tmp_path: Path) -> None:
