@@ -1,6 +1,7 @@
 """Options of traffic: requests with lengths, prefixes, turns and arrivals of their own."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from conf.schema.ranges import SEED_MOST, TOKENS_MOST, above, choices, within
 
@@ -135,6 +136,10 @@ class CapacityConfig:
     """Least requests of a trial, however long they take to arrive."""
 
 
+# Fields that older rows do not have. They are in a row's settings and key only where they are set.
+ADDED_TO_LOAD = ("whole_conversations",)
+
+
 @dataclass
 class TrafficLoad:
     """What an evaluation found in its traffic. Part of a workload's identity."""
@@ -160,3 +165,14 @@ class TrafficLoad:
     output_tokens_mean: float = 0.0
     reusable_share: float = 0.0
     """Share of the prompts' tokens that an earlier prompt of a run began with."""
+    whole_conversations: bool | None = None
+    """Set for a closed loop of several turns, where a client plays one conversation at a time.
+    Earlier versions sent all first turns before the second ones."""
+
+    def recorded(self) -> dict[str, Any]:
+        """The fields as a row holds them."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None or name not in ADDED_TO_LOAD
+        }

@@ -35,12 +35,22 @@ class PlannedRequest:
 
 @dataclass(frozen=True)
 class Load:
-    """The requests of one run, and how many may run at once."""
+    """The requests of one run, and how many conversations may be in progress at once. A request
+    that follows no other begins a conversation."""
 
     requests: list[PlannedRequest]
     at_once: int
     shares_prefixes: bool = False
     """Whether hits in the prefix cache are part of the workload."""
+
+    @property
+    def conversations(self) -> list[list[int]]:
+        """The places of each conversation's requests, in their order."""
+        by_last: dict[int, list[int]] = {}
+        for place, planned in enumerate(self.requests):
+            earlier = [] if planned.after is None else by_last.pop(planned.after)
+            by_last[place] = [*earlier, place]
+        return sorted(by_last.values())
 
     @property
     def takes_turns(self) -> bool:

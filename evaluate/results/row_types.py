@@ -162,6 +162,8 @@ class TrafficSettings(Part):
     input_tokens_mean: Maybe[Amount] = None
     output_tokens_mean: Maybe[Amount] = None
     reusable_share: Maybe[Share] = None
+    whole_conversations: Maybe[bool] = None
+    """Set where each client of a closed loop plays one conversation at a time."""
 
 
 class SearchSettings(Part):

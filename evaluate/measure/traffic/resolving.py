@@ -147,6 +147,9 @@ def _resolve(
         input_tokens_mean=sum(inputs for inputs, _ in requests) / len(requests),
         output_tokens_mean=sum(outputs for _, outputs in requests) / len(requests),
         reusable_share=reusable_share(resolved),
+        whole_conversations=(
+            True if traffic.arrivals == CLOSED and len(requests) > len(resolved) else None
+        ),
     )
 
 

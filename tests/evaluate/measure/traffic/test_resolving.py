@@ -138,6 +138,18 @@ def test_a_trace_is_replayed_and_other_arrivals_are_drawn(folder: Path) -> None:
         resolved(folder, path, "traffic.arrivals=replayed")
 
 
+def test_older_rows_of_whole_conversations_are_another_workload(folder: Path) -> None:
+    closed = ("traffic.arrivals=closed", "traffic.requests=4", *SHORT)
+    for options, is_marked in (
+        (closed, False),
+        ((*closed, "traffic.turns=2"), True),
+        (("traffic.turns=2", "traffic.requests=4", *SHORT), False),
+    ):
+        _, scenario, _ = resolved(folder, *options)
+        for settings in (scenario.recorded(), scenario.identity()):
+            assert ("whole_conversations" in settings["traffic"]) == is_marked
+
+
 @pytest.mark.parametrize(("arrivals", "variation"), [("poisson", 1.0), ("bursty", 2.0)])
 def test_arrivals_have_the_rate_and_variation_that_were_asked_for(
     arrivals: str, variation: float
