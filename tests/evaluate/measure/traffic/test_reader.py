@@ -74,6 +74,12 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
             Conversation((Turn((Passage("You"), Passage("Hi")), Passage("Hello")),)),
         ),
         (
+            {"input_tokens": 7, "shared": [{"block": 2, "tokens": 5}], "output_tokens": 3},
+            Conversation(
+                (Turn((Passage(tokens=5, seed="shared 2"), Passage(tokens=2)), Passage(tokens=3)),)
+            ),
+        ),
+        (
             {"timestamp": 500, "input_length": 1030, "output_length": 3, "hash_ids": [8, 9, 4]},
             Conversation(
                 (
@@ -162,6 +168,12 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
             '{"input_length": 7, "output_length": 3, "prompt": "Hi"}',
             "the format mooncake does not read prompt, which looks like a text that is sent: rem",
         ),
+        (
+            '{"input_tokens": 7, "shared": [{"block": 2, "tokens": 8}], "output_tokens": 3}',
+            "t.jsonl:1: the blocks in shared have 8 tokens, more than input_tokens 7",
+        ),
+        ('{"text": "Hi", "shared": [{"block": 2, "tokens": 8}]}', "shared works only with input_t"),
+        ('{"input_tokens": 7, "shared": [{"block": 2}]}', "there is no shared.0.tokens"),
         ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
         ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
         ('{"input_tokens": 7, "output_tokens": 0}', "output_tokens is 0; should be greater"),
