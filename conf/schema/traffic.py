@@ -137,7 +137,7 @@ class CapacityConfig:
 
 
 # Fields that older rows do not have. They are in a row's settings and key only where they are set.
-ADDED_TO_LOAD = ("whole_conversations",)
+ADDED_TO_LOAD = ("whole_conversations", "begins_elsewhere")
 
 
 @dataclass
@@ -168,6 +168,9 @@ class TrafficLoad:
     whole_conversations: bool | None = None
     """Set for a closed loop of several turns, where a client plays one conversation at a time.
     Earlier versions sent all first turns before the second ones."""
+    begins_elsewhere: bool | None = None
+    """Set for a search in which each repeat begins at another conversation. In earlier versions all
+    began at the first one."""
 
     def recorded(self) -> dict[str, Any]:
         """The fields as a row holds them."""

@@ -15,6 +15,7 @@ LOWEST_TOKEN = 16  # smaller ids are special tokens
 WARM_UP, PROFILE = -1, -2  # runs that are not timed
 WARM_UP_REQUESTS, WARM_UP_ROUNDS = 64, 4  # of a sustained workload; the warm-up is shorter
 ALL_AT_ONCE = math.inf  # the rate of a burst
+GOLDEN = 0.6180339887  # multiples of it, modulo 1, lie far apart
 WARM_UP_TOKENS = 128  # per answer; later decode steps are like earlier ones
 
 
@@ -121,13 +122,16 @@ def traffic_load(
     repeat: int,
     vocabulary: int,
 ) -> Load:
-    """The requests of one run of traffic: the same in every repeat, at other times. A longer run
-    begins again with the first conversation. The salts keep prefixes of earlier runs, and of
-    earlier rounds of this run, out of the cache."""
+    """The requests of one run of traffic: the same in every repeat, at other times. A search takes
+    a part of them, in every repeat another one. A longer run sends them again. The salts keep
+    prefixes of earlier runs, and of earlier rounds of this run, out of the cache."""
     assert scenario.traffic is not None
     run, ids, most = f"{name} {repeat}", token_range(vocabulary), scenario.count
     unique = uuid.uuid4().hex
     requests: list[PlannedRequest] = []
+    if scenario.traffic.begins_elsewhere:
+        place = int(repeat * GOLDEN % 1 * len(conversations))
+        conversations = conversations[place:] + conversations[:place]
     begun: list[ResolvedConversation] = []
     firsts: list[int] = []
     for number, conversation in enumerate(itertools.cycle(conversations)):

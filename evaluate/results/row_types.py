@@ -164,6 +164,8 @@ class TrafficSettings(Part):
     reusable_share: Maybe[Share] = None
     whole_conversations: Maybe[bool] = None
     """Set where each client of a closed loop plays one conversation at a time."""
+    begins_elsewhere: Maybe[bool] = None
+    """Set where each repeat of a search begins at another conversation."""
 
 
 class SearchSettings(Part):

@@ -73,12 +73,16 @@ def with_traffic(
     """The config with its traffic's facts in every scenario that takes requests from it. `folder`
     is the original's."""
     load = _resolve(config, conversations, folder)
-    scenarios = {
-        name: _with_load(config, scenario, load) if scenario.from_traffic else scenario
-        for name, scenario in config.scenario.items()
-    }
     options = {PREFIX_CACHING: load.prefix_caching} | config.engine.options
     load.prefix_caching = bool(options[PREFIX_CACHING])
+    # A trace with times begins at its beginning.
+    searched = load if _has_times(conversations) else replace(load, begins_elsewhere=True)
+    scenarios = {
+        name: _with_load(config, scenario, searched if scenario.search else load)
+        if scenario.from_traffic
+        else scenario
+        for name, scenario in config.scenario.items()
+    }
     return replace(config, scenario=scenarios, engine=replace(config.engine, options=options))
 
 
@@ -153,9 +157,14 @@ def _resolve(
     )
 
 
+def _has_times(conversations: list[Conversation]) -> bool:
+    """Whether it is a trace with times: all of its requests have one, or none."""
+    return conversations[0].arrival_s is not None
+
+
 def _ordered(conversations: list[Conversation], traffic: TrafficConfig) -> list[Conversation]:
     """A trace keeps its order. Of other data, the requests are a random choice."""
-    if traffic.source not in (FILE, SHAREGPT) or conversations[0].arrival_s is not None:
+    if traffic.source not in (FILE, SHAREGPT) or _has_times(conversations):
         return conversations
     return random.Random(traffic.seed).sample(conversations, len(conversations))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
+from evaluate.report.decide.workload_text import sending_order
 from evaluate.results.cells import CONTEXT_OPTION, Cell, cells, chosen_options, differing
 from evaluate.results.restart_noise import Noise
 from evaluate.results.row_types import Environment, WorkloadSettings
@@ -269,5 +270,6 @@ def _name_by_settings(workloads: list[Workload]) -> None:
 def _setting_text(workload: Workload, name: str) -> str:
     traffic = workload.settings.traffic
     if name == "traffic" and traffic is not None:
-        return f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
+        name = f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
+        return name + sending_order(traffic)
     return f"{name} {workload.settings.content()[name]}"

@@ -52,5 +52,12 @@ def _traffic_phrase(traffic: TrafficSettings) -> str:
     caching = "" if traffic.prefix_caching else ", without a prefix cache"
     return (
         f"{traffic.source} traffic, {traffic.arrivals} arrivals, {inputs:,.0f} tokens in and "
-        f"{outputs:,.0f} out in the mean{caching}"
+        f"{outputs:,.0f} out in the mean{caching}{sending_order(traffic)}"
     )
+
+
+def sending_order(traffic: TrafficSettings) -> str:
+    """How conversations follow each other, where rows of earlier versions have another order."""
+    if traffic.whole_conversations:
+        return ", one whole conversation after another"
+    return ", each repeat from another conversation on" if traffic.begins_elsewhere else ""

@@ -178,6 +178,50 @@ def test_runs_share_requests_but_neither_times_nor_cached_prefixes(folder: Path)
     assert len({request.salt for request in longer.requests}) == 3
 
 
+def test_repeats_of_a_search_begin_at_different_conversations(folder: Path) -> None:
+    targets = ("targets.ttft_ms=500", "targets.tpot_ms=50")
+    config = evaluate_config(
+        "model=tiny", "scenario=[traffic,capacity]", "traffic.requests=40", *targets, *SHORT,
+        "engine.enable_prefix_caching=false",
+    )  # fmt: skip
+    config = with_traffic(config, read_traffic(config.traffic), folder)
+    search, run = config.scenario["capacity"], config.scenario["traffic"]
+    assert search.traffic is not None
+    assert run.traffic is not None
+    assert "begins_elsewhere" in search.identity()["traffic"]
+    assert "begins_elsewhere" not in run.identity()["traffic"]
+    assert not search.traffic.prefix_caching
+    conversations = read_resolved(search.traffic.sha256)
+
+    def sent(repeat: int, rate: float = 1.0) -> list[list[int]]:
+        trial = replace(search, rate=rate, requests=10)
+        load = traffic_load(trial, conversations, f"capacity at {rate}", repeat, 1000)
+        return [request.prompt for request in load.requests]
+
+    assert sent(0) == sent(0, rate=2.0)
+    assert sent(1) == sent(1, rate=2.0)
+    distinct = {tuple(prompt) for repeat in range(3) for prompt in sent(repeat)}
+    assert len(distinct) > 28
+    whole = traffic_load(replace(search, rate=1.0, requests=40), conversations, "x", 1, 1000)
+    assert len({tuple(request.prompt) for request in whole.requests}) == 40
+    assert len({request.salt for request in whole.requests}) == 1
+
+
+def test_a_search_over_a_trace_with_times_begins_at_its_beginning(folder: Path) -> None:
+    records = [{"timestamp": n, "input_tokens": 5 + n, "output_tokens": 2} for n in range(9)]
+    path = requests_file(folder, *records)
+    config = evaluate_config(
+        "model=tiny", "scenario=capacity", path, "targets.ttft_ms=500", "targets.tpot_ms=50"
+    )
+    config = with_traffic(config, read_traffic(config.traffic), folder)
+    search = config.scenario["capacity"]
+    assert search.traffic is not None
+    assert "begins_elsewhere" not in search.identity()["traffic"]
+    trial = replace(search, rate=1.0, requests=3)
+    load = traffic_load(trial, read_resolved(search.traffic.sha256), "x", 1, 1000)
+    assert [len(request.prompt) for request in load.requests] == [5, 6, 7]
+
+
 def test_a_warm_up_sends_short_answers_at_once(folder: Path) -> None:
     _, scenario, traffic = resolved(folder, "traffic.requests=4", *SHORT)
     load = traffic_load(warm_up(scenario), read_resolved(traffic.sha256), "traffic", -1, 1000)
