@@ -1,11 +1,13 @@
 """What a format of traffic files states."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from conf.files.json_files import JsonObject
 from conf.schema.ranges import TOKENS_MOST
 from conf.schema.traffic import SECONDS
 from evaluate.measure.traffic.conversation import Conversation, Passage
@@ -56,12 +58,21 @@ class TrafficFormat:
     """The key of an answer's length, where a record may lack it."""
     text_key: str = ""
     """The key of the text that is sent; empty where there is no single one."""
+    columns: tuple[str, ...] = ()
+    """Keys that it reads beside the record's fields."""
+    column: re.Pattern[str] | None = None
+    """Describes these keys, where they may have a number."""
+    names_in: Callable[[JsonObject], set[str]] = set
+    """The keys of a record, as `keys` has them."""
 
     @property
     def fields(self) -> list[str]:
         """The keys that it reads."""
         fields = self.record.model_fields.items()
-        return [info.alias or name for name, info in fields]
+        return [*(info.alias or name for name, info in fields), *self.columns]
+
+    def reads(self, key: str) -> bool:
+        return key in self.fields or bool(self.column and self.column.fullmatch(key))
 
 
 def given(record: TrafficRecord, columns: tuple[str, ...]) -> list[str]:

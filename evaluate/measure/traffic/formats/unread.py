@@ -21,9 +21,11 @@ def unread_texts(kind: TrafficFormat, content: JsonObject, where: str) -> list[s
     """The keys of further texts, names of records left out. Raises for one that looks like a part
     of the prompt."""
     keys = []
-    for key in content.keys() - set(kind.fields):
-        value, name = content[key], key[:LONGEST_KEY]
-        if not isinstance(value, str | list | dict) or not value or NAMES.match(name):
+    for key, value in content.items():
+        name = key[:LONGEST_KEY]
+        if kind.reads(key) or not isinstance(value, str | list | dict):
+            continue
+        if not value or NAMES.match(name):
             continue
         if LIKE_A_PROMPT.match(name):
             into = f"move it into {kind.text_key}, or remove it" if kind.text_key else "remove it"

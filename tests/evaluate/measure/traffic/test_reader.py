@@ -58,6 +58,29 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
             Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
         ),
         (
+            {
+                "prompt_2": "C",
+                "prompt_0": "A",
+                "prompt-1": "B",
+                "output_tokens_count_1": 4,
+                "output_tokens_count": 3,
+                "system_prompt": "S",
+                "prompt_3": None,
+                "prefix_1": "",
+            },
+            Conversation(
+                (
+                    Turn((Passage("S"), Passage("A")), Passage(tokens=3)),
+                    Turn((Passage("B"),), Passage(tokens=4)),
+                    Turn((Passage("C"),), None),
+                )
+            ),
+        ),
+        (
+            {"text": "A", "text_1": "B"},
+            Conversation((Turn((Passage("A"),), None), Turn((Passage("B"),), None))),
+        ),
+        (
             {"prompt": "Hi", "system_prompt": "You", "output_tokens": 3},
             Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
         ),
@@ -174,6 +197,13 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
         ),
         ('{"text": "Hi", "shared": [{"block": 2, "tokens": 8}]}', "shared works only with input_t"),
         ('{"input_tokens": 7, "shared": [{"block": 2}]}', "there is no shared.0.tokens"),
+        (
+            '{"prompt_0": "A", "prompt_1": "B", "output_tokens_count_2": 3}',
+            "there is output_tokens_c",
+        ),
+        ('{"prompt_0": "A", "prompt_1": 5}', "t.jsonl:1: prompt_1 is 5; should be a text"),
+        ('{"prompt_0": "A", "prompt_1": "B", "text": "C"}', "has prompt and text: keep the one"),
+        ('{"prompt_0": "A", "prompt_1": "B", "max_tokens_1": 3}', "but max_tokens_1: rename it"),
         ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
         ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
         ('{"input_tokens": 7, "output_tokens": 0}', "output_tokens is 0; should be greater"),
