@@ -64,6 +64,8 @@ def show_traffic(config: EvaluateConfig) -> None:
         say(f"{name}: {', '.join(texts)}")
     tokens = sum(block.tokens for blocks in shared for block in blocks)
     say(f"shared: {tokens / sum(line['input_tokens'] for line in lengths):.1%} of the input tokens")
+    if traffic.drawn_answers:
+        say(f"output_tokens: {traffic.drawn_answers:,} are drawn, the traffic does not give them")
     counted = COUNTED.get(traffic.tokens, f"counted by {traffic.tokens}")
     say(f"{len(lengths)} requests, {counted}; {traffic.left_out} were too long")
 

@@ -122,7 +122,8 @@ class ScenarioConfig:
     def identity(self) -> dict[str, Any]:
         """What tells this workload from others, for the key of its rows."""
         own = {name: value for name, value in asdict(self).items() if name not in ADDED}
-        return own | {name: value for name, value in self.recorded().items() if name in ADDED}
+        own |= {name: value for name, value in self.recorded().items() if name in ADDED}
+        return own if self.traffic is None else own | {"traffic": self.traffic.identity()}
 
 
 @dataclass

@@ -137,7 +137,9 @@ class CapacityConfig:
 
 
 # Fields that older rows do not have. They are in a row's settings and key only where they are set.
-ADDED_TO_LOAD = ("whole_conversations", "begins_elsewhere")
+ADDED_TO_LOAD = ("whole_conversations", "begins_elsewhere", "drawn_answers")
+# Fields that are in no key: they count what the hash tells already.
+COUNTS_IN_LOAD = ("drawn_answers",)
 
 
 @dataclass
@@ -171,6 +173,8 @@ class TrafficLoad:
     begins_elsewhere: bool | None = None
     """Set for a search in which each repeat begins at another conversation. In earlier versions all
     began at the first one."""
+    drawn_answers: int | None = None
+    """Requests whose answer has a drawn length, because the file does not give it."""
 
     def recorded(self) -> dict[str, Any]:
         """The fields as a row holds them."""
@@ -179,3 +183,7 @@ class TrafficLoad:
             for name, value in asdict(self).items()
             if value is not None or name not in ADDED_TO_LOAD
         }
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this traffic from other traffic."""
+        return {k: value for k, value in self.recorded().items() if k not in COUNTS_IN_LOAD}

@@ -154,6 +154,7 @@ def _resolve(
         whole_conversations=(
             True if traffic.arrivals == CLOSED and len(requests) > len(resolved) else None
         ),
+        drawn_answers=resolver.drawn_answers or None,
     )
 
 
@@ -187,7 +188,7 @@ class _Resolver:
 
     def __init__(self, traffic: TrafficConfig, limits: Limits, encode: Encode | None) -> None:
         self.traffic, self.limits, self.encode = traffic, limits, encode
-        self.left_out = 0
+        self.left_out = self.drawn_answers = 0
         self.tokens_from = "given"
 
     def resolve(self, conversations: Iterable[Conversation]) -> list[ResolvedConversation]:
@@ -222,6 +223,7 @@ class _Resolver:
             if too_long or inputs > self.limits.input_tokens:
                 break
             turns.append(ResolvedTurn(len(passages), answer.length))
+            self.drawn_answers += turn.answer.is_drawn
             passages.append(answer)
         used = turns[-1].passages if turns else 0
         return ResolvedConversation(passages[:used], turns, conversation.arrival_s)

@@ -50,9 +50,10 @@ def _phrase(name: str, value: Any) -> str:
 def _traffic_phrase(traffic: TrafficSettings) -> str:
     inputs, outputs = traffic.input_tokens_mean or 0.0, traffic.output_tokens_mean or 0.0
     caching = "" if traffic.prefix_caching else ", without a prefix cache"
+    drawn = f" ({traffic.drawn_answers:,} lengths drawn)" if traffic.drawn_answers else ""
     return (
         f"{traffic.source} traffic, {traffic.arrivals} arrivals, {inputs:,.0f} tokens in and "
-        f"{outputs:,.0f} out in the mean{caching}{sending_order(traffic)}"
+        f"{outputs:,.0f} out in the mean{drawn}{caching}{sending_order(traffic)}"
     )
 
 

@@ -20,6 +20,7 @@ from evaluate.measure.traffic.resolved import read_resolved
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.measure.traffic.synthetic import length
 from evaluate.measure.workload import shortened, traffic_load, warm_up
+from evaluate.results.row_types import WorkloadSettings
 from tests.conftest import evaluate_config
 
 CONTEXT = 200
@@ -248,6 +249,31 @@ def test_answers_without_a_length_get_one_and_are_counted(
     assert "it has 60 tokens in the median" in capfd.readouterr().err
     resolved(folder, path, "traffic.output.distribution=uniform", "traffic.output.high=180")
     assert "it has 1 to 180 tokens" in capfd.readouterr().err
+
+
+KEY_OF_EARLIER_VERSIONS = (
+    *("source", "sha256", "arrivals", "burstiness", "speed", "pause_s", "prefix_caching", "tokens"),
+    *("conversations", "requests", "left_out", "longest_tokens", "input_tokens_mean"),
+    *("output_tokens_mean", "reusable_share"),
+)
+
+
+def test_drawn_lengths_that_are_sent_are_recorded_and_in_no_key(folder: Path) -> None:
+    records = [{"input_tokens": n} for n in (5, 6, 500)] + [{"input_tokens": 7, "output_tokens": 1}]
+    path = requests_file(folder, *records)
+    fixed = ("traffic.output.distribution=fixed", "traffic.output.median=9")
+    _, scenario, traffic = resolved(folder, path, *fixed)
+    assert (traffic.requests, traffic.left_out, traffic.drawn_answers) == (3, 1, 2)
+    assert scenario.recorded()["traffic"]["drawn_answers"] == 2
+    assert tuple(scenario.identity()["traffic"]) == KEY_OF_EARLIER_VERSIONS
+    requests_file(folder, records[-1])
+    _, given, _ = resolved(folder, path)
+    assert "drawn_answers" not in given.recorded()["traffic"]
+    content = scenario.recorded()
+    own = WorkloadSettings.model_validate(content)
+    del content["traffic"]["drawn_answers"]
+    earlier = WorkloadSettings.model_validate(content)
+    assert own.identity() == earlier.identity() == earlier.content()
 
 
 def test_lengths_for_answers_that_have_one_are_refused(folder: Path) -> None:
