@@ -52,7 +52,7 @@ class TrafficConfig:
     source: str = field(default=SYNTHETIC, metadata=choices(*SOURCES))
     """file, sharegpt (packaged conversations) or synthetic."""
     path: str | None = None
-    """For a file: a trace or data set, .jsonl or .json."""
+    """For a file: a trace or data set, .jsonl or .json, packed with gzip or not."""
     format: str = field(default=AUTO, metadata=choices(AUTO, *FORMATS))
     """For a file: plain, sharegpt, vllm, guidellm or mooncake; auto tells it by its keys."""
     time_unit: str = field(default=AUTO, metadata=choices(AUTO, *UNITS))
@@ -61,6 +61,8 @@ class TrafficConfig:
     block_tokens: int = field(default=BLOCK_TOKENS, metadata=within(1, 2**16))
     """For a file in the mooncake format: tokens of a block that one hash names. Qwen's traces have
     16."""
+    skip_bad: bool = False
+    """For a file: leave out records that cannot be read, and say how many; else it is refused."""
     requests: int = field(default=256, metadata=within(1, 10**6))
     """Most requests of a run: the first ones of a trace with times, else a random choice."""
     turns: int = field(default=1, metadata=within(1, 1000))

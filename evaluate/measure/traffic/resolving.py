@@ -55,7 +55,11 @@ def read_traffic(config: TrafficConfig) -> list[Conversation]:
     if config.source == FILE:
         path = Path(str(config.path)).expanduser()
         conversations = read_conversations(
-            path, config.format, config.time_unit, config.block_tokens
+            path,
+            config.format,
+            config.time_unit,
+            config.block_tokens,
+            skip_bad=config.skip_bad,
         )
         conversations = with_answers(conversations, config)
     elif config.source == SHAREGPT:

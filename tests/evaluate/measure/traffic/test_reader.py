@@ -1,5 +1,6 @@
 """Files of traffic: every format, and what is wrong with a bad file, in one line."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.measure.traffic import reader
+from evaluate.measure.traffic import records
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import answer_of
 from evaluate.measure.traffic.reader import read_conversations
@@ -249,6 +250,55 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: str | bytes, message: s
     assert error.value.exit_code == 2
 
 
+def test_packed_files_are_read(tmp_path: Path) -> None:
+    one = json.dumps(PLAIN)
+    for name, text in (("t.jsonl.gz", f"{one}\n{one}\n"), ("t.json.gz", f"[{one}, {one}]")):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+        assert len(read_conversations(tmp_path / name)) == 2
+
+
+def test_a_packed_file_that_is_cut_off_or_too_large_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, text = tmp_path / "t.jsonl.gz", (json.dumps(PLAIN) + "\n").encode() * 99
+    path.write_bytes(gzip.compress(text)[:-9])
+    with pytest.raises(QuantlineError, match=r"t\.jsonl\.gz: is no whole gzip file"):
+        read_conversations(path)
+    path.write_bytes(gzip.compress(text))
+    monkeypatch.setattr(records, "LARGEST_FILE", 1000)
+    with pytest.raises(QuantlineError, match="bytes, more than 1,000"):
+        read_conversations(path)
+    path.write_bytes(gzip.compress(b"[" + b" " * 2000))
+    with pytest.raises(QuantlineError, match="bytes, more than 1,000"):
+        read_conversations(path)
+
+
+BAD = (b'{"input_tokens": 0}', b'{"input_tok', b'{"text": "\xff"}', b"[1]")
+
+
+def test_bad_records_are_counted_or_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, good = tmp_path / "t.jsonl", json.dumps(PLAIN).encode()
+    path.write_bytes(b"\n".join((good, *BAD, good)))
+    with pytest.raises(QuantlineError) as error:
+        read_conversations(path)
+    assert str(error.value) == (
+        f"{path}:2: input_tokens is 0; should be greater than or equal to 1 "
+        "(4 of 6 records are bad; traffic.skip_bad=true leaves them out)"
+    )
+    assert len(read_conversations(path, skip_bad=True)) == 2
+    assert (
+        f"{path}: 4 of 6 records are bad: left out. The first one: {path}:2: input_tokens is 0"
+        in (capfd.readouterr().err)
+    )
+    path.write_text(f'[{json.dumps(PLAIN)}, 1, {{"input_tokens": 0}}]')
+    assert len(read_conversations(path, skip_bad=True)) == 1
+    path.write_bytes(b'{"input_tokens": 0}\n{"input_tokens": 0}')
+    with pytest.raises(QuantlineError, match=r"t\.jsonl:1: .* \(all 2 records are bad\)"):
+        read_conversations(path, skip_bad=True)
+
+
 def test_a_link_to_a_shared_disk_is_followed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "here").mkdir()
@@ -269,7 +319,7 @@ def test_a_missing_file_a_folder_and_a_huge_one(
     with pytest.raises(QuantlineError, match="is a folder, a file is expected"):
         read_conversations(tmp_path)
     path = lines(tmp_path / "t.jsonl", PLAIN, PLAIN)
-    monkeypatch.setattr(reader, "LARGEST_FILE", 10)
+    monkeypatch.setattr(records, "LARGEST_FILE", 10)
     with pytest.raises(QuantlineError, match="bytes, more than 10"):
         read_conversations(path)
 

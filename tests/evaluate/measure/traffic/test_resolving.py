@@ -276,6 +276,14 @@ def test_drawn_lengths_that_are_sent_are_recorded_and_in_no_key(folder: Path) ->
     assert own.identity() == earlier.identity() == earlier.content()
 
 
+def test_bad_records_of_the_options_file_are_left_out(folder: Path) -> None:
+    path = requests_file(folder, {"input_tokens": 5, "output_tokens": 3}, {"input_tokens": 0})
+    with pytest.raises(QuantlineError, match=r"traffic\.skip_bad=true leaves them out"):
+        resolved(folder, path)
+    _, _, traffic = resolved(folder, path, "traffic.skip_bad=true")
+    assert traffic.requests == 1
+
+
 def test_lengths_for_answers_that_have_one_are_refused(folder: Path) -> None:
     path = requests_file(folder, {"prompt": "Hi", "output_tokens": 3})
     with pytest.raises(QuantlineError, match=r"traffic\.output: works only .* all answers of"):
