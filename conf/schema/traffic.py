@@ -9,7 +9,7 @@ FILE, SHAREGPT, SYNTHETIC = "file", "sharegpt", "synthetic"
 SOURCES = (FILE, SHAREGPT, SYNTHETIC)
 AUTO = "auto"
 MOONCAKE = "mooncake"
-FORMATS = ("plain", "sharegpt", "vllm", "guidellm", MOONCAKE)
+FORMATS = ("plain", "sharegpt", "chat", "vllm", "guidellm", MOONCAKE, "azure", "burstgpt")
 BLOCK_TOKENS = 512
 """Of Mooncake's own traces."""
 CLOSED, POISSON, BURSTY, REPLAYED = "closed", "poisson", "bursty", "replayed"
@@ -52,9 +52,10 @@ class TrafficConfig:
     source: str = field(default=SYNTHETIC, metadata=choices(*SOURCES))
     """file, sharegpt (packaged conversations) or synthetic."""
     path: str | None = None
-    """For a file: a trace or data set, .jsonl or .json, packed with gzip or not."""
+    """For a file: a trace or data set, .jsonl, .json or .csv, packed with gzip or not."""
     format: str = field(default=AUTO, metadata=choices(AUTO, *FORMATS))
-    """For a file: plain, sharegpt, vllm, guidellm or mooncake; auto tells it by its keys."""
+    """For a file: plain, sharegpt, chat, vllm, guidellm, mooncake, azure or burstgpt; auto tells it
+    by its keys."""
     time_unit: str = field(default=AUTO, metadata=choices(AUTO, *UNITS))
     """For a file: the unit of its timestamps: s, ms, us or ns. auto is the format's own, seconds or
     (mooncake) milliseconds; replayed refuses times that do not look like it."""

@@ -70,6 +70,10 @@ def read_conversations(
         if kind is None:
             kind = FORMATS.get(name) or format_of(record.content, record.where)
             kind = _with_blocks(kind, block_tokens, path)
+            if kind.has_dates and unit != AUTO:
+                raise bad_input(
+                    f"traffic.time_unit={unit}: {shown_path(path)} has dates (format {kind.name})"
+                )
         try:
             conversation = _conversation(kind, record)
             unread.update(unread_texts(kind, record.content, record.where))
@@ -79,8 +83,11 @@ def read_conversations(
         if conversation is not None:
             conversations.append(conversation)
     faults.close(path, total, skip_bad)
+    unanswered = total - faults.count - len(conversations)
     if not conversations:
         raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
+    if unanswered and not may_be_cut:  # of our own file it is known
+        say(f"{shown_path(path)}: {unanswered:,} of {total:,} records have no answer: left out")
     _check_times(conversations, path)
     _say_unused_blocks(conversations, block_tokens, path)
     assert kind is not None

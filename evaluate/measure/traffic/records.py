@@ -1,23 +1,32 @@
-"""Reads the records of a file of traffic: JSON lines or a JSON list, packed with gzip or not."""
+"""Reads the records of a file of traffic: JSON lines, a JSON list or a table in CSV, packed with
+gzip or not."""
 
+import csv
 import gzip
 import itertools
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from pydantic import JsonValue
+
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import JsonObject, check_regular, parse_object, shown_path
+from conf.files.json_files import JsonObject, check_regular, parse_object, shown, shown_path
+from evaluate.measure.traffic.formats.unread import LIKE_A_PROMPT
 
 LARGEST_FILE = 1 << 31  # bytes, unpacked
 LONGEST_LINE = 1 << 27  # bytes
 SPACE = " \t\r\n"
 BOM = b"\xef\xbb\xbf"  # Windows writes it
 GZIP = b"\x1f\x8b"
+TABLE = ".csv"
+WHOLE, DECIMAL = re.compile(r"-?\d{1,18}"), re.compile(r"-?\d{1,18}\.\d{1,18}")
+MORE = ""  # where a line has more cells than the table has columns
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,8 @@ def records(path: Path, may_be_cut: bool = False) -> Iterator[Record]:
                 content = file.read(LARGEST_FILE + 1)
                 _check_size(len(content), path)
                 yield from _listed(_text(content, shown_path(path)), path, may_be_cut)
+            elif TABLE in path.suffixes:
+                yield from _of_table(file, path)
             else:
                 yield from _of_lines(file, path)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -75,7 +86,7 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes]]:
-    """The lines that are not empty, with their places."""
+    """The lines with their places."""
     size = 0
     for number in itertools.count(1):
         line, where = file.readline(LONGEST_LINE + 1), f"{shown_path(path)}:{number}"
@@ -85,16 +96,42 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes]]:
             raise bad_input(f"{where}: the line is too long")
         size += len(line)
         _check_size(size, path)  # a packed file is larger than it looks
-        if line.strip():
-            yield where, line
+        yield where, line
 
 
 def _of_lines(file: BinaryIO, path: Path) -> Iterator[Record]:
     for where, line in _lines(file, path):
+        if not line.strip():
+            continue
         try:
             yield Record(where, parse_object(_text(line, where), where, is_line=True))
         except QuantlineError as error:
             yield Record(where, {}, error)
+
+
+def _of_table(file: BinaryIO, path: Path) -> Iterator[Record]:
+    lines = (_text(line, where) for where, line in _lines(file, path))
+    table: csv.DictReader[str] = csv.DictReader(lines, restkey=MORE)
+    try:
+        names = list(table.fieldnames or [])
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise bad_input(f"{shown_path(path)}:1: the column {shown(repeated[0])} appears twice")
+        for row in table:
+            where = f"{shown_path(path)}:{table.line_num}"
+            if MORE in row:
+                yield Record(where, {}, bad_input(f"{where}: has more cells than columns"))
+                continue
+            yield Record(where, {name: _cell(name, text) for name, text in row.items() if text})
+    except csv.Error as error:
+        raise bad_input(f"{shown_path(path)}:{table.line_num + 1}: no CSV ({error})") from error
+
+
+def _cell(column: str, text: str) -> JsonValue:
+    """A table does not say which cells are numbers."""
+    if WHOLE.fullmatch(text) and not LIKE_A_PROMPT.match(column):
+        return int(text)
+    return float(text) if DECIMAL.fullmatch(text) and not LIKE_A_PROMPT.match(column) else text
 
 
 def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:

@@ -54,6 +54,8 @@ class TrafficFormat:
     ValueError for one that contradicts itself."""
     unit: str = SECONDS
     """Of its timestamps."""
+    has_dates: bool = False
+    """Whether its timestamps are dates, which have no unit."""
     answer_key: str = ""
     """The key of an answer's length, where a record may lack it."""
     text_key: str = ""

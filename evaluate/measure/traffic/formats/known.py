@@ -6,12 +6,22 @@ from collections.abc import Iterable
 
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject, shown
-from evaluate.measure.traffic.formats import guidellm, mooncake, plain, sharegpt, vllm
+from evaluate.measure.traffic.formats import (
+    azure,
+    burstgpt,
+    chat,
+    guidellm,
+    mooncake,
+    plain,
+    sharegpt,
+    vllm,
+)
 from evaluate.measure.traffic.formats.base import TrafficFormat
 
 # Of formats that fit a record equally well, the first one is taken.
 FORMATS: dict[str, TrafficFormat] = {
-    module.FORMAT.name: module.FORMAT for module in (sharegpt, mooncake, vllm, plain, guidellm)
+    module.FORMAT.name: module.FORMAT
+    for module in (sharegpt, chat, mooncake, azure, burstgpt, vllm, plain, guidellm)
 }
 MOST_KEYS, LONGEST_KEY = 8, 40
 CLOSE = 0.7

@@ -1,6 +1,5 @@
 """Files of traffic: every format, and what is wrong with a bad file, in one line."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -8,27 +7,9 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.measure.traffic import records
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import answer_of
 from evaluate.measure.traffic.reader import read_conversations
-
-
-def lines(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def chat(*values: str) -> dict[str, Any]:
-    senders = ("human", "gpt")
-    messages = [{"from": senders[n % 2], "value": value} for n, value in enumerate(values)]
-    return {"id": "x", "conversations": messages}
-
-
-def one_turn(
-    prompt: Passage, tokens: int | None = None, arrival: float | None = None
-) -> Conversation:
-    return Conversation((Turn((prompt,), answer_of(tokens)),), arrival)
+from tests.evaluate.measure.traffic.files import PLAIN, chat, lines, one_turn
 
 
 def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
@@ -139,9 +120,6 @@ def test_each_format_is_told_by_its_keys(
     assert read_conversations(listed) == [expected, expected]
 
 
-PLAIN = {"input_tokens": 7, "output_tokens": 3}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -250,80 +228,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: str | bytes, message: s
     assert error.value.exit_code == 2
 
 
-def test_packed_files_are_read(tmp_path: Path) -> None:
-    one = json.dumps(PLAIN)
-    for name, text in (("t.jsonl.gz", f"{one}\n{one}\n"), ("t.json.gz", f"[{one}, {one}]")):
-        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
-        assert len(read_conversations(tmp_path / name)) == 2
-
-
-def test_a_packed_file_that_is_cut_off_or_too_large_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, text = tmp_path / "t.jsonl.gz", (json.dumps(PLAIN) + "\n").encode() * 99
-    path.write_bytes(gzip.compress(text)[:-9])
-    with pytest.raises(QuantlineError, match=r"t\.jsonl\.gz: is no whole gzip file"):
-        read_conversations(path)
-    path.write_bytes(gzip.compress(text))
-    monkeypatch.setattr(records, "LARGEST_FILE", 1000)
-    with pytest.raises(QuantlineError, match="bytes, more than 1,000"):
-        read_conversations(path)
-    path.write_bytes(gzip.compress(b"[" + b" " * 2000))
-    with pytest.raises(QuantlineError, match="bytes, more than 1,000"):
-        read_conversations(path)
-
-
-BAD = (b'{"input_tokens": 0}', b'{"input_tok', b'{"text": "\xff"}', b"[1]")
-
-
-def test_bad_records_are_counted_or_left_out(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path, good = tmp_path / "t.jsonl", json.dumps(PLAIN).encode()
-    path.write_bytes(b"\n".join((good, *BAD, good)))
-    with pytest.raises(QuantlineError) as error:
-        read_conversations(path)
-    assert str(error.value) == (
-        f"{path}:2: input_tokens is 0; should be greater than or equal to 1 "
-        "(4 of 6 records are bad; traffic.skip_bad=true leaves them out)"
-    )
-    assert len(read_conversations(path, skip_bad=True)) == 2
-    assert (
-        f"{path}: 4 of 6 records are bad: left out. The first one: {path}:2: input_tokens is 0"
-        in (capfd.readouterr().err)
-    )
-    path.write_text(f'[{json.dumps(PLAIN)}, 1, {{"input_tokens": 0}}]')
-    assert len(read_conversations(path, skip_bad=True)) == 1
-    path.write_bytes(b'{"input_tokens": 0}\n{"input_tokens": 0}')
-    with pytest.raises(QuantlineError, match=r"t\.jsonl:1: .* \(all 2 records are bad\)"):
-        read_conversations(path, skip_bad=True)
-
-
-def test_a_link_to_a_shared_disk_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "here").mkdir()
-    lines(tmp_path / "disk" / "t.jsonl", PLAIN)
-    link = tmp_path / "here" / "t.jsonl"
-    link.symlink_to(tmp_path / "disk" / "t.jsonl")
-    assert len(read_conversations(link)) == 1
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(QuantlineError, match="loop"):
-        read_conversations(tmp_path / "loop")
-
-
-def test_a_missing_file_a_folder_and_a_huge_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(QuantlineError, match=r"there is no t\.jsonl"):
-        read_conversations(tmp_path / "t.jsonl")
-    with pytest.raises(QuantlineError, match="is a folder, a file is expected"):
-        read_conversations(tmp_path)
-    path = lines(tmp_path / "t.jsonl", PLAIN, PLAIN)
-    monkeypatch.setattr(records, "LARGEST_FILE", 10)
-    with pytest.raises(QuantlineError, match="bytes, more than 10"):
-        read_conversations(path)
-
-
 def test_a_format_that_is_asked_for_is_held_to(tmp_path: Path) -> None:
     path = lines(tmp_path / "t.jsonl", {"prompt": "Hi", "output_tokens": 3})
     with pytest.raises(QuantlineError, match=r"t\.jsonl:1: there is no input_length"):
@@ -375,17 +279,3 @@ def test_other_texts_are_named_once(tmp_path: Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == (
         f"{path}: texts that the format vllm does not read: answer, category, prompt_hash\n"
     )
-
-
-def test_files_of_windows_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    one = json.dumps(PLAIN)
-    for text in (f"{one}\r\n{one}\r\n", f"[{one},\r\n{one}]\r\n"):
-        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-        assert len(read_conversations(path)) == 2
-
-
-def test_what_precedes_a_cut_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps([chat("Hi", "Hello"), chat("A", "B")])[:-9])
-    assert len(read_conversations(path, "sharegpt", may_be_cut=True)) == 1
