@@ -1,11 +1,12 @@
 """`python -m evaluate.traffic traffic=NAME`: writes the lengths of traffic, without its texts.
 
 The lines have the plain format, so that `traffic.path=FILE` reads them on a machine that has
-neither the data nor a network, and lengths can be shared where texts cannot.
+neither the data nor a network, and lengths can be shared where texts cannot. Beginnings that
+several prompts share stay shared.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from conf.app import run
@@ -18,6 +19,7 @@ from evaluate.command import COMMAND as EVALUATE
 from evaluate.measure.targets import targets
 from evaluate.measure.traffic.resolved import ResolvedConversation, read_resolved
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
+from evaluate.measure.traffic.shared_prefixes import shared_blocks
 from evaluate.results.summary import percentile
 
 COMMAND = replace(
@@ -52,12 +54,18 @@ def show_traffic(config: EvaluateConfig) -> None:
     assert traffic is not None
     requests = read_resolved(traffic.sha256)
     lengths = [_line(conversation) for conversation in requests]
-    for line in lengths:
-        print(json.dumps(line))
+    shared = shared_blocks([conversation.passages for conversation in requests])
+    for line, blocks in zip(lengths, shared, strict=True):
+        parts = {"shared": [asdict(block) for block in blocks]} if blocks else {}
+        print(json.dumps(line | parts))
     for name in ("input_tokens", "output_tokens"):
         values = [line[name] for line in lengths]
         texts = [f"p{share * 100:g} {percentile(values, share):,.0f}" for share in SHARES]
         say(f"{name}: {', '.join(texts)}")
+    tokens = sum(block.tokens for blocks in shared for block in blocks)
+    say(f"shared: {tokens / sum(line['input_tokens'] for line in lengths):.1%} of the input tokens")
+    if traffic.drawn_answers:
+        say(f"output_tokens: {traffic.drawn_answers:,} are drawn, the traffic does not give them")
     counted = COUNTED.get(traffic.tokens, f"counted by {traffic.tokens}")
     say(f"{len(lengths)} requests, {counted}; {traffic.left_out} were too long")
 

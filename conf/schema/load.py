@@ -112,16 +112,18 @@ class ScenarioConfig:
 
     def recorded(self) -> dict[str, Any]:
         """The settings as a row holds them."""
-        return {
+        recorded = {
             name: value
             for name, value in asdict(self).items()
             if value is not None and (name not in ADDED or isinstance(value, dict))
         }
+        return recorded if self.traffic is None else recorded | {"traffic": self.traffic.recorded()}
 
     def identity(self) -> dict[str, Any]:
         """What tells this workload from others, for the key of its rows."""
         own = {name: value for name, value in asdict(self).items() if name not in ADDED}
-        return own | {name: value for name, value in self.recorded().items() if name in ADDED}
+        own |= {name: value for name, value in self.recorded().items() if name in ADDED}
+        return own if self.traffic is None else own | {"traffic": self.traffic.identity()}
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Options of traffic: requests with lengths, prefixes, turns and arrivals of their own."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from conf.schema.ranges import SEED_MOST, TOKENS_MOST, above, choices, within
 
@@ -8,7 +9,7 @@ FILE, SHAREGPT, SYNTHETIC = "file", "sharegpt", "synthetic"
 SOURCES = (FILE, SHAREGPT, SYNTHETIC)
 AUTO = "auto"
 MOONCAKE = "mooncake"
-FORMATS = ("plain", "sharegpt", "vllm", "guidellm", MOONCAKE)
+FORMATS = ("plain", "sharegpt", "chat", "vllm", "guidellm", MOONCAKE, "azure", "burstgpt")
 BLOCK_TOKENS = 512
 """Of Mooncake's own traces."""
 CLOSED, POISSON, BURSTY, REPLAYED = "closed", "poisson", "bursty", "replayed"
@@ -51,15 +52,18 @@ class TrafficConfig:
     source: str = field(default=SYNTHETIC, metadata=choices(*SOURCES))
     """file, sharegpt (packaged conversations) or synthetic."""
     path: str | None = None
-    """For a file: a trace or data set, .jsonl or .json."""
+    """For a file: a trace or data set, .jsonl, .json or .csv, packed with gzip or not."""
     format: str = field(default=AUTO, metadata=choices(AUTO, *FORMATS))
-    """For a file: plain, sharegpt, vllm, guidellm or mooncake; auto tells it by its keys."""
+    """For a file: plain, sharegpt, chat, vllm, guidellm, mooncake, azure or burstgpt; auto tells it
+    by its keys."""
     time_unit: str = field(default=AUTO, metadata=choices(AUTO, *UNITS))
     """For a file: the unit of its timestamps: s, ms, us or ns. auto is the format's own, seconds or
     (mooncake) milliseconds; replayed refuses times that do not look like it."""
     block_tokens: int = field(default=BLOCK_TOKENS, metadata=within(1, 2**16))
     """For a file in the mooncake format: tokens of a block that one hash names. Qwen's traces have
     16."""
+    skip_bad: bool = False
+    """For a file: leave out records that cannot be read, and say how many; else it is refused."""
     requests: int = field(default=256, metadata=within(1, 10**6))
     """Most requests of a run: the first ones of a trace with times, else a random choice."""
     turns: int = field(default=1, metadata=within(1, 1000))
@@ -135,6 +139,12 @@ class CapacityConfig:
     """Least requests of a trial, however long they take to arrive."""
 
 
+# Fields that older rows do not have. They are in a row's settings and key only where they are set.
+ADDED_TO_LOAD = ("whole_conversations", "begins_elsewhere", "drawn_answers")
+# Fields that are in no key: they count what the hash tells already.
+COUNTS_IN_LOAD = ("drawn_answers",)
+
+
 @dataclass
 class TrafficLoad:
     """What an evaluation found in its traffic. Part of a workload's identity."""
@@ -160,3 +170,23 @@ class TrafficLoad:
     output_tokens_mean: float = 0.0
     reusable_share: float = 0.0
     """Share of the prompts' tokens that an earlier prompt of a run began with."""
+    whole_conversations: bool | None = None
+    """Set for a closed loop of several turns, where a client plays one conversation at a time.
+    Earlier versions sent all first turns before the second ones."""
+    begins_elsewhere: bool | None = None
+    """Set for a search in which each repeat begins at another conversation. In earlier versions all
+    began at the first one."""
+    drawn_answers: int | None = None
+    """Requests whose answer has a drawn length, because the file does not give it."""
+
+    def recorded(self) -> dict[str, Any]:
+        """The fields as a row holds them."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None or name not in ADDED_TO_LOAD
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this traffic from other traffic."""
+        return {k: value for k, value in self.recorded().items() if k not in COUNTS_IN_LOAD}

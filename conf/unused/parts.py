@@ -51,7 +51,11 @@ def traffic_rules() -> tuple[Rule, ...]:
     traffic: Callable[[Any], TrafficConfig] = attrgetter("traffic")
     synthetic = tuple(f"traffic.{name}" for name in ("input", "prefixes", "prefix_tokens"))
     return (
-        Rule(("traffic.format",), lambda c: traffic(c).source == FILE, "traffic=file"),
+        Rule(
+            ("traffic.format", "traffic.skip_bad"),
+            lambda c: traffic(c).source == FILE,
+            "traffic=file",
+        ),
         Rule(
             synthetic,
             lambda c: traffic(c).source == SYNTHETIC,

@@ -15,6 +15,7 @@ LOWEST_TOKEN = 16  # smaller ids are special tokens
 WARM_UP, PROFILE = -1, -2  # runs that are not timed
 WARM_UP_REQUESTS, WARM_UP_ROUNDS = 64, 4  # of a sustained workload; the warm-up is shorter
 ALL_AT_ONCE = math.inf  # the rate of a burst
+GOLDEN = 0.6180339887  # multiples of it, modulo 1, lie far apart
 WARM_UP_TOKENS = 128  # per answer; later decode steps are like earlier ones
 
 
@@ -35,12 +36,22 @@ class PlannedRequest:
 
 @dataclass(frozen=True)
 class Load:
-    """The requests of one run, and how many may run at once."""
+    """The requests of one run, and how many conversations may be in progress at once. A request
+    that follows no other begins a conversation."""
 
     requests: list[PlannedRequest]
     at_once: int
     shares_prefixes: bool = False
     """Whether hits in the prefix cache are part of the workload."""
+
+    @property
+    def conversations(self) -> list[list[int]]:
+        """The places of each conversation's requests, in their order."""
+        by_last: dict[int, list[int]] = {}
+        for place, planned in enumerate(self.requests):
+            earlier = [] if planned.after is None else by_last.pop(planned.after)
+            by_last[place] = [*earlier, place]
+        return sorted(by_last.values())
 
     @property
     def takes_turns(self) -> bool:
@@ -111,13 +122,16 @@ def traffic_load(
     repeat: int,
     vocabulary: int,
 ) -> Load:
-    """The requests of one run of traffic: the same in every repeat, at other times. A longer run
-    begins again with the first conversation. The salts keep prefixes of earlier runs, and of
-    earlier rounds of this run, out of the cache."""
+    """The requests of one run of traffic: the same in every repeat, at other times. A search takes
+    a part of them, in every repeat another one. A longer run sends them again. The salts keep
+    prefixes of earlier runs, and of earlier rounds of this run, out of the cache."""
     assert scenario.traffic is not None
     run, ids, most = f"{name} {repeat}", token_range(vocabulary), scenario.count
     unique = uuid.uuid4().hex
     requests: list[PlannedRequest] = []
+    if scenario.traffic.begins_elsewhere:
+        place = int(repeat * GOLDEN % 1 * len(conversations))
+        conversations = conversations[place:] + conversations[:place]
     begun: list[ResolvedConversation] = []
     firsts: list[int] = []
     for number, conversation in enumerate(itertools.cycle(conversations)):

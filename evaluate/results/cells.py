@@ -69,7 +69,7 @@ class Cell:
     @cached_property
     def settings_name(self) -> str:
         """Equal for workloads with the same settings."""
-        return str(sorted(self.settings.content().items()))
+        return str(sorted(self.settings.identity().items()))
 
     @property
     def ranked_by(self) -> str:

@@ -23,6 +23,7 @@ from pydantic import (
 
 from conf.escaping import CONTROL
 from conf.files.json_files import JsonObject
+from conf.schema.traffic import COUNTS_IN_LOAD
 
 if TYPE_CHECKING:
     from typing import Optional as Maybe
@@ -162,6 +163,12 @@ class TrafficSettings(Part):
     input_tokens_mean: Maybe[Amount] = None
     output_tokens_mean: Maybe[Amount] = None
     reusable_share: Maybe[Share] = None
+    whole_conversations: Maybe[bool] = None
+    """Set where each client of a closed loop plays one conversation at a time."""
+    begins_elsewhere: Maybe[bool] = None
+    """Set where each repeat of a search begins at another conversation."""
+    drawn_answers: Maybe[Size] = None
+    """Requests whose answer has a drawn length."""
 
 
 class SearchSettings(Part):
@@ -189,6 +196,15 @@ class WorkloadSettings(Part):
     """Set where requests have lengths of their own; then there are no input_tokens here."""
     capacity: Maybe[SearchSettings] = None
     """Set for a trial of a capacity search."""
+
+    def identity(self) -> JsonObject:
+        """The settings that tell workloads apart. Rows of earlier versions lack some counts."""
+        content = self.content()
+        traffic = content.get("traffic")
+        if isinstance(traffic, dict):
+            known = {name: value for name, value in traffic.items() if name not in COUNTS_IN_LOAD}
+            content["traffic"] = known
+        return content
 
     @property
     def has_own_arrivals(self) -> bool:

@@ -42,8 +42,8 @@ class _Run:
 
     def __init__(self, server: Server, load: Load, stop: Stop | None) -> None:
         self.server, self.load, self.stop = server, load, stop
+        self.takes_turns, self.is_open = load.takes_turns, load.is_open
         self.gate = asyncio.Semaphore(load.at_once)
-        self.done = [asyncio.Event() for _ in load.requests]
         self.stopped = asyncio.Event()
         self.requests = [Request(0, [], error=NOT_SENT) for _ in load.requests]
         self.bodies = [self._body(planned) for planned in load.requests]
@@ -53,7 +53,8 @@ class _Run:
     async def send(self) -> list[Request]:
         await self.connections.open(self._at_begin())
         self.begin = time.perf_counter()
-        tasks = [asyncio.create_task(self._send_one(place)) for place in range(len(self.requests))]
+        conversations = self.load.conversations
+        tasks = [asyncio.create_task(self._converse(places)) for places in conversations]
         stopping = asyncio.create_task(self._cancel_when_stopped(tasks))
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         stopping.cancel()
@@ -76,27 +77,31 @@ class _Run:
         for task in tasks:
             task.cancel()
 
-    async def _send_one(self, place: int) -> None:
-        planned, request = self.load.requests[place], self.requests[place]
-        due = planned.arrival_s
-        if planned.after is not None:
-            await self.done[planned.after].wait()
-            due += self._now()
+    async def _converse(self, places: list[int]) -> None:
+        """Sends the requests of a conversation, each after the answer before. A client of a closed
+        loop is held for all of them."""
+        due = self.load.requests[places[0]].arrival_s
         await asyncio.sleep(due - self._now())
         async with self.gate:
-            sent = self._now()
-            request.start = sent if self.load.takes_turns else due
-            request.send_delay = sent - due if self.load.is_open else 0.0
-            request.error = UNFINISHED
-            try:
-                async with asyncio.timeout(SECONDS_FOR_A_RUN):
-                    request.error = await self._stream(self.bodies[place], request)
-            except (OSError, TimeoutError) as error:
-                request.error = f"{type(error).__name__}: {error}"
-            if request.error:
-                request.token_times = []
+            await self._send_one(places[0], due)
+            for place in places[1:]:
+                due = self._now() + self.load.requests[place].arrival_s
+                await asyncio.sleep(due - self._now())
+                await self._send_one(place, due)
+
+    async def _send_one(self, place: int, due: float) -> None:
+        request, sent = self.requests[place], self._now()
+        request.start = sent if self.takes_turns else due
+        request.send_delay = sent - due if self.is_open else 0.0
+        request.error = UNFINISHED
+        try:
+            async with asyncio.timeout(SECONDS_FOR_A_RUN):
+                request.error = await self._stream(self.bodies[place], request)
+        except (OSError, TimeoutError) as error:
+            request.error = f"{type(error).__name__}: {error}"
+        if request.error:
+            request.token_times = []
         self.bodies[place] = b""
-        self.done[place].set()
         self._consider(request)
 
     async def _stream(self, body: bytes, request: Request) -> str:

@@ -77,9 +77,9 @@ class VllmEngine(Engine):
         return None
 
     def run_requests(self, load: Load, stop: Stop | None = None) -> list[Request]:
-        """Adds each request at its time, with at most `at_once` running, and steps. A request that
-        arrives during a step waits for it: its clock starts at its arrival time. With limited
-        concurrency, its clock starts when it is added."""
+        """Adds each request at its time, with `at_once` conversations in progress, and steps. A
+        request that arrives during a step waits for it: its clock starts at its arrival time. With
+        limited concurrency, its clock starts when it is added."""
         return SteppedRun(self.llm.llm_engine, load, self._add_request, stop).run()
 
     def _add_request(self, planned: PlannedRequest) -> str:

@@ -2,7 +2,6 @@
 
 import heapq
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -21,32 +20,46 @@ class SteppedRun:
         self.engine, self.load, self.add, self.stop = engine, load, add, stop
         self.requests = [Request(0, [], error=NOT_SENT) for _ in load.requests]
         self.waiting: list[tuple[float, int]] = []
-        """Requests that nothing holds back but their time: when they are due, and their place."""
-        self.held_back: dict[int, list[int]] = defaultdict(list)
-        """Requests that wait for the answer of another one."""
+        """Requests that begin a conversation: when they are due, and their place."""
+        self.following: list[tuple[float, int]] = []
+        """The same of conversations in progress, whose last answer is whole."""
+        self.next: dict[int, int] = {}
+        """The place of the request that waits for an answer, by the place of that."""
         self.running: dict[str, int] = {}
         """Places of running requests, by the engine's name for them."""
+        self.in_progress = 0
         for place, planned in enumerate(load.requests):
             if planned.after is None:
                 self.waiting.append((planned.arrival_s, place))
             else:
-                self.held_back[planned.after].append(place)
+                self.next[planned.after] = place
         heapq.heapify(self.waiting)
 
     def run(self) -> list[Request]:
         self.start = time.perf_counter()
-        while self.waiting or self.running:
+        while self.waiting or self.following or self.running:
             now = self._now()
-            while self.waiting and len(self.running) < self.load.at_once:
-                if self.waiting[0][0] > now:
-                    break
+            while self.following and self.following[0][0] <= now:
+                self._add(*heapq.heappop(self.following), now)
+            while self._may_begin and self.waiting[0][0] <= now:
+                self.in_progress += 1
                 self._add(*heapq.heappop(self.waiting), now)
             if not self.running:
-                time.sleep(max(0.0, self.waiting[0][0] - now))
+                time.sleep(max(0.0, self._next_due() - now))
             elif self._step():
                 self.engine.abort_request(list(self.running))
                 break
         return self.requests
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether there is another conversation, and a client for it."""
+        return bool(self.waiting) and self.in_progress < self.load.at_once
+
+    def _next_due(self) -> float:
+        """When the next request is due, while none is running."""
+        due = [self.following[0][0]] if self.following else []
+        return min([*due, self.waiting[0][0]] if self._may_begin else due)
 
     def _now(self) -> float:
         return time.perf_counter() - self.start
@@ -69,9 +82,16 @@ class SteppedRun:
             if output.finished:
                 request.error = ""
                 del self.running[output.request_id]
-                for following in self.held_back.pop(place, []):
-                    due = now + self.load.requests[following].arrival_s
-                    heapq.heappush(self.waiting, (due, following))
+                self._go_on(place, now)
             if self.stop is not None and (is_first or output.finished):
                 decided = self.stop(request) or decided
         return decided
+
+    def _go_on(self, place: int, now: float) -> None:
+        """Takes the conversation's next request, or ends the conversation."""
+        if place in self.next:
+            following = self.next[place]
+            due = now + self.load.requests[following].arrival_s
+            heapq.heappush(self.following, (due, following))
+        else:
+            self.in_progress -= 1

@@ -28,7 +28,7 @@ def with_answers(conversations: list[Conversation], config: TrafficConfig) -> li
     def drawn(turns: tuple[Turn, ...]) -> Iterator[Turn]:
         for turn in turns:
             tokens = length(config.output, generator) if turn.answer is None else 0
-            yield replace(turn, answer=turn.answer or Passage(tokens=tokens))
+            yield replace(turn, answer=turn.answer or Passage(tokens=tokens, is_drawn=True))
 
     return [replace(each, turns=tuple(drawn(each.turns))) for each in conversations]
 

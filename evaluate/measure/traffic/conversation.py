@@ -12,6 +12,8 @@ class Passage:
     """For a passage without text."""
     seed: str = ""
     """Passages with the same seed begin with the same tokens; empty for tokens of its own."""
+    is_drawn: bool = False
+    """Whether its length is drawn, because a file does not give it."""
 
 
 @dataclass(frozen=True, slots=True)

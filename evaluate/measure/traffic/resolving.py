@@ -55,7 +55,11 @@ def read_traffic(config: TrafficConfig) -> list[Conversation]:
     if config.source == FILE:
         path = Path(str(config.path)).expanduser()
         conversations = read_conversations(
-            path, config.format, config.time_unit, config.block_tokens
+            path,
+            config.format,
+            config.time_unit,
+            config.block_tokens,
+            skip_bad=config.skip_bad,
         )
         conversations = with_answers(conversations, config)
     elif config.source == SHAREGPT:
@@ -77,12 +81,16 @@ def with_traffic(
     prompts of the others have nothing in common, so it does not help them: hits make their runs
     invalid. Its own cost is small, but not zero, so their rows have another key than without it."""
     load = _resolve(config, conversations, folder)
-    scenarios = {
-        name: _with_load(config, scenario, load) if scenario.from_traffic else scenario
-        for name, scenario in config.scenario.items()
-    }
     options = {PREFIX_CACHING: load.prefix_caching} | config.engine.options
     load.prefix_caching = bool(options[PREFIX_CACHING])
+    # A trace with times begins at its beginning.
+    searched = load if _has_times(conversations) else replace(load, begins_elsewhere=True)
+    scenarios = {
+        name: _with_load(config, scenario, searched if scenario.search else load)
+        if scenario.from_traffic
+        else scenario
+        for name, scenario in config.scenario.items()
+    }
     others = [name for name, scenario in scenarios.items() if not scenario.from_traffic]
     if load.prefix_caching and others and PREFIX_CACHING not in config.engine.options:
         say(
@@ -157,12 +165,21 @@ def _resolve(
         input_tokens_mean=sum(inputs for inputs, _ in requests) / len(requests),
         output_tokens_mean=sum(outputs for _, outputs in requests) / len(requests),
         reusable_share=reusable_share(resolved),
+        whole_conversations=(
+            True if traffic.arrivals == CLOSED and len(requests) > len(resolved) else None
+        ),
+        drawn_answers=resolver.drawn_answers or None,
     )
+
+
+def _has_times(conversations: list[Conversation]) -> bool:
+    """Whether it is a trace with times: all of its requests have one, or none."""
+    return conversations[0].arrival_s is not None
 
 
 def _ordered(conversations: list[Conversation], traffic: TrafficConfig) -> list[Conversation]:
     """A trace keeps its order. Of other data, the requests are a random choice."""
-    if traffic.source not in (FILE, SHAREGPT) or conversations[0].arrival_s is not None:
+    if traffic.source not in (FILE, SHAREGPT) or _has_times(conversations):
         return conversations
     return random.Random(traffic.seed).sample(conversations, len(conversations))
 
@@ -185,7 +202,7 @@ class _Resolver:
 
     def __init__(self, traffic: TrafficConfig, limits: Limits, encode: Encode | None) -> None:
         self.traffic, self.limits, self.encode = traffic, limits, encode
-        self.left_out = 0
+        self.left_out = self.drawn_answers = 0
         self.tokens_from = "given"
 
     def resolve(self, conversations: Iterable[Conversation]) -> list[ResolvedConversation]:
@@ -220,6 +237,7 @@ class _Resolver:
             if too_long or inputs > self.limits.input_tokens:
                 break
             turns.append(ResolvedTurn(len(passages), answer.length))
+            self.drawn_answers += turn.answer.is_drawn
             passages.append(answer)
         used = turns[-1].passages if turns else 0
         return ResolvedConversation(passages[:used], turns, conversation.arrival_s)

@@ -169,7 +169,7 @@ def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:
 
 def _workload(row: TrialRow) -> str:
     """Equal for trials of the same search: all settings but the rate and the requests."""
-    settings = row.settings.content()
+    settings = row.settings.identity()
     return str(sorted((k, str(v)) for k, v in settings.items() if k not in ("rate", "requests")))
 
 

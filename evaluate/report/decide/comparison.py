@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
+from evaluate.report.decide.workload_text import sending_order
 from evaluate.results.cells import (
     CONTEXT_OPTION,
     PREFIX_OPTION,
@@ -303,4 +304,5 @@ def _setting_text(workload: Workload, name: str, same_name: list[Workload]) -> s
         f"{name} {own[name]}" for name in OF_TRAFFIC if name in own and len(set(values[name])) > 1
     ]
     text = f"{traffic.source} {(traffic.sha256 or '')[:8]}, {traffic.arrivals}"
+    text += sending_order(traffic)
     return ", ".join([text, *more])

@@ -50,7 +50,15 @@ def _phrase(name: str, value: Any) -> str:
 def _traffic_phrase(traffic: TrafficSettings) -> str:
     inputs, outputs = traffic.input_tokens_mean or 0.0, traffic.output_tokens_mean or 0.0
     caching = "" if traffic.prefix_caching else ", without a prefix cache"
+    drawn = f" ({traffic.drawn_answers:,} lengths drawn)" if traffic.drawn_answers else ""
     return (
         f"{traffic.source} traffic, {traffic.arrivals} arrivals, {inputs:,.0f} tokens in and "
-        f"{outputs:,.0f} out in the mean{caching}"
+        f"{outputs:,.0f} out in the mean{drawn}{caching}{sending_order(traffic)}"
     )
+
+
+def sending_order(traffic: TrafficSettings) -> str:
+    """How conversations follow each other, where rows of earlier versions have another order."""
+    if traffic.whole_conversations:
+        return ", one whole conversation after another"
+    return ", each repeat from another conversation on" if traffic.begins_elsewhere else ""

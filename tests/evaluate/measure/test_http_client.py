@@ -36,6 +36,23 @@ def test_a_closed_loop_has_no_more_requests_at_once_than_clients() -> None:
     assert requests[-1].start > requests[0].start
 
 
+def test_a_client_plays_a_whole_conversation_and_then_takes_the_next_one() -> None:
+    turns = [(place, turn) for place in range(5) for turn in range(3)]
+    planned = [
+        PlannedRequest([place] * (turn + 1), 2, after=3 * place + turn - 1 if turn else None)
+        for place, turn in turns
+    ]
+    with running(StandIn()) as stand_in:
+        sent(stand_in, Load(planned, 1))
+    assert [body["prompt"] for body in stand_in.bodies] == [request.prompt for request in planned]
+    with running(StandIn(first_s=0.001)) as stand_in:
+        sent(stand_in, Load(planned, 2))
+    prompts = [body["prompt"] for body in stand_in.bodies]
+    for place in range(2, 5):  # when it begins, all but one of those before have ended
+        before = prompts[: prompts.index([place])]
+        assert sum([other] * 3 in before for other in range(place)) >= place - 1
+
+
 def test_256_clients_run_at_once() -> None:
     with running(StandIn(pace_s=0.01, together=256)) as stand_in:
         requests = sent(stand_in, load(256))

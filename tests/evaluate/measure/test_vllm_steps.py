@@ -62,6 +62,26 @@ def test_turns_follow_their_answers_and_clients_take_turns() -> None:
     assert all(request.is_answered for request in requests)
 
 
+def test_a_client_plays_a_whole_conversation_and_then_takes_the_next_one() -> None:
+    engine = SteppedEngine()
+    planned = [
+        PlannedRequest([1], 3),
+        PlannedRequest([1, 2], 2, after=0),
+        PlannedRequest([5], 1),
+        PlannedRequest([5, 6], 1, arrival_s=0.001, after=2),
+        PlannedRequest([7], 1),
+        PlannedRequest([7, 8], 1, after=4),
+    ]
+    SteppedRun(engine, Load(planned, 1), engine.add, None).run()
+    assert engine.added == [request.prompt for request in planned]
+    engine = SteppedEngine()
+    requests = SteppedRun(engine, Load(planned, 2), engine.add, None).run()
+    assert engine.most_running == 2
+    third = engine.added.index([7])
+    assert any(third > engine.added.index(last) for last in ([1, 2], [5, 6]))
+    assert all(request.is_answered for request in requests)
+
+
 def test_requests_are_added_at_their_times() -> None:
     engine = SteppedEngine()
     planned = [PlannedRequest([1], 1, arrival_s=0.02), PlannedRequest([2], 1, arrival_s=0.01)]

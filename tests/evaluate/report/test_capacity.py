@@ -169,6 +169,19 @@ def test_searches_with_other_targets_have_other_titles(tmp_path: Path) -> None:
     assert [targets.tpot_ms for targets in found if targets] == [20.0, 10.0]
 
 
+def test_searches_of_earlier_versions_are_listed_apart() -> None:
+    """They began every repeat at the same conversation."""
+    later = searched("original", 12.0)
+    for row in later:
+        row.settings.traffic.begins_elsewhere, row.key = True, "later"
+    (group,) = comparison_groups([*searched("original", 10.0), *later])
+    tables = capacities(group, PRICES)
+    assert [len(table.cells) for table in tables] == [1, 1]
+    titles = [table.title for table in tables]
+    assert "each repeat from another conversation on" not in titles[0]
+    assert "each repeat from another conversation on" in titles[1]
+
+
 def test_money_and_joules_for_a_million_tokens() -> None:
     cell = table_of(searched("original", 10.0)).cells[0]
     assert cell.cost is not None

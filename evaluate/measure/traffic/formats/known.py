@@ -6,12 +6,22 @@ from collections.abc import Iterable
 
 from conf.errors import bad_input
 from conf.files.json_files import JsonObject, shown
-from evaluate.measure.traffic.formats import guidellm, mooncake, plain, sharegpt, vllm
+from evaluate.measure.traffic.formats import (
+    azure,
+    burstgpt,
+    chat,
+    guidellm,
+    mooncake,
+    plain,
+    sharegpt,
+    vllm,
+)
 from evaluate.measure.traffic.formats.base import TrafficFormat
 
 # Of formats that fit a record equally well, the first one is taken.
 FORMATS: dict[str, TrafficFormat] = {
-    module.FORMAT.name: module.FORMAT for module in (sharegpt, mooncake, vllm, plain, guidellm)
+    module.FORMAT.name: module.FORMAT
+    for module in (sharegpt, chat, mooncake, azure, burstgpt, vllm, plain, guidellm)
 }
 MOST_KEYS, LONGEST_KEY = 8, 40
 CLOSE = 0.7
@@ -26,12 +36,13 @@ def format_of(content: JsonObject, where: str) -> TrafficFormat:
     """The format of a record: the one with most of its keys."""
     best, most = None, 0
     for kind in FORMATS.values():
+        names = kind.names_in(content)
         for keys in kind.keys:
-            if len(keys) > most and all(key in content for key in keys):
+            if len(keys) > most and names.issuperset(keys):
                 best, most = kind, len(keys)
     if best is not None:
         return best
-    found = ", ".join(_shown_key(key) for key in list(content)[:MOST_KEYS]) or "none"
+    found = ", ".join(shown_key(key) for key in list(content)[:MOST_KEYS]) or "none"
     raise bad_input(
         f"{where}: no known format has the keys {found}; traffic.format=NAME takes "
         f"{', '.join(FORMATS)}{_nearest(content)}"
@@ -42,10 +53,12 @@ def check_answer_key(kind: TrafficFormat, content: JsonObject, where: str) -> No
     """Raises where a record without the length of its answer seems to have it under another key:
     another length would be drawn."""
     for key, value in content.items():
+        if kind.reads(key):
+            continue
         is_number = isinstance(value, int | float) or (isinstance(value, str) and value.isdigit())
         if is_number and LIKE_A_LENGTH.match(key[:LONGEST_KEY]):
             raise bad_input(
-                f"{where}: there is no {kind.answer_key}, but {_shown_key(key)}: rename it if it "
+                f"{where}: there is no {kind.answer_key}, but {shown_key(key)}: rename it if it "
                 "is the length of the answer, else remove it"
             )
 
@@ -62,5 +75,6 @@ def _nearest(keys: Iterable[str]) -> str:
     return best
 
 
-def _shown_key(key: str) -> str:
+def shown_key(key: str) -> str:
+    """A key for a message."""
     return shown(key[:LONGEST_KEY])[1:-1]

@@ -1,36 +1,42 @@
 """ShareGPT's conversations: messages of a human and of a model in turns.
 
 {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
+
+Some data sets of this form have "role" and "content" in place of "from" and "value".
 """
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import TrafficFormat, TrafficRecord
-
-ANSWERS = ("gpt", "assistant", "chatgpt", "bing", "bard")
+from evaluate.measure.traffic.conversation import Conversation
+from evaluate.measure.traffic.formats.base import PrefixedRecord, TrafficFormat, TrafficRecord
+from evaluate.measure.traffic.formats.messages import Said, turns_of
 
 
 class Message(TrafficRecord):
-    sender: str = Field(alias="from")
-    value: str
+    sender: str | None = Field(default=None, alias="from")
+    value: str | None = None
+    role: str | None = None
+    content: str | None = None
+
+    @model_validator(mode="after")
+    def _has_an_author(self) -> "Message":
+        pairs = ((self.sender, self.value), (self.role, self.content))
+        if sum(None not in pair for pair in pairs) != 1:
+            raise ValueError("a message has either from and value, or role and content")
+        return self
+
+    @property
+    def said(self) -> Said:
+        return Said(self.sender or self.role or "", self.value or self.content or "")
 
 
-class ShareGptRecord(TrafficRecord):
+class ShareGptRecord(PrefixedRecord):
     conversations: list[Message]
 
 
 def conversation(record: ShareGptRecord) -> Conversation | None:
-    """A turn is an answer and what precedes it. Answers before the first question and questions
-    after the last answer are left out."""
-    turns: list[Turn] = []
-    asked: list[Passage] = []
-    for message in record.conversations:
-        if message.sender not in ANSWERS:
-            asked += [Passage(message.value)] if message.value.strip() else []
-        elif asked and message.value.strip():
-            turns.append(Turn(tuple(asked), Passage(message.value)))
-            asked = []
+    """Questions after the last answer are left out."""
+    turns, _ = turns_of(record.prefixes, [message.said for message in record.conversations])
     return Conversation(tuple(turns)) if turns else None
 
 

@@ -1,27 +1,36 @@
 """The custom data set of `vllm bench serve`: a prompt and, optionally, the length of its answer.
 
 {"prompt": "What is the capital of India?", "output_tokens": 10}
+
+vLLM reads no system prompt. Here a text under one of guidellm's names for it comes before the
+prompt.
 """
 
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
+    PrefixedRecord,
     Text,
     Tokens,
     TrafficFormat,
-    TrafficRecord,
     answer_of,
 )
 
 
-class CustomRecord(TrafficRecord):
+class CustomRecord(PrefixedRecord):
     prompt: Text
     output_tokens: Tokens | None = None
 
 
 def conversation(record: CustomRecord) -> Conversation:
-    return Conversation((Turn((Passage(record.prompt),), answer_of(record.output_tokens)),))
+    prompt = (*record.prefixes, Passage(record.prompt))
+    return Conversation((Turn(prompt, answer_of(record.output_tokens)),))
 
 
 FORMAT = TrafficFormat(
-    "vllm", (("prompt",),), CustomRecord, conversation, answer_key="output_tokens"
+    "vllm",
+    (("prompt",),),
+    CustomRecord,
+    conversation,
+    answer_key="output_tokens",
+    text_key="prompt",
 )

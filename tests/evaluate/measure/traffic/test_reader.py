@@ -7,27 +7,9 @@ from typing import Any
 import pytest
 
 from conf.errors import QuantlineError
-from evaluate.measure.traffic import reader
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import answer_of
 from evaluate.measure.traffic.reader import read_conversations
-
-
-def lines(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def chat(*values: str) -> dict[str, Any]:
-    senders = ("human", "gpt")
-    messages = [{"from": senders[n % 2], "value": value} for n, value in enumerate(values)]
-    return {"id": "x", "conversations": messages}
-
-
-def one_turn(
-    prompt: Passage, tokens: int | None = None, arrival: float | None = None
-) -> Conversation:
-    return Conversation((Turn((prompt,), answer_of(tokens)),), arrival)
+from tests.evaluate.measure.traffic.files import PLAIN, chat, lines, one_turn
 
 
 def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
@@ -56,6 +38,51 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
         (
             {"input": "Hi", "system_prompt": "You", "output_tokens_count": 3},
             Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
+        ),
+        (
+            {
+                "prompt_2": "C",
+                "prompt_0": "A",
+                "prompt-1": "B",
+                "output_tokens_count_1": 4,
+                "output_tokens_count": 3,
+                "system_prompt": "S",
+                "prompt_3": None,
+                "prefix_1": "",
+            },
+            Conversation(
+                (
+                    Turn((Passage("S"), Passage("A")), Passage(tokens=3)),
+                    Turn((Passage("B"),), Passage(tokens=4)),
+                    Turn((Passage("C"),), None),
+                )
+            ),
+        ),
+        (
+            {"text": "A", "text_1": "B"},
+            Conversation((Turn((Passage("A"),), None), Turn((Passage("B"),), None))),
+        ),
+        (
+            {"prompt": "Hi", "system_prompt": "You", "output_tokens": 3},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
+        ),
+        (
+            {"prompt": "Hi", "system": "You", "prefix": ""},
+            Conversation((Turn((Passage("You"), Passage("Hi")), None),)),
+        ),
+        (
+            {"text": "Hi", "prefix": "You", "output_tokens": 3, "request_id": "a"},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage(tokens=3)),)),
+        ),
+        (
+            {**chat("Hi", "Hello"), "system": "You"},
+            Conversation((Turn((Passage("You"), Passage("Hi")), Passage("Hello")),)),
+        ),
+        (
+            {"input_tokens": 7, "shared": [{"block": 2, "tokens": 5}], "output_tokens": 3},
+            Conversation(
+                (Turn((Passage(tokens=5, seed="shared 2"), Passage(tokens=2)), Passage(tokens=3)),)
+            ),
         ),
         (
             {"timestamp": 500, "input_length": 1030, "output_length": 3, "hash_ids": [8, 9, 4]},
@@ -93,9 +120,6 @@ def test_each_format_is_told_by_its_keys(
     assert read_conversations(listed) == [expected, expected]
 
 
-PLAIN = {"input_tokens": 7, "output_tokens": 3}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -126,6 +150,39 @@ PLAIN = {"input_tokens": 7, "output_tokens": 3}
             '{"instruction": "Add", "input": "1 2", "output_tokens_count": 3}',
             "t.jsonl:1: has input and instruction: keep the one that is sent",
         ),
+        (
+            '{"prompt": "Hi", "context": "x", "output_tokens_count": 3}',
+            "has prompt and context: keep",
+        ),
+        ('{"prompt": "Hi", "system": "x", "prefix": "y"}', "has system and prefix: keep the one"),
+        (
+            '{"prompt": "Hi", "context": "x", "output_tokens": 3}',
+            "t.jsonl:1: the format vllm does not read context, which looks like a text that is "
+            "sent: move it into prompt, or remove it",
+        ),
+        ('{"prompt": "Hi", "tools": [{"type": "function"}]}', "vllm does not read tools, which"),
+        ('{"text": "Hi", "chat_history": ["x"], "output_tokens": 3}', "move it into text, or"),
+        (
+            '{"input_tokens": 7, "system_prompt": "You", "output_tokens": 3}',
+            "input_tokens counts the whole prompt: remove system_prompt",
+        ),
+        (
+            '{"input_length": 7, "output_length": 3, "prompt": "Hi"}',
+            "the format mooncake does not read prompt, which looks like a text that is sent: rem",
+        ),
+        (
+            '{"input_tokens": 7, "shared": [{"block": 2, "tokens": 8}], "output_tokens": 3}',
+            "t.jsonl:1: the blocks in shared have 8 tokens, more than input_tokens 7",
+        ),
+        ('{"text": "Hi", "shared": [{"block": 2, "tokens": 8}]}', "shared works only with input_t"),
+        ('{"input_tokens": 7, "shared": [{"block": 2}]}', "there is no shared.0.tokens"),
+        (
+            '{"prompt_0": "A", "prompt_1": "B", "output_tokens_count_2": 3}',
+            "there is output_tokens_c",
+        ),
+        ('{"prompt_0": "A", "prompt_1": 5}', "t.jsonl:1: prompt_1 is 5; should be a text"),
+        ('{"prompt_0": "A", "prompt_1": "B", "text": "C"}', "has prompt and text: keep the one"),
+        ('{"prompt_0": "A", "prompt_1": "B", "max_tokens_1": 3}', "but max_tokens_1: rename it"),
         ('{"input_tokens": "7", "output_tokens": 3}', "t.jsonl:1: input_tokens is '7'; should be"),
         ('{"input_tokens": -7, "output_tokens": 3}', "input_tokens is -7; should be greater"),
         ('{"input_tokens": 7, "output_tokens": 0}', "output_tokens is 0; should be greater"),
@@ -169,31 +226,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: str | bytes, message: s
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 2
-
-
-def test_a_link_to_a_shared_disk_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "here").mkdir()
-    lines(tmp_path / "disk" / "t.jsonl", PLAIN)
-    link = tmp_path / "here" / "t.jsonl"
-    link.symlink_to(tmp_path / "disk" / "t.jsonl")
-    assert len(read_conversations(link)) == 1
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(QuantlineError, match="loop"):
-        read_conversations(tmp_path / "loop")
-
-
-def test_a_missing_file_a_folder_and_a_huge_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(QuantlineError, match=r"there is no t\.jsonl"):
-        read_conversations(tmp_path / "t.jsonl")
-    with pytest.raises(QuantlineError, match="is a folder, a file is expected"):
-        read_conversations(tmp_path)
-    path = lines(tmp_path / "t.jsonl", PLAIN, PLAIN)
-    monkeypatch.setattr(reader, "LARGEST_FILE", 10)
-    with pytest.raises(QuantlineError, match="bytes, more than 10"):
-        read_conversations(path)
 
 
 def test_a_format_that_is_asked_for_is_held_to(tmp_path: Path) -> None:
@@ -240,15 +272,10 @@ def test_a_size_of_blocks_without_blocks_is_named(
         read_conversations(path, block_tokens=16)
 
 
-def test_files_of_windows_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    one = json.dumps(PLAIN)
-    for text in (f"{one}\r\n{one}\r\n", f"[{one},\r\n{one}]\r\n"):
-        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-        assert len(read_conversations(path)) == 2
-
-
-def test_what_precedes_a_cut_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps([chat("Hi", "Hello"), chat("A", "B")])[:-9])
-    assert len(read_conversations(path, "sharegpt", may_be_cut=True)) == 1
+def test_other_texts_are_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    record = {"prompt": "Hi", "category": "chat", "request_id": "a", "temperature": 0.5}
+    path = lines(tmp_path / "t.jsonl", record, record | {"answer": "Hello", "prompt_hash": "c"})
+    read_conversations(path)
+    assert capfd.readouterr().err == (
+        f"{path}: texts that the format vllm does not read: answer, category, prompt_hash\n"
+    )

@@ -20,6 +20,7 @@ from evaluate.measure.traffic.resolved import read_resolved
 from evaluate.measure.traffic.resolving import read_traffic, with_traffic
 from evaluate.measure.traffic.synthetic import length
 from evaluate.measure.workload import shortened, traffic_load, warm_up
+from evaluate.results.row_types import WorkloadSettings
 from tests.conftest import evaluate_config
 
 CONTEXT = 200
@@ -154,6 +155,18 @@ def test_a_trace_is_replayed_and_other_arrivals_are_drawn(folder: Path) -> None:
         resolved(folder, path, "traffic.arrivals=replayed")
 
 
+def test_older_rows_of_whole_conversations_are_another_workload(folder: Path) -> None:
+    closed = ("traffic.arrivals=closed", "traffic.requests=4", *SHORT)
+    for options, is_marked in (
+        (closed, False),
+        ((*closed, "traffic.turns=2"), True),
+        (("traffic.turns=2", "traffic.requests=4", *SHORT), False),
+    ):
+        _, scenario, _ = resolved(folder, *options)
+        for settings in (scenario.recorded(), scenario.identity()):
+            assert ("whole_conversations" in settings["traffic"]) == is_marked
+
+
 @pytest.mark.parametrize(("arrivals", "variation"), [("poisson", 1.0), ("bursty", 2.0)])
 def test_arrivals_have_the_rate_and_variation_that_were_asked_for(
     arrivals: str, variation: float
@@ -182,6 +195,50 @@ def test_runs_share_requests_but_neither_times_nor_cached_prefixes(folder: Path)
     assert len({request.salt for request in longer.requests}) == 3
 
 
+def test_repeats_of_a_search_begin_at_different_conversations(folder: Path) -> None:
+    targets = ("targets.ttft_ms=500", "targets.tpot_ms=50")
+    config = evaluate_config(
+        "model=tiny", "scenario=[traffic,capacity]", "traffic.requests=40", *targets, *SHORT,
+        "engine.enable_prefix_caching=false",
+    )  # fmt: skip
+    config = with_traffic(config, read_traffic(config.traffic), folder)
+    search, run = config.scenario["capacity"], config.scenario["traffic"]
+    assert search.traffic is not None
+    assert run.traffic is not None
+    assert "begins_elsewhere" in search.identity()["traffic"]
+    assert "begins_elsewhere" not in run.identity()["traffic"]
+    assert not search.traffic.prefix_caching
+    conversations = read_resolved(search.traffic.sha256)
+
+    def sent(repeat: int, rate: float = 1.0) -> list[list[int]]:
+        trial = replace(search, rate=rate, requests=10)
+        load = traffic_load(trial, conversations, f"capacity at {rate}", repeat, 1000)
+        return [request.prompt for request in load.requests]
+
+    assert sent(0) == sent(0, rate=2.0)
+    assert sent(1) == sent(1, rate=2.0)
+    distinct = {tuple(prompt) for repeat in range(3) for prompt in sent(repeat)}
+    assert len(distinct) > 28
+    whole = traffic_load(replace(search, rate=1.0, requests=40), conversations, "x", 1, 1000)
+    assert len({tuple(request.prompt) for request in whole.requests}) == 40
+    assert len({request.salt for request in whole.requests}) == 1
+
+
+def test_a_search_over_a_trace_with_times_begins_at_its_beginning(folder: Path) -> None:
+    records = [{"timestamp": n, "input_tokens": 5 + n, "output_tokens": 2} for n in range(9)]
+    path = requests_file(folder, *records)
+    config = evaluate_config(
+        "model=tiny", "scenario=capacity", path, "targets.ttft_ms=500", "targets.tpot_ms=50"
+    )
+    config = with_traffic(config, read_traffic(config.traffic), folder)
+    search = config.scenario["capacity"]
+    assert search.traffic is not None
+    assert "begins_elsewhere" not in search.identity()["traffic"]
+    trial = replace(search, rate=1.0, requests=3)
+    load = traffic_load(trial, read_resolved(search.traffic.sha256), "x", 1, 1000)
+    assert [len(request.prompt) for request in load.requests] == [5, 6, 7]
+
+
 def test_a_warm_up_sends_short_answers_at_once(folder: Path) -> None:
     _, scenario, traffic = resolved(folder, "traffic.requests=4", *SHORT)
     load = traffic_load(warm_up(scenario), read_resolved(traffic.sha256), "traffic", -1, 1000)
@@ -208,6 +265,39 @@ def test_answers_without_a_length_get_one_and_are_counted(
     assert "it has 60 tokens in the median" in capfd.readouterr().err
     resolved(folder, path, "traffic.output.distribution=uniform", "traffic.output.high=180")
     assert "it has 1 to 180 tokens" in capfd.readouterr().err
+
+
+KEY_OF_EARLIER_VERSIONS = (
+    *("source", "sha256", "arrivals", "burstiness", "speed", "pause_s", "prefix_caching", "tokens"),
+    *("conversations", "requests", "left_out", "longest_tokens", "input_tokens_mean"),
+    *("output_tokens_mean", "reusable_share"),
+)
+
+
+def test_drawn_lengths_that_are_sent_are_recorded_and_in_no_key(folder: Path) -> None:
+    records = [{"input_tokens": n} for n in (5, 6, 500)] + [{"input_tokens": 7, "output_tokens": 1}]
+    path = requests_file(folder, *records)
+    fixed = ("traffic.output.distribution=fixed", "traffic.output.median=9")
+    _, scenario, traffic = resolved(folder, path, *fixed)
+    assert (traffic.requests, traffic.left_out, traffic.drawn_answers) == (3, 1, 2)
+    assert scenario.recorded()["traffic"]["drawn_answers"] == 2
+    assert tuple(scenario.identity()["traffic"]) == KEY_OF_EARLIER_VERSIONS
+    requests_file(folder, records[-1])
+    _, given, _ = resolved(folder, path)
+    assert "drawn_answers" not in given.recorded()["traffic"]
+    content = scenario.recorded()
+    own = WorkloadSettings.model_validate(content)
+    del content["traffic"]["drawn_answers"]
+    earlier = WorkloadSettings.model_validate(content)
+    assert own.identity() == earlier.identity() == earlier.content()
+
+
+def test_bad_records_of_the_options_file_are_left_out(folder: Path) -> None:
+    path = requests_file(folder, {"input_tokens": 5, "output_tokens": 3}, {"input_tokens": 0})
+    with pytest.raises(QuantlineError, match=r"traffic\.skip_bad=true leaves them out"):
+        resolved(folder, path)
+    _, _, traffic = resolved(folder, path, "traffic.skip_bad=true")
+    assert traffic.requests == 1
 
 
 def test_lengths_for_answers_that_have_one_are_refused(folder: Path) -> None:

@@ -1,0 +1,180 @@
+"""Reads the records of a file of traffic: JSON lines, a JSON list or a table in CSV, packed with
+gzip or not."""
+
+import csv
+import gzip
+import itertools
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from pydantic import JsonValue
+
+from conf.errors import QuantlineError, bad_input
+from conf.files.json_files import JsonObject, check_regular, parse_object, shown, shown_path
+from evaluate.measure.traffic.formats.unread import LIKE_A_PROMPT
+
+LARGEST_FILE = 1 << 31  # bytes, unpacked
+LONGEST_LINE = 1 << 27  # bytes
+SPACE = " \t\r\n"
+BOM = b"\xef\xbb\xbf"  # Windows writes it
+GZIP = b"\x1f\x8b"
+TABLE = ".csv"
+WHOLE, DECIMAL = re.compile(r"-?\d{1,18}"), re.compile(r"-?\d{1,18}\.\d{1,18}")
+MORE = ""  # where a line has more cells than the table has columns
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of a file, and where it stands there."""
+
+    where: str
+    content: JsonObject
+    fault: QuantlineError | None = None
+    """Why it cannot be read."""
+
+
+def records(path: Path, may_be_cut: bool = False) -> Iterator[Record]:
+    """The records of a file. `may_be_cut` takes what precedes the place where a JSON list breaks
+    off."""
+    check_regular(Path(os.path.realpath(path)))  # a data set is often a link to a shared disk
+    _check_size(path.stat().st_size, path)
+    try:
+        with _opened(path) as file:
+            begin = len(BOM) if file.read(len(BOM)) == BOM else 0
+            file.seek(begin)
+            first = file.read(1)
+            while first and first in SPACE.encode():
+                first = file.read(1)
+            if not first:
+                raise bad_input(f"{shown_path(path)}: is empty")
+            file.seek(begin)
+            if first == b"[":
+                content = file.read(LARGEST_FILE + 1)
+                _check_size(len(content), path)
+                yield from _listed(_text(content, shown_path(path)), path, may_be_cut)
+            elif TABLE in path.suffixes:
+                yield from _of_table(file, path)
+            else:
+                yield from _of_lines(file, path)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise bad_input(f"{shown_path(path)}: is no whole gzip file ({error})") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, unpacked if it begins as gzip writes."""
+    with path.open("rb") as file:
+        is_packed = file.read(len(GZIP)) == GZIP
+    return cast(BinaryIO, gzip.open(path)) if is_packed else path.open("rb")
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > LARGEST_FILE:
+        raise bad_input(f"{shown_path(path)}: has {size:,} bytes, more than {LARGEST_FILE:,}")
+
+
+def _text(content: bytes, where: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise bad_input(f"{where}: is not UTF-8 (byte {error.start})") from error
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes]]:
+    """The lines with their places."""
+    size = 0
+    for number in itertools.count(1):
+        line, where = file.readline(LONGEST_LINE + 1), f"{shown_path(path)}:{number}"
+        if not line:
+            return
+        if len(line) > LONGEST_LINE:
+            raise bad_input(f"{where}: the line is too long")
+        size += len(line)
+        _check_size(size, path)  # a packed file is larger than it looks
+        yield where, line
+
+
+def _of_lines(file: BinaryIO, path: Path) -> Iterator[Record]:
+    for where, line in _lines(file, path):
+        if not line.strip():
+            continue
+        try:
+            yield Record(where, parse_object(_text(line, where), where, is_line=True))
+        except QuantlineError as error:
+            yield Record(where, {}, error)
+
+
+def _of_table(file: BinaryIO, path: Path) -> Iterator[Record]:
+    lines = (_text(line, where) for where, line in _lines(file, path))
+    table: csv.DictReader[str] = csv.DictReader(lines, restkey=MORE)
+    try:
+        names = list(table.fieldnames or [])
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise bad_input(f"{shown_path(path)}:1: the column {shown(repeated[0])} appears twice")
+        for row in table:
+            where = f"{shown_path(path)}:{table.line_num}"
+            if MORE in row:
+                yield Record(where, {}, bad_input(f"{where}: has more cells than columns"))
+                continue
+            yield Record(where, {name: _cell(name, text) for name, text in row.items() if text})
+    except csv.Error as error:
+        raise bad_input(f"{shown_path(path)}:{table.line_num + 1}: no CSV ({error})") from error
+
+
+def _cell(column: str, text: str) -> JsonValue:
+    """A table does not say which cells are numbers."""
+    if WHOLE.fullmatch(text) and not LIKE_A_PROMPT.match(column):
+        return int(text)
+    return float(text) if DECIMAL.fullmatch(text) and not LIKE_A_PROMPT.match(column) else text
+
+
+def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
+    """The objects of a JSON list, one by one, so that those before a cut can be read."""
+    decoder, place = json.JSONDecoder(), text.index("[") + 1
+    for number in itertools.count(1):
+        where = f"{shown_path(path)}: record {number}"
+        place = _next_place(text, place)
+        if text[place : place + 1] == "]":
+            _check_end(text, place + 1, path)
+            return
+        if number > 1 and text[place : place + 1] == ",":
+            place = _next_place(text, place + 1)
+        elif number > 1 and place < len(text):
+            raise bad_input(f"{where}: no JSON (there is no comma before it)")
+        begin = place
+        try:
+            content, place = decoder.raw_decode(text, begin)
+        except json.JSONDecodeError as error:
+            if may_be_cut:
+                return
+            reason = "the file is cut off" if begin >= len(text.rstrip()) else "no JSON"
+            raise bad_input(f"{where}: {reason} ({str(error).splitlines()[0]})") from error
+        except RecursionError as error:
+            raise bad_input(f"{where}: is nested too deeply") from error
+        except ValueError as error:  # more digits than Python converts
+            raise bad_input(f"{where}: holds a number that is too large") from error
+        if not may_be_cut or not isinstance(content, dict):  # ours is known by its hash
+            try:
+                content = parse_object(text[begin:place], where, is_line=True)
+            except QuantlineError as fault:
+                yield Record(where, {}, fault)
+                continue
+        yield Record(where, content)
+
+
+def _next_place(text: str, place: int) -> int:
+    """The place of the next character that is no space."""
+    while place < len(text) and text[place] in SPACE:
+        place += 1
+    return place
+
+
+def _check_end(text: str, place: int, path: Path) -> None:
+    if text[place:].strip(SPACE):
+        raise bad_input(f"{shown_path(path)}: there is more after the end of the list")
