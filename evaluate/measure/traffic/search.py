@@ -190,7 +190,7 @@ class Searcher:
             for planned, request in zip(load.requests, run.requests, strict=True)
             if request.error not in CUT_OFF
         ]
-        values = serving_values([request for _, request in sent], scenario)
+        values = _values_of([request for _, request in sent], scenario)
         cut_off = len(run.requests) - len(sent)
         values.cut_off_requests = float(cut_off)
         # Of a run that was cut off, the most that it could have reached.
@@ -203,3 +203,12 @@ class Searcher:
         observed = replace(run.observed, clock_share=None)
         invalid = reasons([request for _, request in sent], sent_load, observed)
         return TrialMeasured(Trial(rate, meets), scenario, values, run, invalid)
+
+
+def _values_of(requests: list[Request], scenario: ScenarioConfig) -> SpeedValues:
+    """The metrics of a trial's requests without those that were cut off. A trial may be decided
+    before its first answer is whole: then there are none, and its rate misses."""
+    if any(request.is_answered for request in requests):
+        return serving_values(requests, scenario)
+    failed = sum(not request.is_answered for request in requests)
+    return SpeedValues(failed_requests=float(failed))

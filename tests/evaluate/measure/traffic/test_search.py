@@ -9,7 +9,7 @@ from conf.schema.load import ScenarioConfig
 from conf.schema.traffic import CapacityConfig, TrafficLoad
 from evaluate.measure.engines import Stop
 from evaluate.measure.gpu_watch import Watched
-from evaluate.measure.metrics import UNFINISHED, Request
+from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request
 from evaluate.measure.traffic import search
 from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun, answer_rate
 from evaluate.measure.validity import Observed
@@ -47,14 +47,18 @@ class Model:
         return Load([PlannedRequest([1, 2], 2, time) for time in times], len(times))
 
     def run(self, load: Load, stop: Stop | None) -> WatchedRun:
+        """Each request is shown at its first token and when it is whole, in the order of time."""
         self.loads.append(load)
-        requests = [Request(2, [], planned.arrival_s, UNFINISHED) for planned in load.requests]
-        slots = [0.0] * SLOTS
-        for request in requests:
+        requests = [Request(2, [], planned.arrival_s, NOT_SENT) for planned in load.requests]
+        slots, moments = [0.0] * SLOTS, list[tuple[float, int]]()
+        for place, request in enumerate(requests):
             begin = max(request.start, heapq.heappop(slots))
-            request.token_times = [begin + self.seconds_each / 2, begin + self.seconds_each]
-            request.error = ""
+            moments += [(begin + self.seconds_each * part, place) for part in (0.5, 1)]
             heapq.heappush(slots, begin + self.seconds_each)
+        for moment, place in sorted(moments):
+            request = requests[place]
+            request.token_times.append(moment)
+            request.error = "" if request.output_tokens == 2 else UNFINISHED
             if stop is not None and stop(request):
                 break
         return WatchedRun(requests, Observed(), Watched())
@@ -150,3 +154,18 @@ def test_a_trial_says_which_target_its_late_requests_missed(
     }
     assert late.pop(missed) == 1 + int(measured.scenario.count * (1 - CAPACITY.share) + 1e-9)
     assert set(late.values()) == {0}
+
+
+def test_a_target_that_cannot_be_met_is_missed_at_every_rate() -> None:
+    """The first tokens of the first requests are too late, and decide a trial before any answer is
+    whole."""
+    server = Model(0.3, first_rate=100.0, share=0.99, seconds=1.0, least_requests=20)
+    server.searcher.scenario.ttft_ms = 100.0
+    server.searcher.search([], None)
+    end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
+    assert end is not None
+    assert end.low == 0
+    assert {len(measured.invalid) for measured in server.measured} == {0}
+    first, *_ = server.measured
+    assert first.values.output_tokens is None
+    assert first.values.cut_off_requests == first.scenario.count
