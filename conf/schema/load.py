@@ -112,11 +112,14 @@ class ScenarioConfig:
 
     def recorded(self) -> dict[str, Any]:
         """The settings as a row holds them."""
-        return {
+        settings = {
             name: value
             for name, value in asdict(self).items()
             if value is not None and (name not in ADDED or isinstance(value, dict))
         }
+        if self.capacity is not None:
+            settings["capacity"] = self.capacity.recorded()
+        return settings
 
     def identity(self) -> dict[str, Any]:
         """What tells this workload from others, for the key of its rows."""

@@ -1,6 +1,7 @@
 """Options of traffic: requests with lengths, prefixes, turns and arrivals of their own."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from conf.schema.ranges import SEED_MOST, TOKENS_MOST, above, choices, within
 
@@ -17,6 +18,8 @@ FIXED, UNIFORM, LOGNORMAL = "fixed", "uniform", "lognormal"
 SECONDS, MILLISECONDS = "s", "ms"
 UNITS = {SECONDS: 1.0, MILLISECONDS: 1e3, "us": 1e6, "ns": 1e9}
 """Units of timestamps: so many are a second."""
+ONE_PATTERN = "one pattern"
+"""How a capacity search draws times of arrival: once for all rates, which scale them."""
 DISTRIBUTIONS = (FIXED, UNIFORM, LOGNORMAL)
 
 
@@ -133,6 +136,11 @@ class CapacityConfig:
     """Least seconds in which the requests of a trial arrive."""
     least_requests: int = field(default=200, metadata=within(1, 10**6))
     """Least requests of a trial, however long they take to arrive."""
+
+    def recorded(self) -> dict[str, Any]:
+        """The options as a row holds them, and how times are drawn. Rows from before that drew them
+        anew for each rate: they are another search."""
+        return asdict(self) | {"times": ONE_PATTERN}
 
 
 @dataclass

@@ -187,7 +187,8 @@ class _Measurement:
 
         searcher = Searcher(
             scenario,
-            lambda at_rate: self._load(f"{name} at {at_rate.rate:.6g}", at_rate, repeat),
+            # By the name and the repeat alone: all rates and checkpoints have one pattern of times.
+            lambda at_rate: self._load(name, at_rate, repeat),
             partial(self._watched_run, name),
             report,
             self.latencies[name],

@@ -172,6 +172,8 @@ class SearchSettings(Part):
     first_rate: Annotated[Rate, AsWritten] | None = None
     seconds: Annotated[Rate, AsWritten]
     least_requests: Size
+    times: Maybe[Name] = None
+    """How times of arrival are drawn. Missing in older rows, which drew them for each rate."""
 
 
 class WorkloadSettings(Part):

@@ -8,6 +8,7 @@ import pytest
 
 from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig
+from conf.schema.traffic import ONE_PATTERN, CapacityConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, capacities
 from evaluate.report.decide.comparison import comparison_groups
@@ -167,6 +168,17 @@ def test_searches_with_other_targets_have_other_titles(tmp_path: Path) -> None:
     assert "TPOT target 10 ms" in tight
     found = [capacity.targets for capacity in report_file(report).setups[0].capacities]
     assert [targets.tpot_ms for targets in found if targets] == [20.0, 10.0]
+
+
+def test_trials_whose_times_were_drawn_for_each_rate_are_another_search() -> None:
+    newer = searched("original", 12.0)
+    for row in newer:
+        row.settings.capacity.times, row.key = ONE_PATTERN, "newer"
+    (group,) = comparison_groups([*searched("original", 10.0), *newer])
+    older, other = capacities(group, PRICES)
+    assert "arrivals drawn for each rate" in older.title
+    assert (other.title, len(other.cells)) == ("capacity", 1)
+    assert CapacityConfig().recorded()["times"] == ONE_PATTERN
 
 
 def test_money_and_joules_for_a_million_tokens() -> None:
