@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from conf.models import ORIGINAL
 from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
-from evaluate.report.decide.costs import Cost, cost_of
+from evaluate.report.decide.costs import Cost, cost_of, has_energy
+from evaluate.report.decide.rules.prices import Prices
 from evaluate.report.decide.workload_text import targets_phrases
 from evaluate.results.capacity_search import Found, Target, found
 from evaluate.results.rows import TrialRow
@@ -141,6 +142,8 @@ class CapacityTable:
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
     """The capacities of a group's candidates, by traffic and targets."""
     names = CandidateNames(group.rows)
+    per_kwh = gpu.energy_price_per_kwh if has_energy(group.rows) else None
+    prices = Prices(gpu.price_per_hour, per_kwh)
     by_cell: dict[tuple[str, str, str, int], list[TrialRow]] = defaultdict(list)
     for row in group.rows:
         if isinstance(row, TrialRow) and not row.invalid:
@@ -150,7 +153,7 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
         searches = _finished(rows)
         if searches:
             cell = CapacityCell(rows[0].measure, names.of(rows[0]), rows, searches)
-            cell.cost = cost_of(cell.rate * cell.gpus, cell.best, cell.gpus, gpu)
+            cell.cost = cost_of(cell.rate, cell.best, gpu.currency, prices)
             tables.setdefault(workload, CapacityTable(cell.measure)).cells.append(cell)
     for table in tables.values():
         table.title = _title(table, [*tables.values()])

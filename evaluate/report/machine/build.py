@@ -18,7 +18,7 @@ from evaluate.report.decide.recommend import Choice
 from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
 from evaluate.report.decide.rules.make_facts import entry_facts
 from evaluate.report.decide.rules.pick import pick
-from evaluate.report.decide.rules.prices import Prices, TokenCost, mix_cost, token_cost
+from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, mix_cost, token_cost
 from evaluate.report.machine import schema
 from evaluate.results.capacity_search import Target
 from evaluate.results.rows import Row
@@ -55,7 +55,7 @@ def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> 
                 name=workload.name,
                 share=shares.get(workload.name, 0.0),
                 recommendation=recommendation(choices[workload.name]),
-                ranks=[_rank(config, entry) for entry in workload.entries],
+                ranks=[_rank(config, answer.facts, entry) for entry in workload.entries],
             )
             for workload in group.workloads
         ],
@@ -115,8 +115,8 @@ def _accuracy(row: Row, qualities: Qualities) -> schema.Accuracy:
     return schema.Accuracy(quality.verdict, recovery, quality.measure, quality.other_kernels)
 
 
-def prices_of(config: ReportConfig) -> Prices:
-    return Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh)
+def prices_of(config: ReportConfig, facts: SetupFacts) -> Prices:
+    return counted(facts, Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh))
 
 
 def _costs(config: ReportConfig, cost: TokenCost) -> schema.Costs | None:
@@ -135,7 +135,7 @@ def _checkpoints(
     for place, candidate in enumerate(facts.candidates):
         costs = None
         if workloads and reference is not None:
-            cost = mix_cost(workloads, shares, place, reference, prices_of(config))
+            cost = mix_cost(workloads, shares, place, reference, prices_of(config, facts))
             costs = _costs(config, cost)
         row = rows[candidate.name]
         accuracy = _accuracy(row, qualities)
@@ -150,11 +150,11 @@ def _reference(facts: SetupFacts, shares: Shares) -> int | None:
     return next(originals, None) if fastest is None else fastest
 
 
-def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
+def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
     facts, latency = entry_facts(entry), entry.cell.summary(entry.cell.ranked_by)
     cost = TokenCost(None, None)
     if facts.tokens_s:
-        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config))
+        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config, setup))
     return schema.Rank(
         checkpoint=entry.candidate,
         rank=entry.rank,

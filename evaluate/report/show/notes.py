@@ -4,10 +4,12 @@ from collections import defaultdict
 
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.load import GpuConfig
 from conf.terminal import listed
 from evaluate.accuracy.judging import engine_findings
 from evaluate.report.decide.commands import second_starts
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
+from evaluate.report.decide.costs import has_energy
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.report.decide.our_kernels import gain_findings, on_two_machines, runs_ours
@@ -58,6 +60,17 @@ def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
         sentences += _kernels_notes(group)
         sentences += _second_start_notes(group, results)
     return sentences
+
+
+def energy_notes(groups: list[ComparisonGroup], gpu: GpuConfig) -> list[str]:
+    """That energy has a price and is not counted, as on a CPU."""
+    if not gpu.energy_price_per_kwh:
+        return []
+    return [
+        f"{group.title}: no energy was measured, so gpu.energy_price_per_kwh is not counted"
+        for group in groups
+        if not has_energy(group.rows)
+    ]
 
 
 def _search_notes(group: ComparisonGroup) -> list[str]:

@@ -16,6 +16,7 @@ from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
 from evaluate.results.capacity_search import Begin, Trial, next_rate
 from evaluate.results.results_file import read, row_of
+from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
 from evaluate.results.summary import summarize
 from tests.evaluate.made_rows import row_with
@@ -184,15 +185,43 @@ def test_trials_whose_times_were_drawn_for_each_rate_are_another_search() -> Non
 def test_money_and_joules_for_a_million_tokens() -> None:
     cell = table_of(searched("original", 10.0)).cells[0]
     assert cell.cost is not None
-    # 3.6 an hour and 500 W at 0.36 a kWh: 0.001 and 0.00005 a second.
-    each_second = 0.001 + 0.00005
-    outputs = cell.rate * OUTPUTS
-    assert cell.cost.per_million_output == pytest.approx(each_second / outputs * 1e6)
-    assert cell.cost.per_million_input == pytest.approx(each_second / outputs / 2 * 1e6)
-    assert cell.cost.joules_per_million_output == pytest.approx(500 / outputs * 1e6)
+    # 3.6 an hour, and 5000 J of each trial at 0.36 a kWh for all of its tokens.
+    joules = 5000 / (COUNT * OUTPUTS)
+    money = 0.001 / (cell.rate * OUTPUTS) + 1e-7 * joules
+    assert cell.cost.joules_per_million_output == pytest.approx(joules * 1e6)
+    assert cell.cost.joules_per_million_input == pytest.approx(joules / 2 * 1e6)
+    assert cell.cost.per_million_output == pytest.approx(money * 1e6)
+    assert cell.cost.per_million_input == pytest.approx(money / 2 * 1e6)
     two = table_of(searched("original", 10.0, gpus=2)).cells[0]
     assert two.cost is not None
-    assert two.cost.per_million_output == pytest.approx(2 * each_second / outputs * 1e6)
+    assert two.cost.per_million_output == pytest.approx(2 * money * 1e6)
+
+
+def forget_energy(row: TrialRow) -> None:
+    known = row.values.numbers()
+    known.pop("energy_j", None)
+    row.values = SpeedValues.model_validate(known)
+
+
+def test_energy_that_was_not_measured_makes_nothing_cheaper(tmp_path: Path) -> None:
+    rows = [*searched("original", 10.0), *searched("fp8", 19.0)]
+    for row in rows:
+        if row.checkpoint == "fp8":
+            forget_energy(row)
+    fp8, original = table_of(rows).cells
+    assert fp8.cost is None
+    assert original.cost is not None
+    for row in rows:
+        forget_energy(row)
+    for cell in table_of(rows).cells:
+        assert cell.cost is not None
+        assert cell.cost.per_million_output == pytest.approx(1e3 / (cell.rate * OUTPUTS))
+    results = [str(write(tmp_path / "r.jsonl", rows))]
+    notes = make_report(ReportConfig(results=results)).notes
+    assert not any("energy" in note for note in notes)
+    notes = make_report(ReportConfig(results=results, gpu=PRICES)).notes
+    (said,) = [note for note in notes if "no energy was measured" in note]
+    assert "gpu.energy_price_per_kwh is not counted" in said
 
 
 def test_without_a_price_there_are_joules_alone() -> None:
