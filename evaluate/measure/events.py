@@ -105,6 +105,8 @@ class TrialDone:
     values: dict[str, float]
     requests: CompactRequests
     invalid: list[str]
+    error: str = ""
+    """Of the first request that failed."""
 
 
 @dataclass(frozen=True)

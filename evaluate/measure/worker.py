@@ -182,6 +182,7 @@ class _Measurement:
                     values=measured.values.numbers(),
                     requests=compact,
                     invalid=measured.invalid,
+                    error=measured.error,
                 )
             )
 
@@ -192,6 +193,7 @@ class _Measurement:
             partial(self._watched_run, name),
             report,
             self.latencies[name],
+            self.engine.death,
         )
         searcher.search(trials[repeat], statistics.median(rates) if rates else None)
         self.latencies[name] = searcher.latency_s

@@ -16,11 +16,13 @@ ROUNDING = 1e-6  # rows keep seven digits of a rate
 LOWEST = 1 / 256  # of the highest rate: requests are alone there, and a lower one gains nothing
 
 
-class Target(Enum):
-    """What a request in time meets."""
+class Limit(Enum):
+    """What limits a rate: what the requests missed that are not in time. A request counts once; one
+    that failed missed nothing else."""
 
     FIRST_TOKEN = "TTFT"
     FURTHER_TOKENS = "TPOT"
+    FAILURES = "failures"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from evaluate.measure.events import (
 )
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.plan import Planner
-from evaluate.record import EventRecorder
+from evaluate.record import EventRecorder, _verdict
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import read
 from evaluate.results.row_values import QuickAccuracy
@@ -143,3 +143,15 @@ def test_a_target_that_fails_does_not_stop_the_others(events: EventRecorder) -> 
         raise OSError("the disk is gone")
     (row,) = read(events.recorder.path)[0]
     assert (row.kind, row.reason) == ("failed", "the disk is gone")
+
+
+def test_a_trial_says_what_its_requests_missed() -> None:
+    values = {"late_first_tokens": 13.0, "late_further_tokens": 4.0, "failed_requests": 60.0}
+    assert _verdict(False, {"good_share": 0.9, **values}, "HTTP 503: busy") == (
+        "misses the targets (at most 90.00% in time; 13 first tokens too late; "
+        "4 answers too slow; 60 failed, the first with: HTTP 503: busy)"
+    )
+    assert _verdict(False, {"good_share": 0.9, "late_further_tokens": 4.0}, "") == (
+        "misses the targets (at most 90.00% in time; 4 answers too slow)"
+    )
+    assert _verdict(True, {"good_share": 1.0}, "") == "meets the targets (100.00% in time)"

@@ -12,12 +12,11 @@ from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
 from evaluate.report.decide.costs import Cost, cost_of, has_energy
 from evaluate.report.decide.rules.prices import Prices
 from evaluate.report.decide.workload_text import targets_phrases
-from evaluate.results.capacity_search import Found, Target, found
+from evaluate.results.capacity_search import Found, Limit, found
 from evaluate.results.rows import TrialRow
 from evaluate.results.significance import STATED_START, Ratio
 from evaluate.results.summary import summarize
 
-FAILURES = "errors"
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
 # What one start may hide, at 95 %.
 START_FACTOR = math.exp(statistics.NormalDist().inv_cdf(0.975) * STATED_START)
@@ -30,6 +29,27 @@ class Search:
     start: int
     """The engine start that it ran in."""
     end: Found
+
+
+@dataclass(frozen=True)
+class LimitedBy:
+    """What the requests missed that were not in time, in the trials just above a capacity: shares
+    that add up to 1."""
+
+    ttft: float
+    tpot: float
+    """Of those that did not miss the TTFT."""
+    failed: float
+
+    @property
+    def most(self) -> Limit:
+        """What most of them missed."""
+        shares = (self.ttft, self.tpot, self.failed)
+        return tuple(Limit)[shares.index(max(shares))]
+
+    @property
+    def most_share(self) -> float:
+        return max(self.ttft, self.tpot, self.failed)
 
 
 @dataclass
@@ -102,20 +122,23 @@ class CapacityCell:
         return statistics.median(known) if known else None
 
     @property
-    def missed(self) -> dict[str, float]:
-        """Of the requests that were too late or failed in the trials just above the capacity, the
-        share of each target and of failures; empty where rows do not say it."""
+    def limited_by(self) -> LimitedBy | None:
+        """What ends the search; None where rows do not say it."""
         highs = {end.high for end in self.ends}
-        rows = [row for row in self.rows if row.settings.rate in highs and not row.trial.meets]
-        counts = {
-            Target.FIRST_TOKEN.value: sum(row.values.late_first_tokens or 0.0 for row in rows),
-            Target.FURTHER_TOKENS.value: sum(row.values.late_further_tokens or 0.0 for row in rows),
-        }
-        if not any(counts.values()):
-            return {}
-        counts[FAILURES] = sum(row.values.failed_requests or 0.0 for row in rows)
-        total = sum(counts.values())
-        return {reason: count / total for reason, count in counts.items()}
+        values = [
+            row.values
+            for row in self.rows
+            if row.settings.rate in highs
+            and not row.trial.meets
+            # Older rows do not count what was late.
+            and {"late_first_tokens", "late_further_tokens"} <= row.values.names
+        ]
+        ttft, tpot, failed = (
+            sum(own.figure(name) or 0.0 for own in values)
+            for name in ("late_first_tokens", "late_further_tokens", "failed_requests")
+        )
+        total = ttft + tpot + failed
+        return LimitedBy(ttft / total, tpot / total, failed / total) if total else None
 
     def users(self, rate: float) -> float | None:
         """Requests in progress at once at a rate, if they take as long as in the best trials

@@ -6,7 +6,7 @@ from conf import VERSION as QUANTLINE
 from conf.models import ORIGINAL
 from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
-from evaluate.report.decide.capacity import FAILURES, CapacityCell
+from evaluate.report.decide.capacity import CapacityCell
 from evaluate.report.decide.commands import missing_of, rows_of, serve_commands
 from evaluate.report.decide.comparison import Entry
 from evaluate.report.decide.costs import Cost
@@ -20,7 +20,6 @@ from evaluate.report.decide.rules.make_facts import entry_facts
 from evaluate.report.decide.rules.pick import pick
 from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, mix_cost, token_cost
 from evaluate.report.machine import schema
-from evaluate.results.capacity_search import Target
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
 
@@ -173,7 +172,7 @@ def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
 def _capacity(cell: CapacityCell) -> schema.Capacity:
     low, high = cell.interval
     users = cell.users(cell.rate)
-    settings, missed = cell.row.settings, cell.missed
+    settings, limited = cell.row.settings, cell.limited_by
     return schema.Capacity(
         scenario=cell.measure,
         checkpoint=cell.candidate,
@@ -190,12 +189,8 @@ def _capacity(cell: CapacityCell) -> schema.Capacity:
             settings.capacity.share,
             settings.traffic.source or "",
         ),
-        missed=schema.Missed(
-            missed[Target.FIRST_TOKEN.value],
-            missed[Target.FURTHER_TOKENS.value],
-            missed[FAILURES],
-        )
-        if missed
+        limited_by=schema.LimitedBy(limited.ttft, limited.tpot, limited.failed)
+        if limited
         else None,
     )
 

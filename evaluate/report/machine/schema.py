@@ -120,11 +120,11 @@ class CapacityTargets:
 
 
 @dataclass(frozen=True)
-class Missed:
+class LimitedBy:
     """The requests that were too late or failed in the trials just above the capacity."""
 
     ttft_share: float
-    """The share of them that missed the target of the first token."""
+    """The share of them that missed the target of the first token, and did not fail."""
     tpot_share: float
     """The share of them that missed the target of the further tokens, and not the first one."""
     failed_share: float
@@ -145,8 +145,8 @@ class Capacity:
     users_interval: Interval | None = None
     """The same with its interval: that of the rate, for requests as long as at the rate."""
     targets: CapacityTargets | None = None
-    missed: Missed | None = None
-    """What stops the search; null where the rows do not say it."""
+    limited_by: LimitedBy | None = None
+    """What ends the search; null where the rows do not say it."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig
 from conf.schema.traffic import ONE_PATTERN, CapacityConfig
 from evaluate.report.contents import make_report
-from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, capacities
+from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, LimitedBy, capacities
 from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
-from evaluate.results.capacity_search import Begin, Trial, next_rate
+from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
 from evaluate.results.results_file import read, row_of
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
@@ -264,7 +264,7 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
     assert "each setup was started once" not in markdown
     assert "## How much traffic one GPU holds" in markdown
     assert "| EUR/M in |" in markdown
-    assert "| missed first |" in markdown
+    assert "| limited by |" in markdown
     assert "| API server |" in markdown
     assert " 97% " in markdown
     assert "| TTFT (75%)" in markdown
@@ -303,4 +303,14 @@ def test_errors_that_stop_a_search_are_no_late_tokens() -> None:
     for row in rows:
         row.values.failed_requests = 0.0 if row.trial.meets else 60.0
     (cell,) = table_of(rows).cells
-    assert cell.missed == {"TTFT": 0.3, "TPOT": 0.1, "errors": 0.6}
+    assert cell.limited_by == LimitedBy(ttft=0.3, tpot=0.1, failed=0.6)
+    assert (cell.limited_by.most, cell.limited_by.most_share) == (Limit.FAILURES, 0.6)
+    for row in rows:
+        row.values.late_first_tokens = row.values.late_further_tokens = 0.0
+    (cell,) = table_of(rows).cells  # none was late: that is recorded
+    assert cell.limited_by == LimitedBy(ttft=0.0, tpot=0.0, failed=1.0)
+    for row in rows:
+        known = row.values.numbers()
+        row.values = SpeedValues(**{name: known[name] for name in known if "late_" not in name})
+    (cell,) = table_of(rows).cells
+    assert cell.limited_by is None

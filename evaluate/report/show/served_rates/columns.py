@@ -47,10 +47,11 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
         Column("p99 TTFT (ms)", "ttft_p99_ms", lambda r: number(r.ttft_p99_ms)),
         Column("p99 TPOT (ms)", "tpot_p99_ms", lambda r: number(r.tpot_p99_ms)),
         Column(
-            "missed first",
-            "late",
-            lambda r: f"{r.late} ({percent(r.late_share)})" if r.late else "",
-            "just above this rate, what most late or failed requests missed, and their share",
+            "limited by",
+            "limited_by",
+            lambda r: f"{r.limited_by} ({percent(r.limited_share)})" if r.limited_by else "",
+            "just above this rate, what most late or failed requests missed, and their share: a "
+            "target, or failures",
         ),
         Column(
             "API server",
