@@ -165,3 +165,23 @@ def test_without_a_server_there_are_no_such_shares() -> None:
         with watching_host(process) as watched:
             pass
         assert (watched.server_share, watched.client_share) == (None, None)
+
+
+def test_what_the_watch_itself_reads_is_no_work_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading all processes takes three seconds here, of both threads; the run takes two, in which
+    the client works for half a second, and the server for one."""
+    moment, sent, served = [0.0], [0.0], [0.0]
+
+    def spend(seconds: float, client: float, server: float) -> int:
+        moment[0], sent[0], served[0] = moment[0] + seconds, sent[0] + client, served[0] + server
+        return 0
+
+    clocks = SimpleNamespace(monotonic=lambda: moment[0], thread_time=lambda: sent[0])
+    monkeypatch.setattr(host_watch, "time", clocks)
+    monkeypatch.setattr(host_watch, "_main_thread_s", lambda _: served[0])
+    monkeypatch.setattr(host_watch, "_ticks_of", lambda _: spend(3.0, 3.0, 3.0))
+    with watching_host(1) as watched:
+        spend(2.0, 0.5, 1.0)
+    assert (watched.client_share, watched.server_share) == (0.25, 0.5)
