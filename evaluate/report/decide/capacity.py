@@ -5,6 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from conf.models import ORIGINAL
 from conf.schema.load import GpuConfig, gpus_of
@@ -13,8 +14,15 @@ from evaluate.report.decide.costs import Cost, cost_of, has_energy
 from evaluate.report.decide.rules.prices import Prices
 from evaluate.report.decide.workload_text import targets_phrases
 from evaluate.results.capacity_search import Found, Limit, found
+from evaluate.results.cells import chosen_options
+from evaluate.results.restart_noise import UNKNOWN, machine_of
 from evaluate.results.rows import TrialRow
-from evaluate.results.significance import STATED_START, Ratio
+from evaluate.results.significance import (
+    STATED_START,
+    Ratio,
+    WorkloadNoise,
+    machine_half_width,
+)
 from evaluate.results.summary import summarize
 
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
@@ -77,6 +85,11 @@ class CapacityCell:
     @property
     def gpus(self) -> int:
         return gpus_of(self.row.environment.engine_options)
+
+    @property
+    def machines(self) -> set[str]:
+        """The known machines that it was searched on."""
+        return {machine_of(row) for row in self.rows} - {UNKNOWN}
 
     @property
     def ends(self) -> list[Found]:
@@ -181,7 +194,7 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
     for table in tables.values():
         table.title = _title(table, [*tables.values()])
         table.cells.sort(key=lambda cell: -cell.rate)
-        _compare_with_original(table)
+        _compare_with_original(table, group.noise.of(table.measure))
     return list(tables.values())
 
 
@@ -208,12 +221,40 @@ def _finished(rows: Sequence[TrialRow]) -> list[Search]:
     return [Search(start, end) for (start, _), end in ends.items() if end is not None]
 
 
-def _compare_with_original(table: CapacityTable) -> None:
+def _compare_with_original(table: CapacityTable, noise: WorkloadNoise) -> None:
+    """Sets each ratio over the original with the most similar options. Of several, it is one that
+    was searched on the same machine or in the same session. Further originals are compared with
+    the highest one."""
     originals = [cell for cell in table.cells if cell.checkpoint == ORIGINAL and cell.rate > 0]
     for cell in table.cells if originals else []:
-        original = originals[0]
-        if cell is not original:
-            (low, high), (least, most) = cell.interval, original.interval
-            # The ends of both intervals together: wider than either needs.
-            upper = high / least if least > 0 else float("inf")
-            cell.ratio = Ratio(cell.rate / original.rate, low / most, upper)
+        baseline = originals[0]
+        if cell.checkpoint != ORIGINAL:
+            baseline = min(originals, key=partial(_distance, cell))
+        if cell is not baseline:
+            cell.ratio = _ratio(cell, baseline, noise)
+
+
+def _distance(cell: CapacityCell, original: CapacityCell) -> tuple[int, bool, bool, bool]:
+    """How many options differ, then whether machines and sessions are the same, as for speeds."""
+    options, others = chosen_options(cell.row), chosen_options(original.row)
+    return (
+        len(set(options.items()) ^ set(others.items())),
+        cell.machines != original.machines,
+        not cell.machines & original.machines,
+        cell.row.session != original.row.session,
+    )
+
+
+def _ratio(cell: CapacityCell, original: CapacityCell, noise: WorkloadNoise) -> Ratio:
+    """With the ends of both intervals together, which is wider than either needs, and with the
+    noise between machines where they are known to be two."""
+    (low, high), (least, most) = cell.interval, original.interval
+    found = Ratio(cell.rate / original.rate, low / most, high / least if least else math.inf)
+    machines = cell.machines, original.machines
+    if not found.low or not all(machines) or machines[0] == machines[1]:
+        return found
+    between = machine_half_width(noise)
+    below, above = math.log(found.ratio / found.low), math.log(found.high / found.ratio)
+    found.low = found.ratio * math.exp(-math.hypot(below, between))
+    found.high = found.ratio * math.exp(math.hypot(above, between))
+    return found

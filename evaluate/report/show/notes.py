@@ -21,7 +21,7 @@ from evaluate.results.host_time import (
     processors_did_the_work,
     taken_share,
 )
-from evaluate.results.restart_noise import bandwidth_of, machine_of, ran_on_two_machines
+from evaluate.results.restart_noise import UNKNOWN, bandwidth_of, machine_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow, TrialRow
 from evaluate.results.significance import STATED_MACHINE, STATED_START
 
@@ -56,7 +56,7 @@ def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
             )
         if group.workloads:
             sentences.append(f"{group.title}: {group.noise}")
-        sentences += [*_search_notes(group), *_machine_notes(group)]
+        sentences += [*_search_notes(group), *_searched_machines(group), *_machine_notes(group)]
         sentences += _kernels_notes(group)
         sentences += _second_start_notes(group, results)
     return sentences
@@ -84,6 +84,18 @@ def _search_notes(group: ComparisonGroup) -> list[str]:
     return [
         f"{group.title}: servers that were searched in one start only: the intervals of their "
         f"capacities allow for start noise of {STATED_START:.0%} (standard deviation)"
+    ]
+
+
+def _searched_machines(group: ComparisonGroup) -> list[str]:
+    """That capacities come from several machines."""
+    rows = [row for row in group.rows if isinstance(row, TrialRow) and not row.invalid]
+    machines = {machine_of(row) for row in rows} - {UNKNOWN}
+    if len(machines) < 2:
+        return []
+    return [
+        f"{group.title}: capacities were searched on {len(machines)} machines of one name; where a "
+        "checkpoint and the original ran on two, the interval includes the noise between machines"
     ]
 
 

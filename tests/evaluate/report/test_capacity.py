@@ -1,5 +1,6 @@
 """Capacity and cost in the report, from trials that are made up."""
 
+import math
 import statistics
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
 from evaluate.results.results_file import read, row_of
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
+from evaluate.results.significance import STATED_MACHINE
 from evaluate.results.summary import summarize
 from tests.evaluate.made_rows import row_with
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
@@ -314,3 +316,42 @@ def test_errors_that_stop_a_search_are_no_late_tokens() -> None:
         row.values = SpeedValues(**{name: known[name] for name in known if "late_" not in name})
     (cell,) = table_of(rows).cells
     assert cell.limited_by is None
+
+
+def on_card(card: str, rows: list[TrialRow]) -> list[TrialRow]:
+    for row in rows:
+        row.environment = row.environment.with_fields(card=card)
+    return rows
+
+
+def test_capacities_of_two_cards_allow_for_the_noise_between_them(tmp_path: Path) -> None:
+    """11 % more on one card is significant, on another one it is not."""
+    original, fp8 = searched("original", 10.0, 10.0, 10.0), searched("fp8", 11.3, 11.3, 11.3)
+    one = table_of([*on_card("A", original), *on_card("A", fp8)]).cells[0].ratio
+    two = table_of([*original, *on_card("B", fp8)]).cells[0].ratio
+    assert one is not None
+    assert two is not None
+    assert one.ratio == two.ratio
+    assert math.log(two.ratio / two.low) == pytest.approx(
+        math.hypot(math.log(one.ratio / one.low), 1.96 * math.sqrt(2) * STATED_MACHINE), rel=1e-3
+    )
+    assert two.high > one.high
+    results = [str(write(tmp_path / "r.jsonl", [*original, *fp8]))]
+    assert any("on 2 machines" in note for note in make_report(ReportConfig(results=results)).notes)
+
+
+def test_the_original_on_the_same_card_is_the_one_to_compare_with(tmp_path: Path) -> None:
+    """Each file has an original; searches of one key in two files are two sessions."""
+    files = []
+    for card, limit in (("A", 12.0), ("B", 10.0)):
+        rows = on_card(card, searched("original", limit))
+        for row in rows:
+            row.time = row.time.replace("1970", "1971" if card == "A" else "1972")
+        fp8 = on_card(card, searched("fp8", 11.5)) if card == "B" else []
+        files.append(str(write(tmp_path / f"{card}.jsonl", [*rows, *fp8])))
+    (answer,) = make_report(ReportConfig(results=files)).answers
+    (table,) = answer.capacities
+    assert len([cell for cell in table.cells if cell.checkpoint == "original"]) == 2
+    fp8_cell = next(cell for cell in table.cells if cell.checkpoint == "fp8")
+    assert fp8_cell.ratio is not None
+    assert fp8_cell.ratio.ratio == pytest.approx(1.15, rel=0.06)
