@@ -25,6 +25,7 @@ from evaluate.results.significance import (
 )
 from evaluate.results.summary import summarize
 
+SEARCH_OPTIONS = ("resolution", "first_rate", "seconds", "least_requests")
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
 # What one start may hide, at 95 %.
 START_FACTOR = math.exp(statistics.NormalDist().inv_cdf(0.975) * STATED_START)
@@ -174,6 +175,14 @@ class CapacityTable:
         """Its traffic, its targets, and the share of requests that met them, as phrases."""
         return targets_phrases(self.cells[0].row.settings)
 
+    @property
+    def phrases(self) -> list[str]:
+        """The same, with what else makes it a search of its own: its requests, and its options."""
+        settings = self.cells[0].row.settings
+        search = settings.capacity.content()
+        options = [f"{name} {search[name]}" for name in SEARCH_OPTIONS if name in search]
+        return [*self.settings, f"requests {(settings.traffic.sha256 or '')[:8]}", *options]
+
 
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
     """The capacities of a group's candidates, by traffic and targets."""
@@ -201,7 +210,7 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
 def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:
     others = [other for other in tables if other.measure == table.measure and other is not table]
     own = [
-        phrase for phrase in table.settings if any(phrase not in other.settings for other in others)
+        phrase for phrase in table.phrases if any(phrase not in other.phrases for other in others)
     ]
     return f"{table.measure} ({', '.join(own)})" if own else table.measure
 

@@ -58,7 +58,9 @@ def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> 
             )
             for workload in group.workloads
         ],
-        capacities=[_capacity(cell) for table in answer.capacities for cell in table.cells],
+        capacities=[
+            _capacity(table.title, cell) for table in answer.capacities for cell in table.cells
+        ],
         missing=[schema.Missing(one.what, one.command) for one in missing],
     )
 
@@ -169,12 +171,12 @@ def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
     )
 
 
-def _capacity(cell: CapacityCell) -> schema.Capacity:
+def _capacity(title: str, cell: CapacityCell) -> schema.Capacity:
     low, high = cell.interval
     users = cell.users(cell.rate)
     settings, limited = cell.row.settings, cell.limited_by
     return schema.Capacity(
-        scenario=cell.measure,
+        scenario=title,
         checkpoint=cell.candidate,
         requests_per_s=schema.Interval(cell.rate, low, high),
         speed_up=_speed_up(cell.ratio),
@@ -188,6 +190,7 @@ def _capacity(cell: CapacityCell) -> schema.Capacity:
             settings.tpot_ms,
             settings.capacity.share,
             settings.traffic.source or "",
+            settings.traffic.sha256 or "",
         ),
         limited_by=schema.LimitedBy(limited.ttft, limited.tpot, limited.failed)
         if limited

@@ -117,6 +117,8 @@ class CapacityTargets:
     share: float
     traffic: str
     """Where its requests come from."""
+    traffic_sha256: str = ""
+    """Of all its requests: two traces have different ones."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Capacity:
     """The highest rate of one checkpoint within the targets of a search, for each GPU."""
 
     scenario: str
+    """The name of the search, as its recommendation in `capacity_answers` has it."""
     checkpoint: str
     requests_per_s: Interval
     speed_up: SpeedUp | None = None
@@ -202,6 +205,8 @@ class ShortAnswer:
     answer: Recommendation
     serve_commands: list[str]
     missing: list[Missing]
+    capacity_answers: list[Recommendation] = field(default_factory=list)
+    """One for each capacity search."""
 
 
 @dataclass(frozen=True)

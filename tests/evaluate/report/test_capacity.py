@@ -1,5 +1,6 @@
 """Capacity and cost in the report, from trials that are made up."""
 
+import json
 import math
 import statistics
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from conf.schema.traffic import ONE_PATTERN, CapacityConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, LimitedBy, capacities
 from evaluate.report.decide.comparison import comparison_groups
+from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
 from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
@@ -355,3 +357,35 @@ def test_the_original_on_the_same_card_is_the_one_to_compare_with(tmp_path: Path
     fp8_cell = next(cell for cell in table.cells if cell.checkpoint == "fp8")
     assert fp8_cell.ratio is not None
     assert fp8_cell.ratio.ratio == pytest.approx(1.15, rel=0.06)
+
+
+def test_searches_of_two_traces_have_names_of_their_own(tmp_path: Path) -> None:
+    other = searched("original", 5.0)
+    for row in other:
+        row.settings.traffic.sha256, row.key = "cd", "other"
+    path = write(tmp_path / "r.jsonl", [*searched("original", 10.0), *other])
+    report = make_report(ReportConfig(results=[str(path)]))
+    (setup,) = report_file(report).setups
+    names = [capacity.scenario for capacity in setup.capacities]
+    assert names == ["capacity (requests ab)", "capacity (requests cd)"]
+    assert [answer.scenario for answer in setup.capacity_answers] == names
+    hashes = [capacity.targets.traffic_sha256 for capacity in setup.capacities if capacity.targets]
+    assert hashes == ["ab", "cd"]
+    assert [search.name for search in report.answers[0].facts.searches] == names
+
+
+def test_the_short_answer_has_the_capacities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell("original", [1.0, 1.01, 0.99], engine="vllm_server", versions={"vllm": "0.25.1"})
+    path = write(tmp_path / "r.jsonl", [*runs(cell), *searched("original", 10.0)])
+    print_answer(ReportConfig(results=[str(path)], answer="text"))
+    said = capsys.readouterr().out
+    assert "  for:     capacity\n  serve:   original\n  why:     holds " in said
+    print_answer(ReportConfig(results=[str(path)], answer="json"))
+    (setup,) = json.loads(capsys.readouterr().out)["setups"]
+    (answer,) = setup["capacity_answers"]
+    assert (answer["scenario"], answer["serve"]) == ("capacity", "original")
+    alone = write(tmp_path / "alone.jsonl", searched("original", 10.0))
+    print_answer(ReportConfig(results=[str(alone)], answer="text"))
+    assert capsys.readouterr().out.count("serve:") == 1

@@ -48,7 +48,7 @@ def setup_facts(
         workloads=[_workload_facts(one, places, group.noise) for one in group.workloads],
         searches=[
             SearchFacts(
-                table.measure,
+                table.title,
                 ", ".join(table.settings),
                 [_rate_facts(cell, places) for cell in table.cells],
             )
