@@ -109,6 +109,8 @@ class EventRecorder:
         """Records one trial of a capacity search."""
         plan, scenario = turn.plan, event.scenario
         fields = _run_fields(turn, loaded, event, scenario)
+        if event.of_curve:
+            fields["settings"]["curve"] = True
         self.recorder.record(
             TrialRow,
             plan.name,

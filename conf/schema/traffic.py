@@ -136,11 +136,15 @@ class CapacityConfig:
     """Least seconds in which the requests of a trial arrive."""
     least_requests: int = field(default=200, metadata=within(1, 10**6))
     """Least requests of a trial, however long they take to arrive."""
+    curve: int = field(default=0, metadata=within(0, 100))
+    """Further trials after the first search of each start, from 1/8 of its rate up to it, for the
+    plot of throughput against interactivity. Each takes about as long as a trial of the search."""
 
     def recorded(self) -> dict[str, Any]:
-        """The options as a row holds them, and how times are drawn. Rows from before that drew them
-        anew for each rate: they are another search."""
-        return asdict(self) | {"times": ONE_PATTERN}
+        """The options that make it another search, and how times are drawn: rows from before that
+        drew them anew for each rate. Trials of the curve may be added to a search."""
+        options = {name: value for name, value in asdict(self).items() if name != "curve"}
+        return options | {"times": ONE_PATTERN}
 
 
 @dataclass

@@ -16,6 +16,7 @@ class RecordedTrial:
     repeat: int
     rate: float
     meets: bool
+    of_curve: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class TrialDone:
     invalid: list[str]
     error: str = ""
     """Of the first request that failed."""
+    of_curve: bool = False
+    """Whether it follows the search, for the curve."""
 
 
 @dataclass(frozen=True)

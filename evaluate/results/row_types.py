@@ -210,6 +210,8 @@ class TrialSettings(WorkloadSettings):
     rate: Annotated[Rate, AsWritten]
     traffic: TrafficSettings
     capacity: SearchSettings
+    curve: Maybe[bool] = None
+    """True for a trial that follows the search, for the curve."""
 
 
 class Startup(NumberPart):

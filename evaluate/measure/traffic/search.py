@@ -19,7 +19,7 @@ from evaluate.measure.metrics import (
 )
 from evaluate.measure.validity import Observed, reasons
 from evaluate.measure.workload import ALL_AT_ONCE, Load, all_at_once
-from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
+from evaluate.results.capacity_search import Begin, Limit, Trial, missing_curve, next_rate
 from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
@@ -121,24 +121,35 @@ class Searcher:
     death: Callable[[], Exception | None] = lambda: None
     """Why the engine died; None if it lives."""
     pause: Callable[[float], None] = time.sleep
+    curve: int = 0
+    """Trials of the curve after the search."""
+    _invalid: int = 0
 
     def search(self, trials: list[Trial], expected: float | None) -> None:
-        """Measures trials until the search ends. `trials` has those of an interrupted search;
-        `expected` is the rate that earlier searches found."""
-        capacity = self._capacity
+        """Measures trials until the search ends, and those of its curve. `trials` has those of an
+        interrupted search; `expected` is the rate that earlier searches found."""
+        resolution = self._capacity.resolution
         begin = self._begin(trials, expected)
-        invalid = 0
-        while (rate := next_rate(trials, capacity.resolution, begin)) is not None:
-            measured = self._steady_trial(rate)
-            self.report(measured)
-            if not measured.invalid:
-                trials.append(measured.trial)
-                continue
-            invalid += 1
-            if invalid > MOST_INVALID:
-                raise environment_failure(
-                    f"{invalid} trials were not valid, the last one: {measured.invalid[0]}"
-                )
+        while (rate := next_rate(trials, resolution, begin)) is not None:
+            self._try(rate, trials)
+        latency_s = self.latency_s
+        while rates := missing_curve(trials, resolution, self.curve):
+            self._try(rates[0], trials, of_curve=True)
+        self.latency_s = latency_s  # at the end of the search, for the next one
+
+    def _try(self, rate: float, trials: list[Trial], of_curve: bool = False) -> None:
+        """Measures and reports one trial, and adds it to the others if it is valid."""
+        measured = self._steady_trial(rate)
+        measured = replace(measured, trial=replace(measured.trial, of_curve=of_curve))
+        self.report(measured)
+        if not measured.invalid:
+            trials.append(measured.trial)
+            return
+        self._invalid += 1
+        if self._invalid > MOST_INVALID:
+            raise environment_failure(
+                f"{self._invalid} trials were not valid, the last one: {measured.invalid[0]}"
+            )
 
     @property
     def _capacity(self) -> CapacityConfig:

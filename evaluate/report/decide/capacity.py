@@ -25,6 +25,7 @@ from evaluate.results.significance import (
 )
 from evaluate.results.summary import summarize
 
+OF_A_TRIAL = ("rate", "requests", "curve")
 SEARCH_OPTIONS = ("resolution", "first_rate", "seconds", "least_requests")
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
 # What one start may hide, at 95 %.
@@ -127,7 +128,11 @@ class CapacityCell:
     def best(self) -> list[TrialRow]:
         """The trials at the highest rate of each search that met the targets."""
         lows = {end.low for end in self.ends}
-        return [row for row in self.rows if row.settings.rate in lows and row.trial.meets]
+        return [
+            row
+            for row in self.rows
+            if row.settings.rate in lows and row.trial.meets and not row.trial.of_curve
+        ]
 
     def at_best(self, name: str) -> float | None:
         """The median of a value over the best trials."""
@@ -216,9 +221,9 @@ def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:
 
 
 def _workload(row: TrialRow) -> str:
-    """Equal for trials of the same search: all settings but the rate and the requests."""
+    """Equal for trials of the same search: all settings but those of a single trial."""
     settings = row.settings.content()
-    return str(sorted((k, str(v)) for k, v in settings.items() if k not in ("rate", "requests")))
+    return str(sorted((k, str(v)) for k, v in settings.items() if k not in OF_A_TRIAL))
 
 
 def _finished(rows: Sequence[TrialRow]) -> list[Search]:

@@ -19,6 +19,7 @@ from evaluate.measure.traffic.resolved import (
     write_resolved,
 )
 from evaluate.measure.workload import Load
+from evaluate.results.capacity_search import Trial, found
 
 COUNT = 400
 
@@ -110,3 +111,15 @@ def test_trials_of_all_checkpoints_have_one_pattern_of_arrivals(
         assert len(same) > 4
         assert all(times == pytest.approx(same[0]) for times in same)
     assert patterns[0][0] != pytest.approx(patterns[1][0])
+
+
+def test_the_first_search_of_a_start_has_a_curve_below_its_rate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = trials(searched("original", Instant(30.0), monkeypatch, tmp_path, curve=3))
+    of_search = [Trial(t.scenario.rate or 0.0, t.meets) for t in done if not t.of_curve]
+    assert not any(trial.of_curve for trial in done if trial.repeat)
+    end = found(of_search[: sum(t.repeat == 0 for t in done) - 3], resolution=0.5)
+    assert end is not None
+    curve = [trial.scenario.rate for trial in done if trial.of_curve]
+    assert curve == pytest.approx([end.rate / 8, end.rate * 10 / 24, end.rate * 17 / 24])

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema.load import GpuConfig
+from conf.schema.load import GpuConfig, ScenarioConfig
 from conf.schema.report import ReportConfig
-from conf.schema.traffic import ONE_PATTERN, CapacityConfig
+from conf.schema.traffic import ONE_PATTERN, CapacityConfig, TrafficLoad
+from evaluate.missing import missing_repeats
 from evaluate.report.contents import make_report
 from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, LimitedBy, capacities
 from evaluate.report.decide.comparison import comparison_groups
@@ -19,6 +20,7 @@ from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
 from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
 from evaluate.results.results_file import read, row_of
+from evaluate.results.row_types import TrialSettings
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
 from evaluate.results.significance import STATED_MACHINE
@@ -389,3 +391,28 @@ def test_the_short_answer_has_the_capacities(
     alone = write(tmp_path / "alone.jsonl", searched("original", 10.0))
     print_answer(ReportConfig(results=[str(alone)], answer="text"))
     assert capsys.readouterr().out.count("serve:") == 1
+
+
+def test_a_curve_is_drawn_and_may_be_added_to_a_search(tmp_path: Path) -> None:
+    rows = searched("original", 10.0)
+    one = trial_row("original", 1.25, meets=False, repeat=0)
+    one.settings = TrialSettings.model_validate(one.settings.content() | {"curve": True})
+    one.values.cut_off_requests = 0.0
+    (before,) = table_of(rows).cells
+    (cell,) = table_of([*rows, one]).cells
+    assert cell.ends == before.ends
+    assert len(cell.rows) == len(rows) + 1
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", [*rows, one]))]))
+    assert 1.25 in [trial.rate for trial in report.sets.trials]
+    plain, curved = (
+        ScenarioConfig(from_traffic=True, traffic=TrafficLoad(), capacity=CapacityConfig(curve=n))
+        for n in (0, 1)
+    )
+    assert plain.identity() == curved.identity()
+    assert plain.recorded() == curved.recorded()
+    assert missing_repeats(0, 1, [], rows, plain) == []
+    assert missing_repeats(0, 1, [], rows, curved) == [0]
+    assert missing_repeats(0, 1, [], [*rows, one], curved) == [0]  # at another rate
+    (end,) = before.ends
+    rows.append(one.with_fields(settings=one.settings.with_fields(rate=end.rate / 8)))
+    assert missing_repeats(0, 1, [], rows, curved) == []

@@ -57,8 +57,8 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
             "API server",
             "server_share",
             lambda r: percent(r.server_share),
-            "of one core, what the thread took that reads requests and writes tokens; near 100 % "
-            "it is the limit, and not the GPU",
+            "of one core over the whole trial, what the thread took that reads requests and "
+            "writes tokens; from 85 % on it may be the limit, and not the GPU",
         ),
         Column(
             "cache hits",
