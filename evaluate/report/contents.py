@@ -46,7 +46,14 @@ def make_report(config: ReportConfig) -> Report:
     groups = decision.groups
     sets = make_sets(decision.answers, decision.qualities, rows)
     names = Names(
-        candidates=list(dict.fromkeys(name for group in groups for name in group.candidates)),
+        candidates=list(
+            dict.fromkeys(
+                [
+                    *(name for group in groups for name in group.candidates),
+                    *(record.candidate for record in sets.rates),
+                ]
+            )
+        ),
         scenarios=list(
             dict.fromkeys(workload.name for group in groups for workload in group.workloads)
         ),

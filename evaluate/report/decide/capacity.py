@@ -206,10 +206,20 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
             cell.cost = cost_of(cell.rate, cell.best, gpu.currency, prices)
             tables.setdefault(workload, CapacityTable(cell.measure)).cells.append(cell)
     for table in tables.values():
+        _name_duplicates(table)
         table.title = _title(table, [*tables.values()])
         table.cells.sort(key=lambda cell: -cell.rate)
         _compare_with_original(table, group.noise.of(table.measure))
     return list(tables.values())
+
+
+def _name_duplicates(table: CapacityTable) -> None:
+    """Numbers cells of one candidate, as of two sessions, in the order of measurement."""
+    counts: dict[str, int] = defaultdict(int)
+    for cell in table.cells:
+        counts[cell.candidate] += 1
+        if (number := counts[cell.candidate]) > 1:
+            cell.candidate += f" #{number}"
 
 
 def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:

@@ -359,6 +359,9 @@ def test_the_original_on_the_same_card_is_the_one_to_compare_with(tmp_path: Path
     fp8_cell = next(cell for cell in table.cells if cell.checkpoint == "fp8")
     assert fp8_cell.ratio is not None
     assert fp8_cell.ratio.ratio == pytest.approx(1.15, rel=0.06)
+    assert {cell.candidate for cell in table.cells} == {"original", "original #2", "fp8"}
+    write_report(ReportConfig(results=files, out=str(tmp_path)))
+    assert "| original \\#2 |" in (tmp_path / "report.md").read_text()
 
 
 def test_searches_of_two_traces_have_names_of_their_own(tmp_path: Path) -> None:

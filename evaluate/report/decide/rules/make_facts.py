@@ -42,7 +42,9 @@ def setup_facts(
     for table in tables:
         for cell in table.cells:
             rows.setdefault(cell.candidate, cell.row)
-    places = {name: place for place, name in enumerate(n for n in group.candidates if n in rows)}
+    # Second sessions of a search have names of their own, which no other workload knows.
+    names = dict.fromkeys([*group.candidates, *rows])
+    places = {name: place for place, name in enumerate(name for name in names if name in rows)}
     return SetupFacts(
         candidates=[candidate_facts(n, rows[n], qualities.of_row(rows[n])) for n in places],
         workloads=[_workload_facts(one, places, group.noise) for one in group.workloads],
