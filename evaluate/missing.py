@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from conf.schema.load import ScenarioConfig
-from evaluate.results.capacity_search import found
+from evaluate.results.capacity_search import found, missing_curve
 from evaluate.results.rows import Row, TrialRow
 
 
@@ -20,14 +20,14 @@ def missing_repeats(
     if capacity is None:
         done = {row.repeat for row in recorded if row.start == start}
     else:
-        done = {
-            number
-            for number in range(repeats)
-            if found(
-                [row.trial for row in trials if (row.start, row.repeat) == (start, number)],
-                capacity.resolution,
-            )
-        }
+        done = set()
+        for number in range(repeats):
+            own = [row.trial for row in trials if (row.start, row.repeat) == (start, number)]
+            curve = 0 if number else capacity.curve
+            if found(own, capacity.resolution) and not missing_curve(
+                own, capacity.resolution, curve
+            ):
+                done.add(number)
     return [number for number in range(repeats) if number not in done]
 
 

@@ -109,6 +109,8 @@ class EventRecorder:
         """Records one trial of a capacity search."""
         plan, scenario = turn.plan, event.scenario
         fields = _run_fields(turn, loaded, event, scenario)
+        if event.of_curve:
+            fields["settings"]["curve"] = True
         self.recorder.record(
             TrialRow,
             plan.name,
@@ -119,7 +121,7 @@ class EventRecorder:
         )
         self.display.note(
             f"{plan.name}: {event.measure}, {scenario.rate:.4g} requests/s "
-            f"{_verdict(event.meets, fields['values'])}"
+            f"{_verdict(event.meets, fields['values'], event.error)}"
         )
 
     def _limit(
@@ -210,18 +212,19 @@ def finite(values: dict[str, float]) -> tuple[dict[str, float], list[str]]:
     return finite_values, [f"{name} is no number" for name in not_finite]
 
 
-def _verdict(meets: bool, values: Mapping[str, float]) -> str:
+def _verdict(meets: bool, values: Mapping[str, float], error: str) -> str:
     """Whether a trial meets its targets, the share of requests in time, and what the others
     missed."""
     share = f"{values.get('good_share', 0.0):.2%} in time"
-    if meets:
-        return f"meets the targets ({share})"
-    late = [
-        f"{count:.0f} {tokens} too late"
-        for name, tokens in (
-            ("late_first_tokens", "first tokens"),
-            ("late_further_tokens", "answers' further tokens"),
+    missed = [
+        f"{count:.0f} {words}"
+        for name, words in (
+            ("late_first_tokens", "first tokens too late"),
+            ("late_further_tokens", "answers too slow"),
+            ("failed_requests", f"failed, the first with: {error}" if error else "failed"),
         )
         if (count := values.get(name))
     ]
-    return f"misses the targets (at most {'; '.join([share, *late])})"
+    if meets:
+        return f"meets the targets ({share})"
+    return f"misses the targets (at most {'; '.join([share, *missed])})"

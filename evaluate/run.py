@@ -111,7 +111,7 @@ class Group:
             others=sorted(self.others),
             trials={
                 name: [
-                    RecordedTrial(row.repeat, row.trial.rate, row.trial.meets)
+                    RecordedTrial(row.repeat, row.trial.rate, row.trial.meets, row.trial.of_curve)
                     for row in rows
                     if row.start == turn.start
                 ]

@@ -112,12 +112,16 @@ class ScenarioConfig:
 
     def recorded(self) -> dict[str, Any]:
         """The settings as a row holds them."""
-        recorded = {
+        settings = {
             name: value
             for name, value in asdict(self).items()
             if value is not None and (name not in ADDED or isinstance(value, dict))
         }
-        return recorded if self.traffic is None else recorded | {"traffic": self.traffic.recorded()}
+        if self.capacity is not None:
+            settings["capacity"] = self.capacity.recorded()
+        if self.traffic is not None:
+            settings["traffic"] = self.traffic.recorded()
+        return settings
 
     def identity(self) -> dict[str, Any]:
         """What tells this workload from others, for the key of its rows."""

@@ -18,6 +18,8 @@ FIXED, UNIFORM, LOGNORMAL = "fixed", "uniform", "lognormal"
 SECONDS, MILLISECONDS = "s", "ms"
 UNITS = {SECONDS: 1.0, MILLISECONDS: 1e3, "us": 1e6, "ns": 1e9}
 """Units of timestamps: so many are a second."""
+ONE_PATTERN = "one pattern"
+"""How a capacity search draws times of arrival: once for all rates, which scale them."""
 DISTRIBUTIONS = (FIXED, UNIFORM, LOGNORMAL)
 
 
@@ -137,6 +139,15 @@ class CapacityConfig:
     """Least seconds in which the requests of a trial arrive."""
     least_requests: int = field(default=200, metadata=within(1, 10**6))
     """Least requests of a trial, however long they take to arrive."""
+    curve: int = field(default=0, metadata=within(0, 100))
+    """Further trials after the first search of each start, from 1/8 of its rate up to it, for the
+    plot of throughput against interactivity. Each takes about as long as a trial of the search."""
+
+    def recorded(self) -> dict[str, Any]:
+        """The options that make it another search, and how times are drawn: rows from before that
+        drew them anew for each rate. Trials of the curve may be added to a search."""
+        options = {name: value for name, value in asdict(self).items() if name != "curve"}
+        return options | {"times": ONE_PATTERN}
 
 
 # Fields that older rows do not have. They are in a row's settings and key only where they are set.

@@ -16,6 +16,7 @@ class RecordedTrial:
     repeat: int
     rate: float
     meets: bool
+    of_curve: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class TrialDone:
     values: dict[str, float]
     requests: CompactRequests
     invalid: list[str]
+    error: str = ""
+    """Of the first request that failed."""
+    of_curve: bool = False
+    """Whether it follows the search, for the curve."""
 
 
 @dataclass(frozen=True)

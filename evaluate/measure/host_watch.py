@@ -43,11 +43,12 @@ def watching_host(server: int | None = None) -> Iterator[HostWatched]:
     """Yields an empty record, and fills it in when the block ends. `server` is the process that
     answers over HTTP, to requests that this thread sends."""
     watched = HostWatched()
-    served, sent = _main_thread_s(server), time.thread_time()
     family = os.getppid()  # the evaluation: it starts all engines
     cores = _cores_of(family)
     own, usable = _ticks_of(family), _counters(cores)
-    counters, waited, begun = _counters(), _waited_s(), time.monotonic()
+    counters, waited = _counters(), _waited_s()
+    # Last: reading all processes takes this thread a while.
+    served, sent, begun = _main_thread_s(server), time.thread_time(), time.monotonic()
     try:
         yield watched
     finally:

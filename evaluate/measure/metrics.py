@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from conf.errors import environment_failure
 from conf.schema.load import ScenarioConfig
-from evaluate.results.capacity_search import Target
+from evaluate.results.capacity_search import Limit
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.summary import PERCENT_99, percentile
 
@@ -144,15 +144,15 @@ def _answered(requests: list[Request]) -> list[Request]:
     return answered
 
 
-def missed_target(request: Request, scenario: ScenarioConfig) -> Target | None:
+def missed_target(request: Request, scenario: ScenarioConfig) -> Limit | None:
     """The target that a request missed, as far as its tokens tell; the first one of two. The
     further tokens are judged when all of them are there."""
     assert scenario.ttft_ms is not None
     assert scenario.tpot_ms is not None
     if request.token_times and request.ttft * 1e3 > scenario.ttft_ms:
-        return Target.FIRST_TOKEN
+        return Limit.FIRST_TOKEN
     if request.is_answered and (request.tpot or 0.0) * 1e3 > scenario.tpot_ms:
-        return Target.FURTHER_TOKENS
+        return Limit.FURTHER_TOKENS
     return None
 
 

@@ -95,7 +95,9 @@ class _Measurement:
         """How long a request took at the end of each capacity search."""
         for name, recorded in job.trials.items():
             for trial in recorded:
-                self.trials[name][trial.repeat].append(Trial(trial.rate, trial.meets))
+                self.trials[name][trial.repeat].append(
+                    Trial(trial.rate, trial.meets, trial.of_curve)
+                )
 
     def run(self) -> None:
         try:
@@ -179,18 +181,23 @@ class _Measurement:
                     repeat=repeat,
                     scenario=measured.scenario,
                     meets=measured.trial.meets,
+                    of_curve=measured.trial.of_curve,
                     values=measured.values.numbers(),
                     requests=compact,
                     invalid=measured.invalid,
+                    error=measured.error,
                 )
             )
 
         searcher = Searcher(
             scenario,
-            lambda at_rate: self._load(f"{name} at {at_rate.rate:.6g}", at_rate, repeat),
+            # By the name and the repeat alone: all rates and checkpoints have one pattern of times.
+            lambda at_rate: self._load(name, at_rate, repeat),
             partial(self._watched_run, name),
             report,
             self.latencies[name],
+            self.engine.death,
+            curve=0 if repeat else capacity.curve,
         )
         searcher.search(trials[repeat], statistics.median(rates) if rates else None)
         self.latencies[name] = searcher.latency_s

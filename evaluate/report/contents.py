@@ -11,7 +11,7 @@ from evaluate.report.decide.quality import Qualities
 from evaluate.report.show.charts.all_charts import charts
 from evaluate.report.show.charts.drawing import Chart, Names
 from evaluate.report.show.how_measured import HowMeasured, how_measured
-from evaluate.report.show.notes import findings, judged_elsewhere, left_out, notes
+from evaluate.report.show.notes import energy_notes, findings, judged_elsewhere, left_out, notes
 from evaluate.report.show.record_sets import RecordSets, make_sets
 from evaluate.results.merging import merged_rows
 from evaluate.results.rows import Row
@@ -46,7 +46,14 @@ def make_report(config: ReportConfig) -> Report:
     groups = decision.groups
     sets = make_sets(decision.answers, decision.qualities, rows)
     names = Names(
-        candidates=list(dict.fromkeys(name for group in groups for name in group.candidates)),
+        candidates=list(
+            dict.fromkeys(
+                [
+                    *(name for group in groups for name in group.candidates),
+                    *(record.candidate for record in sets.rates),
+                ]
+            )
+        ),
         scenarios=list(
             dict.fromkeys(workload.name for group in groups for workload in group.workloads)
         ),
@@ -66,6 +73,7 @@ def make_report(config: ReportConfig) -> Report:
             *_options_note(config),
             *merging_notes,
             *notes(groups, config.results),
+            *energy_notes(groups, config.gpu),
             *judged_elsewhere(groups, decision.qualities),
         ],
         findings=findings(groups, rows),

@@ -6,7 +6,7 @@ from pathlib import Path
 from conf.errors import bad_input
 from evaluate.results.lock import check_results_file
 from evaluate.results.results_file import read
-from evaluate.results.rows import Row, SpeedRow, current, rounded
+from evaluate.results.rows import Row, SpeedRow, TrialRow, current, rounded
 
 DEMO = Path("checkpoints/demo.jsonl")  # of `make demo`
 
@@ -82,7 +82,29 @@ def _keep_sessions_apart(rows: list[Row], file_of: dict[int, int]) -> int:
     for row in rows:
         if isinstance(row, SpeedRow):
             rows_by_file[row.key][file_of[id(row)]].append(row)
-    return sum(_number_sessions(list(files.values())) > 1 for files in rows_by_file.values())
+    searches_by_file: dict[str, dict[int, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if isinstance(row, TrialRow):
+            searches_by_file[row.key][file_of[id(row)]].append(row)
+    return sum(
+        [
+            *(_number_sessions([*files.values()]) > 1 for files in rows_by_file.values()),
+            *(_number_searches([*files.values()]) > 1 for files in searches_by_file.values()),
+        ]
+    )
+
+
+def _number_searches(files: list[list[TrialRow]]) -> int:
+    """The same for the trials of one key: a search that another file has, too, opens a session."""
+    session, searched = 1, set[tuple[int, int]]()
+    for rows in files:
+        own = {(row.start, row.repeat) for row in rows if not row.invalid}
+        if searched & own:
+            session, searched = session + 1, set()
+        searched |= own
+        for row in rows:
+            row.session = session
+    return session
 
 
 def _number_sessions(files: list[list[SpeedRow]]) -> int:

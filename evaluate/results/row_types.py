@@ -179,6 +179,8 @@ class SearchSettings(Part):
     first_rate: Annotated[Rate, AsWritten] | None = None
     seconds: Annotated[Rate, AsWritten]
     least_requests: Size
+    times: Maybe[Name] = None
+    """How times of arrival are drawn. Missing in older rows, which drew them for each rate."""
 
 
 class WorkloadSettings(Part):
@@ -224,6 +226,8 @@ class TrialSettings(WorkloadSettings):
     rate: Annotated[Rate, AsWritten]
     traffic: TrafficSettings
     capacity: SearchSettings
+    curve: Maybe[bool] = None
+    """True for a trial that follows the search, for the curve."""
 
 
 class Startup(NumberPart):

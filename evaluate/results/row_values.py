@@ -90,9 +90,11 @@ class SpeedValues(NumberPart):
     cut_off_requests: Maybe[WholeNumber] = None
     """Requests of a trial that were not sent or not finished, because it was decided."""
     late_first_tokens: Maybe[WholeNumber] = None
-    """Requests of a trial that missed the TTFT target."""
+    """Requests of a trial that missed the TTFT target, and did not fail."""
     late_further_tokens: Maybe[WholeNumber] = None
     """Requests of a trial that missed the TPOT target, and not the TTFT target."""
+    failed_share: Maybe[Share] = None
+    """Of a trial's requests that were not cut off, the share that failed."""
 
     def figure(self, name: str) -> float | None:
         """The value of that name, declared or not; None if it was not measured."""

@@ -110,8 +110,9 @@ class TrialRow(Row):
 
     @property
     def trial(self) -> Trial:
-        share = self.values.good_share or 0.0
-        return Trial(self.settings.rate, share >= self.settings.capacity.share - SHARE_ROUNDING)
+        share, settings = self.values.good_share or 0.0, self.settings
+        meets = share >= settings.capacity.share - SHARE_ROUNDING
+        return Trial(settings.rate, meets, of_curve=settings.curve or False)
 
 
 class AccuracyRow(Row):

@@ -156,7 +156,7 @@ def compare(
     half_width, stated = _half_width(one, other, noise)
     level = adjusted(STATED_LEVEL if stated else LEVEL, noise.comparisons)
     if apart:
-        half_width = math.hypot(half_width, _machine_half_width(noise, level))
+        half_width = math.hypot(half_width, machine_half_width(noise, level))
     ratio = Ratio(
         math.exp(difference),
         math.exp(difference - half_width),
@@ -295,7 +295,8 @@ def _inflation(runs: int) -> float:
     return (1 + (runs - 1) * shared) / runs / (1 - shared)
 
 
-def _machine_half_width(noise: WorkloadNoise, level: float) -> float:
+def machine_half_width(noise: WorkloadNoise, level: float = STATED_LEVEL) -> float:
+    """Half of the width that the noise between two machines adds, as a logarithm."""
     stated = quantile(level) * math.sqrt(2) * STATED_MACHINE
     if noise.machines is None:
         return stated

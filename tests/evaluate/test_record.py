@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from conf.errors import QuantlineError
 from conf.process.messages import Failure, decode, encode
+from conf.schema.load import ScenarioConfig
+from conf.schema.traffic import CapacityConfig, TrafficLoad
 from evaluate.accuracy.divergence import Judgement
 from evaluate.measure.events import (
     WORKER,
@@ -20,15 +23,17 @@ from evaluate.measure.events import (
     RunMeasured,
     RunStarted,
     TextRead,
+    TrialDone,
     WindowStarted,
 )
 from evaluate.measure.progress import ProgressDisplay
 from evaluate.plan import Planner
-from evaluate.record import EventRecorder
+from evaluate.record import EventRecorder, _verdict
+from evaluate.results.capacity_search import Trial
 from evaluate.results.recorder import Recorder
 from evaluate.results.results_file import read
 from evaluate.results.row_values import QuickAccuracy
-from evaluate.results.rows import QuickAccuracyRow, Row, SpeedRow
+from evaluate.results.rows import QuickAccuracyRow, Row, SpeedRow, TrialRow
 from evaluate.run import Turn
 from tests.conftest import evaluate_config
 from tests.evaluate.test_plan import ENVIRONMENT, inspected
@@ -143,3 +148,27 @@ def test_a_target_that_fails_does_not_stop_the_others(events: EventRecorder) -> 
         raise OSError("the disk is gone")
     (row,) = read(events.recorder.path)[0]
     assert (row.kind, row.reason) == ("failed", "the disk is gone")
+
+
+def test_a_trial_says_what_its_requests_missed() -> None:
+    values = {"late_first_tokens": 13.0, "late_further_tokens": 4.0, "failed_requests": 60.0}
+    assert _verdict(False, {"good_share": 0.9, **values}, "HTTP 503: busy") == (
+        "misses the targets (at most 90.00% in time; 13 first tokens too late; "
+        "4 answers too slow; 60 failed, the first with: HTTP 503: busy)"
+    )
+    assert _verdict(False, {"good_share": 0.9, "late_further_tokens": 4.0}, "") == (
+        "misses the targets (at most 90.00% in time; 4 answers too slow)"
+    )
+    assert _verdict(True, {"good_share": 1.0}, "") == "meets the targets (100.00% in time)"
+
+
+def test_a_trial_of_the_curve_is_marked_in_its_row(events: EventRecorder) -> None:
+    traffic = TrafficLoad(source="file", sha256="ab", conversations=8, requests=8)
+    scenario = ScenarioConfig(
+        from_traffic=True, traffic=traffic, rate=4.0, requests=20,
+        ttft_ms=500.0, tpot_ms=20.0, capacity=CapacityConfig(curve=1),
+    )  # fmt: skip
+    trial = TrialDone("interactive", 0, scenario, True, {"good_share": 1.0}, CompactRequests(), [])
+    rows = take(events, LOADED, trial, replace(trial, of_curve=True))
+    trials = [row.trial for row in rows if isinstance(row, TrialRow)]
+    assert trials == [Trial(4.0, True), Trial(4.0, True, of_curve=True)]

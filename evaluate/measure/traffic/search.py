@@ -1,6 +1,6 @@
 """Measures trials of a capacity search: traffic at a rate, until its targets are decided."""
 
-from collections import Counter
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -19,11 +19,15 @@ from evaluate.measure.metrics import (
 )
 from evaluate.measure.validity import Observed, reasons
 from evaluate.measure.workload import ALL_AT_ONCE, Load, all_at_once
-from evaluate.results.capacity_search import Begin, Target, Trial, next_rate
+from evaluate.results.capacity_search import Begin, Limit, Trial, missing_curve, next_rate
 from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
 CUT_OFF = (NOT_SENT, UNFINISHED)
+NO_TOKENS = "an answer without tokens"
+PAUSES_S = (0, 1, 2, 4, 8, 16, 32)
+"""Before each attempt to reach a server that refused requests: gateways often count by the minute.
+"""
 STEADY = 4.0
 """Conversations of a trial begin for so many times as long as one of them takes. In a shorter time
 few are in progress together, and rates meet the targets that the server cannot hold."""
@@ -46,27 +50,31 @@ class Misses:
     scenario: ScenarioConfig
     allowed: int
     """Misses with which the share is still reached."""
-    by_target: Counter[Target] = field(default_factory=Counter)
-    """Requests by the target that they missed first. Those that failed are in none."""
+    by_request: dict[int, Limit] = field(default_factory=dict)
+    """What each of them missed, by the request's id."""
+    error: str = ""
+    """Of the first request that failed."""
 
     @property
     def count(self) -> int:
-        return len(self._missed)
+        return len(self.by_request)
+
+    def of(self, limit: Limit) -> int:
+        return sum(missed is limit for missed in self.by_request.values())
 
     def stop(self, request: Request) -> bool:
         """Whether the run is decided. An answered request is judged by both targets, one that has
-        its first token by the first one."""
-        if id(request) not in self._missed:
-            target = missed_target(request, self.scenario)
-            has_failed = not request.is_answered and not request.token_times
-            if target is not None:
-                self.by_target[target] += 1
-            if target is not None or has_failed:
-                self._missed.add(id(request))
+        its first token by the first one. One that fails after a late token has failed."""
+        if has_failed(request):
+            self.by_request[id(request)] = Limit.FAILURES
+            self.error = self.error or request.error or NO_TOKENS
+        elif (missed := missed_target(request, self.scenario)) is not None:
+            self.by_request.setdefault(id(request), missed)
         return self.count > self.allowed
 
-    def __post_init__(self) -> None:
-        self._missed: set[int] = set()
+
+def has_failed(request: Request) -> bool:
+    return not request.is_answered and request.error not in CUT_OFF
 
 
 def answer_rate(load: Load, requests: list[Request], seconds: float) -> float:
@@ -91,6 +99,8 @@ class TrialMeasured:
     values: SpeedValues
     run: WatchedRun
     invalid: list[str]
+    error: str = ""
+    """Of the first request that failed."""
 
 
 LoadAt = Callable[[ScenarioConfig], Load]
@@ -108,24 +118,38 @@ class Searcher:
     report: Callable[[TrialMeasured], None]
     latency_s: float = 0.0
     """Of a request, in the last trial that met the targets."""
+    death: Callable[[], Exception | None] = lambda: None
+    """Why the engine died; None if it lives."""
+    pause: Callable[[float], None] = time.sleep
+    curve: int = 0
+    """Trials of the curve after the search."""
+    _invalid: int = 0
 
     def search(self, trials: list[Trial], expected: float | None) -> None:
-        """Measures trials until the search ends. `trials` has those of an interrupted search;
-        `expected` is the rate that earlier searches found."""
-        capacity = self._capacity
+        """Measures trials until the search ends, and those of its curve. `trials` has those of an
+        interrupted search; `expected` is the rate that earlier searches found."""
+        resolution = self._capacity.resolution
         begin = self._begin(trials, expected)
-        invalid = 0
-        while (rate := next_rate(trials, capacity.resolution, begin)) is not None:
-            measured = self._steady_trial(rate)
-            self.report(measured)
-            if not measured.invalid:
-                trials.append(measured.trial)
-                continue
-            invalid += 1
-            if invalid > MOST_INVALID:
-                raise environment_failure(
-                    f"{invalid} trials were not valid, the last one: {measured.invalid[0]}"
-                )
+        while (rate := next_rate(trials, resolution, begin)) is not None:
+            self._try(rate, trials)
+        latency_s = self.latency_s
+        while rates := missing_curve(trials, resolution, self.curve):
+            self._try(rates[0], trials, of_curve=True)
+        self.latency_s = latency_s  # at the end of the search, for the next one
+
+    def _try(self, rate: float, trials: list[Trial], of_curve: bool = False) -> None:
+        """Measures and reports one trial, and adds it to the others if it is valid."""
+        measured = self._steady_trial(rate)
+        measured = replace(measured, trial=replace(measured.trial, of_curve=of_curve))
+        self.report(measured)
+        if not measured.invalid:
+            trials.append(measured.trial)
+            return
+        self._invalid += 1
+        if self._invalid > MOST_INVALID:
+            raise environment_failure(
+                f"{self._invalid} trials were not valid, the last one: {measured.invalid[0]}"
+            )
 
     @property
     def _capacity(self) -> CapacityConfig:
@@ -190,16 +214,47 @@ class Searcher:
             for planned, request in zip(load.requests, run.requests, strict=True)
             if request.error not in CUT_OFF
         ]
-        values = serving_values([request for _, request in sent], scenario)
+        values = _values_of([request for _, request in sent], scenario)
         cut_off = len(run.requests) - len(sent)
         values.cut_off_requests = float(cut_off)
         # Of a run that was cut off, the most that it could have reached.
         values.good_share = (count - misses.count) / count
-        values.late_first_tokens = float(misses.by_target[Target.FIRST_TOKEN])
-        values.late_further_tokens = float(misses.by_target[Target.FURTHER_TOKENS])
+        values.late_first_tokens = float(misses.of(Limit.FIRST_TOKEN))
+        values.late_further_tokens = float(misses.of(Limit.FURTHER_TOKENS))
+        failed = misses.of(Limit.FAILURES)
+        values.failed_requests, values.failed_share = float(failed), failed / max(1, len(sent))
+        if failed:
+            self._check_server(load, misses.error)
         meets = misses.count <= misses.allowed
-        sent_load = replace(load, requests=[planned for planned, _ in sent])
+        # Requests that failed have missed: a server that sheds load has a capacity, too.
+        answered = [(planned, request) for planned, request in sent if request.is_answered]
+        answered_load = replace(load, requests=[planned for planned, _ in answered])
         # Clocks are compared within one load, and here each trial has another one.
         observed = replace(run.observed, clock_share=None)
-        invalid = reasons([request for _, request in sent], sent_load, observed)
-        return TrialMeasured(Trial(rate, meets), scenario, values, run, invalid)
+        invalid = reasons([request for _, request in answered], answered_load, observed)
+        trial = Trial(rate, meets)
+        return TrialMeasured(trial, scenario, values, run, invalid, misses.error)
+
+    def _check_server(self, load: Load, error: str) -> None:
+        """Raises if the server does not answer a request that comes alone: then it has not shed
+        load, and the trial says nothing about its rate."""
+        if (death := self.death()) is not None:
+            raise death
+        alone = replace(load, requests=[replace(load.requests[0], arrival_s=0.0, after=None)])
+        for seconds in PAUSES_S:
+            self.pause(seconds)
+            (request,) = self.run(replace(alone, at_once=1), None).requests
+            if request.is_answered:
+                return
+        raise environment_failure(
+            f"requests failed ({error}), and the server does not answer one that comes alone "
+            f"({request.error or NO_TOKENS})"
+        )
+
+
+def _values_of(requests: list[Request], scenario: ScenarioConfig) -> SpeedValues:
+    """The metrics of a trial's requests without those that were cut off. A trial may be decided
+    before its first answer is whole: then there are none, and its rate misses."""
+    if any(request.is_answered for request in requests):
+        return serving_values(requests, scenario)
+    return SpeedValues()

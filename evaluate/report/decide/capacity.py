@@ -5,18 +5,28 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from conf.models import ORIGINAL
 from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
-from evaluate.report.decide.costs import Cost, cost_of
+from evaluate.report.decide.costs import Cost, cost_of, has_energy
+from evaluate.report.decide.rules.prices import Prices
 from evaluate.report.decide.workload_text import targets_phrases
-from evaluate.results.capacity_search import Found, Target, found
+from evaluate.results.capacity_search import Found, Limit, found
+from evaluate.results.cells import chosen_options
+from evaluate.results.restart_noise import UNKNOWN, machine_of
 from evaluate.results.rows import TrialRow
-from evaluate.results.significance import STATED_START, Ratio
+from evaluate.results.significance import (
+    STATED_START,
+    Ratio,
+    WorkloadNoise,
+    machine_half_width,
+)
 from evaluate.results.summary import summarize
 
-FAILURES = "errors"
+OF_A_TRIAL = ("rate", "requests", "curve")
+SEARCH_OPTIONS = ("resolution", "first_rate", "seconds", "least_requests")
 LEAST_SEARCHES = 3  # for an interval; of two, Student's factor alone is 12.7
 # What one start may hide, at 95 %.
 START_FACTOR = math.exp(statistics.NormalDist().inv_cdf(0.975) * STATED_START)
@@ -29,6 +39,27 @@ class Search:
     start: int
     """The engine start that it ran in."""
     end: Found
+
+
+@dataclass(frozen=True)
+class LimitedBy:
+    """What the requests missed that were not in time, in the trials just above a capacity: shares
+    that add up to 1."""
+
+    ttft: float
+    tpot: float
+    """Of those that did not miss the TTFT."""
+    failed: float
+
+    @property
+    def most(self) -> Limit:
+        """What most of them missed."""
+        shares = (self.ttft, self.tpot, self.failed)
+        return tuple(Limit)[shares.index(max(shares))]
+
+    @property
+    def most_share(self) -> float:
+        return max(self.ttft, self.tpot, self.failed)
 
 
 @dataclass
@@ -56,6 +87,11 @@ class CapacityCell:
     @property
     def gpus(self) -> int:
         return gpus_of(self.row.environment.engine_options)
+
+    @property
+    def machines(self) -> set[str]:
+        """The known machines that it was searched on."""
+        return {machine_of(row) for row in self.rows} - {UNKNOWN}
 
     @property
     def ends(self) -> list[Found]:
@@ -92,7 +128,11 @@ class CapacityCell:
     def best(self) -> list[TrialRow]:
         """The trials at the highest rate of each search that met the targets."""
         lows = {end.low for end in self.ends}
-        return [row for row in self.rows if row.settings.rate in lows and row.trial.meets]
+        return [
+            row
+            for row in self.rows
+            if row.settings.rate in lows and row.trial.meets and not row.trial.of_curve
+        ]
 
     def at_best(self, name: str) -> float | None:
         """The median of a value over the best trials."""
@@ -101,20 +141,23 @@ class CapacityCell:
         return statistics.median(known) if known else None
 
     @property
-    def missed(self) -> dict[str, float]:
-        """Of the requests that were too late or failed in the trials just above the capacity, the
-        share of each target and of failures; empty where rows do not say it."""
+    def limited_by(self) -> LimitedBy | None:
+        """What ends the search; None where rows do not say it."""
         highs = {end.high for end in self.ends}
-        rows = [row for row in self.rows if row.settings.rate in highs and not row.trial.meets]
-        counts = {
-            Target.FIRST_TOKEN.value: sum(row.values.late_first_tokens or 0.0 for row in rows),
-            Target.FURTHER_TOKENS.value: sum(row.values.late_further_tokens or 0.0 for row in rows),
-        }
-        if not any(counts.values()):
-            return {}
-        counts[FAILURES] = sum(row.values.failed_requests or 0.0 for row in rows)
-        total = sum(counts.values())
-        return {reason: count / total for reason, count in counts.items()}
+        values = [
+            row.values
+            for row in self.rows
+            if row.settings.rate in highs
+            and not row.trial.meets
+            # Older rows do not count what was late.
+            and {"late_first_tokens", "late_further_tokens"} <= row.values.names
+        ]
+        ttft, tpot, failed = (
+            sum(own.figure(name) or 0.0 for own in values)
+            for name in ("late_first_tokens", "late_further_tokens", "failed_requests")
+        )
+        total = ttft + tpot + failed
+        return LimitedBy(ttft / total, tpot / total, failed / total) if total else None
 
     def users(self, rate: float) -> float | None:
         """Requests in progress at once at a rate, if they take as long as in the best trials
@@ -137,10 +180,20 @@ class CapacityTable:
         """Its traffic, its targets, and the share of requests that met them, as phrases."""
         return targets_phrases(self.cells[0].row.settings)
 
+    @property
+    def phrases(self) -> list[str]:
+        """The same, with what else makes it a search of its own: its requests, and its options."""
+        settings = self.cells[0].row.settings
+        search = settings.capacity.content()
+        options = [f"{name} {search[name]}" for name in SEARCH_OPTIONS if name in search]
+        return [*self.settings, f"requests {(settings.traffic.sha256 or '')[:8]}", *options]
+
 
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
     """The capacities of a group's candidates, by traffic and targets."""
     names = CandidateNames(group.rows)
+    per_kwh = gpu.energy_price_per_kwh if has_energy(group.rows) else None
+    prices = Prices(gpu.price_per_hour, per_kwh)
     by_cell: dict[tuple[str, str, str, int], list[TrialRow]] = defaultdict(list)
     for row in group.rows:
         if isinstance(row, TrialRow) and not row.invalid:
@@ -150,27 +203,37 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
         searches = _finished(rows)
         if searches:
             cell = CapacityCell(rows[0].measure, names.of(rows[0]), rows, searches)
-            cell.cost = cost_of(cell.rate * cell.gpus, cell.best, cell.gpus, gpu)
+            cell.cost = cost_of(cell.rate, cell.best, gpu.currency, prices)
             tables.setdefault(workload, CapacityTable(cell.measure)).cells.append(cell)
     for table in tables.values():
+        _name_duplicates(table)
         table.title = _title(table, [*tables.values()])
         table.cells.sort(key=lambda cell: -cell.rate)
-        _compare_with_original(table)
+        _compare_with_original(table, group.noise.of(table.measure))
     return list(tables.values())
+
+
+def _name_duplicates(table: CapacityTable) -> None:
+    """Numbers cells of one candidate, as of two sessions, in the order of measurement."""
+    counts: dict[str, int] = defaultdict(int)
+    for cell in table.cells:
+        counts[cell.candidate] += 1
+        if (number := counts[cell.candidate]) > 1:
+            cell.candidate += f" #{number}"
 
 
 def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:
     others = [other for other in tables if other.measure == table.measure and other is not table]
     own = [
-        phrase for phrase in table.settings if any(phrase not in other.settings for other in others)
+        phrase for phrase in table.phrases if any(phrase not in other.phrases for other in others)
     ]
     return f"{table.measure} ({', '.join(own)})" if own else table.measure
 
 
 def _workload(row: TrialRow) -> str:
-    """Equal for trials of the same search: all settings but the rate and the requests."""
+    """Equal for trials of the same search: all settings but those of a single trial."""
     settings = row.settings.identity()
-    return str(sorted((k, str(v)) for k, v in settings.items() if k not in ("rate", "requests")))
+    return str(sorted((k, str(v)) for k, v in settings.items() if k not in OF_A_TRIAL))
 
 
 def _finished(rows: Sequence[TrialRow]) -> list[Search]:
@@ -182,12 +245,40 @@ def _finished(rows: Sequence[TrialRow]) -> list[Search]:
     return [Search(start, end) for (start, _), end in ends.items() if end is not None]
 
 
-def _compare_with_original(table: CapacityTable) -> None:
+def _compare_with_original(table: CapacityTable, noise: WorkloadNoise) -> None:
+    """Sets each ratio over the original with the most similar options. Of several, it is one that
+    was searched on the same machine or in the same session. Further originals are compared with
+    the highest one."""
     originals = [cell for cell in table.cells if cell.checkpoint == ORIGINAL and cell.rate > 0]
     for cell in table.cells if originals else []:
-        original = originals[0]
-        if cell is not original:
-            (low, high), (least, most) = cell.interval, original.interval
-            # The ends of both intervals together: wider than either needs.
-            upper = high / least if least > 0 else float("inf")
-            cell.ratio = Ratio(cell.rate / original.rate, low / most, upper)
+        baseline = originals[0]
+        if cell.checkpoint != ORIGINAL:
+            baseline = min(originals, key=partial(_distance, cell))
+        if cell is not baseline:
+            cell.ratio = _ratio(cell, baseline, noise)
+
+
+def _distance(cell: CapacityCell, original: CapacityCell) -> tuple[int, bool, bool, bool]:
+    """How many options differ, then whether machines and sessions are the same, as for speeds."""
+    options, others = chosen_options(cell.row), chosen_options(original.row)
+    return (
+        len(set(options.items()) ^ set(others.items())),
+        cell.machines != original.machines,
+        not cell.machines & original.machines,
+        cell.row.session != original.row.session,
+    )
+
+
+def _ratio(cell: CapacityCell, original: CapacityCell, noise: WorkloadNoise) -> Ratio:
+    """With the ends of both intervals together, which is wider than either needs, and with the
+    noise between machines where they are known to be two."""
+    (low, high), (least, most) = cell.interval, original.interval
+    found = Ratio(cell.rate / original.rate, low / most, high / least if least else math.inf)
+    machines = cell.machines, original.machines
+    if not found.low or not all(machines) or machines[0] == machines[1]:
+        return found
+    between = machine_half_width(noise)
+    below, above = math.log(found.ratio / found.low), math.log(found.high / found.ratio)
+    found.low = found.ratio * math.exp(-math.hypot(below, between))
+    found.high = found.ratio * math.exp(math.hypot(above, between))
+    return found

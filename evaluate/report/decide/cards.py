@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import Entry, Workload
-from evaluate.report.decide.costs import MILLION, SECONDS_PER_HOUR
 from evaluate.report.decide.recommend import Choice
+from evaluate.report.decide.rules.prices import MILLION, SECONDS_PER_HOUR
 
 THROUGHPUTS = ("output_tokens_per_s", "overall_tokens_per_s")
 LEAST_GAIN = 1.05  # over the choice, for each GPU, before it is worth a sentence

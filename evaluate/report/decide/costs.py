@@ -1,15 +1,14 @@
-"""What tokens cost at a rate: money for GPUs and energy, and joules."""
+"""What tokens cost at a capacity: money for GPUs and energy, and joules."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.schema.load import GpuConfig
-from evaluate.results.rows import TrialRow
+from evaluate.report.decide.rules.prices import Prices, TokenCost, token_cost
+from evaluate.results.rows import Row, SpeedRow, TrialRow
 
-SECONDS_PER_HOUR = 3600.0
-JOULES_PER_KWH = 3.6e6
-MILLION = 1e6
+INPUT, OUTPUT = "input_tokens", "output_tokens"
+UNKNOWN = TokenCost(None, None)
 
 
 @dataclass(frozen=True)
@@ -23,29 +22,20 @@ class Cost:
     joules_per_million_output: float | None
 
 
-def cost_of(rate: float, trials: Sequence[TrialRow], gpus: int, gpu: GpuConfig) -> Cost | None:
-    """The cost of tokens at a rate of requests a second, with the lengths and the power of these
-    trials. None without a rate, or where neither price nor energy is known."""
+def cost_of(rate: float, trials: Sequence[TrialRow], currency: str, prices: Prices) -> Cost | None:
+    """The cost of tokens at a rate of requests a second for each GPU, with the lengths and the
+    energy of these trials. None without a rate, or where neither price nor energy is known."""
     if not rate or not trials:
         return None
-    inputs, outputs = (per_request(trials, name) for name in ("input_tokens", "output_tokens"))
-    watts = power_w(trials)
-    price = gpu.price_per_hour * gpus / SECONDS_PER_HOUR if gpu.price_per_hour else None
-    if gpu.energy_price_per_kwh and watts is not None:
-        price = (price or 0.0) + gpu.energy_price_per_kwh * watts / JOULES_PER_KWH
-    if price is None and watts is None:
+    inputs, outputs = (_cost_of_kind(rate, trials, name, prices) for name in (INPUT, OUTPUT))
+    if (inputs, outputs) == (UNKNOWN, UNKNOWN):
         return None
-    return Cost(
-        currency=gpu.currency,
-        per_million_input=_for_a_million(price, rate, inputs),
-        per_million_output=_for_a_million(price, rate, outputs),
-        joules_per_million_input=_for_a_million(watts, rate, inputs),
-        joules_per_million_output=_for_a_million(watts, rate, outputs),
-    )
+    return Cost(currency, inputs.money, outputs.money, inputs.joules, outputs.joules)
 
 
-def _for_a_million(each_second: float | None, rate: float, tokens: float) -> float | None:
-    return None if each_second is None or not tokens else each_second / (rate * tokens) * MILLION
+def _cost_of_kind(rate: float, trials: Sequence[TrialRow], name: str, prices: Prices) -> TokenCost:
+    tokens = rate * per_request(trials, name)
+    return token_cost(1 / tokens, joules_per_token(trials, name), prices) if tokens else UNKNOWN
 
 
 def per_request(trials: Sequence[TrialRow], name: str) -> float:
@@ -57,11 +47,21 @@ def per_request(trials: Sequence[TrialRow], name: str) -> float:
     return statistics.median(means) if means else 0.0
 
 
-def power_w(trials: Sequence[TrialRow]) -> float | None:
-    """Mean power of all GPUs during the trials."""
-    powers = [
-        row.values.energy_j / row.values.latency_s
+def joules_per_token(trials: Sequence[TrialRow], name: str) -> float | None:
+    """What the GPUs took for each token of a kind: the energy of a whole trial, by all of its
+    tokens. Power by a rate would count tokens that its end, with few requests, does not make."""
+    energies = [
+        row.values.energy_j / tokens
         for row in trials
-        if row.values.energy_j is not None and row.values.latency_s
+        if row.values.energy_j is not None and (tokens := row.values.figure(name))
     ]
-    return statistics.median(powers) if powers else None
+    return statistics.median(energies) if energies else None
+
+
+def has_energy(rows: Sequence[Row]) -> bool:
+    """Whether the energy of any valid run was measured."""
+    return any(
+        row.values.energy_j is not None or row.values.joules_per_output_token is not None
+        for row in rows
+        if isinstance(row, SpeedRow | TrialRow) and not row.invalid
+    )

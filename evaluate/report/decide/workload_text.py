@@ -36,6 +36,8 @@ def targets_phrases(workload: WorkloadSettings) -> list[str]:
     phrases = [_phrase(name, settings[name]) for name in names if name in settings]
     if workload.capacity is not None:
         phrases.append(f"met by {workload.capacity.share:.6g} of the requests")
+        if workload.capacity.times is None:
+            phrases.append("arrivals drawn for each rate")
     return phrases
 
 

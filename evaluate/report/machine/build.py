@@ -6,7 +6,7 @@ from conf import VERSION as QUANTLINE
 from conf.models import ORIGINAL
 from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
-from evaluate.report.decide.capacity import FAILURES, CapacityCell
+from evaluate.report.decide.capacity import CapacityCell
 from evaluate.report.decide.commands import missing_of, rows_of, serve_commands
 from evaluate.report.decide.comparison import Entry
 from evaluate.report.decide.costs import Cost
@@ -18,9 +18,8 @@ from evaluate.report.decide.recommend import Choice
 from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
 from evaluate.report.decide.rules.make_facts import entry_facts
 from evaluate.report.decide.rules.pick import pick
-from evaluate.report.decide.rules.prices import Prices, TokenCost, mix_cost, token_cost
+from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, mix_cost, token_cost
 from evaluate.report.machine import schema
-from evaluate.results.capacity_search import Target
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
 
@@ -55,11 +54,13 @@ def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> 
                 name=workload.name,
                 share=shares.get(workload.name, 0.0),
                 recommendation=recommendation(choices[workload.name]),
-                ranks=[_rank(config, entry) for entry in workload.entries],
+                ranks=[_rank(config, answer.facts, entry) for entry in workload.entries],
             )
             for workload in group.workloads
         ],
-        capacities=[_capacity(cell) for table in answer.capacities for cell in table.cells],
+        capacities=[
+            _capacity(table.title, cell) for table in answer.capacities for cell in table.cells
+        ],
         missing=[schema.Missing(one.what, one.command) for one in missing],
     )
 
@@ -115,8 +116,8 @@ def _accuracy(row: Row, qualities: Qualities) -> schema.Accuracy:
     return schema.Accuracy(quality.verdict, recovery, quality.measure, quality.other_kernels)
 
 
-def prices_of(config: ReportConfig) -> Prices:
-    return Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh)
+def prices_of(config: ReportConfig, facts: SetupFacts) -> Prices:
+    return counted(facts, Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh))
 
 
 def _costs(config: ReportConfig, cost: TokenCost) -> schema.Costs | None:
@@ -135,7 +136,7 @@ def _checkpoints(
     for place, candidate in enumerate(facts.candidates):
         costs = None
         if workloads and reference is not None:
-            cost = mix_cost(workloads, shares, place, reference, prices_of(config))
+            cost = mix_cost(workloads, shares, place, reference, prices_of(config, facts))
             costs = _costs(config, cost)
         row = rows[candidate.name]
         accuracy = _accuracy(row, qualities)
@@ -150,11 +151,11 @@ def _reference(facts: SetupFacts, shares: Shares) -> int | None:
     return next(originals, None) if fastest is None else fastest
 
 
-def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
+def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
     facts, latency = entry_facts(entry), entry.cell.summary(entry.cell.ranked_by)
     cost = TokenCost(None, None)
     if facts.tokens_s:
-        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config))
+        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config, setup))
     return schema.Rank(
         checkpoint=entry.candidate,
         rank=entry.rank,
@@ -170,12 +171,12 @@ def _rank(config: ReportConfig, entry: Entry) -> schema.Rank:
     )
 
 
-def _capacity(cell: CapacityCell) -> schema.Capacity:
+def _capacity(title: str, cell: CapacityCell) -> schema.Capacity:
     low, high = cell.interval
     users = cell.users(cell.rate)
-    settings, missed = cell.row.settings, cell.missed
+    settings, limited = cell.row.settings, cell.limited_by
     return schema.Capacity(
-        scenario=cell.measure,
+        scenario=title,
         checkpoint=cell.candidate,
         requests_per_s=schema.Interval(cell.rate, low, high),
         speed_up=_speed_up(cell.ratio),
@@ -189,13 +190,10 @@ def _capacity(cell: CapacityCell) -> schema.Capacity:
             settings.tpot_ms,
             settings.capacity.share,
             settings.traffic.source or "",
+            settings.traffic.sha256 or "",
         ),
-        missed=schema.Missed(
-            missed[Target.FIRST_TOKEN.value],
-            missed[Target.FURTHER_TOKENS.value],
-            missed[FAILURES],
-        )
-        if missed
+        limited_by=schema.LimitedBy(limited.ttft, limited.tpot, limited.failed)
+        if limited
         else None,
     )
 

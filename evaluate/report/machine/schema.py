@@ -117,14 +117,16 @@ class CapacityTargets:
     share: float
     traffic: str
     """Where its requests come from."""
+    traffic_sha256: str = ""
+    """Of all its requests: two traces have different ones."""
 
 
 @dataclass(frozen=True)
-class Missed:
+class LimitedBy:
     """The requests that were too late or failed in the trials just above the capacity."""
 
     ttft_share: float
-    """The share of them that missed the target of the first token."""
+    """The share of them that missed the target of the first token, and did not fail."""
     tpot_share: float
     """The share of them that missed the target of the further tokens, and not the first one."""
     failed_share: float
@@ -136,6 +138,7 @@ class Capacity:
     """The highest rate of one checkpoint within the targets of a search, for each GPU."""
 
     scenario: str
+    """The name of the search, as its recommendation in `capacity_answers` has it."""
     checkpoint: str
     requests_per_s: Interval
     speed_up: SpeedUp | None = None
@@ -145,8 +148,8 @@ class Capacity:
     users_interval: Interval | None = None
     """The same with its interval: that of the rate, for requests as long as at the rate."""
     targets: CapacityTargets | None = None
-    missed: Missed | None = None
-    """What stops the search; null where the rows do not say it."""
+    limited_by: LimitedBy | None = None
+    """What ends the search; null where the rows do not say it."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,8 @@ class ShortAnswer:
     answer: Recommendation
     serve_commands: list[str]
     missing: list[Missing]
+    capacity_answers: list[Recommendation] = field(default_factory=list)
+    """One for each capacity search."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from collections import defaultdict
 
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.load import GpuConfig
 from conf.terminal import listed
 from evaluate.accuracy.judging import engine_findings
 from evaluate.report.decide.commands import second_starts
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
+from evaluate.report.decide.costs import has_energy
 from evaluate.report.decide.curves import BATCH, CONTEXT, crossing, curves
 from evaluate.report.decide.kernels import kernel_findings
 from evaluate.report.decide.our_kernels import gain_findings, on_two_machines, runs_ours
@@ -19,7 +21,7 @@ from evaluate.results.host_time import (
     processors_did_the_work,
     taken_share,
 )
-from evaluate.results.restart_noise import bandwidth_of, machine_of, ran_on_two_machines
+from evaluate.results.restart_noise import UNKNOWN, bandwidth_of, machine_of, ran_on_two_machines
 from evaluate.results.rows import AccuracyRow, FailedRow, Row, SkippedRow, SpeedRow, TrialRow
 from evaluate.results.significance import STATED_MACHINE, STATED_START
 
@@ -54,10 +56,21 @@ def notes(groups: list[ComparisonGroup], results: list[str]) -> list[str]:
             )
         if group.workloads:
             sentences.append(f"{group.title}: {group.noise}")
-        sentences += [*_search_notes(group), *_machine_notes(group)]
+        sentences += [*_search_notes(group), *_searched_machines(group), *_machine_notes(group)]
         sentences += _kernels_notes(group)
         sentences += _second_start_notes(group, results)
     return sentences
+
+
+def energy_notes(groups: list[ComparisonGroup], gpu: GpuConfig) -> list[str]:
+    """That energy has a price and is not counted, as on a CPU."""
+    if not gpu.energy_price_per_kwh:
+        return []
+    return [
+        f"{group.title}: no energy was measured, so gpu.energy_price_per_kwh is not counted"
+        for group in groups
+        if not has_energy(group.rows)
+    ]
 
 
 def _search_notes(group: ComparisonGroup) -> list[str]:
@@ -71,6 +84,18 @@ def _search_notes(group: ComparisonGroup) -> list[str]:
     return [
         f"{group.title}: servers that were searched in one start only: the intervals of their "
         f"capacities allow for start noise of {STATED_START:.0%} (standard deviation)"
+    ]
+
+
+def _searched_machines(group: ComparisonGroup) -> list[str]:
+    """That capacities come from several machines."""
+    rows = [row for row in group.rows if isinstance(row, TrialRow) and not row.invalid]
+    machines = {machine_of(row) for row in rows} - {UNKNOWN}
+    if len(machines) < 2:
+        return []
+    return [
+        f"{group.title}: capacities were searched on {len(machines)} machines of one name; where a "
+        "checkpoint and the original ran on two, the interval includes the noise between machines"
     ]
 
 

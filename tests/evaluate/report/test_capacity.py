@@ -1,21 +1,29 @@
 """Capacity and cost in the report, from trials that are made up."""
 
+import json
+import math
 import statistics
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from conf.schema.load import GpuConfig
+from conf.schema.load import GpuConfig, ScenarioConfig
 from conf.schema.report import ReportConfig
+from conf.schema.traffic import ONE_PATTERN, CapacityConfig, TrafficLoad
+from evaluate.missing import missing_repeats
 from evaluate.report.contents import make_report
-from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, capacities
+from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, LimitedBy, capacities
 from evaluate.report.decide.comparison import comparison_groups
+from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
-from evaluate.results.capacity_search import Begin, Trial, next_rate
+from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
 from evaluate.results.results_file import read, row_of
+from evaluate.results.row_types import TrialSettings
+from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
+from evaluate.results.significance import STATED_MACHINE
 from evaluate.results.summary import summarize
 from tests.evaluate.made_rows import row_with
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
@@ -182,18 +190,57 @@ def test_searches_of_earlier_versions_are_listed_apart() -> None:
     assert "each repeat from another conversation on" in titles[1]
 
 
+def test_trials_whose_times_were_drawn_for_each_rate_are_another_search() -> None:
+    newer = searched("original", 12.0)
+    for row in newer:
+        row.settings.capacity.times, row.key = ONE_PATTERN, "newer"
+    (group,) = comparison_groups([*searched("original", 10.0), *newer])
+    older, other = capacities(group, PRICES)
+    assert "arrivals drawn for each rate" in older.title
+    assert (other.title, len(other.cells)) == ("capacity", 1)
+    assert CapacityConfig().recorded()["times"] == ONE_PATTERN
+
+
 def test_money_and_joules_for_a_million_tokens() -> None:
     cell = table_of(searched("original", 10.0)).cells[0]
     assert cell.cost is not None
-    # 3.6 an hour and 500 W at 0.36 a kWh: 0.001 and 0.00005 a second.
-    each_second = 0.001 + 0.00005
-    outputs = cell.rate * OUTPUTS
-    assert cell.cost.per_million_output == pytest.approx(each_second / outputs * 1e6)
-    assert cell.cost.per_million_input == pytest.approx(each_second / outputs / 2 * 1e6)
-    assert cell.cost.joules_per_million_output == pytest.approx(500 / outputs * 1e6)
+    # 3.6 an hour, and 5000 J of each trial at 0.36 a kWh for all of its tokens.
+    joules = 5000 / (COUNT * OUTPUTS)
+    money = 0.001 / (cell.rate * OUTPUTS) + 1e-7 * joules
+    assert cell.cost.joules_per_million_output == pytest.approx(joules * 1e6)
+    assert cell.cost.joules_per_million_input == pytest.approx(joules / 2 * 1e6)
+    assert cell.cost.per_million_output == pytest.approx(money * 1e6)
+    assert cell.cost.per_million_input == pytest.approx(money / 2 * 1e6)
     two = table_of(searched("original", 10.0, gpus=2)).cells[0]
     assert two.cost is not None
-    assert two.cost.per_million_output == pytest.approx(2 * each_second / outputs * 1e6)
+    assert two.cost.per_million_output == pytest.approx(2 * money * 1e6)
+
+
+def forget_energy(row: TrialRow) -> None:
+    known = row.values.numbers()
+    known.pop("energy_j", None)
+    row.values = SpeedValues.model_validate(known)
+
+
+def test_energy_that_was_not_measured_makes_nothing_cheaper(tmp_path: Path) -> None:
+    rows = [*searched("original", 10.0), *searched("fp8", 19.0)]
+    for row in rows:
+        if row.checkpoint == "fp8":
+            forget_energy(row)
+    fp8, original = table_of(rows).cells
+    assert fp8.cost is None
+    assert original.cost is not None
+    for row in rows:
+        forget_energy(row)
+    for cell in table_of(rows).cells:
+        assert cell.cost is not None
+        assert cell.cost.per_million_output == pytest.approx(1e3 / (cell.rate * OUTPUTS))
+    results = [str(write(tmp_path / "r.jsonl", rows))]
+    notes = make_report(ReportConfig(results=results)).notes
+    assert not any("energy" in note for note in notes)
+    notes = make_report(ReportConfig(results=results, gpu=PRICES)).notes
+    (said,) = [note for note in notes if "no energy was measured" in note]
+    assert "gpu.energy_price_per_kwh is not counted" in said
 
 
 def test_without_a_price_there_are_joules_alone() -> None:
@@ -236,7 +283,7 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
     assert "each setup was started once" not in markdown
     assert "## How much traffic one GPU holds" in markdown
     assert "| EUR/M in |" in markdown
-    assert "| missed first |" in markdown
+    assert "| limited by |" in markdown
     assert "| API server |" in markdown
     assert " 97% " in markdown
     assert "| TTFT (75%)" in markdown
@@ -275,4 +322,113 @@ def test_errors_that_stop_a_search_are_no_late_tokens() -> None:
     for row in rows:
         row.values.failed_requests = 0.0 if row.trial.meets else 60.0
     (cell,) = table_of(rows).cells
-    assert cell.missed == {"TTFT": 0.3, "TPOT": 0.1, "errors": 0.6}
+    assert cell.limited_by == LimitedBy(ttft=0.3, tpot=0.1, failed=0.6)
+    assert (cell.limited_by.most, cell.limited_by.most_share) == (Limit.FAILURES, 0.6)
+    for row in rows:
+        row.values.late_first_tokens = row.values.late_further_tokens = 0.0
+    (cell,) = table_of(rows).cells  # none was late: that is recorded
+    assert cell.limited_by == LimitedBy(ttft=0.0, tpot=0.0, failed=1.0)
+    for row in rows:
+        known = row.values.numbers()
+        row.values = SpeedValues(**{name: known[name] for name in known if "late_" not in name})
+    (cell,) = table_of(rows).cells
+    assert cell.limited_by is None
+
+
+def on_card(card: str, rows: list[TrialRow]) -> list[TrialRow]:
+    for row in rows:
+        row.environment = row.environment.with_fields(card=card)
+    return rows
+
+
+def test_capacities_of_two_cards_allow_for_the_noise_between_them(tmp_path: Path) -> None:
+    """11 % more on one card is significant, on another one it is not."""
+    original, fp8 = searched("original", 10.0, 10.0, 10.0), searched("fp8", 11.3, 11.3, 11.3)
+    one = table_of([*on_card("A", original), *on_card("A", fp8)]).cells[0].ratio
+    two = table_of([*original, *on_card("B", fp8)]).cells[0].ratio
+    assert one is not None
+    assert two is not None
+    assert one.ratio == two.ratio
+    assert math.log(two.ratio / two.low) == pytest.approx(
+        math.hypot(math.log(one.ratio / one.low), 1.96 * math.sqrt(2) * STATED_MACHINE), rel=1e-3
+    )
+    assert two.high > one.high
+    results = [str(write(tmp_path / "r.jsonl", [*original, *fp8]))]
+    assert any("on 2 machines" in note for note in make_report(ReportConfig(results=results)).notes)
+
+
+def test_the_original_on_the_same_card_is_the_one_to_compare_with(tmp_path: Path) -> None:
+    """Each file has an original; searches of one key in two files are two sessions."""
+    files = []
+    for card, limit in (("A", 12.0), ("B", 10.0)):
+        rows = on_card(card, searched("original", limit))
+        for row in rows:
+            row.time = row.time.replace("1970", "1971" if card == "A" else "1972")
+        fp8 = on_card(card, searched("fp8", 11.5)) if card == "B" else []
+        files.append(str(write(tmp_path / f"{card}.jsonl", [*rows, *fp8])))
+    (answer,) = make_report(ReportConfig(results=files)).answers
+    (table,) = answer.capacities
+    assert len([cell for cell in table.cells if cell.checkpoint == "original"]) == 2
+    fp8_cell = next(cell for cell in table.cells if cell.checkpoint == "fp8")
+    assert fp8_cell.ratio is not None
+    assert fp8_cell.ratio.ratio == pytest.approx(1.15, rel=0.06)
+    assert {cell.candidate for cell in table.cells} == {"original", "original #2", "fp8"}
+    write_report(ReportConfig(results=files, out=str(tmp_path)))
+    assert "| original \\#2 |" in (tmp_path / "report.md").read_text()
+
+
+def test_searches_of_two_traces_have_names_of_their_own(tmp_path: Path) -> None:
+    other = searched("original", 5.0)
+    for row in other:
+        row.settings.traffic.sha256, row.key = "cd", "other"
+    path = write(tmp_path / "r.jsonl", [*searched("original", 10.0), *other])
+    report = make_report(ReportConfig(results=[str(path)]))
+    (setup,) = report_file(report).setups
+    names = [capacity.scenario for capacity in setup.capacities]
+    assert names == ["capacity (requests ab)", "capacity (requests cd)"]
+    assert [answer.scenario for answer in setup.capacity_answers] == names
+    hashes = [capacity.targets.traffic_sha256 for capacity in setup.capacities if capacity.targets]
+    assert hashes == ["ab", "cd"]
+    assert [search.name for search in report.answers[0].facts.searches] == names
+
+
+def test_the_short_answer_has_the_capacities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell("original", [1.0, 1.01, 0.99], engine="vllm_server", versions={"vllm": "0.25.1"})
+    path = write(tmp_path / "r.jsonl", [*runs(cell), *searched("original", 10.0)])
+    print_answer(ReportConfig(results=[str(path)], answer="text"))
+    said = capsys.readouterr().out
+    assert "  for:     capacity\n  serve:   original\n  why:     holds " in said
+    print_answer(ReportConfig(results=[str(path)], answer="json"))
+    (setup,) = json.loads(capsys.readouterr().out)["setups"]
+    (answer,) = setup["capacity_answers"]
+    assert (answer["scenario"], answer["serve"]) == ("capacity", "original")
+    alone = write(tmp_path / "alone.jsonl", searched("original", 10.0))
+    print_answer(ReportConfig(results=[str(alone)], answer="text"))
+    assert capsys.readouterr().out.count("serve:") == 1
+
+
+def test_a_curve_is_drawn_and_may_be_added_to_a_search(tmp_path: Path) -> None:
+    rows = searched("original", 10.0)
+    one = trial_row("original", 1.25, meets=False, repeat=0)
+    one.settings = TrialSettings.model_validate(one.settings.content() | {"curve": True})
+    one.values.cut_off_requests = 0.0
+    (before,) = table_of(rows).cells
+    (cell,) = table_of([*rows, one]).cells
+    assert cell.ends == before.ends
+    assert len(cell.rows) == len(rows) + 1
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", [*rows, one]))]))
+    assert 1.25 in [trial.rate for trial in report.sets.trials]
+    plain, curved = (
+        ScenarioConfig(from_traffic=True, traffic=TrafficLoad(), capacity=CapacityConfig(curve=n))
+        for n in (0, 1)
+    )
+    assert plain.identity() == curved.identity()
+    assert plain.recorded() == curved.recorded()
+    assert missing_repeats(0, 1, [], rows, plain) == []
+    assert missing_repeats(0, 1, [], rows, curved) == [0]
+    assert missing_repeats(0, 1, [], [*rows, one], curved) == [0]  # at another rate
+    (end,) = before.ends
+    rows.append(one.with_fields(settings=one.settings.with_fields(rate=end.rate / 8)))
+    assert missing_repeats(0, 1, [], rows, curved) == []

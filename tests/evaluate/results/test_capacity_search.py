@@ -4,7 +4,15 @@ import math
 
 import pytest
 
-from evaluate.results.capacity_search import MOST_TRIALS, Begin, Found, Trial, found, next_rate
+from evaluate.results.capacity_search import (
+    MOST_TRIALS,
+    Begin,
+    Found,
+    Trial,
+    found,
+    missing_curve,
+    next_rate,
+)
 
 RESOLUTION = 0.05
 
@@ -60,3 +68,19 @@ def test_targets_that_no_rate_meets_end_the_search(begin: Begin) -> None:
 def test_a_lucky_trial_above_a_bad_one_does_not_count() -> None:
     trials = [Trial(1, True), Trial(2, False), Trial(4, True)]
     assert next_rate(trials, RESOLUTION, FAR) == pytest.approx(math.sqrt(2))
+
+
+def test_a_curve_follows_a_search_and_decides_nothing() -> None:
+    trials = search(10.0)
+    end = found(trials, RESOLUTION)
+    assert end is not None
+    assert missing_curve(trials[:-1], RESOLUTION, 4) == []  # it has not ended
+    assert missing_curve(trials, RESOLUTION, 0) == []
+    rates = missing_curve(trials, RESOLUTION, 4)
+    assert rates == pytest.approx([end.rate * share for share in (0.125, 0.34375, 0.5625, 0.78125)])
+    # Rows keep seven digits of a rate, and a trial of the curve may miss the targets by chance.
+    trials.append(Trial(float(f"{rates[0]:.7g}"), meets=False, of_curve=True))
+    assert missing_curve(trials, RESOLUTION, 4) == pytest.approx(rates[1:])
+    assert found(trials, RESOLUTION) == end
+    assert next_rate(trials, RESOLUTION, FAR) is None
+    assert missing_curve(search(0.0), RESOLUTION, 4) == []

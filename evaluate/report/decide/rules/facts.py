@@ -84,7 +84,10 @@ class RateFacts:
     input_tokens: float
     output_tokens: float
     """Of a request, in the mean."""
-    watts: float | None
+    joules_input: float | None
+    """For each input token, all energy counted; None if it was not measured."""
+    joules_output: float | None
+    """The same for each output token."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class SetupFacts:
     candidates: list[CandidateFacts]
     workloads: list[WorkloadFacts]
     searches: list[SearchFacts] = field(default_factory=list)
+    energy: bool = True
+    """Whether any energy was measured. Where none was, as on a CPU, its price does not count."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from conf.schema.load import gpus_of
 from conf.schema.report import TargetsConfig
 from evaluate.report.decide.capacity import CapacityCell, CapacityTable
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
-from evaluate.report.decide.costs import per_request, power_w
+from evaluate.report.decide.costs import INPUT, OUTPUT, has_energy, joules_per_token, per_request
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.report.decide.rules.facts import (
@@ -42,18 +42,21 @@ def setup_facts(
     for table in tables:
         for cell in table.cells:
             rows.setdefault(cell.candidate, cell.row)
-    places = {name: place for place, name in enumerate(n for n in group.candidates if n in rows)}
+    # Second sessions of a search have names of their own, which no other workload knows.
+    names = dict.fromkeys([*group.candidates, *rows])
+    places = {name: place for place, name in enumerate(name for name in names if name in rows)}
     return SetupFacts(
         candidates=[candidate_facts(n, rows[n], qualities.of_row(rows[n])) for n in places],
         workloads=[_workload_facts(one, places, group.noise) for one in group.workloads],
         searches=[
             SearchFacts(
-                table.measure,
+                table.title,
                 ", ".join(table.settings),
                 [_rate_facts(cell, places) for cell in table.cells],
             )
             for table in tables
         ],
+        energy=has_energy(group.rows),
     )
 
 
@@ -119,14 +122,14 @@ def _factors(workload: Workload, ranked: list[Entry], noise: Noise) -> list[floa
 
 def _rate_facts(cell: CapacityCell, places: dict[str, int]) -> RateFacts:
     low, high = cell.interval
-    watts = power_w(cell.best)
     return RateFacts(
         candidate=places[cell.candidate],
         rate=rounded(cell.rate) or 0.0,
         low=rounded(low) or 0.0,
         high=rounded(high) or 0.0,
         faster=cell.ratio is not None and cell.ratio.differs,
-        input_tokens=rounded(per_request(cell.best, "input_tokens")) or 0.0,
-        output_tokens=rounded(per_request(cell.best, "output_tokens")) or 0.0,
-        watts=None if watts is None else rounded(watts / cell.gpus),
+        input_tokens=rounded(per_request(cell.best, INPUT)) or 0.0,
+        output_tokens=rounded(per_request(cell.best, OUTPUT)) or 0.0,
+        joules_input=rounded(joules_per_token(cell.best, INPUT)),
+        joules_output=rounded(joules_per_token(cell.best, OUTPUT)),
     )

@@ -1,9 +1,9 @@
 """What tokens cost over a mix and at a capacity. `rules.js` has the same sums for the page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evaluate.report.decide.rules.facts import RateFacts, Shares, WorkloadFacts
+from evaluate.report.decide.rules.facts import RateFacts, SetupFacts, Shares, WorkloadFacts
 
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -59,16 +59,24 @@ def rate_cost(found: RateFacts, prices: Prices, is_input: bool = False) -> Token
     tokens = found.rate * (found.input_tokens if is_input else found.output_tokens)
     if not tokens:
         return TokenCost(None, None)
-    return token_cost(1 / tokens, None if found.watts is None else found.watts / tokens, prices)
+    joules = found.joules_input if is_input else found.joules_output
+    return token_cost(1 / tokens, joules, prices)
+
+
+def counted(facts: SetupFacts, prices: Prices) -> Prices:
+    """The prices that count: where no energy was measured at all, its price does not."""
+    return prices if facts.energy else replace(prices, per_kwh=None)
 
 
 def token_cost(gpu_seconds: float, joules: float | None, prices: Prices) -> TokenCost:
-    """The cost of a million tokens from the GPU seconds and the joules of one."""
+    """The cost of a million tokens from the GPU seconds and the joules of one. Where energy
+    has a price and is not known, neither is the money: tokens would look cheap."""
     money = None
     if prices.per_hour:
         money = prices.per_hour / SECONDS_PER_HOUR * gpu_seconds
-    if prices.per_kwh and joules is not None:
-        money = (money or 0.0) + prices.per_kwh / JOULES_PER_KWH * joules
+    if prices.per_kwh:
+        energy = None if joules is None else prices.per_kwh / JOULES_PER_KWH * joules
+        money = None if energy is None else (money or 0.0) + energy
     return TokenCost(
         None if money is None else money * MILLION, None if joules is None else joules * MILLION
     )

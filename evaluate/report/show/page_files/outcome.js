@@ -103,10 +103,21 @@ window.quantlineOutcome = function (data, make, state) {
     return make("td", { class: "speed" }, words, drawn);
   }
 
+  function pricesOf(facts, settings) {
+    return rules.counted(facts, { per_hour: settings.prices.price_per_hour, per_kwh: settings.prices.energy_price_per_kwh });
+  }
+
+  // That a price is not counted.
+  function unpriced() {
+    const { facts, settings } = state;
+    return settings.prices.energy_price_per_kwh && !facts.energy
+      ? make("p", { class: "label unpriced" }, "No energy was measured here: its price is not counted.") : null;
+  }
+
   function table(picked, shares) {
     const { facts, settings, own } = state;
     const used = facts.workloads.filter((workload) => shares[workload.name] > 0);
-    const prices = { per_hour: settings.prices.price_per_hour, per_kwh: settings.prices.energy_price_per_kwh };
+    const prices = pricesOf(facts, settings);
     const reference = picked.reference ?? facts.candidates.findIndex((candidate) => candidate.original);
     const canCompare = picked.standings.some((standing) => standing.candidate === reference);
     const lines = picked.standings.map((standing) => ({
@@ -143,7 +154,7 @@ window.quantlineOutcome = function (data, make, state) {
   // A capacity search: what holds the most, and all candidates.
   function searched(search) {
     const { facts, settings, own } = state;
-    const prices = { per_hour: settings.prices.price_per_hour, per_kwh: settings.prices.energy_price_per_kwh };
+    const prices = pricesOf(facts, settings);
     const picked = rules.pickRate(facts, search, settings.limits);
     const lines = search.rates.map((found) => ({ found, costs: costsOf(found, prices) }));
     const best = lines.find(({ found }) => found.candidate === picked.candidate);
@@ -195,5 +206,5 @@ window.quantlineOutcome = function (data, make, state) {
       ...parts.flatMap(([what, words]) => [make("p", {}, `${what[0].toUpperCase()}${what.slice(1)}:`), commandBox(words)]));
   }
 
-  return { headline, searched, table, missing, commandBox, quoted };
+  return { headline, searched, table, unpriced, missing, commandBox, quoted };
 };

@@ -214,11 +214,16 @@ window.quantlineRules = (function () {
     return result;
   }
 
-  // Money and joules for a million tokens.
+  // The prices that count: where no energy was measured at all, its price does not.
+  function counted(facts, prices) {
+    return facts.energy ? prices : { ...prices, per_kwh: null };
+  }
+
+  // Money and joules for a million tokens. Where energy has a price and is not known, neither is the money.
   function tokenCost(gpuSeconds, joules, prices) {
     let money = null;
     if (prices.per_hour) money = (prices.per_hour / 3600) * gpuSeconds;
-    if (prices.per_kwh && joules !== null) money = (money ?? 0) + (prices.per_kwh / 3.6e6) * joules;
+    if (prices.per_kwh) money = joules === null ? null : (money ?? 0) + (prices.per_kwh / 3.6e6) * joules;
     return { money: money === null ? null : money * 1e6, joules: joules === null ? null : joules * 1e6 };
   }
 
@@ -243,8 +248,8 @@ window.quantlineRules = (function () {
   function rateCost(found, prices, kind) {
     const tokens = found.rate * found[kind];
     if (!tokens) return { money: null, joules: null };
-    return tokenCost(1 / tokens, found.watts === null ? null : found.watts / tokens, prices);
+    return tokenCost(1 / tokens, kind === "input_tokens" ? found.joules_input : found.joules_output, prices);
   }
 
-  return { read, pick, pickRate, mixRatio, mixCost, rateCost, entryOf, differs };
+  return { read, pick, pickRate, mixRatio, mixCost, rateCost, counted, entryOf, differs };
 })();

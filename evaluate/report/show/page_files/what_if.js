@@ -51,6 +51,7 @@ window.quantlineWhatIf = function (data) {
       ...(facts.workloads.length ? shown.headline(picked, shares) : []),
       facts.workloads.length ? shown.table(picked, shares) : null,
       ...found.flatMap((search) => search.parts),
+      shown.unpriced(),
       ...(serve.length ? [make("p", { class: "label" }, "To serve it"), ...serve.map(shown.commandBox)] : []),
       shown.missing(picked, shares),
       reportCommand(),

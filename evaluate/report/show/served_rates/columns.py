@@ -47,17 +47,18 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
         Column("p99 TTFT (ms)", "ttft_p99_ms", lambda r: number(r.ttft_p99_ms)),
         Column("p99 TPOT (ms)", "tpot_p99_ms", lambda r: number(r.tpot_p99_ms)),
         Column(
-            "missed first",
-            "late",
-            lambda r: f"{r.late} ({percent(r.late_share)})" if r.late else "",
-            "just above this rate, what most late or failed requests missed, and their share",
+            "limited by",
+            "limited_by",
+            lambda r: f"{r.limited_by} ({percent(r.limited_share)})" if r.limited_by else "",
+            "just above this rate, what most late or failed requests missed, and their share: a "
+            "target, or failures",
         ),
         Column(
             "API server",
             "server_share",
             lambda r: percent(r.server_share),
-            "of one core, what the thread took that reads requests and writes tokens; near 100 % "
-            "it is the limit, and not the GPU",
+            "of one core over the whole trial, what the thread took that reads requests and "
+            "writes tokens; from 85 % on it may be the limit, and not the GPU",
         ),
         Column(
             "cache hits",

@@ -27,10 +27,9 @@ class RateRecord(GroupRecord):
     user_tok_s: float | None
     ttft_p99_ms: float | None
     tpot_p99_ms: float | None
-    late: str
-    """What most requests missed just above the capacity: a target, or all by failing; empty if not
-    known."""
-    late_share: float | None
+    limited_by: str
+    """What most late or failed requests missed just above the capacity; empty if not known."""
+    limited_share: float | None
     """Their share of the requests that were late or failed."""
     server_share: float | None
     hit_share: float | None
@@ -56,8 +55,7 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
     tpot = cell.at_best("tpot_p99_s")
     output, hits = cell.at_best("steady_tokens_per_s"), cell.at_best("prefix_hits")
     inputs = cell.at_best("input_tokens")
-    shares = cell.missed
-    late = max(shares, key=lambda reason: shares[reason], default="")
+    limited = cell.limited_by
     return RateRecord(
         group=group.title,
         scenario=cell.measure,
@@ -72,8 +70,8 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
         user_tok_s=1 / pace if pace else None,
         ttft_p99_ms=None if ttft is None else ttft * MILLI,
         tpot_p99_ms=None if tpot is None else tpot * MILLI,
-        late=late,
-        late_share=shares[late] if late else None,
+        limited_by=limited.most.value if limited else "",
+        limited_share=limited.most_share if limited else None,
         server_share=cell.at_best("server_cpu_share"),
         hit_share=hits / inputs if hits is not None and inputs else None,
         speedup=_speedup(cell.ratio),

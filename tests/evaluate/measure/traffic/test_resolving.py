@@ -179,6 +179,37 @@ def test_arrivals_have_the_rate_and_variation_that_were_asked_for(
     assert statistics.stdev(gaps) * 50 == pytest.approx(variation, rel=0.15)
 
 
+@pytest.mark.parametrize(("arrivals", "turns"), [("poisson", 1), ("bursty", 1), ("poisson", 3)])
+def test_all_rates_of_a_search_have_one_pattern_of_arrivals(
+    folder: Path, arrivals: str, turns: int
+) -> None:
+    config = evaluate_config(
+        "model=tiny", "scenario=capacity", "targets.ttft_ms=500", "targets.tpot_ms=20",
+        "traffic.requests=40", f"traffic.arrivals={arrivals}", f"traffic.turns={turns}", *SHORT,
+    )  # fmt: skip
+    config = with_traffic(config, read_traffic(config.traffic), folder)
+    search = config.scenario["capacity"]
+    assert search.traffic is not None
+    conversations = read_resolved(search.traffic.sha256)
+
+    def times(rate: float, requests: int, repeat: int = 0) -> list[float]:
+        trial = replace(search, rate=rate, requests=requests)
+        load = traffic_load(trial, conversations, "capacity", repeat, 1000)
+        return [request.arrival_s for request in load.requests if request.after is None]
+
+    slow = times(10.0, 90)
+    fast = times(40.0, 90)
+    assert fast == pytest.approx([moment / 4 for moment in slow])
+    assert times(10.0, 90, repeat=1) != slow
+    longer = times(10.0, 150)[: len(slow)]
+    assert longer == pytest.approx([moment * longer[1] / slow[1] for moment in slow])
+    # n requests take n / rate; the last of them begins one gap before that.
+    assert 0.7 * 9 < slow[-1] < 9
+    for requests in range(60, 240, 30):
+        pattern = times(1.0, requests)
+        assert pattern[-1] < requests
+
+
 def test_runs_share_requests_but_neither_times_nor_cached_prefixes(folder: Path) -> None:
     _, scenario, traffic = resolved(folder, "traffic.requests=4", *SHORT)
     conversations = read_resolved(traffic.sha256)

@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from conf.errors import QuantlineError, environment_failure
 from conf.schema.load import ScenarioConfig
 from conf.schema.traffic import CapacityConfig, TrafficLoad
 from evaluate.measure.engines import Stop
 from evaluate.measure.gpu_watch import Watched
-from evaluate.measure.metrics import UNFINISHED, Request
+from evaluate.measure.metrics import NOT_SENT, UNFINISHED, Request
 from evaluate.measure.traffic import search
-from evaluate.measure.traffic.search import Searcher, TrialMeasured, WatchedRun, answer_rate
+from evaluate.measure.traffic.search import Misses, Searcher, TrialMeasured, WatchedRun, answer_rate
 from evaluate.measure.validity import Observed
 from evaluate.measure.workload import Load, PlannedRequest
-from evaluate.results.capacity_search import Target, Trial, found
+from evaluate.results.capacity_search import Limit, Trial, found
 
 SLOTS = 8
 CAPACITY = CapacityConfig(share=0.9, seconds=10.0, least_requests=100)
@@ -31,7 +32,11 @@ class Model:
             ttft_ms=3e3 * seconds_each, tpot_ms=3e3 * seconds_each,
             capacity=replace(CAPACITY, **options),  # type: ignore[arg-type]
         )  # fmt: skip
+        self.patience_s, self.is_down = float("inf"), False
+        """It refuses requests that would wait for longer."""
+        self.pauses: list[float] = []
         self.searcher = Searcher(scenario, self.load_at, self.run, self.measured.append)
+        self.searcher.pause = self.pauses.append
 
     @property
     def limit(self) -> float:
@@ -47,14 +52,26 @@ class Model:
         return Load([PlannedRequest([1, 2], 2, time) for time in times], len(times))
 
     def run(self, load: Load, stop: Stop | None) -> WatchedRun:
+        """Each request is shown at its first token and when it is whole, in the order of time."""
         self.loads.append(load)
-        requests = [Request(2, [], planned.arrival_s, UNFINISHED) for planned in load.requests]
-        slots = [0.0] * SLOTS
-        for request in requests:
-            begin = max(request.start, heapq.heappop(slots))
-            request.token_times = [begin + self.seconds_each / 2, begin + self.seconds_each]
-            request.error = ""
+        requests = [Request(2, [], planned.arrival_s, NOT_SENT) for planned in load.requests]
+        slots, moments = [0.0] * SLOTS, list[tuple[float, int]]()
+        for place, request in enumerate(requests):
+            free = heapq.heappop(slots)
+            begin = max(request.start, free)
+            if self.is_down or begin - request.start > self.patience_s:
+                heapq.heappush(slots, free)
+                moments.append((request.start, place))
+                continue
+            moments += [(begin + self.seconds_each * part, place) for part in (0.5, 1)]
             heapq.heappush(slots, begin + self.seconds_each)
+        for moment, place in sorted(moments):
+            request = requests[place]
+            if moment > request.start:
+                request.token_times.append(moment)
+                request.error = "" if request.output_tokens == 2 else UNFINISHED
+            else:
+                request.error = "HTTP 503: busy"
             if stop is not None and stop(request):
                 break
         return WatchedRun(requests, Observed(), Watched())
@@ -133,10 +150,10 @@ def test_a_burst_is_judged_before_its_first_answer_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("ttft_ms", "tpot_ms", "missed"),
-    [(200.0, 1e6, Target.FIRST_TOKEN), (1e6, 100.0, Target.FURTHER_TOKENS)],
+    [(200.0, 1e6, Limit.FIRST_TOKEN), (1e6, 100.0, Limit.FURTHER_TOKENS)],
 )
 def test_a_trial_says_which_target_its_late_requests_missed(
-    ttft_ms: float, tpot_ms: float, missed: Target
+    ttft_ms: float, tpot_ms: float, missed: Limit
 ) -> None:
     """A first token takes 150 ms without waiting, the second one as long after it."""
     server = Model(0.3, first_rate=2 * SLOTS / 0.3)
@@ -145,8 +162,68 @@ def test_a_trial_says_which_target_its_late_requests_missed(
     assert not measured.trial.meets
     values = measured.values
     late = {
-        Target.FIRST_TOKEN: values.late_first_tokens,
-        Target.FURTHER_TOKENS: values.late_further_tokens,
+        Limit.FIRST_TOKEN: values.late_first_tokens,
+        Limit.FURTHER_TOKENS: values.late_further_tokens,
     }
     assert late.pop(missed) == 1 + int(measured.scenario.count * (1 - CAPACITY.share) + 1e-9)
     assert set(late.values()) == {0}
+
+
+def test_a_target_that_cannot_be_met_is_missed_at_every_rate() -> None:
+    """The first tokens of the first requests are too late, and decide a trial before any answer is
+    whole."""
+    server = Model(0.3, first_rate=100.0, share=0.99, seconds=1.0, least_requests=20)
+    server.searcher.scenario.ttft_ms = 100.0
+    server.searcher.search([], None)
+    end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
+    assert end is not None
+    assert end.low == 0
+    assert {len(measured.invalid) for measured in server.measured} == {0}
+    first, *_ = server.measured
+    assert first.values.output_tokens is None
+    assert first.values.cut_off_requests == first.scenario.count
+
+
+def test_a_server_that_sheds_load_has_a_capacity() -> None:
+    server = Model(0.3)
+    server.patience_s = 0.0
+    server.searcher.search([], None)
+    end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
+    assert end is not None
+    assert server.limit / 2 < end.rate < server.limit * 2
+    assert {len(measured.invalid) for measured in server.measured} == {0}
+    missed = [measured for measured in server.measured if not measured.trial.meets]
+    assert missed
+    for measured in missed:
+        values, count = measured.values, measured.scenario.count
+        assert values.failed_requests is not None
+        assert values.cut_off_requests is not None
+        assert values.failed_requests > count * (1 - CAPACITY.share)
+        ended = count - values.cut_off_requests
+        assert values.failed_share == pytest.approx(values.failed_requests / ended)
+        assert measured.error == "HTTP 503: busy"
+    assert set(server.pauses) == {0}  # one that came alone was answered at once
+
+
+def test_a_server_that_answers_nothing_has_failed() -> None:
+    server = Model(0.3, first_rate=5.0)
+    server.is_down = True
+    with pytest.raises(QuantlineError, match="does not answer one that comes alone"):
+        server.searcher.search([], None)
+    assert server.measured == []
+    assert tuple(server.pauses) == search.PAUSES_S
+    server.searcher.death = lambda: environment_failure("the engine died")
+    with pytest.raises(QuantlineError, match="the engine died"):
+        server.searcher.search([], None)
+
+
+def test_a_request_that_fails_after_a_late_token_counts_once() -> None:
+    scenario = Model(0.3).searcher.scenario
+    misses = Misses(scenario, allowed=5)
+    request = Request(1, [5.0], error=UNFINISHED)
+    misses.stop(request)
+    assert misses.by_request == {id(request): Limit.FIRST_TOKEN}
+    request.token_times, request.error = [], "HTTP 503: busy"
+    misses.stop(request)
+    assert misses.by_request == {id(request): Limit.FAILURES}
+    assert (misses.count, misses.error) == (1, "HTTP 503: busy")

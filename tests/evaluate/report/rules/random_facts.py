@@ -27,7 +27,7 @@ def random_facts(chance: random.Random) -> SetupFacts:
         if chance.random() < 0.5
         else []
     )
-    return SetupFacts(candidates, workloads, searches)
+    return SetupFacts(candidates, workloads, searches, energy=chance.random() < 0.8)
 
 
 def _candidate(chance: random.Random, place: int) -> CandidateFacts:
@@ -85,7 +85,8 @@ def _rates(chance: random.Random, places: list[int]) -> list[RateFacts]:
             faster=chance.random() < 0.7,
             input_tokens=200.0,
             output_tokens=chance.choice([0.0, 128.0]),
-            watts=chance.choice([None, 500.0]),
+            joules_input=(joules := chance.choice([None, 0.25])),
+            joules_output=None if joules is None else 2 * joules,
         )
         for place, rate in zip(chance.sample(places, len(places)), rates, strict=True)
     ]

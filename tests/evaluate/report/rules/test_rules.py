@@ -4,7 +4,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from evaluate.report.decide.rules.facts import (
 )
 from evaluate.report.decide.rules.pick import Problem, pick
 from evaluate.report.decide.rules.pick_rate import pick_rate
-from evaluate.report.decide.rules.prices import Prices, mix_cost, rate_cost
+from evaluate.report.decide.rules.prices import Prices, counted, mix_cost, rate_cost
 from evaluate.report.show.page import FILES
 from evaluate.report.show.what_if.data import packed
 from tests.evaluate.report.browser import CHROMIUM
@@ -35,15 +35,16 @@ CASES = 1000
 BY_PAGE = """(cases) => cases.map(({ facts: packed, shares, limits, prices }) => {
     const rules = window.quantlineRules;
     const facts = rules.read(packed);
+    const counted = rules.counted(facts, prices);
     const reference = facts.candidates.findIndex((candidate) => candidate.original);
     return {
         picked: rules.pick(facts, shares, limits),
         costs: facts.candidates.map(
-            (_, place) => rules.mixCost(facts, shares, place, reference, prices)),
+            (_, place) => rules.mixCost(facts, shares, place, reference, counted)),
         rates: facts.searches.map((search) => rules.pickRate(facts, search, limits)),
         rate_costs: facts.searches.map(
             (search) => search.rates.flatMap((rate) => ["input_tokens", "output_tokens"].map(
-                (kind) => rules.rateCost(rate, prices, kind)))),
+                (kind) => rules.rateCost(rate, counted, kind)))),
     };
 })"""
 
@@ -67,16 +68,17 @@ class Case:
         facts, shares = self.facts, self.shares
         used = [workload for workload in facts.workloads if shares.get(workload.name, 0) > 0]
         reference = next(place for place, one in enumerate(facts.candidates) if one.original)
+        prices = counted(facts, self.prices)
         content = {
             "picked": asdict(pick(facts, shares, self.limits)),
             "costs": [
-                asdict(mix_cost(used, shares, place, reference, self.prices))
+                asdict(mix_cost(used, shares, place, reference, prices))
                 for place in range(len(facts.candidates))
             ],
             "rates": [asdict(pick_rate(facts, one, self.limits)) for one in facts.searches],
             "rate_costs": [
                 [
-                    asdict(rate_cost(rate, self.prices, is_input))
+                    asdict(rate_cost(rate, prices, is_input))
                     for rate in one.rates
                     for is_input in (True, False)
                 ]
@@ -152,10 +154,23 @@ def test_a_significantly_higher_rate_is_served_where_a_higher_one_is_uncertain()
         for name in ("original", "sure", "unsure")
     ]
     rates = [
-        RateFacts(2, 12.0, 9.0, 15.0, False, 200.0, 100.0, None),
-        RateFacts(1, 11.8, 11.6, 12.0, True, 200.0, 100.0, None),
-        RateFacts(0, 10.0, 9.9, 10.1, False, 200.0, 100.0, None),
+        RateFacts(2, 12.0, 9.0, 15.0, False, 200.0, 100.0, None, None),
+        RateFacts(1, 11.8, 11.6, 12.0, True, 200.0, 100.0, None, None),
+        RateFacts(0, 10.0, 9.9, 10.1, False, 200.0, 100.0, None, None),
     ]
     search = SearchFacts("capacity", "its targets", rates)
     picked = pick_rate(SetupFacts(candidates, [], [search]), search, Limits())
     assert (picked.candidate, picked.tied, picked.second) == (1, [2], 0)
+
+
+def test_missing_energy_makes_no_candidate_cheaper() -> None:
+    """Where any energy was measured, a candidate without it has no known cost."""
+    measured = RateFacts(0, 10.0, 9.9, 10.1, False, 200.0, 100.0, 0.25, 0.5)
+    unknown = replace(measured, joules_input=None, joules_output=None)
+    prices = Prices(3.6, 0.36)
+    facts = SetupFacts([], [], [SearchFacts("capacity", "", [measured, unknown])])
+    money = rate_cost(measured, counted(facts, prices)).money
+    assert money == pytest.approx(1.0 + 0.05)
+    assert rate_cost(unknown, counted(facts, prices)).money is None
+    on_cpu = replace(facts, energy=False)
+    assert rate_cost(unknown, counted(on_cpu, prices)).money == pytest.approx(1.0)
