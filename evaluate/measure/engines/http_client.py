@@ -81,13 +81,20 @@ class _Run:
         """Sends the requests of a conversation, each after the answer before. A client of a closed
         loop is held for all of them."""
         due = self.load.requests[places[0]].arrival_s
-        await asyncio.sleep(due - self._now())
+        await self._wait_until(due)
         async with self.gate:
             await self._send_one(places[0], due)
             for place in places[1:]:
                 due = self._now() + self.load.requests[place].arrival_s
-                await asyncio.sleep(due - self._now())
+                await self._wait_until(due)
                 await self._send_one(place, due)
+
+    async def _wait_until(self, due: float) -> None:
+        """uvloop counts whole milliseconds, and may wake up early: a request sent before its time
+        could have a first token before its time, too."""
+        await asyncio.sleep(due - self._now())
+        while (left := due - self._now()) > 0:
+            await asyncio.sleep(left)
 
     async def _send_one(self, place: int, due: float) -> None:
         request, sent = self.requests[place], self._now()

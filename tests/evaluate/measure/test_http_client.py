@@ -1,5 +1,7 @@
 """The client that sends a load over HTTP, against a server whose pace and faults are known."""
 
+import asyncio
+
 import pytest
 
 from evaluate.measure.engines.http_client import Server, last_number, send_load
@@ -72,6 +74,24 @@ def test_requests_come_at_their_times_and_turns_after_their_answers() -> None:
     assert first.token_times[-1] + 0.03 <= second.start < second.token_times[0]
     salts = {tuple(body["prompt"]): body["cache_salt"] for body in stand_in.bodies}
     assert salts == {(1,): "a", (1, 2): "a", (3,): "b"}
+
+
+def test_no_request_is_sent_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = asyncio.sleep
+
+    async def wake_early(seconds: float) -> None:
+        await sleep(seconds / 2)
+
+    planned = [
+        PlannedRequest([1], 2, arrival_s=0.04),
+        PlannedRequest([1, 2], 2, arrival_s=0.04, after=0),
+    ]
+    with running(StandIn()) as stand_in:
+        monkeypatch.setattr("evaluate.measure.engines.http_client.asyncio.sleep", wake_early)
+        requests = sent(stand_in, Load(planned, 2))
+        monkeypatch.undo()
+    assert all(request.send_delay >= 0 for request in requests)
+    assert all(request.token_times[0] >= request.start for request in requests)
 
 
 def test_faults_of_the_server_are_errors_of_single_requests() -> None:
