@@ -102,6 +102,7 @@ STARTS: dict[str, set[str]] = {
     "serve": {"quantize", "evaluate.report"},
     "evaluate.measure": {"quantize", "evaluate.measure"},
     "evaluate.accuracy": {"quantize", "evaluate.accuracy"},
+    "evaluate.report": {"evaluate.report"},
     "evaluate": {"evaluate.measure"},
 }
 # Of serve, an evaluation needs no more than these.

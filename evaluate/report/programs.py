@@ -1,4 +1,4 @@
-"""The request and answer of the report's process, for other commands."""
+"""The requests and answers of the report's processes, for other commands and for itself."""
 
 from dataclasses import dataclass
 
@@ -33,3 +33,23 @@ class Recommended:
 
 
 RECOMMEND = Program("evaluate.report.answer", ServeRequest, (Recommended,))
+
+
+@dataclass(frozen=True)
+class DrawRequest:
+    """Asks for charts as SVG files."""
+
+    out: str
+    specs: dict[str, str]
+    """Vega-Lite's JSON of each chart, by the name of its file."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """All charts are drawn, but for these."""
+
+    failures: dict[str, str]
+    """The reasons, by the name of the file."""
+
+
+DRAW = Program("evaluate.report.show.charts.draw_process", DrawRequest, (Drawn,), "the plots")

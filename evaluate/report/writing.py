@@ -1,23 +1,24 @@
 """The pipeline of a report: read and decide (`contents`), write the files, print the answer."""
 
-import multiprocessing
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from filelock import FileLock
 
-from conf.errors import environment_failure, writing
+from conf.errors import QuantlineError, environment_failure, writing
 from conf.files.new_folder import new_folder
 from conf.files.outputs import check_folder
+from conf.process.running import start
 from conf.schema.report import ReportConfig, changed_options
 from conf.terminal import say
 from evaluate.report.contents import Report, make_report
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.recommend import Choice
 from evaluate.report.machine.files import write_files
+from evaluate.report.programs import DRAW
 from evaluate.report.show.charts.library import library
-from evaluate.report.show.charts.plots import write_plots
+from evaluate.report.show.charts.plots import draw_request
 from evaluate.report.show.markdown import write_markdown
 from evaluate.report.show.page import write_page
 
@@ -68,20 +69,16 @@ def _only_writer(out: Path) -> Iterator[None]:
 
 def _write(report: Report, out: Path) -> dict[str, str]:
     """Writes all files. Returns the reasons of plots that could not be drawn."""
-    # Drawing holds the interpreter's lock; in its own process it runs in parallel.
-    processes = multiprocessing.get_context("fork")
-    receiver, sender = processes.Pipe(duplex=False)
-    drawing = processes.Process(target=lambda: sender.send(write_plots(report, out)))
-    drawing.start()
-    sender.close()
-    write_markdown(report, out)
-    write_files(report, out)
-    library()  # bundled meanwhile, if it is not cached yet
-    try:
-        failures: dict[str, str] = receiver.recv()
-    except EOFError:
-        failures = {"all": "the process that draws them died"}
-    drawing.join()
+    with closing(start(DRAW, draw_request(report, out), None)) as drawing:
+        drawing.begin()
+        write_markdown(report, out)
+        write_files(report, out)
+        library()  # bundled meanwhile, if it is not cached yet
+        try:
+            (drawn,) = drawing.events()
+            failures = drawn.failures
+        except QuantlineError as error:
+            failures = {"all": str(error)}
     write_page(report, out)
     return failures
 

@@ -1,6 +1,9 @@
 """Where a report is written: odd paths, plots that cannot be drawn, two reports at once."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,21 @@ def test_a_plot_that_cannot_be_drawn_costs_only_itself(command_here: Run, tmp_pa
     assert "Traceback" not in result.stderr
     names = {path.name for path in (tmp_path / "report").iterdir()}
     assert {"report.html", "report.md", "report.json", "plot-overview.svg"} <= names
+
+
+def test_a_program_that_has_drawn_charts_itself_gets_its_report(tmp_path: Path) -> None:
+    """The charting library has threads, which a fork would wait for."""
+    results(tmp_path, "original", "w8a8")
+    script = (
+        "import vl_convert\n"
+        "vl_convert.vegalite_to_svg({'mark': 'point', 'data': {'values': [{'a': 1}]}})\n"
+        "from conf.schema.report import ReportConfig\n"
+        "from evaluate.report.writing import write_report\n"
+        "write_report(ReportConfig())\n"
+    )
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, cwd=tmp_path, env=os.environ, check=True, timeout=300)
+    assert (tmp_path / "report" / "plot-overview.svg").is_file()
 
 
 def test_report_md_has_commands_and_explains_its_columns(command_here: Run, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ import gzip
 import importlib.metadata
 from pathlib import Path
 
-import vl_convert
-
 from conf.cache import cache_root
 from conf.files.write_whole import write_once
 
@@ -20,6 +18,8 @@ def library() -> str:
 
 
 def _bundle(path: Path) -> None:
+    import vl_convert
+
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     path.write_text(script, encoding="utf-8")
 

@@ -1,14 +1,12 @@
-"""Draws the charts as SVG files, for report.md and for the page if scripts do not run."""
+"""The charts as SVG files, for report.md and for the page if scripts do not run."""
 
+import json
 import re
 from pathlib import Path
 
-import vl_convert
-
-from conf.errors import one_line
-from conf.files.write_whole import write_whole
 from evaluate.report.contents import Report
 from evaluate.report.decide.workload_text import workload_text
+from evaluate.report.programs import DrawRequest
 from evaluate.report.show.charts.drawing import (
     COLUMN,
     COLUMNS_A_PANEL,
@@ -47,21 +45,14 @@ LIGHT = {
 }
 
 
-def write_plots(report: Report, out: Path) -> dict[str, str]:
-    """Draws every chart. Returns the reasons of those that could not be drawn, by their names: the
-    page and the tables are worth having without them."""
+def draw_request(report: Report, out: Path) -> DrawRequest:
+    """Every chart as a file of this folder. Plots of an earlier report are removed."""
     for old in out.glob("plot-*.svg"):
         if old.is_file():
             old.unlink()
-    failures = {}
-    for chart in report.charts:
-        try:
-            svg = _plot(chart, report)
-            with write_whole(out / plot_name(chart)) as unfinished:
-                unfinished.write_text(svg, encoding="utf-8")
-        except Exception as error:  # also those of the charting library
-            failures[plot_name(chart)] = one_line(error)
-    return failures
+    return DrawRequest(
+        str(out), {plot_name(chart): _spec(chart, report) for chart in report.charts}
+    )
 
 
 def plot_name(chart: Chart) -> str:
@@ -84,8 +75,8 @@ def plot_inside(chart: Chart, out: Path) -> str:
     return svg[svg.index("<svg") :]
 
 
-def _plot(chart: Chart, report: Report) -> str:
-    """Draws the records of one setup, because a plot cannot be filtered. It cannot be scrolled
+def _spec(chart: Chart, report: Report) -> str:
+    """Shows the records of one setup, because a plot cannot be filtered. It cannot be scrolled
     either, so a grid leaves out scenarios that are points of a curve in another plot, and all
     scenarios beyond COLUMNS_A_PANEL."""
     data = [record.content() for record in drawn_records(chart, report)]
@@ -109,8 +100,7 @@ def _plot(chart: Chart, report: Report) -> str:
         for workload in group.workloads
     }
     data = [record | {"load": texts.get(str(record.get("scenario")), "")} for record in data]
-    svg: str = vl_convert.vegalite_to_svg(spec | {"datasets": {chart.data: data}}, config=LIGHT)
-    return svg
+    return json.dumps(spec | {"datasets": {chart.data: data}, "config": LIGHT})
 
 
 def drawn_records(chart: Chart, report: Report) -> list[Record]:
