@@ -30,11 +30,11 @@ def tune(config: TuneConfig) -> Outcome:
     check_names(config.settings)
     say_unused_kernels(config.engine)
     tuned = tuned_checkpoint(config)
-    situation = situation_of(tuned, config.scenario_name)
-    space = space_of(config.settings, situation, config.accuracy.kind == QUICK)
     if config.accuracy.kind == QUICK:
         check_limits(config.accuracy, tuned.original, config.engine.max_model_len)
         check_text(config.accuracy, tuned.original)
+    situation = situation_of(tuned, config.scenario_name)
+    space = space_of(config.settings, situation, config.accuracy.kind == QUICK)
     _say_space(space, config)
     engine = tuned.config.engine
     recorder = Recorder(tuned.config, environment(config.gpu, engine))

@@ -10,7 +10,7 @@ from conf.app import report
 from conf.errors import environment_failure, gate_failed
 from conf.help import help_text, options
 from evaluate.command import COMMAND as EVALUATE
-from evaluate.compare import COMMAND as COMPARE
+from evaluate.compare.command import COMMAND as COMPARE
 from evaluate.kernels.command import COMMAND as KERNEL_GRID
 from evaluate.report.command import COMMAND as REPORT
 from evaluate.traffic_check.command import COMMAND as TRAFFIC_CHECK

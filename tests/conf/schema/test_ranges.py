@@ -14,7 +14,7 @@ from conf.explain import without_none
 from conf.help import help_text, options
 from conf.schema.ranges import HIDDEN, RANGE, Range, check_value, check_values
 from evaluate.command import COMMAND as EVALUATE
-from evaluate.compare import COMMAND as COMPARE
+from evaluate.compare.command import COMMAND as COMPARE
 from evaluate.report.command import COMMAND as REPORT
 from quantize.command import COMMAND as QUANTIZE
 from serve.command import COMMAND as SERVE
