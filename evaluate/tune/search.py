@@ -111,19 +111,22 @@ class Search:
         self.optimizer.first([*unfinished, *failed])
 
     def _next_batch(self) -> list[TrialRequest]:
-        most, begun = self.options.most_trials, len(self.trials)
-        size = self.options.side_by_side
+        """The next trials. The default is the first of them, and no limit leaves it out: every
+        other trial is compared with it."""
+        most, size = self.options.most_trials, self.options.side_by_side
         if most is not None:
-            size = min(size, most - begun)
-        if size <= 0:
-            self.ended = f"{begun} trials were asked for"
+            size = min(size, most - len(self.trials))
+        if DEFAULT not in self.trials:
+            size = max(size, 1)
+        elif size <= 0:
+            self.ended = f"trials={most} is reached"
             return []
-        if not self.budget.allows(self._batches_to_confirm()):
+        elif not self.budget.allows(self._batches_to_confirm()):
             self.ended = self._why_budget_ends()
             return []
         proposed = [self.optimizer.propose() for _ in range(size)]
         batch = [TrialRequest(one, SEARCH) for one in proposed if one is not None]
-        if not batch:
+        if not batch:  # the results of all earlier ones are known, so it waits for none
             self.ended = "there is nothing new to try"
         return batch
 
