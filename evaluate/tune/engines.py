@@ -22,11 +22,11 @@ from evaluate.plan import Plan, Planner
 from evaluate.record import EventRecorder
 from evaluate.results.cells import cells
 from evaluate.results.recorder import Recorder
-from evaluate.results.rows import FailedRow, Row, SpeedRow, current
+from evaluate.results.rows import FailedRow, Row, SpeedRow, current, of_card
 from evaluate.results.significance import Start
 from evaluate.run import Group, Turn
 from evaluate.tune.display import TuneDisplay
-from evaluate.tune.earlier_rows import confirming_starts, of_card
+from evaluate.tune.earlier_rows import confirming_starts
 from evaluate.tune.judging import judge_answers
 from evaluate.tune.latency_targets import missed_targets
 from evaluate.tune.space import DEFAULT, Assignment, Space
