@@ -228,7 +228,6 @@ class Searcher:
         load = self.load_at(scenario)
         misses = Misses(scenario, allowed=int(count * (1 - capacity.share) + 1e-9))
 
-
         def stop(request: Request) -> bool:
             is_decided = misses.stop(request)
             return is_decided and not of_curve  # its figures are wanted, not a decision

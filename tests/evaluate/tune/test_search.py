@@ -1,11 +1,14 @@
 """The search on made-up times: true differences are found, noise is not, faults stop nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from conf.errors import QuantlineError
 from evaluate.tune.display import sentences
+from evaluate.tune.search import Search, SearchOptions
 from evaluate.tune.space import DEFAULT, Assignment
-from evaluate.tune.trials import SEARCH, Trial, TrialRequest
+from evaluate.tune.trials import SEARCH, Budget, Trial, TrialRequest
 from tests.evaluate.tune.made_up import SETTINGS, MadeUpEngines, faster, searched, space, whole
 
 THROUGHPUT = (("performance_mode", "throughput"),)
@@ -206,6 +209,28 @@ def test_a_budget_that_is_over_before_the_search_still_measures_the_default() ->
     assert outcome.reason == "only the default settings were measured: the budget is over"
 
 
+def test_the_budget_begins_with_the_search() -> None:
+    """Fetching a model may take longer than it."""
+    engines = MadeUpEngines()
+    search = Search(space(), engines, Budget(3600, lambda: engines.now), SearchOptions(5, 2))
+    engines.now = 7200
+    assert len(search.run().trials) == space().size
+
+
+def test_a_continued_search_knows_how_long_its_starts_take() -> None:
+    """A first trial, and the confirmation, would take 330 s."""
+    earlier = [replace(whole(one, 1.0), took_s=60.0) for one in (DEFAULT, THROUGHPUT)]
+    engines = MadeUpEngines(earlier=earlier)
+    outcome = searched(engines, seconds=300.0)
+    assert engines.requests == []
+    assert outcome.ended == (
+        "what is left of the budget (5.0 min) does not suffice for another trial and its "
+        "confirmation (about 5.5 min)"
+    )
+    engines = MadeUpEngines(earlier=earlier)
+    assert len(searched(engines, seconds=360.0).trials) > 2
+
+
 def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
     engines = MadeUpEngines(faster(performance_mode_interactivity=1.2))
     outcome = searched(engines, seconds=8 * 66.0)
@@ -311,3 +336,20 @@ def test_settings_that_change_answers_are_judged_before_they_are_confirmed(is_go
     both = SYNCHRONOUS + FP8_CACHE
     assert engines.judged == ([both] if is_good else [both, FP8_CACHE])
     assert outcome.chosen == (both if is_good else SYNCHRONOUS)
+
+
+def test_no_trial_is_beaten_by_settings_that_are_refused_later() -> None:
+    """All trials after fp8 are slower than it. Of them, 32 is the best to serve."""
+    seqs = (("max_num_seqs", "32"),)
+    engines = MadeUpEngines(faster(kv_cache_dtype_fp8=1.5, max_num_seqs_32=1.1), is_good=False)
+    outcome = searched(engines, space("max_num_seqs", "kv_cache_dtype"))
+    tried = [trial.assignment for trial in outcome.trials]
+    assert tried.index(FP8_CACHE) < tried.index(seqs)
+    assert outcome.chosen == seqs
+
+
+def test_a_whole_trial_that_is_slower_was_not_stopped() -> None:
+    earlier = [whole(), whole(THROUGHPUT, 2.0), whole(SYNCHRONOUS, 2.0, runs=3)]
+    outcome = searched(MadeUpEngines(earlier=earlier), most_trials=3)
+    beaten = {trial.assignment: trial.is_beaten for trial in outcome.trials}
+    assert beaten == {DEFAULT: False, THROUGHPUT: False, SYNCHRONOUS: True}
