@@ -30,7 +30,7 @@ from evaluate.measure.targets import Target
 from evaluate.measure.text_view import view_path
 from evaluate.missing import missing_repeats, trials_of
 from evaluate.results.row_types import Environment
-from evaluate.results.rows import AccuracyRow, Row, TrialRow, current
+from evaluate.results.rows import AccuracyRow, Row, TrialRow, current, of_card
 from quantize.checkpoint.manifest import is_pruned
 from serve.checks import quantization_hash
 from serve.engine.sparsity import is_sparse24
@@ -92,7 +92,7 @@ class Plan:
     repeats: list[dict[str, list[int]]]
     """The missing repeats, by start and scenario."""
     trials: dict[str, list[TrialRow]]
-    """The valid trials of capacity searches that the results have, by scenario."""
+    """The valid trials of capacity searches that the results have of this GPU, by scenario."""
     accuracy: AccuracyConfig
     keys: dict[str, str]
     """The key of the rows, by scenario and for the accuracy."""
@@ -194,7 +194,7 @@ class Planner:
                 }
                 for start in range(self.config.starts)
             ],
-            trials=trials,
+            trials={name: of_card(rows, self.environment.card) for name, rows in trials.items()},
             accuracy=self.config.accuracy,
             keys=keys,
             environment=timed,

@@ -138,10 +138,11 @@ class CapacityConfig:
     seconds: float = field(default=30.0, metadata=above(0, 86400))
     """Least seconds in which the requests of a trial arrive."""
     least_requests: int = field(default=200, metadata=within(1, 10**6))
-    """Least requests of a trial, however long they take to arrive."""
+    """Least requests of a trial that decides, however long they take to arrive."""
     curve: int = field(default=0, metadata=within(0, 100))
     """Further trials after the first search of each start, from 1/8 of its rate up to it, for the
-    plot of throughput against interactivity. Each takes about as long as a trial of the search."""
+    plot of throughput against interactivity. Each takes about as long as a trial of the search, so
+    those at lower rates have fewer requests."""
 
     def recorded(self) -> dict[str, Any]:
         """The options that make it another search, and how times are drawn: rows from before that

@@ -43,6 +43,8 @@ class Load:
     at_once: int
     shares_prefixes: bool = False
     """Whether hits in the prefix cache are part of the workload."""
+    most_s: float | None = None
+    """Seconds after which a request to a server has failed; None for the client's own limit."""
 
     @property
     def conversations(self) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,10 +12,9 @@ from conf.terminal import say
 from evaluate.results.mix_check import check_mix, scenario_of
 from evaluate.results.results_file import append, first_fault, read, row_of
 from evaluate.results.row_types import Environment
-from evaluate.results.rows import FailedRow, Row, current, line_content
+from evaluate.results.rows import FailedRow, Row, RowType, current, line_content
 
 NARROWEST_TABLE = 140  # columns
-RowType = TypeVar("RowType", bound=Row)
 
 
 def earlier_rows(config: EvaluateConfig) -> list[Row]:

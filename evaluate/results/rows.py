@@ -1,7 +1,8 @@
 """The rows of results.jsonl, one class for each kind."""
 
 from collections import defaultdict
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
@@ -89,6 +90,9 @@ class Row(Part):
     @session.setter
     def session(self, number: int) -> None:
         self._session = number
+
+
+RowType = TypeVar("RowType", bound=Row)
 
 
 class SpeedRow(Row):
@@ -214,3 +218,8 @@ def current(rows: list[Row]) -> list[Row]:
     for row in rows:
         last[place(row)] = max(last[place(row)], row.generation)
     return [row for row in rows if row.generation == last[place(row)]]
+
+
+def of_card(rows: Iterable[RowType], card: str | None) -> list[RowType]:
+    """The rows of this GPU. A machine without one has no card, and is part of the rows' key."""
+    return [row for row in rows if row.environment.card == card]

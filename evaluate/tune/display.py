@@ -58,10 +58,9 @@ class TuneDisplay(ProgressDisplay):
         if not self.begun:
             self.finished = len(trials)  # of earlier commands
         default = next((one for one in trials if one.assignment == DEFAULT), None)
-        if best is None or default is None or default.start is None:
-            return
-        factor = math.exp(default.log_time - best.log_time)
-        self.best = f"best so far {factor:.3f} ({text_of(best.assignment)})"
+        factor = None if best is None else _times_as_fast(best, default)
+        if best is not None and factor is not None:
+            self.best = f"best so far {factor:.3f} ({text_of(best.assignment)})"
 
     def loading(self, text: str) -> None:
         super().loading(f"{self.current}: {text}{self._left()}")
@@ -97,23 +96,30 @@ def trials_table(outcome: Outcome, value: str) -> Table:
     """All trials, fastest first; failed ones last. Times of the search flatter the best."""
     table = Table("trial", value, "times as fast", "runs", "ended", "settings")
     numbers = {trial.assignment: place for place, trial in enumerate(outcome.trials, start=1)}
-    default = next(trial for trial in outcome.trials if trial.assignment == DEFAULT)
+    default = next((one for one in outcome.trials if one.assignment == DEFAULT), None)
 
     def order(trial: Trial) -> tuple[bool, float]:
         return bool(trial.failure), 0.0 if trial.start is None else trial.log_time
 
     for trial in sorted(outcome.trials, key=order):
         time_s = trial.time_s
-        factor = "" if trial.start is None else math.exp(default.log_time - trial.log_time)
+        factor = _times_as_fast(trial, default)
         table.add_row(
             str(numbers[trial.assignment]),
             "" if time_s is None else f"{time_s:.4g}",
-            f"{factor:.3f}" if factor else "",
+            "" if factor is None else f"{factor:.3f}",
             str(trial.runs),
             _ending(trial),
             Text(text_of(trial.assignment)),
         )
     return table
+
+
+def _times_as_fast(trial: Trial, default: Trial | None) -> float | None:
+    """The speed-up over the default; None where one of the two was not measured."""
+    if default is None or default.start is None or trial.start is None:
+        return None
+    return math.exp(default.log_time - trial.log_time)
 
 
 def _ending(trial: Trial) -> Text:

@@ -14,11 +14,6 @@ Starts = dict[str, dict[int, set[int]]]
 """The valid runs by search and number of the start."""
 
 
-def of_card(rows: Sequence[Row], card: str | None) -> list[Row]:
-    """The rows of this GPU. A machine without one has no card, and is part of the rows' key."""
-    return [row for row in rows if row.environment.card == card]
-
-
 def confirming_starts(
     default: Sequence[Row], best: Sequence[Row], count: int, repeats: int
 ) -> Sequence[int]:

@@ -22,11 +22,11 @@ from evaluate.plan import Plan, Planner
 from evaluate.record import EventRecorder
 from evaluate.results.cells import cells
 from evaluate.results.recorder import Recorder
-from evaluate.results.rows import FailedRow, Row, SpeedRow, current
+from evaluate.results.rows import FailedRow, Row, SpeedRow, current, of_card
 from evaluate.results.significance import Start
 from evaluate.run import Group, Turn
 from evaluate.tune.display import TuneDisplay
-from evaluate.tune.earlier_rows import confirming_starts, of_card
+from evaluate.tune.earlier_rows import confirming_starts
 from evaluate.tune.judging import judge_answers
 from evaluate.tune.latency_targets import missed_targets
 from evaluate.tune.space import DEFAULT, Assignment, Space
@@ -106,6 +106,9 @@ class EngineTrials:
         trials = []
         for assignment, rows in rows_by_assignment.items():
             trial = self._trial(TrialRequest(assignment), rows)
+            if isinstance(rows[-1], FailedRow) and self._is_incomplete(trial):
+                trial = replace(trial, failure=rows[-1].reason, is_final=_is_final(rows))
+            trial = replace(trial, took_s=self._took_s(rows))
             # Without a failure, it was interrupted or its runs are invalid: measured again.
             if trial.runs >= LEAST_RUNS or any(isinstance(row, FailedRow) for row in rows):
                 trials.append(trial)
@@ -188,8 +191,9 @@ class EngineTrials:
         for event in events:
             yield event
             if isinstance(event, RunMeasured):
-                start = self._result(trial).start
-                if start is not None and is_beaten(start):
+                result = self._result(trial)
+                is_whole = result.runs >= self.tuned.config.repeats
+                if not is_whole and result.start is not None and is_beaten(result.start):
                     self.beaten.add(trial.request)
                     return
 
@@ -198,11 +202,18 @@ class EngineTrials:
         new = [row for row in self.recorder.rows if row.key == key]
         rows = {id(row): row for row in [*trial.plan.recorded, *new]}
         result = self._trial(trial.request, list(rows.values()))
+        failure = self.failures.get(trial.request, "")
         if result.runs < LEAST_RUNS and not result.failure:
-            reason = self.failures.get(trial.request, "it has fewer than two valid runs")
-            result = replace(result, failure=reason)
+            result = replace(result, failure=failure or "it has fewer than two valid runs")
         is_beaten = trial.request in self.beaten
+        if failure and not is_beaten and self._is_incomplete(result):
+            result = replace(result, failure=failure)
         return replace(result, is_beaten=is_beaten, saved_s=self._saved_s(trial, new))
+
+    def _is_incomplete(self, trial: Trial) -> bool:
+        """Whether two runs or more are valid and others are missing. If its engine failed then, the
+        trial has failed: settings with which an engine dies are not served."""
+        return not trial.failure and trial.runs < self.tuned.config.repeats
 
     def _trial(self, request: TrialRequest, rows: Sequence[Row]) -> Trial:
         runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
@@ -219,6 +230,20 @@ class EngineTrials:
         times = [row.values.latency_s for row in runs if row.values.latency_s is not None]
         missing = self.tuned.config.repeats - len(runs)
         return missing * statistics.fmean(times) if times else 0.0
+
+    def _took_s(self, rows: Sequence[Row]) -> float | None:
+        """About how many seconds a start with all runs takes; None where no row says it, as of
+        engines that were loaded together."""
+        runs = [row for row in rows if isinstance(row, SpeedRow)]
+        starts = [
+            row.startup.start_s + (row.startup.import_s or 0.0)
+            for row in runs
+            if row.startup.start_s is not None
+        ]
+        times = [row.values.latency_s for row in runs if row.values.latency_s is not None]
+        if not starts or not times:
+            return None
+        return statistics.median(starts) + self.tuned.config.repeats * statistics.median(times)
 
     def judge(self, assignment: Assignment) -> Judgement:
         """Compares the answers with those of the default settings, on the evaluation text."""

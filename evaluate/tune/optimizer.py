@@ -30,6 +30,7 @@ class Optimizer:
             for setting in space.settings
         }
         self.known: set[Assignment] = set()
+        self.learned: set[Assignment] = set()
         self.values: dict[Assignment, float] = {}
         self.queue = deque(self._single_changes())
         self.has_joined = False
@@ -47,13 +48,22 @@ class Optimizer:
         self.queue = deque([DEFAULT, *wanted, *self.queue])
 
     def propose(self) -> Assignment | None:
-        """The next assignment; None where there is nothing new."""
-        for source in (self._queued, self._joined, self._sampled):
-            assignment = source()
-            if assignment is not None:  # the default is an empty one
-                self.known.add(assignment)
-                return assignment
-        return None
+        """The next assignment. None where there is nothing new, or where it depends on results that
+        are not known yet."""
+        assignment = self._queued()
+        if assignment is None and not self._waits():
+            assignment = self._joined()
+            if assignment is None:
+                assignment = self._sampled()
+        if assignment is not None:  # the default is an empty one
+            self.known.add(assignment)
+        return assignment
+
+    def _waits(self) -> bool:
+        """Whether the default or a single change is still measured: only with all of them is it
+        known what to join."""
+        measured = self.known - self.learned
+        return not self.has_joined and any(len(assignment) <= 1 for assignment in measured)
 
     def _queued(self) -> Assignment | None:
         while self.queue:
@@ -102,6 +112,7 @@ class Optimizer:
         """Tells a result: the logarithm of the time, or None for a failed trial, which TPE then
         avoids like the slowest ones."""
         self.known.add(assignment)
+        self.learned.add(assignment)
         labels = dict(assignment)
         params = {name: labels.get(name, DEFAULT_LABEL) for name in self.distributions}
         if value is not None:

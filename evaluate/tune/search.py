@@ -81,6 +81,7 @@ class Search:
 
     def run(self) -> Outcome:
         """Searches, confirms, and says what to serve."""
+        self.budget.start()
         self._take_over()
         while batch := self._next_batch():
             measuring = self.engines.measure(batch, self._is_beaten)
@@ -95,12 +96,14 @@ class Search:
         may have failed for want of memory or a disk, so it is tried once more. Without the default
         there is no search, so it is tried in any case."""
         recorded = self.engines.recorded()
+        self.budget.earlier += [one.took_s for one in recorded if one.took_s is not None]
         unfinished, failed = [], []
         for trial in sorted(recorded, key=lambda trial: trial.assignment != DEFAULT):
-            is_beaten = trial.start is not None and self._is_beaten(trial.start)
+            is_whole = trial.runs >= self.options.repeats
+            is_beaten = not is_whole and trial.start is not None and self._is_beaten(trial.start)
             if trial.failure and not (trial.is_final and trial.assignment != DEFAULT):
                 failed.append(trial.assignment)
-            elif trial.failure or is_beaten or trial.runs >= self.options.repeats:
+            elif trial.failure or is_beaten or is_whole:
                 self._learn(replace(trial, is_beaten=is_beaten and not trial.failure))
             elif trial.assignment != DEFAULT:
                 unfinished.append(trial.assignment)
@@ -111,19 +114,22 @@ class Search:
         self.optimizer.first([*unfinished, *failed])
 
     def _next_batch(self) -> list[TrialRequest]:
-        most, begun = self.options.most_trials, len(self.trials)
-        size = self.options.side_by_side
+        """The next trials. The default is the first of them, and no limit leaves it out: every
+        other trial is compared with it."""
+        most, size = self.options.most_trials, self.options.side_by_side
         if most is not None:
-            size = min(size, most - begun)
-        if size <= 0:
-            self.ended = f"{begun} trials were asked for"
+            size = min(size, most - len(self.trials))
+        if DEFAULT not in self.trials:
+            size = max(size, 1)
+        elif size <= 0:
+            self.ended = f"trials={most} is reached"
             return []
-        if not self.budget.allows(self._batches_to_confirm()):
+        elif not self.budget.allows(self._batches_to_confirm()):
             self.ended = self._why_budget_ends()
             return []
         proposed = [self.optimizer.propose() for _ in range(size)]
         batch = [TrialRequest(one, SEARCH) for one in proposed if one is not None]
-        if not batch:
+        if not batch:  # the results of all earlier ones are known, so it waits for none
             self.ended = "there is nothing new to try"
         return batch
 
@@ -154,7 +160,10 @@ class Search:
         self.report(list(self.trials.values()), self.best())
 
     def _is_beaten(self, start: Start) -> bool:
-        best = self.best()
+        """Settings that change answers may be refused when they are judged. So no trial is beaten
+        by them: then it would not count where they do not."""
+        unjudged = frozenset(filter(self.space.changes_answers, self.trials))
+        best = self.best(unjudged)
         if best is None or best.start is None or best.misses:
             return False  # a slower trial may meet the targets
         return is_slower(start, best.start)

@@ -22,6 +22,7 @@ from conf.schema.kernels import (
 Value = bool | int | str | list[str] | dict[str, Any]
 COMPILATION, PASSES = "compilation_config", "pass_config"
 KERNEL_CONFIG = "kernel_config"
+MOST_CAPTURED, CAPTURED = "max_cudagraph_capture_size", "cudagraph_capture_sizes"
 
 
 class Need(Enum):
@@ -141,7 +142,13 @@ TABLE = (
         (COMPILATION, "cudagraph_mode"),
         needs=_COMPILED,
     ),
-    Setting("max_cudagraph_capture_size", _values(1024, 128), needs=_COMPILED),
+    # vLLM refuses it beside its nested twin, and beside sizes with another maximum.
+    Setting(
+        MOST_CAPTURED,
+        _values(1024, 128),
+        other_paths=((COMPILATION, MOST_CAPTURED), (CAPTURED,), (COMPILATION, CAPTURED)),
+        needs=_COMPILED,
+    ),
     Setting("custom_ops", {"all": ["all"]}, (COMPILATION, "custom_ops"), needs=_COMPILED),
     Setting(
         "enable_qk_norm_rope_fusion",
@@ -167,6 +174,7 @@ TABLE = (
         "speculation",
         _n_grams(3, 5),
         ("speculative_config",),
+        other_paths=(("spec_method",), ("spec_model",), ("spec_tokens",)),
         needs=_ON_GPU,
         changes_answers=True,
     ),

@@ -61,7 +61,18 @@ def _is_fixed(setting: Setting, engine: EngineConfig) -> bool:
     if setting.name == KERNELS_OPTION:
         return engine.kernels.families is not None
     places = (setting.place, *setting.other_paths)
-    return any(_value_at(engine.options, place) is not None for place in places)
+    return any(_is_given(engine.options, place) for place in places)
+
+
+def _is_given(options: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    """Whether there is a value. A group of options that is no mapping, as one written as JSON, may
+    hold it: beside a value of ours it would be lost."""
+    value: Any = options
+    for name in place:
+        if value is not None and not isinstance(value, Mapping):
+            return True
+        value = value.get(name) if value is not None else None
+    return value is not None
 
 
 def check_names(names: Collection[str] | None) -> None:

@@ -7,9 +7,10 @@ from conf.errors import bad_input, unknown
 from conf.formats.quant_args import QuantizationConfig
 from conf.formats.quantization_config import quantization_of
 from conf.formats.registry import format_of
-from conf.models import ORIGINAL
+from conf.models import ORIGINAL, is_hub_id
 from conf.override_text import command_text, option_text
 from conf.schema.commands import AccuracyConfig, EvaluateConfig
+from conf.schema.model import ModelConfig
 from conf.schema.tune import TuneConfig
 from evaluate.measure.roofline import EXPERTS
 from evaluate.measure.targets import (
@@ -27,7 +28,14 @@ from evaluate.plan import Inspected, inspect
 from evaluate.tune.settings import Need
 from evaluate.tune.space import Situation, excluded_settings, workload_sizes
 from quantize.checkpoint.manifest import published
-from serve.engine.launch import checkpoint_folder, known_options, naming, on_cpu, options
+from serve.engine.launch import (
+    checkpoint_folder,
+    known_options,
+    model_folder,
+    naming,
+    on_cpu,
+    options,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class TunedCheckpoint:
 def tuned_checkpoint(config: TuneConfig) -> TunedCheckpoint:
     """Finds and checks the checkpoint. Raises where it cannot be measured."""
     evaluation = _evaluation(config)
+    if config.checkpoint and is_hub_id(config.checkpoint):
+        model_folder(ModelConfig(id=config.checkpoint))  # a misspelt one fails before the original
     scenario = evaluation.scenario[config.scenario_name]
     conversations = read_traffic(evaluation.traffic) if scenario.from_traffic else []
     all_targets = targets(evaluation)

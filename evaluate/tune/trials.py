@@ -37,6 +37,8 @@ class Trial:
     """The latency targets that it misses; empty where it meets them, or none was given."""
     saved_s: float = 0.0
     """Seconds that its missing runs would have taken, had it not been stopped."""
+    took_s: float | None = None
+    """Of a trial of an earlier command: seconds of its start with all runs, if rows say them."""
 
     @property
     def log_time(self) -> float:
@@ -97,8 +99,15 @@ class Budget:
     clock: Callable[[], float] = time.monotonic
     durations: list[float] = field(default_factory=list)
     """Seconds of each batch of starts, with those of the runs that racing saved."""
+    earlier: list[float] = field(default_factory=list)
+    """The same of single starts of earlier commands. They count until a batch was measured here."""
 
     def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Counts from now on: the search begins. What comes before it, as fetching a model, is not
+        part of it."""
         self.begin = self.clock()
 
     @property
@@ -118,11 +127,12 @@ class Budget:
             self.durations.append(self.clock() - begin + saved)
 
     def allows(self, later_batches: int) -> bool:
-        """Whether one more batch, and those that must follow, very likely end in time. The first
-        batch is always allowed: nothing is known of its duration."""
-        return self.left >= (self.needed(later_batches) if self.durations else 0.0)
+        """Whether one more batch, and those that must follow, very likely end in time. Where
+        nothing is known of their durations, a batch is allowed until the budget is over."""
+        is_known = bool(self.durations or self.earlier)
+        return self.left >= (self.needed(later_batches) if is_known else 0.0)
 
     def needed(self, later_batches: int) -> float:
         """Seconds that one more batch, and those that must follow, very likely take at most: each
         with all runs."""
-        return (SAFETY + later_batches) * statistics.median(self.durations)
+        return (SAFETY + later_batches) * statistics.median(self.durations or self.earlier)

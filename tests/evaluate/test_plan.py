@@ -1,18 +1,21 @@
 """What is missing of a target, planned from its files and from rows: nothing is started."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conf.schema.load import ScenarioConfig
+from conf.schema.traffic import CapacityConfig, TrafficLoad
 from evaluate.measure.targets import Target
 from evaluate.plan import Inspected, Plan, Planner
 from evaluate.results.row_types import Environment
-from evaluate.results.rows import Row
+from evaluate.results.rows import Row, TrialRow
 from evaluate.run import turns_of
 from serve.tensors import Tensor
 from tests.conftest import evaluate_config
-from tests.evaluate.made_rows import quick_accuracy_row, speed_row
+from tests.evaluate.made_rows import quick_accuracy_row, row_with, speed_row
 
 ENVIRONMENT = Environment(
     device="NVIDIA H200",
@@ -136,3 +139,34 @@ def test_only_the_originals_view_is_shared_by_results_files() -> None:
         for name in ("original", "w8")
     }
     assert {name: len(paths) for name, paths in views.items()} == {"original": 1, "w8": 2}
+
+
+def test_a_capacity_search_goes_on_with_the_trials_of_its_own_card() -> None:
+    capacity = CapacityConfig()
+    search = ScenarioConfig(from_traffic=True, traffic=TrafficLoad(), capacity=capacity)
+    config = replace(evaluate_config("model=tiny"), scenario={"capacity": search})
+    here = ENVIRONMENT.with_fields(card="A")
+    key = Planner(config, here, []).plan(inspected()).keys["capacity"]
+
+    def trial(card: str, rate: float, share: float) -> TrialRow:
+        stated = {"model": "tiny", "checkpoint": "w8", "measure": "capacity", "key": key}
+        return row_with(
+            TrialRow,
+            **stated,
+            environment={"card": card},
+            values={"good_share": share},
+            settings={
+                "rate": rate,
+                "requests": 200,
+                "traffic": {"source": "sharegpt"},
+                "capacity": capacity.recorded(),
+            },
+        )
+
+    here_alone, elsewhere = trial("A", 8.0, 1.0), trial("B", 8.1, 0.5)
+    made = Planner(config, here, [here_alone, elsewhere]).plan(inspected())
+    assert made.trials == {"capacity": [here_alone]}
+    assert made.repeats[0]["capacity"][0] == 0
+    ended = [elsewhere, trial("B", 8.0, 1.0)]
+    made = Planner(config, here, [here_alone, *ended]).plan(inspected())
+    assert 0 not in made.repeats[0]["capacity"], "it has ended on another card"

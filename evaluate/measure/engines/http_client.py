@@ -16,6 +16,7 @@ from evaluate.measure.workload import Load, PlannedRequest
 
 SECONDS_FOR_A_RUN = 3600
 ANSWERED, ASKED = b'"completion_tokens":', b'"prompt_tokens":'
+NO_ANSWER = "the server did not answer in time"
 NUMBER = re.compile(rb"\s*(\d+)")
 # A text cannot hold these: JSON escapes its quotes.
 ERROR = b'data: {"error"'
@@ -43,6 +44,7 @@ class _Run:
     def __init__(self, server: Server, load: Load, stop: Stop | None) -> None:
         self.server, self.load, self.stop = server, load, stop
         self.takes_turns, self.is_open = load.takes_turns, load.is_open
+        self.most_s = SECONDS_FOR_A_RUN if load.most_s is None else load.most_s
         self.gate = asyncio.Semaphore(load.at_once)
         self.stopped = asyncio.Event()
         self.requests = [Request(0, [], error=NOT_SENT) for _ in load.requests]
@@ -102,10 +104,10 @@ class _Run:
         request.send_delay = sent - due if self.is_open else 0.0
         request.error = UNFINISHED
         try:
-            async with asyncio.timeout(SECONDS_FOR_A_RUN):
+            async with asyncio.timeout(self.most_s):
                 request.error = await self._stream(self.bodies[place], request)
         except (OSError, TimeoutError) as error:
-            request.error = f"{type(error).__name__}: {error}"
+            request.error = f"{type(error).__name__}: {str(error) or NO_ANSWER}"
         if request.error:
             request.token_times = []
         self.bodies[place] = b""

@@ -19,7 +19,15 @@ from evaluate.measure.metrics import (
 )
 from evaluate.measure.validity import Observed, reasons
 from evaluate.measure.workload import ALL_AT_ONCE, Load, all_at_once
-from evaluate.results.capacity_search import Begin, Limit, Trial, missing_curve, next_rate
+from evaluate.results.capacity_search import (
+    Begin,
+    Found,
+    Limit,
+    Trial,
+    found,
+    missing_curve,
+    next_rate,
+)
 from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
@@ -28,11 +36,14 @@ NO_TOKENS = "an answer without tokens"
 PAUSES_S = (0, 1, 2, 4, 8, 16, 32)
 """Before each attempt to reach a server that refused requests: gateways often count by the minute.
 """
+SECONDS_ALONE = 60.0  # for the answers of all these attempts together: a server may hang
+TOKENS_ALONE = 16  # of such an answer at most: a long one may take minutes
 STEADY = 4.0
 """Conversations of a trial begin for so many times as long as one of them takes. In a shorter time
 few are in progress together, and rates meet the targets that the server cannot hold."""
 MOST_LONGER = 3  # trials at one rate that are repeated with more requests
 ENOUGH = 0.9  # of the requests that a trial should have had
+LEAST_OF_CURVE = 10  # requests of a trial that decides nothing
 
 
 class WatchedRun(NamedTuple):
@@ -121,6 +132,7 @@ class Searcher:
     death: Callable[[], Exception | None] = lambda: None
     """Why the engine died; None if it lives."""
     pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
     curve: int = 0
     """Trials of the curve after the search."""
     _invalid: int = 0
@@ -134,13 +146,15 @@ class Searcher:
             self._try(rate, trials)
         latency_s = self.latency_s
         while rates := missing_curve(trials, resolution, self.curve):
-            self._try(rates[0], trials, of_curve=True)
+            end = found(trials, resolution)
+            assert end is not None
+            self._try(rates[0], trials, end)
         self.latency_s = latency_s  # at the end of the search, for the next one
 
-    def _try(self, rate: float, trials: list[Trial], of_curve: bool = False) -> None:
-        """Measures and reports one trial, and adds it to the others if it is valid."""
-        measured = self._steady_trial(rate)
-        measured = replace(measured, trial=replace(measured.trial, of_curve=of_curve))
+    def _try(self, rate: float, trials: list[Trial], end: Found | None = None) -> None:
+        """Measures and reports one trial, and adds it to the others if it is valid. With the end of
+        the search, it is one of the curve."""
+        measured = self._steady_trial(rate, end)
         self.report(measured)
         if not measured.invalid:
             trials.append(measured.trial)
@@ -176,24 +190,29 @@ class Searcher:
         load = all_at_once(self.load_at(scenario))
         return answer_rate(load, self.run(load, takes_too_long).requests, capacity.seconds)
 
-    def _steady_trial(self, rate: float) -> TrialMeasured:
+    def _steady_trial(self, rate: float, end: Found | None = None) -> TrialMeasured:
         """A trial whose requests arrive for long enough. How long they take is known after a trial:
         one that was too short, and met the targets, is repeated."""
         for _ in range(1 + MOST_LONGER):
-            count = self._count(rate)
-            measured = self._trial(rate, count)
+            count = self._count(rate, end)
+            measured = self._trial(rate, count, of_curve=end is not None)
             if measured.invalid or not measured.trial.meets:
                 break
             self.latency_s = measured.values.request_latency_mean_s or 0.0
-            if count >= ENOUGH * self._count(rate):
+            if count >= ENOUGH * self._count(rate, end):
                 break
         return measured
 
-    def _count(self, rate: float) -> int:
-        """The requests of a trial."""
+    def _count(self, rate: float, end: Found | None = None) -> int:
+        """The requests of a trial. One of the curve takes as long as one at the end of the search:
+        at its lower rates, `least_requests` would take up to eight times as long."""
         capacity = self._capacity
         seconds = max(capacity.seconds, STEADY * self._conversation_s())
-        return max(capacity.least_requests, round(rate * seconds))
+        least = capacity.least_requests
+        if end is not None:
+            seconds = max(seconds, least / end.rate)
+            least = min(least, LEAST_OF_CURVE)
+        return max(least, round(rate * seconds))
 
     def _conversation_s(self) -> float:
         """How long a conversation takes: its turns, and the pauses between them."""
@@ -203,12 +222,17 @@ class Searcher:
         turns = traffic.requests / traffic.conversations
         return turns * self.latency_s + (turns - 1) * (traffic.pause_s or 0.0)
 
-    def _trial(self, rate: float, count: int) -> TrialMeasured:
+    def _trial(self, rate: float, count: int, of_curve: bool) -> TrialMeasured:
         capacity = self._capacity
         scenario = replace(self.scenario, rate=rate, requests=count)
         load = self.load_at(scenario)
         misses = Misses(scenario, allowed=int(count * (1 - capacity.share) + 1e-9))
-        run = self.run(load, misses.stop)
+
+        def stop(request: Request) -> bool:
+            is_decided = misses.stop(request)
+            return is_decided and not of_curve  # its figures are wanted, not a decision
+
+        run = self.run(load, stop)
         sent = [
             (planned, request)
             for planned, request in zip(load.requests, run.requests, strict=True)
@@ -232,20 +256,29 @@ class Searcher:
         # Clocks are compared within one load, and here each trial has another one.
         observed = replace(run.observed, clock_share=None)
         invalid = reasons([request for _, request in answered], answered_load, observed)
-        trial = Trial(rate, meets)
+        trial = Trial(rate, meets, of_curve)
         return TrialMeasured(trial, scenario, values, run, invalid, misses.error)
 
     def _check_server(self, load: Load, error: str) -> None:
         """Raises if the server does not answer a request that comes alone: then it has not shed
-        load, and the trial says nothing about its rate."""
+        load, and the trial says nothing about its rate. It has about a minute for that, whether it
+        refuses the request or hangs."""
         if (death := self.death()) is not None:
             raise death
-        alone = replace(load, requests=[replace(load.requests[0], arrival_s=0.0, after=None)])
+        planned = load.requests[0]
+        tokens = min(planned.output_tokens, TOKENS_ALONE)
+        planned = replace(planned, arrival_s=0.0, after=None, output_tokens=tokens)
+        left_s = SECONDS_ALONE
         for seconds in PAUSES_S:
             self.pause(seconds)
-            (request,) = self.run(replace(alone, at_once=1), None).requests
+            begin = self.clock()
+            alone = replace(load, requests=[planned], at_once=1, most_s=left_s)
+            (request,) = self.run(alone, None).requests
             if request.is_answered:
                 return
+            left_s -= self.clock() - begin
+            if left_s <= 0:
+                break
         raise environment_failure(
             f"requests failed ({error}), and the server does not answer one that comes alone "
             f"({request.error or NO_TOKENS})"

@@ -38,6 +38,8 @@ class Search:
 
     start: int
     """The engine start that it ran in."""
+    card: str | None
+    """The GPU of all its trials; None where it is not known."""
     end: Found
 
 
@@ -202,6 +204,8 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
     for (workload, *_), rows in by_cell.items():
         searches = _finished(rows)
         if searches:
+            cards = {search.card for search in searches}
+            rows = [row for row in rows if row.environment.card in cards]
             cell = CapacityCell(rows[0].measure, names.of(rows[0]), rows, searches)
             cell.cost = cost_of(cell.rate, cell.best, gpu.currency, prices)
             tables.setdefault(workload, CapacityTable(cell.measure)).cells.append(cell)
@@ -237,12 +241,12 @@ def _workload(row: TrialRow) -> str:
 
 
 def _finished(rows: Sequence[TrialRow]) -> list[Search]:
-    trials: dict[tuple[int, int], list[TrialRow]] = defaultdict(list)
+    trials: dict[tuple[int, int, str | None], list[TrialRow]] = defaultdict(list)
     for row in rows:
-        trials[row.start, row.repeat].append(row)
+        trials[row.start, row.repeat, row.environment.card].append(row)
     resolution = rows[0].settings.capacity.resolution
     ends = {place: found([row.trial for row in own], resolution) for place, own in trials.items()}
-    return [Search(start, end) for (start, _), end in ends.items() if end is not None]
+    return [Search(start, card, end) for (start, _, card), end in ends.items() if end is not None]
 
 
 def _compare_with_original(table: CapacityTable, noise: WorkloadNoise) -> None:

@@ -1,6 +1,7 @@
 """The client that sends a load over HTTP, against a server whose pace and faults are known."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -144,3 +145,9 @@ def test_numbers_are_found_in_what_arrived() -> None:
     assert last_number(b'{"completion_tokens":1}\n{"completion_tokens": 27}', key) == 27
     assert last_number(b'{"text":"\\"completion_tokens\\":5"}', key) is None
     assert last_number(b"", key) is None
+
+
+def test_a_load_may_limit_how_long_an_answer_takes() -> None:
+    with running(StandIn(together=2)) as stand_in:  # the first request waits for another one
+        (request,) = sent(stand_in, replace(load(1), most_s=0.2))
+    assert request.error == "TimeoutError: the server did not answer in time"

@@ -18,7 +18,7 @@ from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
-from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
+from evaluate.results.capacity_search import Begin, Limit, Trial, found, next_rate
 from evaluate.results.results_file import read, row_of
 from evaluate.results.row_types import TrialSettings
 from evaluate.results.row_values import SpeedValues
@@ -432,3 +432,20 @@ def test_a_curve_is_drawn_and_may_be_added_to_a_search(tmp_path: Path) -> None:
     (end,) = before.ends
     rows.append(one.with_fields(settings=one.settings.with_fields(rate=end.rate / 8)))
     assert missing_repeats(0, 1, [], rows, curved) == []
+
+
+def test_a_search_is_whole_on_one_card() -> None:
+    """It goes on with its own trials alone: cards of one name have different capacities."""
+    plain = ScenarioConfig(from_traffic=True, traffic=TrafficLoad(), capacity=CapacityConfig())
+    slow = on_card("A", searched("original", 10.0))
+    low = [row for row in slow if row.trial.meets]
+    rate = 1.04 * max(row.settings.rate for row in low)
+    high = on_card("B", [trial_row("original", rate, meets=False, repeat=0)])
+    assert found([row.trial for row in [*low, *high]], RESOLUTION) is not None
+    assert missing_repeats(0, 1, [], [*low, *high], plain) == [0]
+    assert missing_repeats(0, 1, [], [*slow, *high], plain) == []
+    (group,) = comparison_groups([*low, *high])
+    assert capacities(group, PRICES) == []
+    (cell,) = table_of([*slow, *high]).cells
+    assert cell.ends == table_of(slow).cells[0].ends
+    assert cell.rows == slow

@@ -54,6 +54,14 @@ def test_the_table_has_every_trial_fastest_first() -> None:
     assert "failed: no [such] op" in lines[2]
 
 
+def test_a_table_without_the_default_has_times_alone() -> None:
+    screen = io.StringIO()
+    Console(file=screen, width=140).print(trials_table(Outcome(TRIALS[1:]), "latency_s"))
+    (line,) = [line for line in screen.getvalue().splitlines() if "throughput" in line]
+    assert "0.9" in line
+    assert "1.1" not in line
+
+
 def test_the_gain_is_said_with_its_interval() -> None:
     found = Outcome(TRIALS, FASTER, FASTER, Ratio(1.1, 1.05, 1.15), Judgement(True, "accuracy: x"))
     assert sentences(found) == [

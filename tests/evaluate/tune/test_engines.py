@@ -1,5 +1,6 @@
 """Trials as rows of the results file, with workers that make their runs up."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,19 @@ def test_a_beaten_trial_ends_after_the_run_that_shows_it(
     assert slower.saved_s == pytest.approx(2 * 1.5, rel=0.01), "two runs more would take as long"
 
 
+def test_a_trial_that_is_slower_at_its_last_run_is_whole(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    (slower,) = engines_beaten_at(trials(), 4)
+    assert (slower.is_beaten, slower.runs) == (False, 4)
+    (slower,) = engines_beaten_at(trials("force=true"), 3)
+    assert (slower.is_beaten, slower.runs) == (True, 3)
+
+
+def engines_beaten_at(engines: EngineTrials, runs: int) -> list[Trial]:
+    return list(engines.measure([TrialRequest(SLOWER)], lambda start: len(start.logs) >= runs))
+
+
 def test_a_trial_knows_the_targets_that_it_misses(trials: Callable[..., EngineTrials]) -> None:
     """Its scenario stands for traffic: 64 tokens in a second."""
     engines = trials("targets.tpot_ms=10", "targets.ttft_ms=20")
@@ -168,6 +182,43 @@ def test_an_engine_that_does_not_start_is_a_failed_row_and_the_next_one_runs(
     assert [row.reason for row in failed] == [broken.failure]
     assert [row.values.exit_code for row in failed] == [3]
     assert failed[0].environment.engine_options["compilation_config"] == {"custom_ops": ["all"]}
+
+
+def test_settings_with_which_the_engine_dies_after_some_runs_have_failed(
+    trials: Callable[..., EngineTrials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two valid runs are a trial, but an engine that dies is not served."""
+    usual = MadeUpGroup.measure
+
+    def dying(group: MadeUpGroup, place: int) -> Iterator[Event]:
+        yield from itertools.islice(usual(group, place), 1 + 2 * 3)  # loaded, and three runs
+        raise environment_failure("the engine died: CUDA error")
+
+    def dead(group: MadeUpGroup, place: int) -> Iterator[Event]:
+        yield EngineLoaded()
+        raise environment_failure("the engine died: CUDA error")
+
+    with monkeypatch.context() as patched:
+        for is_final, measure in ((False, dying), (True, dead)):
+            patched.setattr(MadeUpGroup, "measure", measure)
+            (trial,) = measured(trials(), TrialRequest(SLOWER))
+            assert (trial.runs, trial.failure) == (3, "the engine died: CUDA error")
+            (later,) = trials().recorded()
+            assert (later.failure, later.is_final) == (trial.failure, is_final)
+    (mended,) = measured(trials(), TrialRequest(SLOWER))
+    assert (mended.runs, mended.failure) == (4, "")
+    (whole,) = trials().recorded()
+    assert (whole.runs, whole.failure) == (4, "")
+
+
+def test_a_recorded_trial_says_how_long_its_start_took(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    """With all runs, also where it was stopped early."""
+    measured(trials(), TrialRequest(SLOWER), beaten=0.1)
+    (found,) = trials().recorded()
+    assert found.runs == 2
+    assert found.took_s == pytest.approx(30 + 4 * 1.5, rel=0.01)
 
 
 def test_a_later_command_finds_the_trials_of_an_earlier_one(

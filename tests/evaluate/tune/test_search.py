@@ -1,12 +1,15 @@
 """The search on made-up times: true differences are found, noise is not, faults stop nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from conf.errors import QuantlineError
 from evaluate.tune.display import sentences
+from evaluate.tune.search import Search, SearchOptions
 from evaluate.tune.space import DEFAULT, Assignment
-from evaluate.tune.trials import SEARCH, Trial, TrialRequest
-from tests.evaluate.tune.made_up import MadeUpEngines, faster, searched, space, whole
+from evaluate.tune.trials import SEARCH, Budget, Trial, TrialRequest
+from tests.evaluate.tune.made_up import SETTINGS, MadeUpEngines, faster, searched, space, whole
 
 THROUGHPUT = (("performance_mode", "throughput"),)
 SYNCHRONOUS = (("async_scheduling", "false"),)
@@ -185,6 +188,49 @@ def test_default_settings_that_failed_earlier_are_tried_again() -> None:
     assert len(outcome.trials) == space().size
 
 
+@pytest.mark.parametrize("runs", [0, 3])
+@pytest.mark.parametrize("limit", ["trials", "budget"])
+def test_the_default_is_measured_whatever_limit_is_reached(runs: int, limit: str) -> None:
+    """An earlier command measured it in part, or left it out, and has as many others as wanted."""
+    earlier = [whole(THROUGHPUT, 0.9), whole(SYNCHRONOUS, 0.95), *([whole(runs=runs)] * (runs > 0))]
+    engines = MadeUpEngines(faster(performance_mode_throughput=1.1), earlier=earlier)
+    limits = {"most_trials": 2} if limit == "trials" else {}
+    outcome = searched(engines, seconds=-1.0 if limit == "budget" else 3600.0, **limits)
+    searching = [request.assignment for request in engines.requests if request.number == SEARCH]
+    assert searching == [DEFAULT]
+    assert outcome.chosen == THROUGHPUT
+    assert outcome.ended == ("trials=2 is reached" if limit == "trials" else "the budget is over")
+
+
+def test_a_budget_that_is_over_before_the_search_still_measures_the_default() -> None:
+    engines = MadeUpEngines()
+    outcome = searched(engines, seconds=-1.0)
+    assert [request.assignment for request in engines.requests] == [DEFAULT]
+    assert outcome.reason == "only the default settings were measured: the budget is over"
+
+
+def test_the_budget_begins_with_the_search() -> None:
+    """Fetching a model may take longer than it."""
+    engines = MadeUpEngines()
+    search = Search(space(), engines, Budget(3600, lambda: engines.now), SearchOptions(5, 2))
+    engines.now = 7200
+    assert len(search.run().trials) == space().size
+
+
+def test_a_continued_search_knows_how_long_its_starts_take() -> None:
+    """A first trial, and the confirmation, would take 330 s."""
+    earlier = [replace(whole(one, 1.0), took_s=60.0) for one in (DEFAULT, THROUGHPUT)]
+    engines = MadeUpEngines(earlier=earlier)
+    outcome = searched(engines, seconds=300.0)
+    assert engines.requests == []
+    assert outcome.ended == (
+        "what is left of the budget (5.0 min) does not suffice for another trial and its "
+        "confirmation (about 5.5 min)"
+    )
+    engines = MadeUpEngines(earlier=earlier)
+    assert len(searched(engines, seconds=360.0).trials) > 2
+
+
 def test_no_trial_begins_that_leaves_no_time_to_confirm() -> None:
     engines = MadeUpEngines(faster(performance_mode_interactivity=1.2))
     outcome = searched(engines, seconds=8 * 66.0)
@@ -260,6 +306,27 @@ def test_engines_are_loaded_side_by_side() -> None:
     assert dict(outcome.chosen)["performance_mode"] == "throughput"
 
 
+@pytest.mark.parametrize("side_by_side", [1, 2, 3, 4, 8])
+def test_what_helped_is_joined_once_all_single_changes_are_known(side_by_side: int) -> None:
+    """In a batch, the last of them are still measured when a next trial is proposed."""
+    names = (*SETTINGS[:3], "cudagraph_mode", "max_num_seqs", "fuse_norm_quant")
+    engines = MadeUpEngines(
+        faster(
+            performance_mode_interactivity=1.1,
+            custom_ops_all=1.1,
+            cudagraph_mode_FULL_DECODE_ONLY=1.1,
+            fuse_norm_quant_true=1.1,
+            async_scheduling_false=0.9,
+            max_num_seqs_64=0.9,
+        )
+    )
+    outcome = searched(engines, space(*names), side_by_side=side_by_side, most_trials=8)
+    tried = [trial.assignment for trial in outcome.trials]
+    assert [len(assignment) for assignment in tried] == [0, 1, 1, 1, 1, 1, 1, 4]
+    assert {name for name, _ in tried[-1]} == {*names} - {"async_scheduling", "max_num_seqs"}
+    assert outcome.ended == "trials=8 is reached"
+
+
 @pytest.mark.parametrize("is_good", [True, False])
 def test_settings_that_change_answers_are_judged_before_they_are_confirmed(is_good: bool) -> None:
     engines = MadeUpEngines(
@@ -269,3 +336,20 @@ def test_settings_that_change_answers_are_judged_before_they_are_confirmed(is_go
     both = SYNCHRONOUS + FP8_CACHE
     assert engines.judged == ([both] if is_good else [both, FP8_CACHE])
     assert outcome.chosen == (both if is_good else SYNCHRONOUS)
+
+
+def test_no_trial_is_beaten_by_settings_that_are_refused_later() -> None:
+    """All trials after fp8 are slower than it. Of them, 32 is the best to serve."""
+    seqs = (("max_num_seqs", "32"),)
+    engines = MadeUpEngines(faster(kv_cache_dtype_fp8=1.5, max_num_seqs_32=1.1), is_good=False)
+    outcome = searched(engines, space("max_num_seqs", "kv_cache_dtype"))
+    tried = [trial.assignment for trial in outcome.trials]
+    assert tried.index(FP8_CACHE) < tried.index(seqs)
+    assert outcome.chosen == seqs
+
+
+def test_a_whole_trial_that_is_slower_was_not_stopped() -> None:
+    earlier = [whole(), whole(THROUGHPUT, 2.0), whole(SYNCHRONOUS, 2.0, runs=3)]
+    outcome = searched(MadeUpEngines(earlier=earlier), most_trials=3)
+    beaten = {trial.assignment: trial.is_beaten for trial in outcome.trials}
+    assert beaten == {DEFAULT: False, THROUGHPUT: False, SYNCHRONOUS: True}

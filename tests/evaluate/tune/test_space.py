@@ -12,7 +12,7 @@ from conf.schema.load import EngineConfig, ScenarioConfig
 from evaluate.measure.targets import Target
 from evaluate.plan import Inspected
 from evaluate.tune.optimizer import Optimizer
-from evaluate.tune.settings import NAMES, TABLE, Limit, Need
+from evaluate.tune.settings import MOST_CAPTURED, NAMES, TABLE, Limit, Need
 from evaluate.tune.space import (
     DEFAULT,
     Situation,
@@ -50,6 +50,10 @@ FP8, INT8 = (
 )
 ANYTHING = Situation(frozenset(Need))
 MANY = ScenarioConfig(batch=64, input_tokens=256, output_tokens=128)
+
+
+PASSES_IN_TABLE = ("enable_qk_norm_rope_fusion", "fuse_norm_quant", "fuse_act_quant")
+COMPILED = {MOST_CAPTURED, "cudagraph_mode", "custom_ops", *PASSES_IN_TABLE}
 
 
 def everything() -> Space:
@@ -140,6 +144,29 @@ def test_what_the_user_fixes_is_not_searched() -> None:
     assert set(fixed) == {"max_num_seqs", "kernels"}
     with pytest.raises(QuantlineError, match="settings=max_num_seqs: is fixed by the command"):
         space_of(["max_num_seqs"], Situation(frozenset(), excluded=fixed), judges=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"compilation_config": {"max_cudagraph_capture_size": 512}}, {MOST_CAPTURED}),
+        ({"compilation_config": {"cudagraph_capture_sizes": [1, 2]}}, {MOST_CAPTURED}),
+        ({"cudagraph_capture_sizes": [1, 2]}, {MOST_CAPTURED}),
+        ({"spec_method": "ngram"}, {"speculation"}),
+        ({"spec_model": "/models/draft"}, {"speculation"}),
+        ({"kernel_config": '{"moe_backend": "triton"}'}, {"moe_backend", "linear_backend"}),
+        ({"compilation_config": 3}, COMPILED),
+        ({"compilation_config": '{"mode": 3}'}, COMPILED),
+        ({"compilation_config": {"pass_config": "{}"}}, {*PASSES_IN_TABLE}),
+    ],
+)
+def test_what_the_user_fixes_in_another_place_is_not_searched(
+    options: dict[str, Any], names: set[str]
+) -> None:
+    """vLLM refuses two values, or the user's own one would be lost."""
+    fixed = excluded_settings(EngineConfig(options=options), known_options())
+    reason = "is fixed by the command line"
+    assert {name for name, text in fixed.items() if text == reason} == names
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from conf.compose import compose
+from conf.errors import QuantlineError, bad_input
 from conf.override_text import option_text
 from conf.schema.kernels import KernelsConfig
 from conf.schema.load import EngineConfig
+from conf.schema.model import ModelConfig
 from conf.schema.tune import TuneConfig, budget_seconds
 from evaluate.results.results_file import read
 from evaluate.results.rows import FailedRow, Row
@@ -22,6 +24,7 @@ from evaluate.tune.engines import trial_of
 from evaluate.tune.search import Outcome
 from evaluate.tune.serve_file import NOT_SERVED, _engine_options, write_settings
 from evaluate.tune.space import DEFAULT
+from evaluate.tune.target import tuned_checkpoint
 from evaluate.tune.trials import Trial, TrialRequest
 from serve.command import COMMAND as SERVE
 from tests.conftest import Run
@@ -73,6 +76,22 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str, command_here
     assert result.returncode == 2, result.stderr
     assert expected in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_hub_id_that_does_not_exist_fails_before_the_original_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetched: list[str | None] = []
+
+    def fetch(model: ModelConfig) -> Path:
+        fetched.append(model.id)
+        raise bad_input("there is no such model")
+
+    monkeypatch.setattr("evaluate.tune.target.model_folder", fetch)
+    monkeypatch.setattr("evaluate.measure.targets.model_folder", fetch)
+    with pytest.raises(QuantlineError, match="no such model"):
+        tuned_checkpoint(tune_config("model=qwen3-8b", "scenario=base", "checkpoint=org/misspelt"))
+    assert fetched == ["org/misspelt"]
 
 
 def test_a_budget_has_a_unit() -> None:

@@ -227,3 +227,64 @@ def test_a_request_that_fails_after_a_late_token_counts_once() -> None:
     misses.stop(request)
     assert misses.by_request == {id(request): Limit.FAILURES}
     assert (misses.count, misses.error) == (1, "HTTP 503: busy")
+
+
+def test_a_server_that_hangs_has_failed_after_a_minute() -> None:
+    class Hanging(Model):
+        """A request that comes alone gets neither an answer nor an error."""
+
+        now = 0.0
+
+        def run(self, load: Load, stop: Stop | None) -> WatchedRun:
+            if len(load.requests) == 1:
+                assert load.most_s is not None
+                self.now += load.most_s
+            return super().run(load, stop)
+
+    server = Hanging(0.3, first_rate=5.0)
+    server.is_down, server.searcher.clock = True, lambda: server.now
+    with pytest.raises(QuantlineError, match="does not answer one that comes alone"):
+        server.searcher.search([], None)
+    assert server.now == search.SECONDS_ALONE
+    assert server.pauses == [0]
+
+
+def test_the_answer_of_a_request_that_comes_alone_is_short() -> None:
+    server = Model(0.3)
+    server.searcher._check_server(Load([PlannedRequest([1, 2], 4000, 7.0, after=3)], 9), "busy")
+    (alone,) = server.loads
+    assert alone.requests == [PlannedRequest([1, 2], search.TOKENS_ALONE)]
+    assert (alone.at_once, alone.most_s) == (1, search.SECONDS_ALONE)
+
+
+@pytest.mark.parametrize("seconds_each", [0.3, 8.0, 40.0])
+def test_a_trial_of_the_curve_takes_as_long_as_one_at_the_end_of_the_search(
+    seconds_each: float,
+) -> None:
+    """At an eighth of the rate, the least requests of a trial would take eight times as long."""
+    server = Model(seconds_each)
+    server.searcher.curve = 4
+    server.searcher.search([], None)
+    end = found([measured.trial for measured in server.measured], CAPACITY.resolution)
+    assert end is not None
+    arriving_s = [measured.scenario.count / measured.trial.rate for measured in server.measured]
+    of_curve = [measured.trial.of_curve for measured in server.measured]
+    searching_s, curve_s = (
+        [seconds for seconds, is_curve in zip(arriving_s, of_curve, strict=True) if is_curve == own]
+        for own in (False, True)
+    )
+    assert len(curve_s) == 4
+    assert max(curve_s) <= 1.1 * max(searching_s)
+    assert min(curve_s) >= 0.9 * min(CAPACITY.least_requests / end.rate, *searching_s)
+
+
+def test_a_trial_of_the_curve_is_measured_to_its_end() -> None:
+    """It decides nothing, so there is nothing to end it early."""
+    server = Model(0.3)
+    rate = 4 * server.limit
+    cut_off = [
+        server.searcher._trial(rate, 100, of_curve).values.cut_off_requests
+        for of_curve in (False, True)
+    ]
+    assert cut_off[0]
+    assert cut_off[1] == 0
