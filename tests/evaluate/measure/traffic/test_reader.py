@@ -46,6 +46,10 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
             {"timestamp": 2, "prompt": "Hi", "output_tokens_count": 3},
             one_turn(Passage("Hi"), 3, 2.0),
         ),
+        (
+            {"timestamp": 2, **chat("Hi", "Hello")},
+            Conversation((Turn((Passage("Hi"),), Passage("Hello")),), 2.0),
+        ),
         ({"question": "Hi", "text": None, "output_tokens_count": 3}, one_turn(Passage("Hi"), 3)),
         ({"input": "Hi", "input_tokens_count": 9}, one_turn(Passage("Hi"))),
         (
