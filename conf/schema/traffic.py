@@ -189,7 +189,8 @@ class TrafficLoad:
     """Set for a search in which each repeat begins at another conversation. In earlier versions all
     began at the first one."""
     drawn_answers: int | None = None
-    """Requests whose answer has a drawn length, because the file does not give it."""
+    """Of all requests, those whose answer has a drawn length, because the file does not give it. A
+    trial of a search sends a part of the requests, and its row has the same number."""
 
     def recorded(self) -> dict[str, Any]:
         """The fields as a row holds them."""

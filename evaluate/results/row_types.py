@@ -168,7 +168,7 @@ class TrafficSettings(Part):
     begins_elsewhere: Maybe[bool] = None
     """Set where each repeat of a search begins at another conversation."""
     drawn_answers: Maybe[Size] = None
-    """Requests whose answer has a drawn length."""
+    """Of all requests of the traffic, those whose answer has a drawn length."""
 
 
 class SearchSettings(Part):

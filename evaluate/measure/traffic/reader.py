@@ -1,20 +1,27 @@
 """Reads a file of traffic in any of the known formats. An error is one line with file and place."""
 
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import shown_path, validated
+from conf.files.json_files import JsonObject, shown_path, validated
 from conf.schema.traffic import AUTO, BLOCK_TOKENS, MOONCAKE
 from conf.terminal import listed, say
 from evaluate.measure.traffic.conversation import Conversation
 from evaluate.measure.traffic.formats import mooncake
 from evaluate.measure.traffic.formats.base import TrafficFormat
-from evaluate.measure.traffic.formats.known import FORMATS, check_answer_key, format_of, shown_key
+from evaluate.measure.traffic.formats.known import (
+    FORMATS,
+    check_answer_key,
+    check_lengths,
+    format_of,
+    shown_key,
+    unknown_format,
+)
 from evaluate.measure.traffic.formats.unread import unread_texts
-from evaluate.measure.traffic.records import Record, records
-from evaluate.measure.traffic.times import in_seconds
+from evaluate.measure.traffic.records import records
+from evaluate.measure.traffic.table import Cells
+from evaluate.measure.traffic.times import FileTimes, in_seconds
 
 MOST_RECORDS = 10**7
 
@@ -57,9 +64,10 @@ def read_conversations(
     breaks off. `unit` is that of the times, if it is not the format's own. `skip_bad` leaves out
     records that cannot be read."""
     kind: TrafficFormat | None = None
+    cells: Cells | None = None
     conversations: list[Conversation] = []
     unread: set[str] = set()
-    faults, total = _Faults(), 0
+    faults, times, total = _Faults(), FileTimes(), 0
     for record in records(path, may_be_cut):
         total += 1
         if total > MOST_RECORDS:
@@ -68,33 +76,48 @@ def read_conversations(
             faults.add(record.fault)
             continue
         if kind is None:
-            kind = FORMATS.get(name) or format_of(record.content, record.where)
-            kind = _with_blocks(kind, block_tokens, path)
-            if kind.has_dates and unit != AUTO:
-                raise bad_input(
-                    f"traffic.time_unit={unit}: {shown_path(path)} has dates (format {kind.name})"
-                )
+            kind = FORMATS.get(name) or format_of(record.content)
+            if kind is None:
+                faults.add(faults.first or unknown_format(record.content, record.where))
+                continue
+            kind = _for_file(kind, unit, block_tokens, path)
+            cells = Cells(kind)
+        assert cells is not None
+        content = cells.typed(record.content) if record.is_row else record.content
         try:
-            conversation = _conversation(kind, record)
-            unread.update(unread_texts(kind, record.content, record.where))
+            conversation = _conversation(kind, content, record.where)
+            unread.update(unread_texts(kind, content, record.where))
         except QuantlineError as fault:
             faults.add(fault)
             continue
         if conversation is not None:
             conversations.append(conversation)
+            times.add(conversation.arrival_s, record.where)
+    if cells is not None:
+        cells.check(path)
     faults.close(path, total, skip_bad)
     unanswered = total - faults.count - len(conversations)
     if not conversations:
         raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
     if unanswered and not may_be_cut:  # of our own file it is known
         say(f"{shown_path(path)}: {unanswered:,} of {total:,} records have no answer: left out")
-    _check_times(conversations, path)
+    times.check()
     _say_unused_blocks(conversations, block_tokens, path)
     assert kind is not None
     if unread:
         names = listed([shown_key(key) for key in sorted(unread)])
         say(f"{shown_path(path)}: texts that the format {kind.name} does not read: {names}")
     return in_seconds(conversations, kind.unit if unit == AUTO else unit)
+
+
+def _for_file(kind: TrafficFormat, unit: str, block_tokens: int, path: Path) -> TrafficFormat:
+    """The format with the options of this file."""
+    kind = _with_blocks(kind, block_tokens, path)
+    if kind.has_dates and unit != AUTO:
+        raise bad_input(
+            f"traffic.time_unit={unit}: {shown_path(path)} has dates (format {kind.name})"
+        )
+    return kind
 
 
 def _with_blocks(kind: TrafficFormat, block_tokens: int, path: Path) -> TrafficFormat:
@@ -117,29 +140,15 @@ def _say_unused_blocks(conversations: list[Conversation], block_tokens: int, pat
         say(f"traffic.block_tokens has no effect: {shown_path(path)} has no hash_ids")
 
 
-def _conversation(kind: TrafficFormat, record: Record) -> Conversation | None:
-    content = validated(kind.record, record.content, record.where)
+def _conversation(kind: TrafficFormat, content: JsonObject, where: str) -> Conversation | None:
+    record = validated(kind.record, content, where)
     try:
-        conversation = kind.conversation(content)
+        conversation = kind.conversation(record)
     except ValueError as error:
-        raise bad_input(f"{record.where}: {error}") from error
-    if conversation is not None and any(turn.answer is None for turn in conversation.turns):
-        check_answer_key(kind, record.content, record.where)
+        raise bad_input(f"{where}: {error}") from error
+    answers = [turn.answer for turn in conversation.turns] if conversation else []
+    if None in answers:
+        check_answer_key(kind, content, where)
+    elif len(answers) == 1 and answers[0] is not None and answers[0].tokens:
+        check_lengths(kind, content, where, answers[0].tokens)
     return conversation
-
-
-def _check_times(conversations: list[Conversation], path: Path) -> None:
-    """Either all requests have a time of arrival or none has, and the times do not go back."""
-    times = [conversation.arrival_s for conversation in conversations]
-    known = [time for time in times if time is not None]
-    if known and len(known) < len(times):
-        raise bad_input(
-            f"{shown_path(path)}: {len(known)} of {len(times)} requests have a timestamp; all or "
-            "none must have one"
-        )
-    for number, (before, after) in enumerate(itertools.pairwise(known), start=2):
-        if after < before:
-            raise bad_input(
-                f"{shown_path(path)}: the timestamp of request {number} is before the one of "
-                f"request {number - 1}; sort the file by time"
-            )

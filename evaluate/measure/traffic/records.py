@@ -1,42 +1,26 @@
 """Reads the records of a file of traffic: JSON lines, a JSON list or a table in CSV, packed with
 gzip or not."""
 
-import csv
 import gzip
 import itertools
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pydantic import JsonValue
-
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import JsonObject, check_regular, parse_object, shown, shown_path
-from evaluate.measure.traffic.formats.unread import LIKE_A_PROMPT
+from conf.files.json_files import check_regular, parse_object, shown_path
+from evaluate.measure.traffic.record import Record, decoded
+from evaluate.measure.traffic.table import rows
 
 LARGEST_FILE = 1 << 31  # bytes, unpacked
 LONGEST_LINE = 1 << 27  # bytes
 SPACE = " \t\r\n"
 BOM = b"\xef\xbb\xbf"  # Windows writes it
 GZIP = b"\x1f\x8b"
-TABLE = ".csv"
-WHOLE, DECIMAL = re.compile(r"-?\d{1,18}"), re.compile(r"-?\d{1,18}\.\d{1,18}")
-MORE = ""  # where a line has more cells than the table has columns
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record of a file, and where it stands there."""
-
-    where: str
-    content: JsonObject
-    fault: QuantlineError | None = None
-    """Why it cannot be read."""
+TABLE, PACKED = ".csv", ".gz"
 
 
 def records(path: Path, may_be_cut: bool = False) -> Iterator[Record]:
@@ -57,13 +41,19 @@ def records(path: Path, may_be_cut: bool = False) -> Iterator[Record]:
             if first == b"[":
                 content = file.read(LARGEST_FILE + 1)
                 _check_size(len(content), path)
-                yield from _listed(_text(content, shown_path(path)), path, may_be_cut)
-            elif TABLE in path.suffixes:
-                yield from _of_table(file, path)
+                # A byte that is not UTF-8 makes one record bad, and not the file.
+                text = content.decode(errors="surrogateescape")
+                yield from _listed(text, path, may_be_cut)
+            elif _is_table(path):
+                yield from rows(_lines(file, path), path)
             else:
                 yield from _of_lines(file, path)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise bad_input(f"{shown_path(path)}: is no whole gzip file ({error})") from error
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.lower().removesuffix(PACKED).endswith(TABLE)
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -76,13 +66,6 @@ def _opened(path: Path) -> BinaryIO:
 def _check_size(size: int, path: Path) -> None:
     if size > LARGEST_FILE:
         raise bad_input(f"{shown_path(path)}: has {size:,} bytes, more than {LARGEST_FILE:,}")
-
-
-def _text(content: bytes, where: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise bad_input(f"{where}: is not UTF-8 (byte {error.start})") from error
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes]]:
@@ -104,34 +87,9 @@ def _of_lines(file: BinaryIO, path: Path) -> Iterator[Record]:
         if not line.strip():
             continue
         try:
-            yield Record(where, parse_object(_text(line, where), where, is_line=True))
+            yield Record(where, parse_object(decoded(line, where), where, is_line=True))
         except QuantlineError as error:
             yield Record(where, {}, error)
-
-
-def _of_table(file: BinaryIO, path: Path) -> Iterator[Record]:
-    lines = (_text(line, where) for where, line in _lines(file, path))
-    table: csv.DictReader[str] = csv.DictReader(lines, restkey=MORE)
-    try:
-        names = list(table.fieldnames or [])
-        repeated = [name for name in names if names.count(name) > 1]
-        if repeated:
-            raise bad_input(f"{shown_path(path)}:1: the column {shown(repeated[0])} appears twice")
-        for row in table:
-            where = f"{shown_path(path)}:{table.line_num}"
-            if MORE in row:
-                yield Record(where, {}, bad_input(f"{where}: has more cells than columns"))
-                continue
-            yield Record(where, {name: _cell(name, text) for name, text in row.items() if text})
-    except csv.Error as error:
-        raise bad_input(f"{shown_path(path)}:{table.line_num + 1}: no CSV ({error})") from error
-
-
-def _cell(column: str, text: str) -> JsonValue:
-    """A table does not say which cells are numbers."""
-    if WHOLE.fullmatch(text) and not LIKE_A_PROMPT.match(column):
-        return int(text)
-    return float(text) if DECIMAL.fullmatch(text) and not LIKE_A_PROMPT.match(column) else text
 
 
 def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
@@ -161,7 +119,8 @@ def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
             raise bad_input(f"{where}: holds a number that is too large") from error
         if not may_be_cut or not isinstance(content, dict):  # ours is known by its hash
             try:
-                content = parse_object(text[begin:place], where, is_line=True)
+                own = decoded(text[begin:place].encode(errors="surrogateescape"), where)
+                content = parse_object(own, where, is_line=True)
             except QuantlineError as fault:
                 yield Record(where, {}, fault)
                 continue

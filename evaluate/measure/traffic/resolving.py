@@ -144,6 +144,16 @@ def _resolve(
         )
     if resolver.left_out:
         say(f"traffic={traffic.source}: {resolver.left_out:,} conversations are too long: left out")
+    if resolver.later_turns:
+        say(
+            f"traffic={traffic.source}: {resolver.later_turns:,} turns beyond "
+            f"traffic.turns={traffic.turns} are left out"
+        )
+    if resolver.long_turns:
+        say(
+            f"traffic={traffic.source}: {resolver.long_turns:,} turns of longer conversations are "
+            "too long: left out"
+        )
     requests = [
         (conversation.input_tokens(turn), turn.output_tokens)
         for conversation in resolved
@@ -203,16 +213,24 @@ class _Resolver:
     def __init__(self, traffic: TrafficConfig, limits: Limits, encode: Encode | None) -> None:
         self.traffic, self.limits, self.encode = traffic, limits, encode
         self.left_out = self.drawn_answers = 0
+        self.later_turns = 0
+        """Turns beyond `traffic.turns`."""
+        self.long_turns = 0
+        """Turns that do not fit, after others that do."""
         self.tokens_from = "given"
 
     def resolve(self, conversations: Iterable[Conversation]) -> list[ResolvedConversation]:
         resolved: list[ResolvedConversation] = []
         left = self.traffic.requests
         for number, conversation in enumerate(conversations):
-            fitting = self._fitting(conversation, number, min(left, self.traffic.turns))
+            most = min(left, self.traffic.turns)
+            fitting = self._fitting(conversation, number, most)
             if fitting.turns:
                 resolved.append(fitting)
                 left -= len(fitting.turns)
+                turns = len(conversation.turns)
+                self.later_turns += max(0, turns - self.traffic.turns)
+                self.long_turns += min(turns, most) - len(fitting.turns)
             else:
                 self.left_out += 1
             if not left:

@@ -1,8 +1,8 @@
 """The unit of a trace's times. Files do not state it; a wrong guess is off by a factor of 1,000."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from conf.errors import bad_input
+from conf.errors import QuantlineError, bad_input
 from conf.schema.commands import EvaluateConfig
 from conf.schema.traffic import AUTO, MILLISECONDS, REPLAYED, SECONDS, UNITS, TrafficConfig
 from conf.terminal import say
@@ -12,6 +12,41 @@ LONGEST_GAP_S = 5.0
 SHORTEST_GAP_S = 0.0005
 """Mean gaps outside of these are no load, or more than a server takes: the unit is very likely
 another one."""
+
+
+@dataclass
+class FileTimes:
+    """The times of a file's requests, in its order: either all have one or none has, and they do
+    not go back."""
+
+    known: int = 0
+    count: int = 0
+    last: float = 0.0
+    missing: str = ""
+    """Where the first request without one stands."""
+    backward: QuantlineError | None = None
+
+    def add(self, time: float | None, where: str) -> None:
+        self.count += 1
+        if time is None:
+            self.missing = self.missing or where
+            return
+        if self.known and time < self.last and self.backward is None:
+            self.backward = bad_input(
+                f"{where}: its timestamp is before that of the request before it; sort the file "
+                "by time"
+            )
+        self.known, self.last = self.known + 1, time
+
+    def check(self) -> None:
+        """Raises where a replay would have other times than the file."""
+        if self.known and self.missing:
+            raise bad_input(
+                f"{self.missing}: there is no timestamp; {self.known:,} of {self.count:,} requests "
+                "have one, and all or none must have one"
+            )
+        if self.backward is not None:
+            raise self.backward
 
 
 def in_seconds(conversations: list[Conversation], unit: str) -> list[Conversation]:
@@ -42,7 +77,8 @@ def check_replayed(conversations: list[Conversation], config: TrafficConfig) -> 
     known = [time for time in times if time is not None]
     if len(known) < len(times) or not known:
         raise bad_input(
-            f"traffic.arrivals=replayed: the requests of traffic={config.source} have no timestamps"
+            f"traffic.arrivals=replayed: the requests of traffic={config.source} have no "
+            "timestamps (most formats read the key timestamp)"
         )
     span = known[-1] - known[0]
     if not span:

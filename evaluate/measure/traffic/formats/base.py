@@ -3,9 +3,18 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from conf.files.json_files import JsonObject
 from conf.schema.ranges import TOKENS_MOST
@@ -24,7 +33,14 @@ class TrafficRecord(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class PrefixedRecord(TrafficRecord):
+class TimedRecord(TrafficRecord):
+    """A record that may say when its request arrived."""
+
+    timestamp: Moment | None = None
+    """Seconds."""
+
+
+class PrefixedRecord(TimedRecord):
     """A record with a text that may have another one before it, by guidellm's names."""
 
     system_prompt: str | None = None
@@ -62,19 +78,52 @@ class TrafficFormat:
     """The key of the text that is sent; empty where there is no single one."""
     columns: tuple[str, ...] = ()
     """Keys that it reads beside the record's fields."""
+    text_columns: tuple[str, ...] = ()
+    """Those of them that are texts."""
     column: re.Pattern[str] | None = None
     """Describes these keys, where they may have a number."""
     names_in: Callable[[JsonObject], set[str]] = set
     """The keys of a record, as `keys` has them."""
+    lists: tuple[str, ...] = ()
+    """The keys of its lists of messages."""
+    message: type[TrafficRecord] = TrafficRecord
+    """One of these messages."""
 
     @property
     def fields(self) -> list[str]:
         """The keys that it reads."""
-        fields = self.record.model_fields.items()
-        return [*(info.alias or name for name, info in fields), *self.columns]
+        return [*keys_of(self.record), *self.columns]
 
     def reads(self, key: str) -> bool:
-        return key in self.fields or bool(self.column and self.column.fullmatch(key))
+        if key in keys_of(self.record) or key in self.columns:
+            return True
+        return self.column is not None and self.column.fullmatch(key) is not None
+
+    def reads_text(self, key: str) -> bool:
+        """Whether the key's value may be a text."""
+        match = self.column.fullmatch(key) if self.column else None
+        return (match[1] if match else key) in (*self.text_columns, *_text_keys(self.record))
+
+
+@cache
+def keys_of(record: type[TrafficRecord]) -> tuple[str, ...]:
+    """The keys that the fields of a record have in a file."""
+    return tuple(info.alias or name for name, info in record.model_fields.items())
+
+
+@cache
+def _text_keys(record: type[TrafficRecord]) -> tuple[str, ...]:
+    """Those of the keys whose fields take a text."""
+    fields = zip(keys_of(record), record.model_fields.values(), strict=True)
+    return tuple(key for key, info in fields if _takes_text(info.annotation))
+
+
+def _takes_text(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation).validate_python("text", strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def given(record: TrafficRecord, columns: tuple[str, ...]) -> list[str]:
@@ -87,6 +136,14 @@ def check_single(record: TrafficRecord, columns: tuple[str, ...]) -> None:
     names = given(record, columns)
     if len(names) > 1:
         raise ValueError(f"has {' and '.join(names)}: keep the one that is sent")
+
+
+def only_length(lengths: dict[str, int]) -> int | None:
+    """The one length of an answer, by the keys that give it. Raises where they differ."""
+    if len(set(lengths.values())) > 1:
+        given_lengths = ", ".join(f"{key} {tokens}" for key, tokens in lengths.items())
+        raise ValueError(f"the answer has several lengths ({given_lengths}): keep the right one")
+    return next(iter(lengths.values()), None)
 
 
 def answer_of(tokens: int | None) -> Passage | None:

@@ -4,16 +4,18 @@
 {"messages": [{"role": "user", "content": "Hi"}], "output_tokens": 9}
 {"messages": [{"role": "user", "content": "Hi"}], "response": "Hello!"}
 
-A response may be the whole object of the API, with its choices and its usage.
+A record with a response, a usage or output_tokens is one logged call: a request whose prompt is all
+of its messages. A response may be the whole object of the API, with its choices and its usage.
+Without them a record is a conversation, each answer of which ends a turn.
 """
 
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from conf.terminal import listed
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
-    Moment,
     PrefixedRecord,
     Tokens,
     TrafficFormat,
@@ -21,10 +23,12 @@ from evaluate.measure.traffic.formats.base import (
     answer_of,
     check_single,
     given,
+    only_length,
 )
-from evaluate.measure.traffic.formats.messages import ChatMessage, Said, turns_of
+from evaluate.measure.traffic.formats.messages import ChatMessage, Said, prompt_of, turns_of
 
 LISTS = ("messages", "conversation")
+CALL = ("response", "usage", "output_tokens")
 
 
 class Choice(TrafficRecord):
@@ -37,6 +41,16 @@ class Usage(TrafficRecord):
     """Counted tokens."""
 
     completion_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    """As the API for responses calls them."""
+
+    def lengths(self, place: str) -> dict[str, int]:
+        """The length of the answer, by the keys that give it."""
+        counts = {
+            "completion_tokens": self.completion_tokens,
+            "output_tokens": self.output_tokens,
+        }
+        return {f"{place}.{name}": count for name, count in counts.items() if count is not None}
 
 
 class Response(TrafficRecord):
@@ -45,51 +59,63 @@ class Response(TrafficRecord):
     choices: Annotated[list[Choice], Field(min_length=1)]
     usage: Usage | None = None
 
-    @property
-    def answer(self) -> Passage | None:
-        if self.usage is not None and self.usage.completion_tokens is not None:
-            return Passage(tokens=self.usage.completion_tokens)
-        return _text(self.choices[0].message.text)
-
 
 class ChatRecord(PrefixedRecord):
-    timestamp: Moment | None = None
-    """Seconds."""
     messages: list[ChatMessage] | None = None
     conversation: list[ChatMessage] | None = None
     response: str | Response | None = None
+    """The answer to the last message."""
+    usage: Usage | None = None
     output_tokens: Tokens | None = None
-    """Of the answer to the last message."""
+    """Of this answer."""
 
     @model_validator(mode="after")
     def _has_one_list(self) -> "ChatRecord":
         check_single(self, LISTS)
         if not given(self, LISTS):
             raise ValueError(f"there are no messages; they are called {' or '.join(LISTS)}")
-        check_single(self, ("response", "output_tokens"))
         return self
 
     @property
+    def said(self) -> list[Said]:
+        return [message.said for message in self.messages or self.conversation or []]
+
+    @property
+    def call(self) -> list[str]:
+        """The keys by which it is one logged call."""
+        return [name for name in CALL if getattr(self, name) is not None]
+
+    @property
     def answer(self) -> Passage | None:
-        """The answer to the last message, where the messages do not hold it."""
-        if isinstance(self.response, Response):
-            return self.response.answer
-        return _text(self.response or "") or answer_of(self.output_tokens)
-
-
-def _text(text: str) -> Passage | None:
-    return Passage(text) if text.strip() else None
+        """The answer of the call. A count is more exact than the tokens of its text."""
+        lengths = {} if self.output_tokens is None else {"output_tokens": self.output_tokens}
+        lengths |= self.usage.lengths("usage") if self.usage else {}
+        text = self.response or ""
+        if isinstance(text, Response):
+            lengths |= text.usage.lengths("response.usage") if text.usage else {}
+            text = text.choices[0].message.said.whole
+        count = only_length(lengths)
+        if count is not None:
+            return answer_of(count)
+        return Passage(text) if text.strip() else None
 
 
 def conversation(record: ChatRecord) -> Conversation | None:
-    said = [Said(each.role, each.text) for each in record.messages or record.conversation or []]
-    turns, unanswered = turns_of(record.prefixes, said)
-    if unanswered:
-        turns.append(Turn(tuple(unanswered), record.answer))
-    elif record.answer is not None:
-        (name,) = given(record, ("response", "output_tokens"))
-        raise ValueError(f"the last message is an answer: remove it, or {name}")
-    return Conversation(tuple(turns), record.timestamp) if turns else None
+    turns = [_call(record)] if record.call else _turns(record)
+    asked = tuple(turn for turn in turns if turn.prompt)
+    return Conversation(asked, record.timestamp) if asked else None
+
+
+def _call(record: ChatRecord) -> Turn:
+    said = [message for message in record.said if message.whole.strip()]
+    if said and said[-1].is_answer:
+        raise ValueError(f"the last message is an answer: remove it, or {listed(record.call)}")
+    return Turn(tuple(prompt_of(record.prefixes, said)), record.answer)
+
+
+def _turns(record: ChatRecord) -> list[Turn]:
+    turns, unanswered = turns_of(record.prefixes, record.said)
+    return [*turns, Turn(tuple(unanswered), None)]
 
 
 FORMAT = TrafficFormat(
@@ -99,4 +125,6 @@ FORMAT = TrafficFormat(
     conversation,
     answer_key="output_tokens",
     text_key="messages",
+    lists=LISTS,
+    message=ChatMessage,
 )

@@ -18,10 +18,11 @@ from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
     PREFIXES,
     Text,
+    TimedRecord,
     Tokens,
     TrafficFormat,
-    TrafficRecord,
     answer_of,
+    only_length,
 )
 
 PROMPTS = ("prompt", "text", "input", "instruction", "question", "context", "content")
@@ -47,7 +48,7 @@ class _Column:
     value: JsonValue
 
 
-class GuidellmRecord(TrafficRecord):
+class GuidellmRecord(TimedRecord):
     """Counts of the prompt's tokens are not read: the model's own tokenizer counts."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -82,9 +83,12 @@ class GuidellmRecord(TrafficRecord):
     def _turn(self, prompt: _Column, numbers: tuple[int, ...]) -> Turn:
         texts = [column for column in self._columns(PREFIXES) if column.turn in numbers]
         passages = [Passage(str(column.value)) for column in (*texts, prompt)]
-        counts = [column.value for column in self._columns(OUTPUT_COUNTS) if column.turn in numbers]
-        count = next((value for value in counts if isinstance(value, int)), None)
-        return Turn(tuple(passages), answer_of(count))
+        counts = {
+            column.key: column.value
+            for column in self._columns(OUTPUT_COUNTS)
+            if column.turn in numbers and isinstance(column.value, int)
+        }
+        return Turn(tuple(passages), answer_of(only_length(counts)))
 
     def _columns(self, names: tuple[str, ...]) -> list[_Column]:
         return [column for column in _columns(self.__pydantic_extra__) if column.name in names]
@@ -115,7 +119,7 @@ def names_in(content: JsonObject) -> set[str]:
 
 
 def conversation(record: GuidellmRecord) -> Conversation:
-    return Conversation(record.turns())
+    return Conversation(record.turns(), record.timestamp)
 
 
 FORMAT = TrafficFormat(
@@ -130,6 +134,7 @@ FORMAT = TrafficFormat(
     answer_key="output_tokens_count",
     text_key="prompt",
     columns=(*PROMPTS, *PREFIXES, *OUTPUT_COUNTS),
+    text_columns=(*PROMPTS, *PREFIXES),
     column=COLUMN,
     names_in=names_in,
 )

@@ -2,9 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from conf.errors import bad_input
+from pydantic import JsonValue
+
+from conf.errors import QuantlineError, bad_input
 from conf.files.json_files import JsonObject, shown
 from evaluate.measure.traffic.formats import (
     azure,
@@ -27,12 +29,24 @@ MOST_KEYS, LONGEST_KEY = 8, 40
 CLOSE = 0.7
 # A number under such a key is the length of an answer, whatever the tool calls it.
 LIKE_A_LENGTH = re.compile(
-    r"(?!.*(input|prompt))(?=.*(out|completion|answer|response|generat|max|new)).*(tok|len)",
+    r"(?!.*(input|prompt))"
+    r"(?=.*(out|completion|answer|response|reply|generat|decode|reason|max|new|(?<![a-z])gen)).*(tok|len)",
     re.IGNORECASE,
+)
+_COUNT = "num|number|nr|no|n|count|total|size|max|min|new|of|words?|char(?:acter)?s?"
+_ANSWER = "outputs?|out|completions?|answers?|responses?|reply|generat(?:ed|ions?)|gen|decoded?|osl"
+# So is one under the mere name of an answer. A text there is the answer itself.
+LIKE_AN_ANSWER = re.compile(
+    rf"(?:(?:{_COUNT})[-_ .]?)*(?:{_ANSWER})(?:[-_ .]?(?:{_COUNT}|\d))*", re.IGNORECASE
+)
+# Names of this length in several tools.
+LENGTHS = (
+    *("output_tokens", "output_tokens_count", "output_length", "output_len"),
+    *("completion_tokens", "completion_tokens_count", "num_decode_tokens"),
 )
 
 
-def format_of(content: JsonObject, where: str) -> TrafficFormat:
+def format_of(content: JsonObject) -> TrafficFormat | None:
     """The format of a record: the one with most of its keys."""
     best, most = None, 0
     for kind in FORMATS.values():
@@ -40,10 +54,13 @@ def format_of(content: JsonObject, where: str) -> TrafficFormat:
         for keys in kind.keys:
             if len(keys) > most and names.issuperset(keys):
                 best, most = kind, len(keys)
-    if best is not None:
-        return best
+    return best
+
+
+def unknown_format(content: JsonObject, where: str) -> QuantlineError:
+    """Why a record has no format."""
     found = ", ".join(shown_key(key) for key in list(content)[:MOST_KEYS]) or "none"
-    raise bad_input(
+    return bad_input(
         f"{where}: no known format has the keys {found}; traffic.format=NAME takes "
         f"{', '.join(FORMATS)}{_nearest(content)}"
     )
@@ -52,15 +69,43 @@ def format_of(content: JsonObject, where: str) -> TrafficFormat:
 def check_answer_key(kind: TrafficFormat, content: JsonObject, where: str) -> None:
     """Raises where a record without the length of its answer seems to have it under another key:
     another length would be drawn."""
-    for key, value in content.items():
-        if kind.reads(key):
-            continue
-        is_number = isinstance(value, int | float) or (isinstance(value, str) and value.isdigit())
-        if is_number and LIKE_A_LENGTH.match(key[:LONGEST_KEY]):
+    unread = {key: value for key, value in content.items() if not kind.reads(key)}
+    key = next(_lengths(unread), None)
+    if key is not None:
+        raise bad_input(
+            f"{where}: there is no {kind.answer_key}, but {key}: rename it if it is the length of "
+            "the answer, else remove it"
+        )
+
+
+def check_lengths(kind: TrafficFormat, content: JsonObject, where: str, tokens: int) -> None:
+    """Raises where a further key, of another tool, gives the answer another length."""
+    for key in LENGTHS:
+        value = content.get(key)
+        if not kind.reads(key) and _is_length(value) and value != tokens:
             raise bad_input(
-                f"{where}: there is no {kind.answer_key}, but {shown_key(key)}: rename it if it "
-                "is the length of the answer, else remove it"
+                f"{where}: the format {kind.name} gives the answer {tokens} tokens, but "
+                f"{key} is {shown(value)}: keep the right one"
             )
+
+
+def _lengths(content: JsonObject) -> Iterator[str]:
+    """The keys of what seems to be the length of an answer, also in objects such as `usage`."""
+    for key, value in content.items():
+        name = key[:LONGEST_KEY]
+        if isinstance(value, dict):
+            yield from (f"{shown_key(key)}.{inner}" for inner in _lengths(value))
+        elif LIKE_A_LENGTH.match(name):
+            if _is_length(value) or (isinstance(value, str) and value.isdigit()):
+                yield shown_key(key)
+        elif LIKE_AN_ANSWER.fullmatch(name) and _is_length(value):
+            yield shown_key(key)
+
+
+def _is_length(value: JsonValue) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value >= 1 and value == int(value)
 
 
 def _nearest(keys: Iterable[str]) -> str:

@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
     PREFIXES,
-    Moment,
     PrefixedRecord,
     Text,
     Tokens,
@@ -34,8 +33,6 @@ class Shared(TrafficRecord):
 
 
 class PlainRecord(PrefixedRecord):
-    timestamp: Moment | None = None
-    """Seconds."""
     input_tokens: Tokens | None = None
     text: Text | None = None
     output_tokens: Tokens | None = None

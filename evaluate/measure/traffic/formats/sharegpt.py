@@ -5,14 +5,17 @@
 Some data sets of this form have "role" and "content" in place of "from" and "value".
 """
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from evaluate.measure.traffic.conversation import Conversation
-from evaluate.measure.traffic.formats.base import PrefixedRecord, TrafficFormat, TrafficRecord
-from evaluate.measure.traffic.formats.messages import Said, turns_of
+from evaluate.measure.traffic.formats.base import PrefixedRecord, TrafficFormat
+from evaluate.measure.traffic.formats.messages import MessageRecord, Said, turns_of
+
+LISTS = ("conversations",)
+CALL = ("response", "usage", "output_tokens")
 
 
-class Message(TrafficRecord):
+class Message(MessageRecord):
     sender: str | None = Field(default=None, alias="from")
     value: str | None = None
     role: str | None = None
@@ -27,17 +30,33 @@ class Message(TrafficRecord):
 
     @property
     def said(self) -> Said:
-        return Said(self.sender or self.role or "", self.value or self.content or "")
+        text = self.value or self.content or ""
+        return Said(self.sender or self.role or "", text, self.thought)
 
 
 class ShareGptRecord(PrefixedRecord):
     conversations: list[Message]
+    response: JsonValue = None
+    usage: JsonValue = None
+    output_tokens: JsonValue = None
+
+    @model_validator(mode="after")
+    def _is_no_call(self) -> "ShareGptRecord":
+        for name in CALL:
+            if getattr(self, name):
+                raise ValueError(
+                    f"has {name}, as a logged call has: rename conversations to messages (the "
+                    "format chat), or remove it"
+                )
+        return self
 
 
 def conversation(record: ShareGptRecord) -> Conversation | None:
     """Questions after the last answer are left out."""
     turns, _ = turns_of(record.prefixes, [message.said for message in record.conversations])
-    return Conversation(tuple(turns)) if turns else None
+    return Conversation(tuple(turns), record.timestamp) if turns else None
 
 
-FORMAT = TrafficFormat("sharegpt", (("conversations",),), ShareGptRecord, conversation)
+FORMAT = TrafficFormat(
+    "sharegpt", (LISTS,), ShareGptRecord, conversation, lists=LISTS, message=Message
+)

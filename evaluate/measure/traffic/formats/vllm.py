@@ -23,7 +23,7 @@ class CustomRecord(PrefixedRecord):
 
 def conversation(record: CustomRecord) -> Conversation:
     prompt = (*record.prefixes, Passage(record.prompt))
-    return Conversation((Turn(prompt, answer_of(record.output_tokens)),))
+    return Conversation((Turn(prompt, answer_of(record.output_tokens)),), record.timestamp)
 
 
 FORMAT = TrafficFormat(

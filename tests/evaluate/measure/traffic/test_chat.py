@@ -22,6 +22,9 @@ def turn(answer: Passage | None, *prompt: str) -> Turn:
     return Turn(tuple(Passage(text) for text in prompt), answer)
 
 
+THOUGHT = {"role": "assistant", "content": "Hello", "reasoning_content": "Hm. "}
+
+
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
@@ -54,6 +57,40 @@ def turn(answer: Passage | None, *prompt: str) -> Turn:
             [turn(None, "Hi")],
         ),
         (
+            {"messages": said("Hi", "Hello", "And?"), "output_tokens": 7},
+            [turn(Passage(tokens=7), "You", "Hi", "Hello", "And?")],
+        ),
+        (
+            {"messages": said("Hi", "Hello", "And?"), "usage": {"completion_tokens": 7}},
+            [turn(Passage(tokens=7), "You", "Hi", "Hello", "And?")],
+        ),
+        (
+            {"messages": said("Hi"), "usage": {"output_tokens": 7}, "response": "Hello"},
+            [turn(Passage(tokens=7), "You", "Hi")],
+        ),
+        (
+            {"messages": said("Hi", "Hello", "And?"), "system": "S", "response": "Well"},
+            [turn(Passage("Well"), "S", "You", "Hi", "Hello", "And?")],
+        ),
+        (
+            {"messages": said("Hi"), "response": "Hello", "output_tokens": 7},
+            [turn(Passage(tokens=7), "You", "Hi")],
+        ),
+        (
+            {"messages": said("Hi"), "response": {"choices": [{"message": THOUGHT}]}},
+            [turn(Passage("Hm. Hello"), "You", "Hi")],
+        ),
+        ({"messages": [*said("Hi"), THOUGHT]}, [turn(Passage("Hm. Hello"), "You", "Hi")]),
+        (
+            {"messages": [*said("Hi"), THOUGHT | {"reasoning": "Hm. "}]},
+            [turn(Passage("Hm. Hello"), "You", "Hi")],
+        ),
+        ({"conversations": [*said("Hi"), THOUGHT]}, [turn(Passage("Hm. Hello"), "You", "Hi")]),
+        (
+            {"messages": [*said("Hi"), {"role": "assistant", "refusal": "No"}]},
+            [turn(Passage("No"), "You", "Hi")],
+        ),
+        (
             {"conversations": said("Hi", "Hello", "unanswered")},
             [turn(Passage("Hello"), "You", "Hi")],
         ),
@@ -82,6 +119,42 @@ def test_messages_with_roles_are_read(
             "only texts are read, not a part of the type image_url",
         ),
         ({"messages": said()}, None),
+        (
+            {"messages": said("Hi", "Hello"), "usage": {"completion_tokens": 9}},
+            "remove it, or usag",
+        ),
+        (
+            {"messages": said("Hi"), "output_tokens": 7, "usage": {"completion_tokens": 8}},
+            "the answer has several lengths (output_tokens 7, usage.completion_tokens 8): keep",
+        ),
+        (
+            {"conversations": said("Hi", "Hello", "And?"), "output_tokens": 7},
+            "has output_tokens, as a logged call has: rename conversations to messages",
+        ),
+        (
+            {"messages": [*said("Hi"), THOUGHT, *said("And?")]},
+            "a message before the last answer has reasoning_content",
+        ),
+        (
+            {"messages": [*said("Hi"), THOUGHT, *said("And?")], "output_tokens": 7},
+            "a message before the last answer has reasoning_content",
+        ),
+        (
+            {"messages": [*said("Hi"), THOUGHT | {"reasoning": "Other"}]},
+            "a message has two texts, reasoning_content and reasoning: keep one",
+        ),
+        (
+            {"conversations": [*said("Hi"), THOUGHT | {"tool_calls": [{"id": "a"}]}]},
+            "a message has tool_calls, which is not read",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "Hi", "context": "C"}]},
+            "the format chat does not read messages.context, which looks like a text that is sent",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "Hi", "documents": ["C"]}]},
+            "the format sharegpt does not read conversations.documents, which looks like a text",
+        ),
         ({"conversations": [{"role": "user"}]}, "either from and value, or role and content"),
     ],
 )
@@ -97,3 +170,14 @@ def test_messages_that_would_be_sent_otherwise_are_refused(
         read_conversations(path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_other_texts_of_messages_are_named_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    messages = [message | {"category": "chat", "weight": 1} for message in said("Hi", "Hello")]
+    path = lines(tmp_path / "t.jsonl", {"messages": messages, "tool_call_id": "a"})
+    read_conversations(path)
+    assert capfd.readouterr().err == (
+        f"{path}: texts that the format chat does not read: messages.category\n"
+    )

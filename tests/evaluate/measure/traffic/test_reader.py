@@ -33,6 +33,23 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
             one_turn(Passage("Hi"), 3),
         ),
         ({"text": "Hi", "completion_tokens_count": 3}, one_turn(Passage("Hi"), 3)),
+        (
+            {"text": "Hi", "completion_tokens_count": 3, "output_tokens_count": 3, "max_tokens": 9},
+            one_turn(Passage("Hi"), 3),
+        ),
+        (
+            {"prompt": "Hi", "output_cost": 3, "response_time": 2, "answer": "42", "output": 0.5},
+            one_turn(Passage("Hi")),
+        ),
+        ({"timestamp": 2, "prompt": "Hi"}, one_turn(Passage("Hi"), None, 2.0)),
+        (
+            {"timestamp": 2, "prompt": "Hi", "output_tokens_count": 3},
+            one_turn(Passage("Hi"), 3, 2.0),
+        ),
+        (
+            {"timestamp": 2, **chat("Hi", "Hello")},
+            Conversation((Turn((Passage("Hi"),), Passage("Hello")),), 2.0),
+        ),
         ({"question": "Hi", "text": None, "output_tokens_count": 3}, one_turn(Passage("Hi"), 3)),
         ({"input": "Hi", "input_tokens_count": 9}, one_turn(Passage("Hi"))),
         (
@@ -209,11 +226,43 @@ def test_each_format_is_told_by_its_keys(
         (
             '{"timestamp": 2, "input_tokens": 7, "output_tokens": 3}\n'
             '{"timestamp": 1, "input_tokens": 7, "output_tokens": 3}\n',
-            "the timestamp of request 2 is before the one of request 1; sort the file by time",
+            "t.jsonl:2: its timestamp is before that of the request before it; sort the file",
+        ),
+        (  # the lines of the file count, not the requests
+            '{"Timestamp": 5, "Request tokens": 7, "Response tokens": 0}\n'
+            '{"Timestamp": 7, "Request tokens": 7, "Response tokens": 3}\n'
+            '{"Timestamp": 6, "Request tokens": 7, "Response tokens": 3}\n',
+            "t.jsonl:3: its timestamp is before that of",
         ),
         (
             '{"timestamp": 2, "input_tokens": 7, "output_tokens": 3}\n' + json.dumps(PLAIN),
-            "1 of 2 requests have a timestamp; all or none must have one",
+            "t.jsonl:2: there is no timestamp; 1 of 2 requests have one, and all or none must",
+        ),
+        (
+            '{"prompt": "Hi", "completion": 120}',
+            "there is no output_tokens, but completion: rename",
+        ),
+        ('{"prompt": "Hi", "output": 120.0}', "there is no output_tokens, but output: rename it"),
+        ('{"prompt": "Hi", "num_decode_tokens": 9}', "no output_tokens, but num_decode_tokens"),
+        ('{"prompt": "Hi", "decode": 9}', "there is no output_tokens, but decode: rename it"),
+        ('{"prompt": "Hi", "outputSize": 9}', "there is no output_tokens, but outputSize: rename"),
+        ('{"text": "Hi", "gen_len": 9}', "there is no output_tokens, but gen_len: rename it"),
+        (
+            '{"prompt": "Hi", "usage": {"completion_tokens": 9}}',
+            "there is no output_tokens, but usage.completion_tokens: rename it",
+        ),
+        (
+            '{"prompt": "Hi", "output_tokens_count": 3, "completion_tokens_count": 4}',
+            "t.jsonl:1: the answer has several lengths (output_tokens_count 3, "
+            "completion_tokens_count 4): keep the right one",
+        ),
+        (
+            '{"prompt": "Hi", "output_tokens_count": 3, "output_tokens": 4}',
+            "the format guidellm gives the answer 3 tokens, but output_tokens is 4: keep the rig",
+        ),
+        (
+            '{"prompt_0": "Hi", "output_tokens_count": 3, "output_tokens_count_0": 4}',
+            "the answer has several lengths (output_tokens_count 3, output_tokens_count_0 4)",
         ),
         ('{"timestamp": -1, "input_tokens": 7, "output_tokens": 3}', "timestamp is -1"),
     ],

@@ -1,5 +1,6 @@
 """Files as they lie on a disk: packed, cut off, damaged, linked, as tables."""
 
+import csv
 import gzip
 import json
 from collections.abc import Callable
@@ -105,8 +106,7 @@ def test_tables_of_public_traces_are_read(
     tmp_path: Path, pack: Callable[[bytes], bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / ("t.csv" if pack is bytes else "t.csv.gz")
-    path.write_bytes(b"\xef\xbb\xbf" + AZURE.encode())
-    path.write_bytes(pack(AZURE.replace("\n", "\r\n").encode()))
+    path.write_bytes(pack(b"\xef\xbb\xbf" + AZURE.replace("\n", "\r\n").encode()))
     first, second = read_conversations(path)
     assert first == one_turn(Passage(tokens=4808), 10, first.arrival_s)
     assert first.arrival_s == pytest.approx(1700158623.97996)
@@ -127,6 +127,9 @@ def test_tables_of_public_traces_are_read(
     assert read_conversations(path)[0] == one_turn(Passage("12, \n\n3"), 3)
 
 
+NUMBERS = "reads the column '{}' as a text, but it holds only numbers; call lengths of prompts"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -137,7 +140,15 @@ def test_tables_of_public_traces_are_read(
         (AZURE + "2024-01-01 00:00:00,1,0\n", "t.csv:5: GeneratedTokens is 0; should be greater"),
         ("a,b\n1,2\n", "t.csv:2: no known format has the keys a, b; traffic.format=NAME takes"),
         ("input_tokens,input_tokens\n1,2\n", "t.csv:1: the column 'input_tokens' appears twice"),
-        (f"prompt,output_tokens\n{'x' * 200_000},3\n", "t.csv:2: no CSV (field larger than"),
+        ("\n\na,a\n1,2\n", "t.csv:3: the column 'a' appears twice"),
+        (',a,"b\n"\n1,2,3\n', "t.csv:3: no known format has the keys column 1, a, b"),
+        ('prompt,output_tokens\nHi,3\n"x,3\ny,3\n', "t.csv:3: no CSV (unexpected end of data)"),
+        ("input,output_tokens_count\n220,80\n3e2,20\n", NUMBERS.format("input")),
+        ("prompt,system,output_tokens\nHi,9,80\nyou,8,20\n", NUMBERS.format("system")),
+        ("timestamp,input,output\n0.5,220,80\n0.9,300,20\n", NUMBERS.format("input")),
+        ("prompt,output\nHi,80\n", "t.csv:2: there is no output_tokens, but output: rename it"),
+        ("prompt,num_decode_tokens\nHi,80\n", "no output_tokens, but num_decode_tokens: rename"),
+        ("timestamp,input_tokens,output_tokens\n1e999,7,3\n", "timestamp is '1e999'; should be"),
         ("prompt,output_tokens\n", "t.csv: has no request with a prompt and an answer"),
     ],
 )
@@ -148,6 +159,112 @@ def test_a_bad_table_is_one_line(tmp_path: Path, content: str, message: str) -> 
         read_conversations(path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+PANDAS = """
+,,
+,timestamp,input_tokens,output_tokens,,input_cost
+0,1700000000000000000,7,3,,0.5
+1,1700000000500000000,8,3,,.25
+,,,,,
+"""
+
+
+def test_tables_of_pandas_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(PANDAS)
+    assert read_conversations(path, unit="ns") == [
+        one_turn(Passage(tokens=7), 3, 1.7e9),
+        one_turn(Passage(tokens=8), 3, 1.7e9 + 0.5),
+    ]
+    assert not capfd.readouterr().err
+    path.write_text(",prompt,output_tokens,\na,Hi,3,\nb,42,3,\n")
+    assert [each.turns[0].prompt[0].text for each in read_conversations(path)] == ["Hi", "42"]
+    assert "the format vllm does not read: column 1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("1e-05", 1e-05),
+        ("2.5E+1", 25.0),
+        ("0.30000000000000004", 0.30000000000000004),
+        ("0.1234567890123456789", 0.12345678901234568),
+        ("1700000000.123456789", 1700000000.123456789),
+        ("1700000000000000000", 1.7e18),
+        (".5", 0.5),
+        ("+5", 5.0),
+    ],
+)
+def test_all_numbers_of_tables_are_read(tmp_path: Path, cell: str, expected: float) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"timestamp,input_tokens,output_tokens\n{cell},7,3\n")
+    assert read_conversations(path) == [one_turn(Passage(tokens=7), 3, expected)]
+
+
+def test_a_format_that_is_named_is_told_which_cells_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,context_cost\n20231116,7,3,0.5\n")
+    assert read_conversations(path) == [one_turn(Passage(tokens=7), 3, 1700092800.0)]
+
+
+@pytest.mark.parametrize("name", ["T.CSV", "t.csv", "t.Csv.GZ", "a.jsonl.csv"])
+def test_a_table_is_told_by_its_last_suffix(tmp_path: Path, name: str) -> None:
+    content = b"input_tokens,output_tokens\n7,3\n"
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith("GZ") else content)
+    assert read_conversations(path) == [one_turn(Passage(tokens=7), 3)]
+    assert read_conversations(lines(tmp_path / "a.csv.jsonl", PLAIN)) == [
+        one_turn(Passage(tokens=7), 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl", b'{"id": 3}\n{"prompt": "Hi"}\n', "t.jsonl:1: no known format has the keys id"),
+        ("t.json", b'[{"id": 3}, {"prompt": "Hi"}]', "record 1: no known format has the keys id"),
+        ("t.csv", b"prompt\ncaf\xe9\nHi\n", "t.csv:2: is not UTF-8 (byte 3)"),
+        ("t.csv", b'prompt\n"caf\xe9\n\xe9"\nHi\n', "t.csv:2: is not UTF-8 (byte 4)"),
+        (
+            "t.json",
+            b'[{"prompt": "caf\xe9"}, {"prompt": "Hi"}]',
+            "record 1: is not UTF-8 (byte 15)",
+        ),
+        ("t.csv", b"prompt\na,b\nHi\n", "t.csv:2: has more cells than columns"),
+        ("t.csv", b'prompt\n"a"b\nHi\n', "t.csv:2: no CSV (',' expected after"),
+        ("t.csv", b'prompt\nHi\n"a\xe9', "t.csv:3: no CSV (unexpected end of data)"),
+    ],
+)
+def test_a_bad_record_of_any_kind_is_left_out(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes,
+    message: str,
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(QuantlineError) as error:
+        read_conversations(path)
+    assert message in str(error.value)
+    assert "(1 of 2 records are bad; traffic.skip_bad=true leaves them out)" in str(error.value)
+    assert read_conversations(path, skip_bad=True) == [one_turn(Passage("Hi"))]
+    assert "1 of 2 records are bad: left out" in capfd.readouterr().err
+
+
+def test_a_file_of_no_known_format_is_refused_whole(tmp_path: Path) -> None:
+    path = lines(tmp_path / "t.jsonl", {"a": 1}, {"b": 1})
+    with pytest.raises(QuantlineError, match=r"keys a; .* \(all 2 records are bad\)"):
+        read_conversations(path, skip_bad=True)
+
+
+def test_a_long_prompt_in_a_table_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"prompt,output_tokens\n{'x' * 200_000},3\n")
+    usual = csv.field_size_limit()
+    assert read_conversations(path) == [one_turn(Passage("x" * 200_000), 3)]
+    assert csv.field_size_limit() == usual
 
 
 def test_files_of_windows_are_read(tmp_path: Path) -> None:

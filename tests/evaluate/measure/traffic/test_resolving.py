@@ -136,6 +136,23 @@ def test_conversations_that_are_too_long_are_left_out_and_counted(
         resolved(folder, path, "traffic.max_input_tokens=5")
 
 
+def test_turns_that_are_left_out_are_counted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    texts = [{"from": who, "value": "a" * 160} for who in ("human", "gpt") * 4]
+    path = requests_file(folder, {"conversations": texts}, {"conversations": texts[:2]})
+    resolved(folder, path)
+    assert "traffic=file: 3 turns beyond traffic.turns=1 are left out" in capfd.readouterr().err
+    # Two turns have 160 of 200 tokens.
+    _, _, traffic = resolved(folder, path, "traffic.turns=3")
+    assert (traffic.requests, traffic.left_out) == (3, 0)
+    output = capfd.readouterr().err
+    assert "traffic=file: 1 turns beyond traffic.turns=3 are left out" in output
+    assert "traffic=file: 1 turns of longer conversations are too long: left out" in output
+    resolved(folder, path, "traffic.turns=4", "traffic.requests=1")
+    assert "turns" not in capfd.readouterr().err.replace("traffic.turns", "")
+
+
 def test_a_trace_is_replayed_and_other_arrivals_are_drawn(folder: Path) -> None:
     records = [
         {"timestamp": 10.0 + moment, "input_tokens": 5, "output_tokens": 2} for moment in (0, 3, 4)
@@ -150,6 +167,8 @@ def test_a_trace_is_replayed_and_other_arrivals_are_drawn(folder: Path) -> None:
     _, closed, _ = resolved(folder, path, "traffic.arrivals=closed", "traffic.concurrency=2")
     load = traffic_load(closed, read_resolved(traffic.sha256), "traffic", 0, 1000)
     assert (load.at_once, load.takes_turns, load.is_open) == (2, True, False)
+    requests_file(folder, {"timestamp": 1, "prompt": "Hi"}, {"timestamp": 3, "prompt": "Hi"})
+    resolved(folder, path, "traffic.arrivals=replayed")
     requests_file(folder, {"input_tokens": 5, "output_tokens": 2})
     with pytest.raises(QuantlineError, match="have no timestamps"):
         resolved(folder, path, "traffic.arrivals=replayed")
