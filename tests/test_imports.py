@@ -60,10 +60,13 @@ IMPORTS: dict[str, set[str]] = {
         *("conf", "evaluate.accuracy.verdicts", "evaluate.accuracy.divergence"),
         *("evaluate.accuracy.answers", "evaluate.results"),
     },
+    "evaluate.accuracy.ranks": {
+        *("conf", "evaluate.accuracy.divergence", "evaluate.accuracy.pairs", "evaluate.results"),
+    },
     "evaluate.report.programs": {"conf"},
     "evaluate.report": {
         *("conf", "evaluate.results", "evaluate.accuracy.verdicts", "evaluate.accuracy.judging"),
-        "evaluate.accuracy.pairs",
+        "evaluate.accuracy.ranks",
         *("evaluate.accuracy.divergence", "evaluate.measure.profiles", "evaluate.report.programs"),
     },
     # Starting an engine and what may be loaded into one are serve's to say.

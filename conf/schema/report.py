@@ -84,8 +84,8 @@ class CompareConfig:
     where it keeps less, 5 where that cannot be told or was not judged."""
     min_quality: float | None = field(default=None, metadata=above(0, 100))
     """Gate: the second must have at least this share of the first one's quality, as 0.99, by the
-    text or the questions that both were judged on. Exit 4 where it has less, 5 where the interval
-    cannot tell."""
+    text or the questions that both were judged on. Exit 4 where it has less or is broken, 5 where
+    the interval cannot tell or it was not judged."""
 
     def __post_init__(self) -> None:
         if self.checkpoints is None and len(self.results) != 2:

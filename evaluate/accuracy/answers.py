@@ -92,7 +92,7 @@ def paired_values(
         p_value=sign_test(lost, gained),
         original_empty_share=original.empty_share,
     )
-    if original_score:
+    if original_score > 0:
         # Recovery is undefined for a draw in which the original has no right answer.
         shares = sums[sums[:, 0] > 0]
         values.recovery = values.score / original_score

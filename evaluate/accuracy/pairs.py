@@ -5,9 +5,7 @@ need be, as both lose more where a text is hard. So losses are compared block by
 answers question by question.
 """
 
-import itertools
 import math
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +15,26 @@ from numpy.typing import NDArray
 
 from conf.models import ORIGINAL
 from evaluate.accuracy.answers import Answers, paired_values
-from evaluate.accuracy.divergence import LEVEL, NEGLIGIBLE, interval_of_blocks
+from evaluate.accuracy.divergence import LEVEL, NEGLIGIBLE
 from evaluate.accuracy.verdicts import BROKEN
 from evaluate.results.cells import kernels_of
 from evaluate.results.row_values import QuickAccuracy, TaskAccuracy
 from evaluate.results.rows import AccuracyRow, Row, current
+from evaluate.results.student import quantile
 
 AccuracyPair = tuple[AccuracyRow, AccuracyRow]
+FEWEST = 16  # blocks or questions: the interval of fewer says too little
+SAME_ORIGINAL = 0.01  # most difference of log perplexity, as between engines
+LARGEST_LOG = 700.0  # exp of more overflows
 BETTER, WORSE, EQUAL = "better", "worse", "no significant difference"
+BOTH_BROKEN = "both are broken"
 NOT_KEPT = "unknown: judged by an older version; force=true judges again"
+ONLY_FIRST = "unknown: only the first has it"
+OTHER_ENGINE = "unknown: judged in another engine"
 OTHER_TEXT = "unknown: judged on other text, or with another window"
 OTHER_QUESTIONS = "unknown: asked other questions, or scored in another metric"
+OTHER_ORIGINAL = "unknown: judged against another original"
+TOO_FEW = f"unknown: fewer than {FEWEST} blocks of text or questions"
 SAME_RESULT = "unknown: both are the same result"
 
 
@@ -52,79 +59,130 @@ class Compared:
     interval: str = ""
     quality: Share | None = None
     """None where it is not known, or the first one's quality is zero."""
-    advantage: float = 0.0
-    """Of the second, in the measure's own unit."""
-    p_value: float | None = None
-    """Of a difference this large by chance; None where it is not known."""
-
-
-def accuracy_pairs(
-    first: Sequence[Row], second: Sequence[Row], names: Sequence[str] | None = None
-) -> list[AccuracyPair]:
-    """Rows of the same measure and engine: of the two named checkpoints, else of one checkpoint in
-    both. Where a checkpoint was judged on several kernels, rows of the same ones are a pair."""
-    pairs = []
-    for one in _judged(first):
-        if one.checkpoint != (names[0] if names else one.checkpoint):
-            continue
-        wanted = names[1] if names else one.checkpoint
-        others = [other for other in _judged(second) if _matches(one, other, wanted)]
-        if others:
-            same_kernels = [other for other in others if kernels_of(other) == kernels_of(one)]
-            pairs.append((one, (same_kernels or others)[-1]))
-    return pairs
-
-
-def _judged(rows: Sequence[Row]) -> Iterator[AccuracyRow]:
-    """The newest accuracy rows; invalid ones only where the checkpoint is broken."""
-    for row in current(list(rows)):
-        if isinstance(row, AccuracyRow) and (not row.invalid or row.values.verdict == BROKEN):
-            yield row
-
-
-def _matches(one: AccuracyRow, other: AccuracyRow, checkpoint: str) -> bool:
-    names = [
-        (row.model, row.measure, row.environment.engine, type(row.values)) for row in (one, other)
-    ]
-    return other.checkpoint == checkpoint and names[0] == names[1]
 
 
 @dataclass(frozen=True)
-class RankRange:
-    """The ranks by accuracy that the data leaves open."""
+class Side:
+    """One of two checkpoints that a user names."""
 
-    best: int
-    worst: int
+    checkpoint: str
+    kernels: frozenset[str] = frozenset()
+    """Those of the setup with that name; empty where a name is that of the checkpoint alone."""
+    weights: frozenset[str | None] = frozenset()
+    """Their hashes: another checkpoint of the same name is another side."""
 
-    def __str__(self) -> str:
-        return str(self.best) if self.best == self.worst else f"{self.best} to {self.worst}"
 
-
-def rank_ranges(rows: Sequence[Row]) -> dict[int, RankRange]:
-    """The ranks of checkpoints that were judged alike, by the id of their rows: one is behind those
-    that are significantly better, and ahead of those that are significantly worse. The level counts
-    for all pairs together. Only rows that can be compared with all others have a rank."""
-    alike: dict[object, list[AccuracyRow]] = defaultdict(list)
-    for row in _judged(rows):
-        if row.checkpoint != ORIGINAL:
-            alike[row.model, row.measure, row.environment.engine, kernels_of(row)].append(row)
-    ranges: dict[int, RankRange] = {}
-    for group in alike.values():
-        pairs = list(itertools.combinations(group, 2))
-        better: Counter[int] = Counter()
-        worse: Counter[int] = Counter()
-        lines = [(one, other, compared((one, other))[0]) for one, other in pairs]
-        if not pairs or any(line.p_value is None for _, _, line in lines):
+def accuracy_pairs(
+    first: Sequence[Row], second: Sequence[Row], sides: tuple[Side, Side] | None = None
+) -> tuple[list[AccuracyPair], list[AccuracyRow]]:
+    """Rows of the same measure, and the first one's rows without one in the second: of the two
+    named checkpoints, else of each checkpoint that both have, except the original. Of several rows
+    that which can be compared is chosen; then that of the same kernels and device, the newest."""
+    ones, others = list(judged_rows(first)), list(judged_rows(second))
+    if sides is not None:
+        ones, others = _of_side(ones, sides[0]), _of_side(others, sides[1])
+    pairs, unmatched = [], []
+    for one in ones:
+        checkpoint = one.checkpoint if sides is None else sides[1].checkpoint
+        if one.checkpoint == checkpoint == ORIGINAL:
             continue
-        for one, other, line in lines:
-            if (line.p_value or 0.0) < (1 - LEVEL) / len(pairs) and line.advantage:
-                ahead, behind = (other, one) if line.advantage > 0 else (one, other)
-                better[id(behind)] += 1
-                worse[id(ahead)] += 1
-        for row in group:
-            place = id(row)
-            ranges[place] = RankRange(1 + better[place], len(group) - worse[place])
-    return ranges
+        matching = [
+            other
+            for other in reversed(others)
+            if other.checkpoint == checkpoint and _measure(one) == _measure(other)
+        ]
+        if matching:
+            pairs.append(max(((one, other) for other in matching), key=_fit))
+        else:
+            unmatched.append(one)
+    return pairs, unmatched
+
+
+def judged_rows(rows: Sequence[Row]) -> Iterator[AccuracyRow]:
+    """The newest accuracy rows; invalid ones only where the checkpoint is broken."""
+    for row in current(list(rows)):
+        if isinstance(row, AccuracyRow) and (not row.invalid or is_broken(row)):
+            yield row
+
+
+def is_broken(row: AccuracyRow) -> bool:
+    return row.values.verdict == BROKEN
+
+
+def _of_side(rows: list[AccuracyRow], side: Side) -> list[AccuracyRow]:
+    """The rows of a checkpoint: of its kernels, where the same was judged on them."""
+    own = [row for row in rows if row.checkpoint == side.checkpoint]
+    if None not in side.weights and side.weights:
+        own = [row for row in own if row.environment.checkpoint_sha256 in {None, *side.weights}]
+
+    def subject(row: AccuracyRow) -> tuple[object, ...]:
+        return *_measure(row), row.environment.engine, judged_on(row)
+
+    of_kernels = {subject(row) for row in own if kernels_of(row) in side.kernels}
+    return [row for row in own if kernels_of(row) in side.kernels or subject(row) not in of_kernels]
+
+
+def _measure(row: AccuracyRow) -> tuple[str, str, type]:
+    return row.model, row.measure, type(row.values)
+
+
+def _fit(pair: AccuracyPair) -> tuple[bool, bool, bool, str]:
+    """Larger for a better partner of the first row."""
+    kernels = {kernels_of(row) for row in pair}
+    devices = {row.environment.device for row in pair}
+    return not _doubt(pair), len(kernels) == 1, len(devices) == 1, pair[1].time
+
+
+def judged_on(row: AccuracyRow) -> tuple[object, ...]:
+    """Equal for rows of the same text and window, or of the same questions and metric."""
+    values = row.values
+    if isinstance(values, TaskAccuracy):
+        return values.questions_sha256, values.metric, len(values.scores)
+    return values.text_sha256, len(values.block_losses), row.settings.content().get("window")
+
+
+def original_perplexity(row: AccuracyRow) -> float | None:
+    """That of the original that a row was judged against."""
+    values = row.values
+    if isinstance(values, TaskAccuracy):
+        return None
+    return values.perplexity if row.checkpoint == ORIGINAL else values.original_perplexity
+
+
+def has_one_original(rows: Sequence[AccuracyRow]) -> bool:
+    """Whether losses are relative to the same original, as far as its perplexity says."""
+    known = [value for row in rows if (value := original_perplexity(row)) is not None]
+    return not known or math.log(max(known) / min(known)) <= SAME_ORIGINAL
+
+
+def _doubt(pair: AccuracyPair) -> str:
+    """Why two rows cannot be compared; empty where they can."""
+    one, other = pair
+    if one.environment.engine != other.environment.engine:
+        return OTHER_ENGINE
+    if is_broken(one) or is_broken(other):
+        return ""
+    if isinstance(one.values, QuickAccuracy) and isinstance(other.values, QuickAccuracy):
+        return _quick_doubt(pair, one.values, other.values)
+    counts = [len(row.values.scores) for row in pair if isinstance(row.values, TaskAccuracy)]
+    if not all(counts):
+        return NOT_KEPT
+    if judged_on(one) != judged_on(other):
+        return OTHER_QUESTIONS
+    return TOO_FEW if min(counts) < FEWEST else ""
+
+
+def _quick_doubt(pair: AccuracyPair, one: QuickAccuracy, other: QuickAccuracy) -> str:
+    kept = [values for values in (one, other) if values.block_losses]
+    if len(kept) + sum(row.checkpoint == ORIGINAL for row in pair) < len(pair):
+        return NOT_KEPT
+    windows = {row.settings.content().get("window") for row in pair}
+    texts = {(values.text_sha256, len(values.block_losses)) for values in kept}
+    if len(texts) != 1 or len(windows) > 1 or one.tokens != other.tokens:
+        return OTHER_TEXT
+    if not has_one_original(pair):
+        return OTHER_ORIGINAL
+    return TOO_FEW if len(kept[0].block_losses) < FEWEST else ""
 
 
 def compared(pair: AccuracyPair) -> list[Compared]:
@@ -132,87 +190,83 @@ def compared(pair: AccuracyPair) -> list[Compared]:
     one, other = pair
     if (one.key, one.time) == (other.key, other.time):
         return [Compared(one.measure, SAME_RESULT)]
-    if BROKEN in (one.values.verdict, other.values.verdict):
+    if is_broken(one) or is_broken(other):
         return [_broken(pair)]
+    if doubt := _doubt(pair):
+        return [Compared(one.measure, doubt)]
     if isinstance(one.values, QuickAccuracy) and isinstance(other.values, QuickAccuracy):
-        return _quick(pair, one.values, other.values)
+        return _quick(one.measure, one.values, other.values)
     assert isinstance(one.values, TaskAccuracy)
     assert isinstance(other.values, TaskAccuracy)
     return [_task(one.measure, one.values, other.values)]
 
 
 def _broken(pair: AccuracyPair) -> Compared:
-    first, second = (row.values.verdict == BROKEN for row in pair)
-    verdict = EQUAL if first and second else WORSE if second else BETTER
+    first, second = (is_broken(row) for row in pair)
+    verdict = BOTH_BROKEN if first and second else WORSE if second else BETTER
     texts = {True: "broken", False: "works"}
-    return Compared(
-        pair[0].measure,
-        verdict,
-        texts[first],
-        texts[second],
-        advantage=float(first) - float(second),
-        p_value=0.0,
-    )
+    return Compared(pair[0].measure, verdict, texts[first], texts[second])
 
 
-def _quick(pair: AccuracyPair, one: QuickAccuracy, other: QuickAccuracy) -> list[Compared]:
-    measure, sides = pair[0].measure, (one, other)
-    kept = [values for values in sides if values.block_losses]
-    if len(kept) + sum(row.checkpoint == ORIGINAL for row in pair) < len(sides):
-        return [Compared(measure, NOT_KEPT)]
-    windows = {row.settings.content().get("window") for row in pair}
-    texts = {(values.text_sha256, len(values.block_losses)) for values in kept}
-    if len(texts) != 1 or len(windows) > 1 or one.tokens != other.tokens:
-        return [Compared(measure, OTHER_TEXT)]
+def _quick(measure: str, one: QuickAccuracy, other: QuickAccuracy) -> list[Compared]:
     return [_lost(measure, one, other), _moved(f"{measure}, divergence", one, other)]
 
 
 def _lost(measure: str, one: QuickAccuracy, other: QuickAccuracy) -> Compared:
-    blocks = _more(one.block_losses, other.block_losses)
-    low, high = interval_of_blocks(blocks, seed=0)
-    share, least, most = (math.exp(-loss) for loss in (float(blocks.mean()), high, low))
-    is_negligible = abs(float(blocks.mean())) <= NEGLIGIBLE
+    lost = mean_difference(_more(one.block_losses, other.block_losses))
+    share, least, most = (
+        math.exp(min(-loss, LARGEST_LOG)) for loss in (lost.mean, lost.high, lost.low)
+    )
     return Compared(
         measure,
-        EQUAL if is_negligible else _verdict(-high, -low),
+        EQUAL if abs(lost.mean) <= NEGLIGIBLE else _verdict(-lost.high, -lost.low),
         first=f"{one.recovery or 1.0:.4f}",
         second=f"{other.recovery or 1.0:.4f}",
         change=f"{share:.4f} times",
         interval=f"{least:.4f} to {most:.4f}",
         quality=Share(share, least, most),
-        advantage=0.0 if is_negligible else -float(blocks.mean()),
-        p_value=_chance(blocks),
     )
 
 
-def _chance(blocks: NDArray[Any]) -> float:
-    """The two-sided p-value of a mean other than zero; blocks are many, so it is that of a normal
-    distribution."""
-    deviation = float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.inf
-    if deviation == 0.0:
-        return 1.0 if float(blocks.mean()) == 0.0 else 0.0
-    return math.erfc(abs(float(blocks.mean())) / deviation / math.sqrt(2))
-
-
 def _moved(measure: str, one: QuickAccuracy, other: QuickAccuracy) -> Compared:
-    blocks = _more(one.block_divergences, other.block_divergences)
-    low, high = interval_of_blocks(blocks, seed=0)
+    moved = mean_difference(_more(one.block_divergences, other.block_divergences))
     return Compared(
         measure,
-        _verdict(-high, -low),
+        _verdict(-moved.high, -moved.low),
         first=f"{one.divergence_mean or 0.0:.4f}",
         second=f"{other.divergence_mean or 0.0:.4f}",
-        change=f"{blocks.mean():+.4f}",
-        interval=f"{low:+.4f} to {high:+.4f}",
+        change=f"{moved.mean:+.4f}",
+        interval=f"{moved.low:+.4f} to {moved.high:+.4f}",
     )
 
 
 def _more(one: list[float], other: list[float]) -> NDArray[Any]:
     """By how much each block of the other is larger; those of the original are zero."""
-    count = len(one or other)
-    none = [0.0] * count
-    differences: NDArray[Any] = numpy.array(other or none) - numpy.array(one or none)
+    none = [0.0] * len(one or other)
+    differences: NDArray[Any] = numpy.array(other or none, float) - numpy.array(one or none, float)
     return differences
+
+
+@dataclass(frozen=True)
+class MeanDifference:
+    """The mean of paired differences, with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_difference(differences: NDArray[Any]) -> MeanDifference:
+    """By Student's t: a bootstrap of few blocks has an interval that is too narrow."""
+    mean, half_width = float(differences.mean()), float(half_widths(differences[None], LEVEL)[0])
+    return MeanDifference(mean, mean - half_width, mean + half_width)
+
+
+def half_widths(differences: NDArray[Any], level: float) -> NDArray[Any]:
+    """Of the interval of each row's mean."""
+    count = differences.shape[1]
+    errors: NDArray[Any] = differences.std(axis=1, ddof=1) / math.sqrt(count)
+    return quantile(level, count - 1) * errors
 
 
 def _verdict(low: float, high: float) -> str:
@@ -221,22 +275,19 @@ def _verdict(low: float, high: float) -> str:
 
 
 def _task(measure: str, one: TaskAccuracy, other: TaskAccuracy) -> Compared:
-    if not (one.scores and other.scores):
-        return Compared(measure, NOT_KEPT)
-    asked = [
-        (values.questions_sha256, values.metric, len(values.scores)) for values in (one, other)
-    ]
-    if asked[0] != asked[1]:
-        return Compared(measure, OTHER_QUESTIONS)
     first, second = (_answers(values) for values in (one, other))
     values = paired_values(first, second)
     lost, gained = values.lost or 0, values.gained or 0
-    is_sure = (values.p_value or 0.0) < 1 - LEVEL
-    verdict = EQUAL if not is_sure else WORSE if lost > gained else BETTER
     difference, low, high = (
-        100 * (value or 0.0)
-        for value in (values.difference, values.difference_low, values.difference_high)
+        value or 0.0 for value in (values.difference, values.difference_low, values.difference_high)
     )
+    if are_right_or_wrong(numpy.stack([first.scores, second.scores])):
+        is_sure = (values.p_value or 0.0) < 1 - LEVEL
+        verdict = EQUAL if not is_sure else WORSE if lost > gained else BETTER
+    else:  # a question may be lost by a little and another gained by much
+        gain = mean_difference(second.scores - first.scores)
+        low, high = gain.low, gain.high
+        verdict = _verdict(low, high)
     quality = None
     if values.recovery is not None:
         least, most = values.recovery_low, values.recovery_high
@@ -246,12 +297,15 @@ def _task(measure: str, one: TaskAccuracy, other: TaskAccuracy) -> Compared:
         verdict,
         first=f"{100 * one.score:.1f}%",
         second=f"{100 * other.score:.1f}%",
-        change=f"{difference:+.1f} points ({gained} gained, {lost} lost)",
-        interval=f"{low:+.1f} to {high:+.1f}",
+        change=f"{100 * difference:+.1f} points ({gained} gained, {lost} lost)",
+        interval=f"{100 * low:+.1f} to {100 * high:+.1f}",
         quality=quality,
-        advantage=difference,
-        p_value=values.p_value,
     )
+
+
+def are_right_or_wrong(scores: NDArray[Any]) -> bool:
+    """Whether all scores are 0 or 1, so that questions are lost or gained as a whole."""
+    return bool(((scores == 0) | (scores == 1)).all())
 
 
 def _answers(values: TaskAccuracy) -> Answers:

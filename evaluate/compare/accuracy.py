@@ -5,26 +5,37 @@ from rich.table import Table
 from conf.schema.report import CompareConfig
 from conf.terminal import say, table_console
 from evaluate.accuracy.divergence import LEVEL
-from evaluate.accuracy.pairs import BETTER, EQUAL, WORSE, AccuracyPair, Compared, compared
+from evaluate.accuracy.pairs import (
+    BETTER,
+    BOTH_BROKEN,
+    EQUAL,
+    ONLY_FIRST,
+    WORSE,
+    Compared,
+    compared,
+)
 from evaluate.compare.gate import Finding, Verdict, share_finding
+from evaluate.compare.matching import Matching
 
 NARROWEST_TABLE = 120
-BY_VERDICT = {BETTER: Verdict.GOOD, WORSE: Verdict.WORSE}
+BY_VERDICT = {BETTER: Verdict.GOOD, WORSE: Verdict.WORSE, BOTH_BROKEN: Verdict.WORSE}
 MORE_TEXT = "more accuracy.tokens, or more questions, make these intervals narrower"
 
 
-def compare_accuracy(
-    config: CompareConfig, titles: list[str], pairs: list[AccuracyPair]
-) -> list[Finding]:
-    """Prints the table of all pairs; the findings of the gate."""
-    least = config.min_quality
-    if not pairs:
+def compare_accuracy(config: CompareConfig, matching: Matching) -> list[Finding]:
+    """Prints the table of all pairs, and of rows that the second lacks; the findings of the
+    gate."""
+    least, titles = config.min_quality, matching.titles
+    lines = [(pair[1].checkpoint, compared(pair)) for pair in matching.judged]
+    lines += [
+        (row.checkpoint, [Compared(row.measure, ONLY_FIRST)]) for row in matching.missing_accuracy
+    ]
+    if not lines:
         missing = Finding(titles[1], Verdict.UNKNOWN, "no accuracy of both was judged alike")
         return [] if least is None else [missing]
     label_column = [] if config.checkpoints else ["checkpoint"]
     headings = ("change", f"{LEVEL:.0%} interval", "verdict")
     table = Table("accuracy", *label_column, *titles, *headings)
-    lines = [(pair[1].checkpoint, compared(pair)) for pair in pairs]
     for label, of_pair in lines:
         for line in of_pair:
             names = [line.measure] if config.checkpoints else [line.measure, label]

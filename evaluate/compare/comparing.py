@@ -3,16 +3,14 @@
 from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input, unknown
-from conf.models import ORIGINAL
 from conf.schema.report import CompareConfig
 from conf.terminal import listed, say
-from evaluate.accuracy.pairs import AccuracyPair, accuracy_pairs
 from evaluate.compare.accuracy import compare_accuracy
-from evaluate.compare.gate import Finding, Verdict, failure, quality_finding
-from evaluate.compare.pairs import Pair, check_distinct, two_checkpoints, two_files
-from evaluate.compare.speed import compare_speed
-from evaluate.report.decide.quality import Qualities, qualities
-from evaluate.results.cells import Cell, cells
+from evaluate.compare.gate import Finding, Verdict, failure
+from evaluate.compare.matching import Matching, matched_checkpoints, matched_files
+from evaluate.compare.missing import not_compared, quality_findings
+from evaluate.compare.pairs import check_distinct
+from evaluate.compare.speed import compare_speed, missing_findings
 from evaluate.results.merging import merged_rows
 from evaluate.results.rows import AccuracyRow, Row, SpeedRow, TrialRow
 
@@ -22,94 +20,65 @@ def compare(config: CompareConfig) -> None:
     check_distinct(files, config.checkpoints)
     faults: list[str] = []
     if config.checkpoints is not None:
-        row_lists = [_rows(files, faults)]
-        cell_lists = [cells(row_lists[0])]
-        pairs, unmatched = two_checkpoints(cell_lists[0], *config.checkpoints)
-        titles = list(config.checkpoints)
+        matching = matched_checkpoints(list(config.checkpoints), _rows(files, faults))
     else:
-        row_lists = [_rows([path], faults) for path in files]
-        cell_lists = [cells(rows) for rows in row_lists]
-        pairs, unmatched = two_files(cell_lists[0], cell_lists[1])
-        titles = _distinct_names(files)
-    judged = accuracy_pairs(row_lists[0], row_lists[-1], config.checkpoints)
-    if unmatched and cell_lists[-1] and (pairs or config.checkpoints is None):
-        names = [f"{one.label} in {one.measure}" for one in unmatched]
-        say(f"in the first only, or under another workload in the second: {listed(names)}")
-    if not pairs and (not judged or config.value is not None or config.min_ratio is not None):
-        raise _nothing_in_common(config, titles, cell_lists, row_lists)
+        matching = matched_files(files, [_rows([path], faults) for path in files])
+    has_all = bool(matching.pairs) or (
+        bool(matching.judged) and config.value is None and config.min_ratio is None
+    )
+    if not has_all:
+        _check_names(config, matching)
+    _say_first_only(matching)
+    if not has_all and not config.is_gate:
+        raise _nothing_in_common(matching)
     findings: list[Finding] = []
-    if pairs:
-        left = unmatched if config.checkpoints else _tried(unmatched, row_lists[-1])
-        findings += compare_speed(config, titles, cell_lists, pairs, left)
-    findings += compare_accuracy(config, titles, judged)
+    if matching.pairs:
+        findings += compare_speed(config, matching)
+    elif config.min_ratio is not None:
+        findings += missing_findings(matching)
+    findings += compare_accuracy(config, matching)
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
-    findings += _quality_findings(config, pairs, judged, qualities(row_lists[-1]))
-    if config.is_gate and config.checkpoints is None:
-        findings += _not_compared(row_lists, pairs, judged)
+    findings += quality_findings(config, matching)
+    findings += not_compared(config, matching)
     error = failure(findings)
     if error is not None:
         raise error
+    if not has_all:
+        raise _nothing_in_common(matching)
     if findings:
         say(f"{Verdict.GOOD}: all {len(findings)} comparisons meet their thresholds")
 
 
-def _not_compared(
-    row_lists: list[list[Row]], pairs: list[Pair], judged: list[AccuracyPair]
-) -> list[Finding]:
-    """Two files whose checkpoints have different names pass no gate by their originals alone."""
-    compared = {one.checkpoint for one, _ in pairs} | {one.checkpoint for one, _ in judged}
-    names = [dict.fromkeys(row.checkpoint for row in rows) for rows in row_lists]
-    first, second = ([name for name in each if name != ORIGINAL] for each in names)
-    if compared - {ORIGINAL} or not (first or second):
-        return []
-    if first and second:
-        reason = (
-            f"in the first only; the second has {listed(second)}. Give both files and "
-            f"checkpoints=[{first[0]},{second[0]}]"
-        )
-        return [Finding(listed(first), Verdict.UNKNOWN, reason)]
-    return [Finding(listed(first or second), Verdict.UNKNOWN, "in one of the files only")]
-
-
-def _nothing_in_common(
-    config: CompareConfig,
-    titles: list[str],
-    cell_lists: list[list[Cell]],
-    row_lists: list[list[Row]],
-) -> QuantlineError:
-    """Names a checkpoint that is not there, else what is."""
-    labels = dict.fromkeys(cell.label for cell_list in cell_lists for cell in cell_list)
-    judged = (row.checkpoint for rows in row_lists for row in rows if isinstance(row, AccuracyRow))
-    known = labels | dict.fromkeys(judged)
+def _check_names(config: CompareConfig, matching: Matching) -> None:
+    """Raises where there is no checkpoint of a given name."""
+    known = _labels(matching)
+    names = {row.checkpoint for rows in matching.row_lists for row in rows}
     for name in config.checkpoints or []:
-        if name not in known:
-            return unknown(f"checkpoints={name}", name, known)
-    labels_text = ", ".join(labels) or "none"
-    return bad_input(f"{' and '.join(titles)} have no workload in common; there are: {labels_text}")
+        if name not in known and name not in names:
+            raise unknown(f"checkpoints={name}", name, known)
 
 
-def _quality_findings(
-    config: CompareConfig, pairs: list[Pair], judged: list[AccuracyPair], known: Qualities
-) -> list[Finding]:
-    """Whether each second checkpoint keeps enough of the original's quality."""
-    if config.min_recovery is None:
-        return []
-    rows: dict[str, Row] = {row.checkpoint: row for _, row in judged}
-    ran = {cell.checkpoint for _, cell in pairs}
-    rows = {name: row for name, row in rows.items() if name not in ran}
-    rows |= {cell.label: cell.row for _, cell in pairs}
-    return [
-        quality_finding(label, known.of_row(row), config.min_recovery)
-        for label, row in rows.items()
-    ]
+def _nothing_in_common(matching: Matching) -> QuantlineError:
+    titles, labels = " and ".join(matching.titles), ", ".join(_labels(matching)) or "none"
+    return bad_input(f"{titles} have no workload in common, and no accuracy; there are: {labels}")
 
 
-def _tried(unmatched: list[Cell], rows: list[Row]) -> list[Cell]:
-    """The unmatched cells of checkpoints that the second file has rows of: it lacks a workload, or
-    the checkpoint failed there."""
-    checkpoints = {row.checkpoint for row in rows}
-    return [cell for cell in unmatched if cell.checkpoint in checkpoints]
+def _labels(matching: Matching) -> dict[str, None]:
+    """The checkpoints that were timed, with their options, and those that were judged."""
+    cells = (cell.label for cell_list in matching.cell_lists for cell in cell_list)
+    rows = (row for row_list in matching.row_lists for row in row_list)
+    judged = (row.checkpoint for row in rows if isinstance(row, AccuracyRow))
+    return dict.fromkeys(cells) | dict.fromkeys(judged)
+
+
+def _say_first_only(matching: Matching) -> None:
+    timed = matching.unmatched if matching.cell_lists[-1] else []
+    names = [f"{cell.label} in {cell.measure}" for cell in timed]
+    if matching.is_of_files:
+        names += [f"{row.checkpoint} in {row.measure}" for row in matching.unjudged]
+    if names and (matching.pairs or matching.is_of_files):
+        say(f"in the first only, or under another workload in the second: {listed(names)}")
 
 
 def _rows(files: list[Path], faults: list[str]) -> list[Row]:
@@ -124,15 +93,3 @@ def _rows(files: list[Path], faults: list[str]) -> list[Row]:
         instead = "; evaluate.report compares capacity searches" if searches else ""
         raise bad_input(f"results={names}: there are no timed runs in it, and no accuracy{instead}")
     return rows
-
-
-def _distinct_names(files: list[Path]) -> list[str]:
-    """Two paths without their common beginning and end."""
-    path_parts = [list(path.parts) for path in files]
-    for end in (0, -1):
-        while (
-            len(path_parts[0]) > 1 < len(path_parts[1]) and path_parts[0][end] == path_parts[1][end]
-        ):
-            for names in path_parts:
-                names.pop(end)
-    return [str(Path(*names)) for names in path_parts]

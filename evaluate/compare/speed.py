@@ -9,8 +9,9 @@ from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.report import CompareConfig
 from conf.terminal import say, table_console
 from evaluate.compare.gate import NO_RATIO, Finding, Verdict, speed_finding
+from evaluate.compare.matching import Matching
 from evaluate.compare.pairs import Metric, Pair, has_common_runs
-from evaluate.results.cells import Cell, by_workload, kernel_names, kernels_of
+from evaluate.results.cells import by_workload, kernel_names, kernels_of
 from evaluate.results.host_time import OTHERS, busy_share, taken_share
 from evaluate.results.restart_noise import (
     Noise,
@@ -29,14 +30,9 @@ COMPARED = (
 )
 
 
-def compare_speed(
-    config: CompareConfig,
-    titles: list[str],
-    cell_lists: list[list[Cell]],
-    pairs: list[Pair],
-    unmatched: list[Cell],
-) -> list[Finding]:
+def compare_speed(config: CompareConfig, matching: Matching) -> list[Finding]:
     """Prints the table of all pairs and what else differs; the findings of the gate."""
+    titles, cell_lists, pairs = matching.titles, matching.cell_lists, matching.pairs
     metric = Metric(config.value or "")
     metric.check({name for pair in pairs for cell in pair for name in cell.names})
     noise = noise_of([by_workload(cell_list) for cell_list in cell_lists], metric.name)
@@ -56,26 +52,26 @@ def compare_speed(
         say(sentence)
     if any(ran_on_two_machines(*pair) for pair in pairs) and not noise.machines.members:
         say(f"they ran on two machines: intervals allow for {STATED_MACHINE:.1%} between them")
-    return _speed_findings(config, pairs, unmatched, metric, noise)
+    return _speed_findings(config, matching, metric, noise)
 
 
 def _speed_findings(
-    config: CompareConfig,
-    pairs: list[Pair],
-    unmatched: list[Cell],
-    metric: Metric,
-    noise: Noise,
+    config: CompareConfig, matching: Matching, metric: Metric, noise: Noise
 ) -> list[Finding]:
     if config.min_ratio is None:
         return []
     findings = []
-    for pair in pairs:
+    for pair in matching.pairs:
         what = f"{pair[1].label} in {pair[1].measure}"
         ratio, doubt = metric.ratio(pair, noise), _doubt(pair, config)
         findings.append(speed_finding(what, ratio, doubt, config.min_ratio))
-    return findings + [
+    return findings + missing_findings(matching)
+
+
+def missing_findings(matching: Matching) -> list[Finding]:
+    return [
         Finding(f"{cell.label} in {cell.measure}", Verdict.UNKNOWN, "only the first has it")
-        for cell in unmatched
+        for cell in matching.missing
     ]
 
 

@@ -13,6 +13,7 @@ from evaluate.report.show.charts.drawing import Chart, Names
 from evaluate.report.show.how_measured import HowMeasured, how_measured
 from evaluate.report.show.notes import energy_notes, findings, judged_elsewhere, left_out, notes
 from evaluate.report.show.record_sets import RecordSets, make_sets
+from evaluate.report.show.row_records import AccuracyRecord, accuracy_records
 from evaluate.results.merging import merged_rows
 from evaluate.results.rows import Row
 
@@ -28,6 +29,7 @@ class Report:
     qualities: Qualities
     sets: RecordSets
     names: Names
+    accuracy: list[AccuracyRecord]
     charts: list[Chart]
     how_measured: list[HowMeasured]
     faults: list[str]
@@ -66,6 +68,7 @@ def make_report(config: ReportConfig) -> Report:
         qualities=decision.qualities,
         sets=sets,
         names=names,
+        accuracy=accuracy_records(rows),
         charts=charts(sets, names),
         how_measured=how_measured(rows),
         faults=faults,

@@ -20,6 +20,8 @@ CLOCK_S = 3e-6  # times of requests are kept to the microsecond
 DIGITS = 2e-6  # and to seven digits
 MOST = 100_000  # requests whose times are checked one by one
 MOST_HITS = 0.02  # one in a hundred makes a run invalid; a prompt may be looked up twice
+BLOCKS_APART = 1e-2  # tolerance: blocks may differ in length by a token
+LARGEST_GAIN = math.log(1e6)  # nats: the largest recovery that a row may have
 INTERVAL = 0.02  # tolerance: a bootstrap interval may miss its own mean by this share
 # Each value is at most the next one, if both are set.
 ORDERED = (
@@ -278,14 +280,7 @@ def _quick_faults(values: QuickAccuracy) -> Iterator[str]:
     if values.original_perplexity is not None and values.perplexity is not None:
         share = values.original_perplexity / values.perplexity
         yield from _check_equal("values.recovery", recovery, "the perplexities", share, 1e-3)
-    if values.block_losses:
-        kept = math.exp(-statistics.fmean(values.block_losses))
-        yield from _check_equal("values.recovery", recovery, "values.block_losses", kept, 1e-2)
-        divergence = statistics.fmean(values.block_divergences or [0.0])
-        mean = values.divergence_mean
-        yield from _check_equal(
-            "values.divergence_mean", mean, "its blocks", divergence, 0.05, 1e-4
-        )
+    yield from _block_faults(values)
     agreed, continued = values.agreed_tokens_mean, values.continued_tokens
     if agreed is not None and continued is not None and agreed > continued * (1 + ROUNDING):
         yield _message("values.agreed_tokens_mean", agreed, "above continued_tokens", continued)
@@ -296,6 +291,31 @@ def _quick_faults(values: QuickAccuracy) -> Iterator[str]:
     divergence = values.divergence_mean or 0
     if divergence > BROKEN_DIVERGENCE:
         yield f"values.verdict is {verdict!r} with a divergence of {divergence:g}"
+
+
+def _block_faults(values: QuickAccuracy) -> Iterator[str]:
+    """Compares the values of blocks with their means, and with what the verdict allows."""
+    losses, divergences = values.block_losses, values.block_divergences
+    if len(losses) != len(divergences):
+        yield _message(
+            "the length of values.block_losses",
+            len(losses),
+            "that of values.block_divergences",
+            len(divergences),
+        )
+        return
+    if not losses:
+        return
+    loss = statistics.fmean(losses)
+    if loss < -LARGEST_GAIN:
+        yield _message("the mean of values.block_losses", loss, "below", -LARGEST_GAIN)
+        return
+    kept, divergence = math.exp(-loss), statistics.fmean(divergences)
+    recovery, mean = values.recovery, values.divergence_mean
+    yield from _check_equal("values.recovery", recovery, "values.block_losses", kept, BLOCKS_APART)
+    yield from _check_equal("values.divergence_mean", mean, "its blocks", divergence, 0.05, 1e-4)
+    if values.verdict != BROKEN and kept < (1 - BLOCKS_APART) * BROKEN_RECOVERY:
+        yield f"values.verdict is {values.verdict!r}, and blocks say a recovery of {kept:g}"
 
 
 def _task_faults(values: TaskAccuracy) -> Iterator[str]:

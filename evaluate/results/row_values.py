@@ -38,6 +38,9 @@ else:
 
 Perplexity = Annotated[float, Field(ge=0.999, le=1e300)]
 Level = Annotated[float, Field(gt=0, lt=1)]
+OfBlock = Annotated[float, Field(ge=-1e6, le=1e6), AsWritten]
+"""Nats a token. Values are bounded so that arithmetic on thousands of them cannot overflow."""
+OfQuestion = Annotated[float, Field(ge=-1e9, le=1e9), AsWritten]
 
 
 class SpeedValues(NumberPart):
@@ -140,10 +143,10 @@ class QuickAccuracy(Part):
     verdict: Maybe[Verdict] = None
     text_sha256: Maybe[Name] = None
     """Of the tokens that were judged."""
-    block_losses: list[Number] = Field(default_factory=list)
+    block_losses: list[OfBlock] = Field(default_factory=list)
     """What each block of neighbouring tokens lost, in nats a token. Two checkpoints are compared by
     them, block by block."""
-    block_divergences: list[Number] = Field(default_factory=list)
+    block_divergences: list[OfBlock] = Field(default_factory=list)
     worst: list[Position] = Field(default_factory=list)
     score: Maybe[Number] = None
     """Only in rows that other tools wrote."""
@@ -186,7 +189,7 @@ class TaskAccuracy(Part):
     """Questions that were longer than the context."""
     questions_sha256: Maybe[Name] = None
     """Of the questions that were asked, in their order."""
-    scores: list[Number] = Field(default_factory=list)
+    scores: list[OfQuestion] = Field(default_factory=list)
     """Of each question. Two checkpoints are compared by them, question by question."""
 
 

@@ -16,7 +16,6 @@ from evaluate.report.contents import Report
 from evaluate.report.machine.build import report_file
 from evaluate.report.machine.schema import AnswerFile, ReportFile
 from evaluate.report.show.records import GroupRecord, MedianWithInterval, Record, Speedup
-from evaluate.report.show.row_records import accuracy_records
 
 NAME = "report.json"
 TABLES = "tables"
@@ -40,7 +39,7 @@ def write_files(report: Report, out: Path) -> None:
     with write_whole(out / NAME) as unfinished:
         unfinished.write_text(as_json(report_file(report)) + "\n", encoding="utf-8")
     tables: dict[str, Sequence[Record]] = dict(report.sets.by_name())
-    tables["accuracy"] = accuracy_records(report.rows)
+    tables["accuracy"] = report.accuracy
     check_folder("out", out / TABLES)
     with new_folder(out / TABLES):
         for name, records in tables.items():

@@ -27,7 +27,6 @@ from evaluate.report.show.our_kernels.columns import (
 )
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord
-from evaluate.report.show.row_records import accuracy_records
 from evaluate.report.show.served_rates.columns import EXPLANATION, TITLE, rate_columns
 from evaluate.report.show.tables import (
     ACCURACY,
@@ -206,8 +205,9 @@ def _tables_by_group(
 
 
 def _accuracy(report: Report) -> list[str]:
-    records = accuracy_records(report.rows)
-    return ["## Accuracy", "", *_used_columns_table(ACCURACY, records), ""] if records else []
+    if not report.accuracy:
+        return []
+    return ["## Accuracy", "", *_used_columns_table(ACCURACY, report.accuracy), ""]
 
 
 def _further(report: Report, plots: dict[str, str]) -> list[str]:

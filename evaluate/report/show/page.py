@@ -24,7 +24,6 @@ from evaluate.report.show.our_kernels.columns import kernel_tables
 from evaluate.report.show.page_data import SHOWN_LINES, page_data, setups_of, short
 from evaluate.report.show.published_records import sweep_pairs
 from evaluate.report.show.records import CellRecord, GroupRecord, Record
-from evaluate.report.show.row_records import accuracy_records
 from evaluate.report.show.sentences import sentence_lists
 from evaluate.report.show.served_loads import columns as served_loads
 from evaluate.report.show.served_rates.columns import EXPLANATION, TITLE, rate_columns
@@ -238,8 +237,7 @@ def _tables(report: Report) -> list[Table]:
         table = _table(own.name, own.title, own.columns, own.records, report)
         table.note = own.note
         tables.append(table)
-    accuracy = accuracy_records(report.rows)
-    tables.append(_full_table("accuracy", "Accuracy", ACCURACY, accuracy, report))
+    tables.append(_full_table("accuracy", "Accuracy", ACCURACY, report.accuracy, report))
     tables.append(_table(CONTEXTS, "Over the context length", CONTEXT, sets.contexts, report))
     tables.append(_table(ENGINES, "Engines side by side", ENGINE, sets.engines, report))
     tables.append(_table(OPERATORS, "Operators", OPERATOR, sets.operators, report))

@@ -1,10 +1,11 @@
 """The records that tables and charts show of single rows: accuracy, profiles and layers."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from conf.schema.kernels import KERNELS_OPTION, VLLM
-from evaluate.accuracy.pairs import rank_ranges
+from evaluate.accuracy.ranks import judged_in, rank_ranges
 from evaluate.measure.profiles import phases, readable
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.show.records import MILLI, Record
@@ -40,18 +41,19 @@ class AccuracyRecord(ModelRecord):
     recovery_high: float | None
     verdict: str | None
     rank: str | None
-    """Among checkpoints that were judged alike: `1 to 2` where two are level. None where they
-    cannot be compared in pairs."""
+    """Among checkpoints that were judged alike, on one device: `1 to 2` where two are level. None
+    where they cannot be compared in pairs."""
 
 
 def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
     ranges = rank_ranges(rows)
+    engines = _engines([row for row in rows if isinstance(row, AccuracyRow)], ranges)
     return [
         AccuracyRecord(
             model=row.model,
             candidate=row.checkpoint,
             measure=row.measure,
-            engine=_engine(row),
+            engine=engines[id(row)],
             score=_score(row.values),
             recovery=row.values.recovery,
             recovery_low=row.values.recovery_low,
@@ -62,6 +64,26 @@ def accuracy_records(rows: Sequence[Row]) -> list[AccuracyRecord]:
         for row in rows
         if isinstance(row, AccuracyRow)
     ]
+
+
+def _engines(rows: list[AccuracyRow], ranked: Container[int]) -> dict[int, str]:
+    """The engine of each row, by its id. Where checkpoints were ranked on several devices or
+    versions, the facts in which those differ are added."""
+    names = {id(row): _engine(row) for row in rows}
+    by_engine: dict[object, list[AccuracyRow]] = defaultdict(list)
+    for row in rows:
+        if id(row) in ranked:
+            by_engine[row.model, row.measure, names[id(row)]].append(row)
+    for group in by_engine.values():
+        if len({judged_in(row) for row in group}) == 1:
+            continue
+        own_facts = differing([row.environment.facts("device", "versions") for row in group])
+        for row, facts in zip(group, own_facts, strict=True):
+            added = [
+                value if name == "device" else f"{name} {value}" for name, value in facts.items()
+            ]
+            names[id(row)] = ", ".join([names[id(row)], *added])
+    return names
 
 
 def _engine(row: AccuracyRow) -> str:

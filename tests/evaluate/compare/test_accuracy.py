@@ -1,174 +1,46 @@
-"""Two checkpoints on the same text or the same questions, in pairs."""
+"""The accuracy of two files, or two checkpoints: the table, and the gate on it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
-from conf.errors import BAD_INPUT, GATE_FAILED, UNDECIDED
-from evaluate.accuracy import answers
-from evaluate.accuracy.divergence import paired_values
-from evaluate.accuracy.pairs import (
-    BETTER,
-    EQUAL,
-    NOT_KEPT,
-    OTHER_QUESTIONS,
-    OTHER_TEXT,
-    SAME_RESULT,
-    WORSE,
-    accuracy_pairs,
-    compared,
-    rank_ranges,
-)
-from evaluate.measure.text_view import TextView
-from evaluate.results.rows import AccuracyRow, QuickAccuracyRow, TaskAccuracyRow
+from conf.errors import BAD_INPUT, GATE_FAILED, UNDECIDED, QuantlineError
+from conf.schema.report import CompareConfig
+from evaluate.compare.comparing import compare
+from evaluate.results.rows import AccuracyRow, Row, line_content
 from tests.conftest import Run
-from tests.evaluate.made_rows import row_with
+from tests.evaluate.accuracy.made_rows import (
+    LATER,
+    block_row,
+    broken_row,
+    original_row,
+    quick_row,
+    task_row,
+)
+from tests.evaluate.made_rows import failed_row
 from tests.evaluate.report.made import Cell, runs, write
 
-TOKENS = 8192
-TIME = "2026-01-01T00:00:00+00:00"
+STEADY, FASTER = [1.0, 1.001, 0.999], [0.7, 0.701, 0.699]
 
 
-def view(lost: numpy.typing.NDArray[Any], text: int = 0) -> TextView:
-    """A view of a text whose difficulty varies much more than what checkpoints lose."""
-    tokens = numpy.random.default_rng(text).integers(0, 1000, TOKENS)
-    hard = numpy.random.default_rng(text + 1).exponential(3.0, TOKENS)
-    likely = numpy.stack([tokens, tokens + 1], 1)
-    scores = numpy.log(numpy.stack([numpy.full(TOKENS, 0.6), numpy.full(TOKENS, 0.3)], 1))
-    return TextView(
-        tokens, -hard - lost, likely, scores - lost[:, None], numpy.zeros((0, 0), dtype=int)
-    )
+@pytest.fixture
+def gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Compares rows with those of a second file, or two checkpoints in them: the exit code, and
+    what is said."""
 
+    def compared(first: list[Row], second: list[Row] | None = None, **options: Any) -> Any:
+        paths = [write(tmp_path / "first.jsonl", first)]
+        if second is not None:
+            paths.append(write(tmp_path / "second.jsonl", second))
+        try:
+            compare(CompareConfig(results=[str(path) for path in paths], **options))
+        except QuantlineError as error:
+            return error.exit_code, f"{capsys.readouterr()} {error}"
+        return 0, str(capsys.readouterr())
 
-def quick_row(name: str, mean: float, seed: int, text: int = 0, **settings: Any) -> AccuracyRow:
-    """Both checkpoints of a test lose much where the original is unsure, and a bit of their own."""
-    shared = numpy.abs(numpy.random.default_rng(99).normal(0.0, 0.4, TOKENS))
-    own = numpy.random.default_rng(seed).normal(mean, 0.05, TOKENS)
-    judgement = paired_values(view(numpy.zeros(TOKENS), text), view(shared + own, text))
-    return row_with(
-        QuickAccuracyRow,
-        checkpoint=name,
-        measure="quick",
-        key=f"{name} {seed} {text}",
-        time=TIME,
-        values=judgement.values,
-        settings={"window": 512} | settings,
-        environment={"engine": "vllm", "checkpoint_sha256": name},
-    )
-
-
-def block_row(name: str, seed: int) -> AccuracyRow:
-    """Blocks alone, which are quick to make: 0.01 nats lost, with noise that is its own."""
-    losses = numpy.random.default_rng(seed).normal(0.01, 0.02, TOKENS // 64).tolist()
-    return row_with(
-        QuickAccuracyRow,
-        checkpoint=name,
-        measure="quick",
-        key=f"{name} {seed}",
-        time=TIME,
-        values={"text_sha256": "t", "block_losses": losses, "block_divergences": losses},
-    )
-
-
-def task_row(name: str, right: list[int], asked: str = "q") -> TaskAccuracyRow:
-    names = [f"{asked} {number}" for number in range(len(right))]
-    original = answers.Answers("acc,none", numpy.ones(len(right)), names)
-    given = answers.Answers("acc,none", numpy.array(right, float), names)
-    return row_with(
-        TaskAccuracyRow,
-        checkpoint=name,
-        measure="questions:arc",
-        key=f"{name} {asked} {sum(right)}",
-        time=TIME,
-        values=answers.paired_values(original, given),
-        environment={"engine": "vllm", "checkpoint_sha256": name},
-    )
-
-
-def test_blocks_are_those_of_the_published_figures() -> None:
-    values = quick_row("w8", 0.01, 1).values
-    assert len(values.block_losses) == len(values.block_divergences) == TOKENS // 64
-    assert values.recovery == pytest.approx(numpy.exp(-numpy.mean(values.block_losses)), rel=1e-4)
-    assert values.divergence_mean == pytest.approx(numpy.mean(values.block_divergences), abs=1e-5)
-
-
-def test_pairs_show_what_two_intervals_hide() -> None:
-    """The intervals against the original overlap; the difference of the two is significant."""
-    one, other = quick_row("a", 0.010, 1), quick_row("b", 0.004, 2)
-    assert one.values.recovery_high > other.values.recovery_low
-    quality, divergence = compared((one, other))
-    assert (quality.verdict, divergence.verdict) == (BETTER, BETTER)
-    assert quality.quality is not None
-    assert quality.quality.share == pytest.approx(numpy.exp(0.006), abs=0.003)
-    assert quality.quality.low > 1
-    back, _ = compared((other, one))
-    assert back.verdict == WORSE
-
-
-def test_equal_checkpoints_seldom_differ() -> None:
-    alarms = 0
-    for seed in range(0, 200, 2):
-        quality, _ = compared((block_row("a", seed), block_row("b", seed + 1)))
-        alarms += quality.verdict != EQUAL
-    assert alarms <= 5  # of 100, at a level of 99 %
-
-
-def test_the_original_is_the_first_or_the_second() -> None:
-    original = quick_row("original", 0.0, 3)
-    original.values = original.values.model_validate({"perplexity": 10.0, "tokens": TOKENS})
-    row = quick_row("w8", 0.02, 1)
-    forward, back = compared((original, row))[0], compared((row, original))[0]
-    assert (forward.verdict, back.verdict) == (WORSE, BETTER)
-    assert forward.quality is not None
-    assert forward.quality.share == pytest.approx(row.values.recovery, rel=1e-4)
-
-
-def test_what_cannot_be_compared_says_why() -> None:
-    row, old = quick_row("w8", 0.01, 1), quick_row("w4", 0.01, 2)
-    old.values.block_losses = []
-    assert compared((row, old))[0].verdict == NOT_KEPT
-    assert compared((row, quick_row("w4", 0.01, 2, text=5)))[0].verdict == OTHER_TEXT
-    assert compared((row, quick_row("w4", 0.01, 2, window=256)))[0].verdict == OTHER_TEXT
-    assert compared((row, row))[0].verdict == SAME_RESULT
-    tasks = task_row("w8", [1] * 20), task_row("w4", [1] * 20, asked="other")
-    assert compared(tasks)[0].verdict == OTHER_QUESTIONS
-
-
-def test_questions_are_compared_one_by_one() -> None:
-    one, other = task_row("a", [1, 0] * 50 + [1] * 100), task_row("b", [1] * 200)
-    (line,) = compared((one, other))
-    assert line.verdict == BETTER
-    assert line.change == "+25.0 points (50 gained, 0 lost)"
-    (level,) = compared((one, task_row("c", [0, 1] * 50 + [1] * 100)))
-    assert level.verdict == EQUAL
-
-
-def test_ranks_are_those_that_the_pairs_leave_open() -> None:
-    rows = [quick_row("a", 0.004, 1), quick_row("b", 0.0041, 2), quick_row("c", 0.03, 3)]
-    ranges = rank_ranges([quick_row("original", 0.0, 9), *rows])
-    assert [str(ranges[id(row)]) for row in rows] == ["1 to 2", "1 to 2", "3"]
-    rows[1].values.block_losses = []
-    assert rank_ranges(rows) == {}
-
-
-def test_of_nine_equal_checkpoints_none_is_ranked_alone() -> None:
-    """36 pairs, each at a level of 99 %, would name a better one in every third report."""
-    alarms = 0
-    for seed in range(0, 90, 9):
-        rows = [block_row(str(n), seed + n) for n in range(9)]
-        alarms += any(str(found) != "1 to 9" for found in rank_ranges(rows).values())
-    assert alarms == 0  # of ten
-
-
-def test_a_broken_checkpoint_is_worse() -> None:
-    row, broken = quick_row("w8", 0.01, 1), quick_row("w2", 0.01, 2)
-    broken.values = broken.values.model_validate({"verdict": "broken"})
-    broken.invalid = ["perplexity is no number"]
-    ((one, other),) = accuracy_pairs([row], [broken], ["w8", "w2"])
-    (line,) = compared((one, other))
-    assert (line.first, line.second, line.verdict) == ("works", "broken", WORSE)
+    return compared
 
 
 def test_results_without_runs_are_compared_by_their_accuracy(
@@ -194,9 +66,144 @@ def test_results_without_runs_are_compared_by_their_accuracy(
 
 
 def test_a_gate_on_quality_needs_one_that_was_judged(command_here: Run, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        rows = runs(Cell("w8", [1.0, 1.001, 0.999] if name == "a" else [0.7, 0.701, 0.699]))
-        write(tmp_path / f"{name}.jsonl", rows)
+    for name, seconds in (("a", STEADY), ("b", FASTER)):
+        write(tmp_path / f"{name}.jsonl", runs(Cell("w8", seconds)))
     result = command_here("evaluate.compare", "results=[a.jsonl,b.jsonl]", "min_quality=0.99")
     assert result.returncode == UNDECIDED
     assert "no accuracy of both was judged alike" in result.stderr
+
+
+def test_the_originals_of_two_files_decide_nothing(gate: Any) -> None:
+    """Every run writes rows of the original, which have no blocks."""
+    one, other = quick_row("w8", 0.010, 1), quick_row("w8", 0.0099, 2)
+    base = one.values.original_perplexity
+    first, second = [original_row(base), one], [original_row(base, LATER), other]
+    code, said = gate(first, second, min_quality=0.99)
+    assert code == 0, said
+    assert "original" not in said
+    # Originals alone are no gate.
+    assert gate(first[:1], second[:1], min_quality=0.99)[0] == UNDECIDED
+    assert gate(first[:1], second[:1])[0] == BAD_INPUT
+
+
+def test_accuracy_that_only_the_first_has_is_not_known(gate: Any) -> None:
+    quick, task = quick_row("w8", 0.010, 1), task_row("w8", [1] * 200)
+    newer = quick_row("w8", 0.0099, 2)
+    failed = failed_row("w8", "questions:arc", "the server died")
+    for second in ([newer], [newer, failed]):
+        code, said = gate([quick, task], second, min_quality=0.99)
+        assert code == UNDECIDED
+        assert "w8 in questions:arc: only the first has it" in said
+    assert gate([quick], [newer], min_quality=0.99)[0] == 0
+    # Nobody tried another checkpoint in the second file.
+    code, said = gate([quick, block_row("w4", 3)], [newer], min_quality=0.99)
+    assert code == 0
+    assert "in the first only, or under another workload in the second: w4 in quick" in said
+    code, said = gate(
+        [quick, task, quick_row("w4", 0.0099, 2)], checkpoints=["w8", "w4"], min_quality=0.99
+    )
+    assert code == UNDECIDED
+    assert "w8 in questions:arc: only the first has it" in said
+
+
+def test_a_checkpoint_that_ran_and_was_not_judged_passes_no_gate(gate: Any) -> None:
+    first = [*runs(Cell("w8", STEADY), Cell("w4", STEADY)), quick_row("w8", 0.010, 1)]
+    second = [*runs(Cell("w8", FASTER), Cell("w4", FASTER)), quick_row("w8", 0.0099, 2)]
+    judged = [block_row("w4", 3)]
+    died = [failed_row("w4", "quick", "the engine died")]
+    for before, after in (([], []), (judged, []), (judged, died), ([], judged)):
+        code, said = gate([*first, *before], [*second, *after], min_quality=0.99)
+        assert code == UNDECIDED, (before, after)
+        assert "w4" in said
+
+
+def test_a_recovery_that_was_not_judged_again_is_not_known(gate: Any) -> None:
+    first = [quick_row("w8", 0.01, 1), quick_row("w4", 0.01, 3)]
+    newer = quick_row("w8", 0.01, 2)
+    failed = failed_row("w4", "quick", "the engine died")
+    code, said = gate(first, [newer, failed], min_recovery=0.5)
+    assert code == UNDECIDED
+    assert "w4: its accuracy was not judged" in said
+    assert gate(first, [newer, task_row("w4", [1] * 200)], min_recovery=0.5)[0] == 0
+
+
+def test_another_engine_is_no_comparison(gate: Any) -> None:
+    one, other = block_row("w8", 1, engine="vllm"), block_row("w8", 2, engine="transformers")
+    code, said = gate([one], [other], min_quality=0.99)
+    assert code == UNDECIDED
+    assert "w8 in quick: judged in another engine" in said
+
+
+def test_a_checkpoint_may_be_named_with_its_options(gate: Any) -> None:
+    """As cells of the report are named; accuracy rows know the checkpoint alone."""
+    cells = [Cell("w8", STEADY), Cell("w8", FASTER, options={"linear_backend": "marlin"})]
+    rows = [*runs(*cells, Cell("w4", STEADY)), quick_row("w8", 0.01, 1), quick_row("w4", 0.0099, 2)]
+    code, said = gate(
+        rows, checkpoints=["w4", "w8 linear_backend=marlin"], min_quality=0.99, min_ratio=0.9
+    )
+    assert code == 0, said
+
+
+def test_the_kernels_of_a_named_setup_count(gate: Any) -> None:
+    ours = {"kernels": "auto"}
+    cells = [Cell("w8", STEADY), Cell("w8", FASTER, options=ours), Cell("w4", STEADY)]
+    rows = [
+        *runs(*cells),
+        block_row("w4", 1, 0.1, engine="vllm"),
+        block_row("w8", 2, 0.1, engine="vllm"),
+        block_row("w8", 3, 0.3, engine="vllm", engine_options=ours),
+    ]
+    assert gate(rows, checkpoints=["w4", "w8 kernels=auto"], min_quality=0.99)[0] == GATE_FAILED
+    assert gate(rows, checkpoints=["w4", "w8"], min_quality=0.9)[0] == 0
+
+
+def test_files_of_other_checkpoints_say_how_to_compare_them(gate: Any) -> None:
+    first, second = [quick_row("w8", 0.01, 1)], [quick_row("w8_new", 0.01, 2)]
+    for threshold in ("min_quality", "min_recovery", "min_ratio"):
+        code, said = gate(first, second, **{threshold: 0.9})
+        assert code == UNDECIDED
+        assert "Give both files and checkpoints=[w8,w8_new]" in said
+    code, said = gate(first, second)
+    assert code == BAD_INPUT
+    assert "there are: w8, w8_new" in said
+    named = {"checkpoints": ["w8", "w8_new"], "min_quality": 0.9}
+    assert gate([*first, *second], **named)[0] == 0
+    failed = failed_row("w2", "quick", "the engine died")
+    code, said = gate([*first, failed], checkpoints=["w8", "w2"], min_quality=0.9)
+    assert code == UNDECIDED
+    assert "w8 in quick: only the first has it" in said
+
+
+def test_a_broken_second_fails_the_gate(gate: Any) -> None:
+    """Also where the first one is broken, too."""
+    works, broken = block_row("w8", 1), broken_row("w8", 2, LATER)
+    for first, second, wanted in (
+        (works, broken, GATE_FAILED),
+        (broken_row("w8", 1), broken, GATE_FAILED),
+        (broken_row("w8", 1), block_row("w8", 2, time=LATER), 0),
+    ):
+        assert gate([first], [second], min_quality=0.99)[0] == wanted
+
+
+def test_an_odd_accuracy_row_is_a_line_that_is_left_out(gate: Any, tmp_path: Path) -> None:
+    good: list[AccuracyRow] = [quick_row("w8", 0.01, 1), quick_row("w8", 0.01, 2)]
+    count = len(good[0].values.block_losses)
+    for odd in (
+        {"block_losses": [-1000.0] * count},
+        {"block_losses": [1e308] * count},
+        {"block_divergences": [0.1] * 3},
+        {"block_divergences": []},
+    ):
+        write(tmp_path / "first.jsonl", [])
+        content = line_content(good[1])
+        content["values"] = content["values"] | odd
+        (tmp_path / "odd.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in (line_content(good[0]), content))
+        )
+        write(tmp_path / "good.jsonl", good[1:])
+        files = [str(tmp_path / name) for name in ("odd.jsonl", "good.jsonl")]
+        with pytest.raises(
+            QuantlineError, match=r"1 lines were left out, .*odd.jsonl:2: "
+        ) as error:
+            compare(CompareConfig(results=files, min_quality=0.9))
+        assert error.value.exit_code == BAD_INPUT

@@ -155,11 +155,43 @@ def test_blocks_that_contradict_their_mean_are_named(name: str) -> None:
     assert "values.recovery is" in misfit(row) or "values.divergence_mean is" in misfit(row)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"block_losses": [-1000.0] * 8}, "the mean of values.block_losses is -1000, below"),
+        ({"block_losses": [1e308] * 8}, "values.block_losses.0 is 1e+308: should be less than"),
+        ({"block_losses": [10**25] * 8}, "values.block_losses.0 is 1"),
+        ({"block_divergences": [0.1] * 3}, "is 8, that of values.block_divergences 3"),
+        ({"block_divergences": []}, "is 8, that of values.block_divergences 0"),
+        ({"block_losses": []}, "is 0, that of values.block_divergences 8"),
+        ({"block_losses": [700.0] * 8}, "blocks say a recovery of 9.8"),
+        ({"block_losses": [-700.0] * 8}, "the mean of values.block_losses is -700, below"),
+    ],
+)
+def test_blocks_that_no_comparison_can_use_are_named(changes: Any, words: str) -> None:
+    row = of("quick")
+    assert len(row["values"]["block_losses"]) == 8
+    names = ("recovery", "recovery_low", "recovery_high", "perplexity", "original_perplexity")
+    kept = {name: value for name, value in row["values"].items() if name not in names}
+    del kept["divergence_mean"]
+    for values in (row["values"], kept):
+        assert words in misfit(row | {"values": values | changes}) or values is row["values"]
+        assert misfit(row | {"values": values | changes})
+
+
+def test_blocks_of_a_broken_checkpoint_may_have_lost_everything() -> None:
+    row = of("quick")
+    names = ("recovery", "recovery_low", "recovery_high", "perplexity", "original_perplexity")
+    values = {name: value for name, value in row["values"].items() if name not in names}
+    row["values"] = values | {"verdict": "broken", "block_losses": [5000.0] * 8}
+    assert not misfit(row)
+
+
 def test_a_judgement_that_contradicts_its_verdict_is_named() -> None:
     row = of("quick")
     for name in ("recovery", "recovery_low", "recovery_high"):
         row["values"][name] = 0.1
-    for name in ("original_perplexity", "block_losses"):
+    for name in ("original_perplexity", "block_losses", "block_divergences"):
         del row["values"][name]
     assert "with a recovery of 0.1" in misfit(row)
 
