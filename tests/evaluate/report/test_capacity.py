@@ -457,6 +457,24 @@ def test_the_page_reads_ratios_without_an_end(browser: Browser, tmp_path: Path) 
     page.close()
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_the_page_of_a_search_shows_what_a_search_has(browser: Browser, tmp_path: Path) -> None:
+    """No filter of scenarios and no column of them, but the columns of the search."""
+    markdown, _ = written([*ROWS, accuracy_row("fp8", 0.999, "no loss seen")], tmp_path)
+    assert "- users: requests in progress at once.\n" in markdown
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    page.locator("#rates").scroll_into_view_if_needed()
+    assert page.locator(".filters summary").inner_text() == "Filters: 3 of 3 checkpoints"
+    assert page.locator(".filters legend:visible").all_inner_texts() == ["Checkpoints"]
+    titles = page.locator("#glossary dt:visible").all_inner_texts()
+    assert "users" in titles
+    assert "rank" not in titles
+    figures = page.locator(".figures dt:visible").all_inner_texts()
+    assert figures == ["times the original's rate", "quality left"]
+    page.close()
+
+
 DIFFERENT: dict[str, Any] = {
     "source": "azure", "sha256": "cd", "arrivals": "bursty", "burstiness": 0.25, "speed": 2.0,
     "pause_s": 5.0, "prefix_caching": False, "tokens": "characters", "conversations": 7,
