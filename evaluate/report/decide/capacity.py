@@ -202,9 +202,11 @@ class CapacityTable:
     @property
     def details(self) -> list[str]:
         """All that makes it a search of its own, for the rare one that the phrases do not tell."""
-        settings = _search_settings(self.cells[0].row)
-        parts = [settings.pop("traffic"), settings.pop("capacity"), settings]
-        return [f"{name} {value}" for part in parts for name, value in part.items()]
+        details = []
+        for name, value in _search_settings(self.cells[0].row).items():
+            part = value if isinstance(value, dict) else {name: value}
+            details += [f"{own_name} {own}" for own_name, own in part.items()]
+        return details
 
 
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
