@@ -1,7 +1,9 @@
 """Merges the rows of several results files."""
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from conf.errors import bad_input
 from evaluate.results.lock import check_results_file
@@ -14,7 +16,8 @@ DEMO = Path("checkpoints/demo.jsonl")  # of `make demo`
 def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     """The rows that count, the faults of unreadable lines, and notes for the reader. A row that is
     in two files counts once. Sessions that measured the same key get different numbers."""
-    unique_rows: dict[tuple[str, ...], tuple[int, Row]] = {}
+    unique_rows: dict[tuple[str, ...], Row] = {}
+    files_of: dict[int, list[int]] = defaultdict(list)
     faults: list[str] = []
     count = 0
     for number, path in enumerate(files):
@@ -26,12 +29,12 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
         faults += file_faults
         count += len(file_rows)
         for row in file_rows:
-            unique_rows.setdefault(row_identity(row), (number, row))
+            kept = unique_rows.setdefault(row_identity(row), row)
+            files_of[id(kept)].append(number)
     notes = []
     if len(unique_rows) < count:
         notes.append(f"{count - len(unique_rows)} rows stand there more than once and count once")
-    file_of = {id(row): number for number, row in unique_rows.values()}
-    rows = [row for _, row in unique_rows.values()]
+    rows = [*unique_rows.values()]
     current_rows = current(rows)
     if len(current_rows) < len(rows):
         older = len(rows) - len(current_rows)
@@ -40,7 +43,7 @@ def merged_rows(files: list[Path]) -> tuple[list[Row], list[str], list[str]]:
     if len(newest) < len(current_rows):
         older = len(current_rows) - len(newest)
         notes.append(f"{older} rows ran on weights made up in an older way and do not count")
-    sessions = _keep_sessions_apart(newest, file_of)
+    sessions = _keep_sessions_apart(newest, files_of)
     if sessions:
         notes.append(
             f"{sessions} cells were measured in more than one session; each session is shown apart"
@@ -74,50 +77,68 @@ def _newest_weights(rows: list[Row]) -> list[Row]:
     ]
 
 
-def _keep_sessions_apart(rows: list[Row], file_of: dict[int, int]) -> int:
-    """Numbers the sessions of each key and returns how many keys have more than one. A second
-    valid run with the same start and repeat opens a new session: for all rows of its file, or,
-    within one file, for all later rows."""
-    rows_by_file: dict[str, dict[int, list[SpeedRow]]] = defaultdict(lambda: defaultdict(list))
+@dataclass
+class Session:
+    """The rows of one key that one evaluation measured."""
+
+    rows: list[Row] = field(default_factory=list)
+    runs: set[tuple[int, int]] = field(default_factory=set)
+    """The start and repeat of its valid rows."""
+    measured: set[tuple[Any, ...]] = field(default_factory=set)
+    """What its valid rows measured: a second valid row of it is another session's."""
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        if not row.invalid:
+            self.runs.add((row.start, row.repeat))
+            self.measured.add(_measured(row))
+
+
+def _measured(row: Row) -> tuple[Any, ...]:
+    """What a session measures once: a run, or a rate of a search."""
+    if isinstance(row, TrialRow):
+        return row.start, row.repeat, row.settings.rate, row.trial.of_curve
+    return row.start, row.repeat
+
+
+def _keep_sessions_apart(rows: list[Row], files_of: dict[int, list[int]]) -> int:
+    """Numbers the sessions of each key and returns how many keys have more than one."""
+    keys: dict[tuple[str, str], dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if isinstance(row, SpeedRow):
-            rows_by_file[row.key][file_of[id(row)]].append(row)
-    searches_by_file: dict[str, dict[int, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if isinstance(row, TrialRow):
-            searches_by_file[row.key][file_of[id(row)]].append(row)
-    return sum(
-        [
-            *(_number_sessions([*files.values()]) > 1 for files in rows_by_file.values()),
-            *(_number_searches([*files.values()]) > 1 for files in searches_by_file.values()),
-        ]
-    )
+        if isinstance(row, SpeedRow | TrialRow):
+            for number in files_of[id(row)]:
+                keys[row.kind, row.key][number].append(row)
+    return sum(_number_sessions([*files.values()]) > 1 for files in keys.values())
 
 
-def _number_searches(files: list[list[TrialRow]]) -> int:
-    """The same for the trials of one key: a search that another file has, too, opens a session."""
-    session, searched = 1, set[tuple[int, int]]()
-    for rows in files:
-        own = {(row.start, row.repeat) for row in rows if not row.invalid}
-        if searched & own:
-            session, searched = session + 1, set()
-        searched |= own
+def _number_sessions(files: list[list[Row]]) -> int:
+    """Numbers the sessions of one key, whose rows come by file. Returns their count.
+
+    A file with rows of an earlier one is a copy of it that went on: its further rows are of the
+    same session. Another file that has a run of the last session opens one for all of its rows. In
+    both, a second valid row of what was measured opens a session for all later rows. Files are
+    taken in the order of their last rows, so the order in which they are named does not matter."""
+    sessions: list[Session] = []
+    session_of: dict[int, Session] = {}
+    for rows in sorted(files, key=_time_of_file):
+        runs = {(row.start, row.repeat) for row in rows if not row.invalid}
+        session = next((session_of[id(row)] for row in rows if id(row) in session_of), None)
+        if session is None and sessions and not runs & sessions[-1].runs:
+            session = sessions[-1]
         for row in rows:
-            row.session = session
-    return session
+            if id(row) in session_of:
+                session = session_of[id(row)]
+                continue
+            if session is None or (not row.invalid and _measured(row) in session.measured):
+                sessions.append(session := Session())
+            session.add(row)
+            session_of[id(row)] = session
+    for number, session in enumerate(sessions, start=1):
+        for row in session.rows:
+            row.session = number
+    return len(sessions)
 
 
-def _number_sessions(files: list[list[SpeedRow]]) -> int:
-    """Numbers the sessions of one key, whose rows come by file. Returns their count."""
-    session, measured_runs = 1, set[tuple[int, int]]()
-    for rows in files:
-        if measured_runs & {(row.start, row.repeat) for row in rows if not row.invalid}:
-            session, measured_runs = session + 1, set()
-        for row in rows:
-            run = (row.start, row.repeat)
-            if not row.invalid and run in measured_runs:
-                session, measured_runs = session + 1, set()
-            if not row.invalid:
-                measured_runs.add(run)
-            row.session = session
-    return session
+def _time_of_file(rows: list[Row]) -> tuple[str, int, list[tuple[str, ...]]]:
+    """When its last row was written. Of two copies, the one with fewer rows is the older one."""
+    return max(row.time for row in rows), len(rows), sorted(map(row_identity, rows))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from conf.files.json_files import JsonObject
 from conf.models import ORIGINAL
 from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
@@ -76,7 +77,8 @@ class CapacityCell:
     searches: list[Search]
     cost: Cost | None = None
     ratio: Ratio | None = None
-    """Its capacity over the original's."""
+    """Its capacity over that of the original with the most similar options. What is served is
+    decided over the highest original instead."""
 
     @property
     def row(self) -> TrialRow:
@@ -176,6 +178,14 @@ class CapacityTable:
     cells: list[CapacityCell] = field(default_factory=list)
     title: str = ""
     """Its name, with what distinguishes it from other searches of that name."""
+    noise: WorkloadNoise = field(default_factory=WorkloadNoise)
+
+    def cell(self, candidate: str) -> CapacityCell:
+        return next(cell for cell in self.cells if cell.candidate == candidate)
+
+    def ratio(self, cell: CapacityCell, other: CapacityCell) -> Ratio | None:
+        """The capacity of a cell over another one's. None where one of them holds no rate."""
+        return _ratio(cell, other, self.noise) if cell.rate and other.rate else None
 
     @property
     def settings(self) -> list[str]:
@@ -188,7 +198,17 @@ class CapacityTable:
         settings = self.cells[0].row.settings
         search = settings.capacity.content()
         options = [f"{name} {search[name]}" for name in SEARCH_OPTIONS if name in search]
-        return [*self.settings, f"requests {(settings.traffic.sha256 or '')[:8]}", *options]
+        requests = f"requests {(settings.traffic.sha256 or '')[:8]}"
+        return [*self.settings, requests, *options]
+
+    @property
+    def details(self) -> list[str]:
+        """All that makes it a search of its own, for the rare one that the phrases do not tell."""
+        details = []
+        for name, value in _search_settings(self.cells[0].row).items():
+            part = value if isinstance(value, dict) else {name: value}
+            details += [f"{own_name} {own}" for own_name, own in part.items()]
+        return details
 
 
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
@@ -208,36 +228,53 @@ def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
             rows = [row for row in rows if row.environment.card in cards]
             cell = CapacityCell(rows[0].measure, names.of(rows[0]), rows, searches)
             cell.cost = cost_of(cell.rate, cell.best, gpu.currency, prices)
-            tables.setdefault(workload, CapacityTable(cell.measure)).cells.append(cell)
+            noise = group.noise.of(cell.measure)
+            table = CapacityTable(cell.measure, noise=noise)
+            tables.setdefault(workload, table).cells.append(cell)
+    _set_titles([*tables.values()])
     for table in tables.values():
         _name_duplicates(table)
-        table.title = _title(table, [*tables.values()])
         table.cells.sort(key=lambda cell: -cell.rate)
-        _compare_with_original(table, group.noise.of(table.measure))
+        _compare_with_original(table)
     return list(tables.values())
 
 
 def _name_duplicates(table: CapacityTable) -> None:
     """Numbers cells of one candidate, as of two sessions, in the order of measurement."""
     counts: dict[str, int] = defaultdict(int)
-    for cell in table.cells:
+    for cell in sorted(table.cells, key=lambda cell: cell.row.session):
         counts[cell.candidate] += 1
         if (number := counts[cell.candidate]) > 1:
             cell.candidate += f" #{number}"
 
 
-def _title(table: CapacityTable, tables: list[CapacityTable]) -> str:
-    others = [other for other in tables if other.measure == table.measure and other is not table]
-    own = [
-        phrase for phrase in table.phrases if any(phrase not in other.phrases for other in others)
-    ]
-    return f"{table.measure} ({', '.join(own)})" if own else table.measure
+def _set_titles(tables: list[CapacityTable]) -> None:
+    """Adds what distinguishes it to the name of each search that shares it."""
+    for table in tables:
+        others = [other for other in tables if other.measure == table.measure]
+        table.title = _title(table, table.phrases, [other.phrases for other in others])
+    by_title: dict[str, list[CapacityTable]] = defaultdict(list)
+    for table in tables:
+        by_title[table.title].append(table)
+    for same in by_title.values():
+        for table in same if len(same) > 1 else []:
+            table.title = _title(table, table.details, [other.details for other in same])
+
+
+def _title(table: CapacityTable, phrases: list[str], all_phrases: list[list[str]]) -> str:
+    own = [phrase for phrase in phrases if any(phrase not in other for other in all_phrases)]
+    title = table.title or table.measure
+    return f"{title} ({', '.join(own)})" if own else title
+
+
+def _search_settings(row: TrialRow) -> JsonObject:
+    """All settings but those of a single trial."""
+    return {k: v for k, v in row.settings.identity().items() if k not in OF_A_TRIAL}
 
 
 def _workload(row: TrialRow) -> str:
-    """Equal for trials of the same search: all settings but those of a single trial."""
-    settings = row.settings.identity()
-    return str(sorted((k, str(v)) for k, v in settings.items() if k not in OF_A_TRIAL))
+    """Equal for trials of the same search."""
+    return str(sorted((k, str(v)) for k, v in _search_settings(row).items()))
 
 
 def _finished(rows: Sequence[TrialRow]) -> list[Search]:
@@ -249,7 +286,7 @@ def _finished(rows: Sequence[TrialRow]) -> list[Search]:
     return [Search(start, card, end) for (start, _, card), end in ends.items() if end is not None]
 
 
-def _compare_with_original(table: CapacityTable, noise: WorkloadNoise) -> None:
+def _compare_with_original(table: CapacityTable) -> None:
     """Sets each ratio over the original with the most similar options. Of several, it is one that
     was searched on the same machine or in the same session. Further originals are compared with
     the highest one."""
@@ -259,7 +296,7 @@ def _compare_with_original(table: CapacityTable, noise: WorkloadNoise) -> None:
         if cell.checkpoint != ORIGINAL:
             baseline = min(originals, key=partial(_distance, cell))
         if cell is not baseline:
-            cell.ratio = _ratio(cell, baseline, noise)
+            cell.ratio = table.ratio(cell, baseline)
 
 
 def _distance(cell: CapacityCell, original: CapacityCell) -> tuple[int, bool, bool, bool]:
@@ -275,14 +312,17 @@ def _distance(cell: CapacityCell, original: CapacityCell) -> tuple[int, bool, bo
 
 def _ratio(cell: CapacityCell, original: CapacityCell, noise: WorkloadNoise) -> Ratio:
     """With the ends of both intervals together, which is wider than either needs, and with the
-    noise between machines where they are known to be two."""
+    noise between machines where they are known to be two. It has no upper end where the original
+    may hold no rate at all: where one of its searches found none."""
     (low, high), (least, most) = cell.interval, original.interval
     found = Ratio(cell.rate / original.rate, low / most, high / least if least else math.inf)
     machines = cell.machines, original.machines
-    if not found.low or not all(machines) or machines[0] == machines[1]:
+    if not all(machines) or machines[0] == machines[1]:
         return found
     between = machine_half_width(noise)
-    below, above = math.log(found.ratio / found.low), math.log(found.high / found.ratio)
-    found.low = found.ratio * math.exp(-math.hypot(below, between))
+    if found.low:
+        below = math.log(found.ratio / found.low)
+        found.low = found.ratio * math.exp(-math.hypot(below, between))
+    above = math.log(found.high / found.ratio)
     found.high = found.ratio * math.exp(math.hypot(above, between))
     return found

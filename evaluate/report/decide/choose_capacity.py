@@ -3,11 +3,19 @@
 from conf.schema.report import TargetsConfig
 from evaluate.report.decide.capacity import CapacityCell, CapacityTable
 from evaluate.report.decide.quality import Qualities, Quality
-from evaluate.report.decide.recommend import UNJUDGED, Choice, Refusal, no_headline, quality_text
+from evaluate.report.decide.recommend import (
+    UNJUDGED,
+    Choice,
+    Refusal,
+    between,
+    no_headline,
+    quality_text,
+)
 from evaluate.report.decide.rules.facts import SetupFacts
 from evaluate.report.decide.rules.make_facts import limits_of
 from evaluate.report.decide.rules.misses import texts
 from evaluate.report.decide.rules.pick_rate import RatePick, pick_rate
+from evaluate.results.significance import Ratio
 
 NO_RATE = "no rate meets the targets"
 
@@ -30,14 +38,17 @@ def choose_capacity(
         if picked.fitting:
             why = no_headline(names[picked.fitting[0]])
         return Choice(table.title, None, why=why, refused=refused)
-    best = next(cell for cell in table.cells if cell.candidate == names[picked.candidate])
+    best = table.cell(names[picked.candidate])
     quality = judged.of_row(best.row)
+    ratio = None
+    if picked.reference is not None and picked.reference != picked.candidate:
+        ratio = table.ratio(best, table.cell(names[picked.reference]))
     return Choice(
         workload=table.title,
         candidate=best.candidate,
-        ratio=best.ratio,
+        ratio=ratio,
         quality=quality,
-        why=capacity_text(best, quality),
+        why=capacity_text(best, ratio, quality),
         tied=[names[candidate] for candidate in picked.tied],
         second="" if picked.second is None else names[picked.second],
         changes=[UNJUDGED] if quality is None else [],
@@ -51,16 +62,16 @@ def _reasons(picked: RatePick, candidate: int) -> list[str]:
     return [*no_rate, *texts(picked.misses.get(candidate, []))]
 
 
-def capacity_text(cell: CapacityCell, quality: Quality | None) -> str:
-    """The capacity of a candidate as a sentence, with its cost where that is known."""
+def capacity_text(cell: CapacityCell, ratio: Ratio | None, quality: Quality | None) -> str:
+    """The capacity of a candidate as a sentence, with its ratio to the highest original, and with
+    its cost where that is known."""
     low, high = cell.interval
     words = f"holds {cell.rate:.3g} requests/s per GPU ({low:.3g} to {high:.3g})"
     users = cell.users(cell.rate)
     if users is not None:
         words += f", {users:.3g} requests in progress at once"
-    if cell.ratio is not None:
-        ratio = cell.ratio
-        words += f", {ratio.ratio:.2f} times the original's ({ratio.low:.2f} to {ratio.high:.2f})"
+    if ratio is not None:
+        words += f", {ratio.ratio:.2f} times the original's ({between(ratio.low, ratio.high)})"
     cost = cell.cost
     if cost is not None and cost.per_million_input is not None:
         words += f"; {cost.per_million_input:.3g} {cost.currency} per million input tokens"

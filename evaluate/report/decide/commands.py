@@ -14,7 +14,7 @@ from conf.override_text import command_text, option_text
 from conf.schema.kernels import KERNELS_OPTION, VLLM
 from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
 from conf.terminal import listed
-from evaluate.report.decide.comparison import ComparisonGroup, Entry
+from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup, Entry, Workload
 from evaluate.report.decide.mix import shares_of
 from evaluate.report.decide.recorded_options import (
     has_traffic,
@@ -33,6 +33,9 @@ NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", PREFIX_OPTION)
 # Sizes of engines that were measured side by side; a server has the GPU to itself.
 SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
 SECOND_LAYOUT = "second_layout"
+
+CACHE = option_text(f"engine.{PREFIX_OPTION}", True)
+SECOND = "starts=2"
 
 Gaps = dict[tuple[str, ...], list[str]]
 """The candidates by the scenarios that they lack."""
@@ -116,23 +119,48 @@ def _missing_runs(
     """Candidates that cannot be ranked in some workloads of the mix, with commands. A candidate
     that was measured there needs another start."""
     rows = rows_of(group)
+    measure_of = {workload.name: workload.measure for workload in group.workloads}
     gaps: dict[tuple[str, ...], Gaps] = defaultdict(lambda: defaultdict(list))
-    for place, candidate in enumerate(facts.candidates):
-        lacking = [
-            (workload.measure, place in known.unranked)
-            for workload, known in zip(group.workloads, facts.workloads, strict=True)
-            if workload.name in shares and known.entry(place) is None
-        ]
-        if lacking and candidate.name in rows:
-            more = [*_engine_options(rows[candidate.name])]
-            more += ["starts=2"] if any(measured for _, measured in lacking) else []
-            measures = tuple(dict.fromkeys(measure for measure, _ in lacking))
-            gaps[tuple(more)][measures].append(candidate.name)
+    for candidate, own_gaps in zip(facts.candidates, gaps_of(group, facts), strict=True):
+        lacking = {name: options for name, options in own_gaps.items() if name in shares}
+        if lacking:
+            further = dict.fromkeys(option for options in lacking.values() for option in options)
+            more = (*_engine_options(rows[candidate.name]), *further)
+            measures = tuple(dict.fromkeys(measure_of[name] for name in lacking))
+            gaps[more][measures].append(candidate.name)
     return [
         _missing(group, rows, together, more, results)
         for more, all_gaps in gaps.items()
         for together in _by_command(rows, all_gaps)
     ]
+
+
+def gaps_of(group: ComparisonGroup, facts: SetupFacts) -> list[dict[str, list[str]]]:
+    """For each candidate of the facts: the workloads in which it has no rank and which a command
+    can measure, with the further options of that command. What was measured there needs a second
+    start, as the first was."""
+    rows, names = rows_of(group), CandidateNames(group.rows)
+    plain = {name: names.of(row) for name, row in rows.items()}
+
+    def is_fillable(name: str, workload: Workload) -> bool:
+        """A second measurement of a candidate under one workload has a name of its own there (with
+        the prefix cache, in another session). Further workloads count for the plain name, so no
+        command fills the gaps of the other one."""
+        if plain[name] == name:
+            return True
+        return plain[name] not in {*rows, *(plain[entry.candidate] for entry in workload.entries)}
+
+    gaps: list[dict[str, list[str]]] = [{} for _ in facts.candidates]
+    for workload, known in zip(group.workloads, facts.workloads, strict=True):
+        for place, candidate in enumerate(facts.candidates):
+            if known.entry(place) is not None or candidate.name not in rows:
+                continue  # those of capacity searches alone have no rows here
+            entry = workload.of(candidate.name)
+            if entry is not None:
+                gaps[place][workload.name] = [*([CACHE] if entry.has_cache else []), SECOND]
+            elif is_fillable(candidate.name, workload):
+                gaps[place][workload.name] = []
+    return gaps
 
 
 def _by_command(rows: dict[str, Row], gaps: Gaps) -> list[Gaps]:
@@ -170,8 +198,8 @@ def second_starts(group: ComparisonGroup, results: str) -> list[tuple[list[str],
         rows: list[Row] = [entry.row for entry in entries]
         ties = [f"{entry.checkpoint} in {entry.workload.measure}" for entry in entries]
         # Traffic beside these scenarios had turned it on, and a second start needs it again.
-        cache = [option_text(f"engine.{PREFIX_OPTION}", True)] if has_cache else []
-        more = (*_engine_options(rows[0]), *cache, "starts=2")
+        cache = [CACHE] if has_cache else []
+        more = (*_engine_options(rows[0]), *cache, SECOND)
         undecided.append((ties, _evaluate_command(group, measures, rows, results, *more)))
     return undecided
 

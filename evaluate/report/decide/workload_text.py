@@ -18,6 +18,11 @@ PHRASES = {
     "tpot_ms": ("TPOT target {:g} ms",) * 2,
 }
 
+OF_ARRIVALS = ("burstiness", "speed", "pause_s")
+OF_TRAFFIC = (*OF_ARRIVALS, "prefix_caching")
+"""The settings of traffic that names have where they differ: neither its source nor the hash of its
+requests tells them."""
+
 
 def workload_text(workload: WorkloadSettings) -> str:
     """The settings as a short phrase: 8 requests at once, 256 tokens in, 128 tokens out."""
@@ -31,14 +36,24 @@ def workload_text(workload: WorkloadSettings) -> str:
 
 def targets_phrases(workload: WorkloadSettings) -> list[str]:
     """The traffic and targets of a capacity search, without the rates that it tried."""
-    names = ("traffic", "ttft_ms", "tpot_ms")
     settings = workload.content()
-    phrases = [_phrase(name, settings[name]) for name in names if name in settings]
+    phrases = []
+    if workload.traffic is not None:
+        phrases += [_traffic_phrase(workload.traffic), *_arrival_phrases(workload.traffic)]
+    phrases += [
+        _phrase(name, settings[name]) for name in ("ttft_ms", "tpot_ms") if name in settings
+    ]
     if workload.capacity is not None:
         phrases.append(f"met by {workload.capacity.share:.6g} of the requests")
         if workload.capacity.times is None:
             phrases.append("arrivals drawn for each rate")
     return phrases
+
+
+def _arrival_phrases(traffic: TrafficSettings) -> list[str]:
+    """What sets its times beside the kind of arrivals."""
+    content = traffic.content()
+    return [f"{name} {content[name]}" for name in OF_ARRIVALS if content.get(name) is not None]
 
 
 def _phrase(name: str, value: Any) -> str:

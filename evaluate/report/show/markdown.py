@@ -177,6 +177,9 @@ def _rates(report: Report, plots: dict[str, str]) -> list[str]:
         own = [r for r in records if (r.group, r.traffic) == group_and_traffic]
         lines += [f"{escape(', '.join(group_and_traffic))}.", ""]
         lines += [*_used_columns_table(rate_columns(own), own), ""]
+    explained = [one for one in used_columns(rate_columns(records), records) if one.explanation]
+    lines += [f"- {escape(one.title)}: {escape(one.explanation)}." for one in explained]
+    lines.append("")
     return lines + _charts(report, plots, ("interactivity",), level=3)
 
 

@@ -40,7 +40,6 @@ from evaluate.report.show.tables import (
     SECOND,
     SWEEP_PAIR,
     Column,
-    explained_columns,
     published_tables,
     used_columns,
 )
@@ -124,6 +123,7 @@ def write_page(report: Report, out: Path) -> None:
     )
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["breakable"] = breakable
+    tables = _tables(report)
     page = environment.get_template("page.html").render(
         title=", ".join(group.title for group in report.groups),
         style=(FILES / "style.css").read_text(encoding="utf-8"),
@@ -139,8 +139,9 @@ def write_page(report: Report, out: Path) -> None:
         published=sources()["recipe_sweep"],
         glossary=_glossary(report),
         plus_minus=PLUS_MINUS,
-        explained=explained_columns(),
-        tables=_tables(report),
+        none_shown=NONE,
+        explained=_explained(tables),
+        tables=tables,
         shown_lines=SHOWN_LINES,
         first_choices=FIRST_CHOICES,
         lists=sentence_lists(report),
@@ -251,6 +252,17 @@ def _tables(report: Report) -> list[Table]:
         table.note = published.note
         tables.append(table)
     return [table for table in tables if table.lines]
+
+
+def _explained(tables: list[Table]) -> list[tuple[str, Column[Any]]]:
+    """The columns whose titles do not say all, with the names of their tables."""
+    return [
+        (table.name, column)
+        for table in tables
+        if table.name in (CELLS, RATES)
+        for column in table.columns
+        if column.explanation
+    ]
 
 
 def _table(

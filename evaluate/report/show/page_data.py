@@ -48,7 +48,9 @@ def page_data(report: Report) -> str:
             for c in report.charts
         ],
     }
-    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    # Infinity and NaN are no JSON: the page's script could not read its data.
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
 
 
 def _lines(records: list[JsonObject]) -> dict[str, list[Any]]:

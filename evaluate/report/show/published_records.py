@@ -76,7 +76,7 @@ def sweep_records(group: ComparisonGroup) -> list[SweepRecord]:
                     scenario=workload.name,
                     candidate=entry.candidate,
                     source=source,
-                    speedup=Speedup(ratio.ratio, ratio.low, ratio.high, ratio.differs),
+                    speedup=Speedup.of(ratio),
                 )
                 for source, ratio in ((HERE, entry.ratio), (PUBLISHED, published_ratio))
             ]

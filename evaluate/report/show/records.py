@@ -1,5 +1,6 @@
 """The records that tables and charts show of a comparison group."""
 
+import math
 from dataclasses import dataclass
 
 from conf.models import ORIGINAL
@@ -9,6 +10,7 @@ from evaluate.report.decide.kernels import choices_of_kernel
 from evaluate.report.decide.memory import need_gib
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.results.cells import kernel_names
+from evaluate.results.significance import Ratio
 from evaluate.results.summary import Summary
 
 FlatRecord = dict[str, str | int | float | bool | None]
@@ -25,7 +27,15 @@ class Speedup:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    """None where it has no upper end, too: JSON has no infinity."""
     differs: bool | None = None
+
+    @classmethod
+    def of(cls, ratio: Ratio | None) -> "Speedup":
+        if ratio is None:
+            return cls()
+        high = ratio.high if math.isfinite(ratio.high) else None
+        return cls(ratio.ratio, ratio.low, high, ratio.differs)
 
     def content(self) -> FlatRecord:
         return {
@@ -177,12 +187,9 @@ def _median(summary: Summary | None, scale: float = 1.0) -> MedianWithInterval |
 
 
 def speedup_of(entry: Entry) -> Speedup:
-    ratio = entry.ratio
-    if ratio is not None:
-        return Speedup(ratio.ratio, ratio.low, ratio.high, ratio.differs)
-    if entry.checkpoint == ORIGINAL and entry.cell.valid:
+    if entry.ratio is None and entry.checkpoint == ORIGINAL and entry.cell.valid:
         return Speedup(1.0, 1.0, 1.0, differs=False)
-    return Speedup()
+    return Speedup.of(entry.ratio)
 
 
 def milli(seconds: float | None) -> float | None:

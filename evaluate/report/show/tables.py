@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from conf.models import ORIGINAL
 from evaluate.report.decide.comparison import ComparisonGroup
+from evaluate.report.decide.recommend import between
 from evaluate.report.published.figures import sources
 from evaluate.report.show.published_records import (
     EngineRecord,
@@ -88,8 +89,8 @@ def rank(record: CellRecord) -> str:
 def speedup(value: Speedup) -> str:
     if value.ratio is None:
         return NONE
-    between = f"{value.ratio:.2f} ({value.low:.2f} to {value.high:.2f})"
-    return between if value.differs else f"{between} ="
+    text = f"{value.ratio:.2f} ({between(value.low, value.high)})"
+    return text if value.differs else f"{text} ="
 
 
 def cell_speedup(record: CellRecord) -> str:

@@ -1,16 +1,19 @@
 """Capacity and cost in the report, from trials that are made up."""
 
+import itertools
 import json
 import math
 import statistics
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from conf.schema.load import GpuConfig, ScenarioConfig
 from conf.schema.report import ReportConfig
-from conf.schema.traffic import ONE_PATTERN, CapacityConfig, TrafficLoad
+from conf.schema.traffic import COUNTS_IN_LOAD, ONE_PATTERN, CapacityConfig, TrafficLoad
 from evaluate.missing import missing_repeats
 from evaluate.report.contents import make_report
 from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, LimitedBy, capacities
@@ -18,14 +21,15 @@ from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
-from evaluate.results.capacity_search import Begin, Limit, Trial, found, next_rate
+from evaluate.results.capacity_search import Begin, Found, Limit, Trial, found, next_rate
 from evaluate.results.results_file import read, row_of
-from evaluate.results.row_types import TrialSettings
+from evaluate.results.row_types import TrafficSettings, TrialSettings
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
 from evaluate.results.significance import STATED_MACHINE
 from evaluate.results.summary import summarize
 from tests.evaluate.made_rows import row_with
+from tests.evaluate.report.browser import CHROMIUM, opened, shown
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 
 RESOLUTION, INPUTS, OUTPUTS, COUNT = 0.05, 200, 100, 400
@@ -375,6 +379,188 @@ def test_the_original_on_the_same_card_is_the_one_to_compare_with(tmp_path: Path
     assert {cell.candidate for cell in table.cells} == {"original", "original #2", "fp8"}
     write_report(ReportConfig(results=files, out=str(tmp_path)))
     assert "| original \\#2 |" in (tmp_path / "report.md").read_text()
+
+
+def with_options(rows: list[TrialRow], **options: Any) -> list[TrialRow]:
+    for row in rows:
+        options = {**row.environment.engine_options, **options}
+        row.environment = row.environment.with_fields(engine_options=options)
+        row.key += str(options)
+    return rows
+
+
+def test_what_is_served_is_above_the_highest_original(tmp_path: Path) -> None:
+    """FP8 holds twice as much as the original with its own options, and no more than another."""
+    judged = accuracy_row("fp8", 0.95, "small loss")
+    wide = with_options(searched("original", 20.0, 20.0, 20.0), max_num_seqs=1024)
+    rows = [*searched("original", 10.0, 10.0, 10.0), *wide]
+    level = [*rows, *searched("fp8", 20.9, 20.9, 20.9), judged]
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", level))]))
+    (setup,) = report_file(report).setups
+    (answer,) = setup.capacity_answers
+    assert (answer.serve, answer.level_with) == ("original (max_num_seqs=1024)", ["fp8"])
+    assert (answer.speed_up, answer.next) == (None, "original")
+    speed_ups = {one.checkpoint: one.speed_up for one in setup.capacities}
+    assert speed_ups["fp8"] is not None
+    assert speed_ups["fp8"].value == pytest.approx(2.09, rel=0.01)
+    higher = [*rows, *searched("fp8", 25.0, 25.0, 25.0), judged]
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", higher))]))
+    (answer,) = report_file(report).setups[0].capacity_answers
+    assert answer.serve == "fp8"
+    assert answer.speed_up is not None
+    assert answer.speed_up.value == pytest.approx(1.25, rel=0.05)
+    assert f"{answer.speed_up.value:.2f} times the original's" in answer.reason
+
+
+def test_a_higher_rate_on_another_machine_may_be_level(tmp_path: Path) -> None:
+    """11 % more than an original of another card is within the noise between cards."""
+    original = on_card("A", searched("original", 10.0, 10.0, 10.0))
+    rows = [*original, *on_card("B", searched("fp8", 11.3, 11.3, 11.3))]
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", rows))]))
+    (answer,) = report_file(report).setups[0].capacity_answers
+    assert (answer.serve, answer.level_with, answer.next) == ("original", ["fp8"], None)
+
+
+def without_a_rate(checkpoint: str, repeat: int) -> list[TrialRow]:
+    """A search in which no rate meets the targets."""
+    rows: list[TrialRow] = []
+    begin = Begin(1.0, is_near=False)
+    while (rate := next_rate([row.trial for row in rows], RESOLUTION, begin)) is not None:
+        rows.append(trial_row(checkpoint, rate, False, repeat))
+    return rows
+
+
+@pytest.mark.parametrize("cards", [("A", "A"), ("A", "B")])
+def test_a_search_of_the_original_without_a_rate_leaves_a_ratio_without_an_end(
+    cards: tuple[str, str], tmp_path: Path
+) -> None:
+    original = [*searched("original", 10.0), *without_a_rate("original", 1)]
+    rows = [*on_card(cards[0], original), *on_card(cards[1], searched("fp8", 19.0, 19.0))]
+    judged = accuracy_row("fp8", 0.999, "no loss seen")
+    markdown, page = written([*rows, judged], tmp_path)
+    assert " or more)" in markdown
+    assert " or more)" in page
+    (setup,) = json.loads((tmp_path / "report.json").read_text())["setups"]
+    (fp8,) = [one for one in setup["capacities"] if one["checkpoint"] == "fp8"]
+    assert fp8["speed_up"]["high"] is None
+    assert "inf" not in (tmp_path / "tables" / "rates.csv").read_text()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_the_page_reads_ratios_without_an_end(browser: Browser, tmp_path: Path) -> None:
+    cell = Cell("original", [1.0, 1.01, 0.99], engine="vllm_server", versions={"vllm": "0.25.1"})
+    original = [*searched("original", 10.0), *without_a_rate("original", 1)]
+    written([*runs(cell), *original, *searched("fp8", 19.0, 19.0)], tmp_path)
+    page = opened(browser.new_page(), tmp_path / "report.html")
+    assert page.errors == []  # type: ignore[attr-defined]
+    assert "or more" in "".join(shown(page, "rates"))
+    page.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_the_page_of_a_search_shows_what_a_search_has(browser: Browser, tmp_path: Path) -> None:
+    """No filter of scenarios and no column of them, but the columns of the search."""
+    markdown, _ = written([*ROWS, accuracy_row("fp8", 0.999, "no loss seen")], tmp_path)
+    assert "- users: requests in progress at once.\n" in markdown
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    page.locator("#rates").scroll_into_view_if_needed()
+    assert page.locator(".filters summary").inner_text() == "Filters: 3 of 3 checkpoints"
+    assert page.locator(".filters legend:visible").all_inner_texts() == ["Checkpoints"]
+    titles = page.locator("#glossary dt:visible").all_inner_texts()
+    assert "users" in titles
+    assert "rank" not in titles
+    figures = page.locator(".figures dt:visible").all_inner_texts()
+    assert figures == ["times the original's rate", "quality left"]
+    page.close()
+
+
+DIFFERENT: dict[str, Any] = {
+    "source": "azure", "sha256": "cd", "arrivals": "bursty", "burstiness": 0.25, "speed": 2.0,
+    "pause_s": 5.0, "prefix_caching": False, "tokens": "characters", "conversations": 7,
+    "requests": 9, "left_out": 3, "longest_tokens": 99, "input_tokens_mean": 5.0,
+    "output_tokens_mean": 6.0, "reusable_share": 0.5, "whole_conversations": True,
+    "begins_elsewhere": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*DIFFERENT, "a_later_field"])
+def test_searches_that_differ_have_names_of_their_own(name: str) -> None:
+    other = searched("original", 5.0)
+    for row in other:
+        content = row.settings.traffic.content() | {name: DIFFERENT.get(name, "x")}
+        row.settings.traffic, row.key = TrafficSettings.model_validate(content), "other"
+    (group,) = comparison_groups([*searched("original", 10.0), *other])
+    titles = [table.title for table in capacities(group, PRICES)]
+    assert len(set(titles)) == 2, titles
+
+
+def test_every_setting_of_traffic_is_in_that_test() -> None:
+    assert {*DIFFERENT, *COUNTS_IN_LOAD} == {*TrafficSettings.model_fields}
+
+
+def test_searches_in_bursts_say_so() -> None:
+    first, other = searched("original", 10.0), searched("original", 5.0)
+    for row, burstiness in [*((row, 2.0) for row in first), *((row, 0.25) for row in other)]:
+        row.settings.traffic.arrivals, row.settings.traffic.burstiness = "bursty", burstiness
+        row.key = str(burstiness)
+    (group,) = comparison_groups([*first, *other])
+    titles = [table.title for table in capacities(group, PRICES)]
+    assert titles == ["capacity (burstiness 2.0)", "capacity (burstiness 0.25)"]
+
+
+def ends_of(files: list[list[TrialRow]], folder: Path) -> list[tuple[str, list[Found], int]]:
+    paths = [str(write(folder / f"{n}.jsonl", rows)) for n, rows in enumerate(files)]
+    (answer,) = make_report(ReportConfig(results=paths)).answers
+    return sorted(
+        (cell.candidate, cell.ends, len(cell.rows))
+        for table in answer.capacities
+        for cell in table.cells
+    )
+
+
+def at_minute(rows: list[TrialRow], first: int) -> list[TrialRow]:
+    for minute, row in enumerate(rows, start=first):
+        row.time = datetime.fromtimestamp(60 * minute, UTC).isoformat()
+    return rows
+
+
+def test_an_old_copy_and_what_went_on_are_one_search_in_any_order(tmp_path: Path) -> None:
+    rows = at_minute(searched("original", 10.0), 0)
+    curve = at_minute([trial_row("original", 1.25, meets=True, repeat=0)], 50)[0]
+    curve.settings = TrialSettings.model_validate(curve.settings.content() | {"curve": True})
+    rows.append(curve)
+    whole = ends_of([rows], tmp_path)
+    for cut in range(1, len(rows)):
+        for files in ([rows[:cut], rows], [rows, rows[:cut]]):
+            assert ends_of(files, tmp_path) == whole
+
+
+def test_sessions_do_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
+    """A search, another one that began in a file of its own, and what the first went on to."""
+    first = at_minute(searched("original", 10.0, 10.3), 0)
+    other = at_minute(searched("original", 12.0), 100)
+    cut = len(searched("original", 10.0)) + 3
+    files = [first[:cut], other, first]
+    expected = ends_of([first, other], tmp_path)
+    assert [name for name, _, _ in expected] == ["original", "original #2"]
+    assert [len(ends) for _, ends, _ in expected] == [2, 1]
+    for order in itertools.permutations(files):
+        assert ends_of([*order], tmp_path) == expected
+    # The first went on later: it is still the first session.
+    later = [*first[:cut], *at_minute(first[cut:], 200)]
+    for order in itertools.permutations([first[:cut], other, later]):
+        assert ends_of([*order], tmp_path) == expected
+
+
+def test_two_continuations_of_one_copy_are_two_sessions(tmp_path: Path) -> None:
+    rows = at_minute(searched("original", 10.0), 0)
+    fork = at_minute([row.with_fields() for row in rows[-1:]], 30)
+    fork[0].values = fork[0].values.with_fields(latency_s=11.0)
+    found = [ends_of(files, tmp_path) for files in ([rows, [*rows[:-1], *fork]],)]
+    found.append(ends_of([[*rows[:-1], *fork], rows], tmp_path))
+    assert found[0] == found[1]
+    assert [len(ends) for _, ends, _ in found[0]] == [1]
 
 
 def test_searches_of_two_traces_have_names_of_their_own(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Files that are no plain sweep: one kind of row only, several sessions, odd types."""
 
+import itertools
 import json
 import math
 import re
@@ -122,6 +123,16 @@ def test_what_goes_on_in_another_file_is_the_same_session(tmp_path: Path) -> Non
     rows = runs(Cell("w4a16", STEADY))
     assert sessions_of(report_of(tmp_path, rows[:1], rows)) == {"w4a16": STEADY}
     assert sessions_of(report_of(tmp_path, rows[:2], rows[2:])) == {"w4a16": STEADY}
+
+
+def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
+    """An old copy, another session, and what the first one went on to."""
+    slow = [1.5, 1.501, 1.499]
+    first, other = runs(Cell("w4a16", STEADY)), runs(Cell("w4a16", slow))
+    for row in other:
+        row.time = "2026-02-01T00:00:00+00:00"
+    for files in itertools.permutations([first[:1], other, first]):
+        assert sessions_of(report_of(tmp_path, *files)) == {"w4a16": STEADY, "w4a16 #2": slow}
 
 
 def test_failures_of_one_second_are_all_listed(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import pytest
 from conf.compose import compose
 from conf.schema.report import TargetsConfig
 from evaluate.command import COMMAND as EVALUATE
-from evaluate.report.decide.commands import second_starts
+from evaluate.report.decide.commands import missing_of, second_starts
 from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.mix import choose_mix
 from evaluate.report.decide.quality import qualities
 from evaluate.report.decide.recommend import Choice
+from evaluate.report.decide.rules.make_facts import setup_facts
 from evaluate.results.row_types import TrafficSettings, WorkloadSettings
 from evaluate.results.rows import SpeedRow
 from tests.evaluate.report.made import Cell, ranked, runs
@@ -92,6 +93,33 @@ def test_traffic_without_the_cache_is_another_load_of_the_same_candidate() -> No
     assert len(set(names)) == 3
     assert "prefix_caching False" in names[1]
     assert "pause_s 1.0" in names[2]
+
+
+def lacks(rows: list[SpeedRow], mix: dict[str, float] = MIX) -> list[tuple[str, str]]:
+    (group,) = ranked(rows)
+    facts = setup_facts(group, qualities(rows))
+    missing = missing_of(group, facts, mix, "results.jsonl")
+    return [(one.what, one.command) for one in missing if "accuracy" not in one.what]
+
+
+def test_no_command_is_named_that_cannot_fill_its_gap() -> None:
+    """What traffic measures counts for the plain name, not for the one with the prefix cache."""
+    without = [*alone("original", 1.0), *alone("fp8", 0.7)]
+    beside = [*alone("original", 1.01, **CACHE), *alone("fp8", 0.71, **CACHE)]
+    rows = [*without, *beside, *traffic("original", 2.0)]
+    ((what, command),) = lacks(rows)
+    assert what == "fp8 in traffic"
+    assert "scenario=[traffic]" in command
+    assert lacks([*rows, *traffic("fp8", 1.4)]) == []
+
+
+def test_a_noisy_run_with_the_cache_is_measured_again_with_it() -> None:
+    noisy = runs(Cell("fp8", [0.7, 1.4, 0.7, 1.4], options=CACHE))
+    rows = [*alone("original", 1.0, **CACHE), *noisy]
+    ((what, command),) = lacks(rows, {})
+    assert what == "fp8 in interactive"
+    assert "engine.enable_prefix_caching=True" in command.replace("true", "True")
+    assert "starts=2" in command
 
 
 def test_a_second_start_has_the_cache_of_the_first() -> None:

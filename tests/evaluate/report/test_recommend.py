@@ -48,6 +48,14 @@ def test_the_fastest_is_recommended_with_its_reason_and_the_next() -> None:
     assert any("accuracy=quick" in words for words in choice.changes)
 
 
+def test_an_original_that_is_level_with_another_one_has_no_speed_up() -> None:
+    restless = Cell("original", [1.0, 1.03, 0.97])
+    other = Cell("original", [0.99, 1.02, 0.96], options={"max_num_seqs": 1024})
+    choice = chosen(runs(restless, other))
+    assert (choice.candidate, choice.ratio) == ("original", None)
+    assert choice.tied == ["original (max_num_seqs=1024)"]
+
+
 def test_a_loss_is_not_recommended_and_would_change_the_answer() -> None:
     choice = chosen(THREE + JUDGED)
     assert choice.candidate == "w8a8"

@@ -79,8 +79,8 @@ class RateFacts:
     """Requests a second; 0 where no rate meets the targets."""
     low: float
     high: float
-    faster: bool
-    """Whether its capacity differs significantly from the original's."""
+    above: list[int]
+    """The candidates whose capacity is significantly lower."""
     input_tokens: float
     output_tokens: float
     """Of a request, in the mean."""

@@ -52,7 +52,7 @@ def setup_facts(
             SearchFacts(
                 table.title,
                 ", ".join(table.settings),
-                [_rate_facts(cell, places) for cell in table.cells],
+                [_rate_facts(cell, table, places) for cell in table.cells],
             )
             for table in tables
         ],
@@ -120,14 +120,15 @@ def _factors(workload: Workload, ranked: list[Entry], noise: Noise) -> list[floa
     return factors
 
 
-def _rate_facts(cell: CapacityCell, places: dict[str, int]) -> RateFacts:
+def _rate_facts(cell: CapacityCell, table: CapacityTable, places: dict[str, int]) -> RateFacts:
     low, high = cell.interval
+    ratios = [(other, table.ratio(cell, other)) for other in table.cells]
     return RateFacts(
         candidate=places[cell.candidate],
         rate=rounded(cell.rate) or 0.0,
         low=rounded(low) or 0.0,
         high=rounded(high) or 0.0,
-        faster=cell.ratio is not None and cell.ratio.differs,
+        above=[places[other.candidate] for other, ratio in ratios if ratio and ratio.low > 1],
         input_tokens=rounded(per_request(cell.best, INPUT)) or 0.0,
         output_tokens=rounded(per_request(cell.best, OUTPUT)) or 0.0,
         joules_input=rounded(joules_per_token(cell.best, INPUT)),

@@ -13,6 +13,8 @@ class RatePick:
 
     candidate: int | None
     problem: Problem = Problem.NONE
+    reference: int | None = None
+    """The original that all are compared with: the highest one."""
     misses: dict[int, list[Miss]] = field(default_factory=dict)
     """By candidate: the quality targets that it misses."""
     no_rate: list[int] = field(default_factory=list)
@@ -20,12 +22,13 @@ class RatePick:
     fitting: list[int] = field(default_factory=list)
     """Candidates that meet the targets, the highest rate first."""
     tied: list[int] = field(default_factory=list)
+    """Candidates without a significant difference from it."""
     second: int | None = None
 
 
 def pick_rate(facts: SetupFacts, search: SearchFacts, limits: Limits) -> RatePick:
-    """The highest of those that are significantly higher than the original, else the original.
-    Where the original cannot be served, the highest."""
+    """The highest of those that are significantly higher than the highest original, else that
+    original. Where no original can be served, the highest."""
     result = RatePick(None)
     fitting: list[RateFacts] = []
     for found in search.rates:
@@ -52,15 +55,15 @@ def pick_rate(facts: SetupFacts, search: SearchFacts, limits: Limits) -> RatePic
     original = next((one for one in pool if facts.candidates[one.candidate].original), None)
     best = original or pool[0]
     if original is not None:
-        higher = (one for one in pool if one.faster and one.rate > original.rate)
-        best = next(higher, original)
+        result.reference = original.candidate
+        best = next((one for one in pool if original.candidate in one.above), original)
     others = [found for found in pool if found is not best]
     result.candidate = best.candidate
-    result.tied = [found.candidate for found in others if _overlap(found, best)]
-    apart = [found.candidate for found in others if not _overlap(found, best)]
+    result.tied = [found.candidate for found in others if _is_tied(found, best)]
+    apart = [found.candidate for found in others if not _is_tied(found, best)]
     result.second = apart[0] if apart else None
     return result
 
 
-def _overlap(one: RateFacts, other: RateFacts) -> bool:
-    return one.low <= other.high and other.low <= one.high
+def _is_tied(one: RateFacts, other: RateFacts) -> bool:
+    return one.candidate not in other.above and other.candidate not in one.above

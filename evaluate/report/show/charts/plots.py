@@ -100,7 +100,8 @@ def _spec(chart: Chart, report: Report) -> str:
         for workload in group.workloads
     }
     data = [record | {"load": texts.get(str(record.get("scenario")), "")} for record in data]
-    return json.dumps(spec | {"datasets": {chart.data: data}, "config": LIGHT})
+    content = spec | {"datasets": {chart.data: data}, "config": LIGHT}
+    return json.dumps(content, allow_nan=False)
 
 
 def drawn_records(chart: Chart, report: Report) -> list[Record]:

@@ -10,7 +10,6 @@ from evaluate.report.decide.our_kernels import LayerChoice, kernel_gains, layer_
 from evaluate.report.show.records import FlatRecord, GroupRecord, Speedup
 from evaluate.results.cells import kernel_names
 from evaluate.results.row_types import LayerKernels
-from evaluate.results.significance import Ratio
 
 VLLMS_OWN = "vLLM's own"
 FEWEST_DRAWN = 8192  # tokens; the map ends here, or at four times the last hand-over
@@ -46,9 +45,9 @@ def gain_records(group: ComparisonGroup) -> list[GainRecord]:
             group=group.title,
             scenario=gain.ours.workload.name,
             candidate=gain.ours.candidate,
-            speedup=_speedup(gain.speedup),
-            ttft=_speedup(gain.ttft),
-            tpot=_speedup(gain.tpot),
+            speedup=Speedup.of(gain.speedup),
+            ttft=Speedup.of(gain.ttft),
+            tpot=Speedup.of(gain.tpot),
             more_gib=_difference(
                 gain.ours.row.memory.weights_gib, gain.vllms.row.memory.weights_gib
             ),
@@ -57,12 +56,6 @@ def gain_records(group: ComparisonGroup) -> list[GainRecord]:
         )
         for gain in kernel_gains(group)
     ]
-
-
-def _speedup(ratio: Ratio | None) -> Speedup:
-    if ratio is None:
-        return Speedup()
-    return Speedup(ratio.ratio, ratio.low, ratio.high, ratio.differs)
 
 
 def _difference(ours: float | None, vllms: float | None) -> float | None:

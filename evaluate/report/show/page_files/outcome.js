@@ -166,7 +166,7 @@ window.quantlineOutcome = function (data, make, state) {
     const body = lines.map(({ found, costs }) => {
       const missed = (picked.misses[found.candidate] ?? []).map(missText);
       if (picked.no_rate.includes(found.candidate)) missed.unshift("no rate meets the targets");
-      const tie = picked.tied.includes(found.candidate) ? "intervals overlap" : "";
+      const tie = picked.tied.includes(found.candidate) ? "no significant difference" : "";
       const note = found.candidate === picked.candidate ? "served" : missed.join("; ") || tie;
       return make("tr", { class: found.candidate === picked.candidate ? "picked" : missed.length ? "refused" : "" },
         make("th", { scope: "row" }, ...breakable(facts.candidates[found.candidate].name), note ? make("small", {}, note) : null),
@@ -192,12 +192,12 @@ window.quantlineOutcome = function (data, make, state) {
   function missing(picked, shares) {
     const { facts, own } = state;
     const parts = picked.incomplete.map((place) => {
-      const gaps = facts.workloads.filter((workload) => shares[workload.name] > 0 && rules.entryOf(workload, place) === null);
-      if (gaps.length === 0 || !own.measure[place]) return null;
-      const names = [...new Set(gaps.map((workload) => own.scenarios[workload.name]))].join(",");
-      const unranked = gaps.some((workload) => workload.unranked.includes(place)) ? ["starts=2"] : [];
-      const options = [...own.evaluate, `scenario=[${names}]`, ...own.measure[place], ...unranked, own.results];
-      return [`${facts.candidates[place].name} in ${gaps.map((workload) => workload.name).join(", ")}`, [own.program, ...options.map(quoted)].join(" ")];
+      const gaps = Object.keys(own.gaps[place]).filter((name) => shares[name] > 0);
+      if (gaps.length === 0) return null;
+      const names = [...new Set(gaps.map((name) => own.scenarios[name]))].join(",");
+      const further = new Set(gaps.flatMap((name) => own.gaps[place][name]));
+      const options = [...own.evaluate, `scenario=[${names}]`, ...own.measure[place], ...further, own.results];
+      return [`${facts.candidates[place].name} in ${gaps.join(", ")}`, [own.program, ...options.map(quoted)].join(" ")];
     }).filter(Boolean);
     const unjudged = facts.candidates.filter((candidate) => !candidate.judged).map((candidate) => candidate.name);
     if (unjudged.length) parts.unshift([`the accuracy of ${unjudged.join(", ")}`, own.accuracy]);

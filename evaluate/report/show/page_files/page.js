@@ -35,7 +35,9 @@
       const boxes = all(`input[name="${name}"]`).filter((box) => box.checked);
       state[name] = new Set(boxes.map((box) => box.value));
       const kept = values.filter((value) => state[name].has(value)).length;
-      left.push({ words: `${kept} of ${values.length} ${title}`, all: kept === values.length });
+      const group = document.querySelector(`[data-all="${name}"]`)?.closest("fieldset");
+      if (group) group.hidden = values.length === 0;
+      if (values.length) left.push({ words: `${kept} of ${values.length} ${title}`, all: kept === values.length });
     }
     const summary = document.querySelector(".filters summary");
     if (!summary) return;
@@ -81,6 +83,9 @@
     all(".picks table, .data table").forEach(limitRows);
     for (const section of all("section.data")) {
       section.hidden = all("tbody tr", section).every((row) => row.dataset.other);
+    }
+    for (const words of all("[data-explains]")) {
+      words.hidden = document.getElementById(words.dataset.explains).closest("section").hidden;
     }
     hideEmptyColumns();
     for (const section of all("section.sentences")) {

@@ -188,7 +188,7 @@ window.quantlineRules = (function () {
 
   // The candidate with the highest capacity.
   function pickRate(facts, search, limits) {
-    const result = { candidate: null, problem: "", misses: {}, no_rate: [], fitting: [], tied: [], second: null };
+    const result = { candidate: null, problem: "", reference: null, misses: {}, no_rate: [], fitting: [], tied: [], second: null };
     const fitting = [];
     for (const found of search.rates) {
       const missed = qualityMisses(facts.candidates[found.candidate], limits);
@@ -204,13 +204,14 @@ window.quantlineRules = (function () {
       return result;
     }
     const original = pool.find((found) => facts.candidates[found.candidate].original);
-    const higher = original && pool.find((found) => found.faster && found.rate > original.rate);
+    const higher = original && pool.find((found) => found.above.includes(original.candidate));
     const best = original ? higher ?? original : pool[0];
-    const overlap = (found) => found.low <= best.high && best.low <= found.high;
+    const isTied = (found) => !found.above.includes(best.candidate) && !best.above.includes(found.candidate);
     const others = pool.filter((found) => found !== best);
+    result.reference = original?.candidate ?? null;
     result.candidate = best.candidate;
-    result.tied = others.filter(overlap).map((found) => found.candidate);
-    result.second = others.find((found) => !overlap(found))?.candidate ?? null;
+    result.tied = others.filter(isTied).map((found) => found.candidate);
+    result.second = others.find((found) => !isTied(found))?.candidate ?? null;
     return result;
   }
 

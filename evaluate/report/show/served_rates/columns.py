@@ -33,7 +33,8 @@ def rate_columns(records: list[RateRecord]) -> tuple[Column[RateRecord], ...]:
             "times the original",
             "speedup",
             lambda r: speedup(r.speedup),
-            "capacity over the original's, 95 % interval; = : no significant difference",
+            "capacity over that of the original with the most similar options, 95 % interval; "
+            "= means no significant difference",
             is_phrase=True,
         ),
         Column("users", "users", lambda r: interval(r.users), "requests in progress at once"),

@@ -7,7 +7,6 @@ from evaluate.report.decide.comparison import ComparisonGroup
 from evaluate.report.decide.workload_text import targets_phrases
 from evaluate.report.show.records import GroupRecord, MedianWithInterval, Speedup
 from evaluate.results.rows import TrialRow
-from evaluate.results.significance import Ratio
 
 MILLI = 1e3
 
@@ -74,7 +73,7 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
         limited_share=limited.most_share if limited else None,
         server_share=cell.at_best("server_cpu_share"),
         hit_share=hits / inputs if hits is not None and inputs else None,
-        speedup=_speedup(cell.ratio),
+        speedup=Speedup.of(cell.ratio),
         searches=len(cell.ends),
         trials=len(cell.rows),
         currency=cost.currency if cost else "",
@@ -83,10 +82,6 @@ def _rate_record(group: ComparisonGroup, table: CapacityTable, cell: CapacityCel
         joules_input=cost.joules_per_million_input if cost else None,
         joules_output=cost.joules_per_million_output if cost else None,
     )
-
-
-def _speedup(ratio: Ratio | None) -> Speedup:
-    return Speedup(ratio.ratio, ratio.low, ratio.high, ratio.differs) if ratio else Speedup()
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from evaluate.report.decide.commands import (
     accuracy_command,
     candidate_options,
     evaluate_options,
+    gaps_of,
     results_option,
     scenario_of,
     serve_commands,
@@ -36,6 +37,8 @@ class WhatIf:
     """By candidate."""
     measure: list[list[str]]
     """By candidate: the options that measure it."""
+    gaps: list[dict[str, list[str]]]
+    """By candidate: the workloads that it lacks and a command can measure, with further options."""
     scenarios: dict[str, str]
     """By workload: the name after `scenario=`."""
     evaluate: list[str]
@@ -65,6 +68,7 @@ def what_if(config: ReportConfig, answer: Answer) -> WhatIf | None:
         currency=config.gpu.currency,
         serve=[serve_commands(rows[candidate.name]) for candidate in facts.candidates],
         measure=[candidate_options([rows[candidate.name]]) for candidate in facts.candidates],
+        gaps=gaps_of(group, facts),
         scenarios={workload.name: scenario_of(workload.measure) for workload in group.workloads},
         evaluate=evaluate_options(group),
         program=command_text("evaluate"),

@@ -76,19 +76,20 @@ def _entry(chance: random.Random, place: int) -> EntryFacts:
 
 def _rates(chance: random.Random, places: list[int]) -> list[RateFacts]:
     rates = sorted((chance.choice([0.0, 4.0, chance.uniform(1, 9)]) for _ in places), reverse=True)
+    order = chance.sample(places, len(places))
     return [
         RateFacts(
             candidate=place,
             rate=rate,
             low=rate * chance.uniform(0.8, 1),
             high=rate * chance.uniform(1, 1.2),
-            faster=chance.random() < 0.7,
+            above=[lower for lower in order[number + 1 :] if chance.random() < 0.7],
             input_tokens=200.0,
             output_tokens=chance.choice([0.0, 128.0]),
             joules_input=(joules := chance.choice([None, 0.25])),
             joules_output=None if joules is None else 2 * joules,
         )
-        for place, rate in zip(chance.sample(places, len(places)), rates, strict=True)
+        for number, (place, rate) in enumerate(zip(order, rates, strict=True))
     ]
 
 

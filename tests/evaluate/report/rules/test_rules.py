@@ -146,6 +146,19 @@ def test_the_cases_reach_every_part_of_the_rule(cases: list[Case]) -> None:
         and not case.facts.candidates[picked.candidate or 0].original
     ]
     assert passed_over
+    # A rate above a lower original is passed over, too, where it is not above the highest.
+    above_another = [
+        search
+        for case in cases
+        for search in case.facts.searches
+        for picked in [pick_rate(case.facts, search, case.limits)]
+        if picked.candidate is not None and picked.candidate == picked.reference
+        for rate in search.rates
+        if rate.candidate in picked.fitting
+        and any(case.facts.candidates[place].original for place in rate.above)
+        and not case.facts.candidates[rate.candidate].original
+    ]
+    assert above_another
 
 
 def test_a_significantly_higher_rate_is_served_where_a_higher_one_is_uncertain() -> None:
@@ -154,18 +167,19 @@ def test_a_significantly_higher_rate_is_served_where_a_higher_one_is_uncertain()
         for name in ("original", "sure", "unsure")
     ]
     rates = [
-        RateFacts(2, 12.0, 9.0, 15.0, False, 200.0, 100.0, None, None),
-        RateFacts(1, 11.8, 11.6, 12.0, True, 200.0, 100.0, None, None),
-        RateFacts(0, 10.0, 9.9, 10.1, False, 200.0, 100.0, None, None),
+        RateFacts(2, 12.0, 9.0, 15.0, [], 200.0, 100.0, None, None),
+        RateFacts(1, 11.8, 11.6, 12.0, [0], 200.0, 100.0, None, None),
+        RateFacts(0, 10.0, 9.9, 10.1, [], 200.0, 100.0, None, None),
     ]
     search = SearchFacts("capacity", "its targets", rates)
     picked = pick_rate(SetupFacts(candidates, [], [search]), search, Limits())
     assert (picked.candidate, picked.tied, picked.second) == (1, [2], 0)
+    assert picked.reference == 0
 
 
 def test_missing_energy_makes_no_candidate_cheaper() -> None:
     """Where any energy was measured, a candidate without it has no known cost."""
-    measured = RateFacts(0, 10.0, 9.9, 10.1, False, 200.0, 100.0, 0.25, 0.5)
+    measured = RateFacts(0, 10.0, 9.9, 10.1, [], 200.0, 100.0, 0.25, 0.5)
     unknown = replace(measured, joules_input=None, joules_output=None)
     prices = Prices(3.6, 0.36)
     facts = SetupFacts([], [], [SearchFacts("capacity", "", [measured, unknown])])

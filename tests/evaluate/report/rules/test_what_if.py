@@ -16,6 +16,7 @@ from evaluate.report.writing import write_report
 from tests.evaluate.report.browser import CHROMIUM, LIMIT_MS
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
 from tests.evaluate.report.test_capacity import searched
+from tests.evaluate.report.test_prefix_cache import MIX, traffic
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 STEADY = [1.0, 1.001, 0.999]
@@ -34,6 +35,11 @@ def cell(checkpoint: str, seconds: float, load: str) -> Cell:
         versions={"vllm": "0.25.1"},
         options={"tensor_parallel_size": 1},
     )
+
+
+def cell_with(checkpoint: str, has_cache: bool | None) -> Cell:
+    options = {} if has_cache is None else {"enable_prefix_caching": has_cache}
+    return Cell(checkpoint, STEADY, options=options)
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +249,24 @@ def test_commands_to_serve_and_to_measure_are_copied(page: Page) -> None:
     words = shlex.split(commands[-1])
     assert "gpu.price_per_hour=3.6" in words
     assert "mix.batch_8=10" in words
+
+
+def test_no_command_is_shown_that_cannot_fill_its_gap(browser: Browser, tmp_path: Path) -> None:
+    """The page names the gaps that the report names."""
+    rows = [
+        *runs(*(cell_with(name, None) for name in ("original", "fp8"))),
+        *runs(*(cell_with(name, True) for name in ("original", "fp8"))),
+        *traffic("original", 2.0),
+    ]
+    write(tmp_path / "results.jsonl", rows)
+    write_report(config(tmp_path, MIX))
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    page.locator(".outcome details").first.wait_for(state="attached")
+    lacking = page.locator(".outcome details p").all_text_contents()
+    assert "Fp8 in traffic:" in lacking
+    assert not any("enable_prefix_caching=True) in " in what for what in lacking), lacking
+    page.close()
 
 
 def test_without_a_weight_there_is_no_answer(page: Page) -> None:
