@@ -81,12 +81,13 @@ def paired_values(
     gained = int((other.scores > original.scores).sum())
     sums = _bootstrap_sums(numpy.stack([original.scores, other.scores], 1), seed)
     low, high = _interval((sums[:, 1] - sums[:, 0]) / len(original.scores))
+    below, above = _unseen(original.scores, other.scores)
     values_alone = own_values(other, seed, cut_questions)
     values = values_alone.with_fields(
         original_score=original_score,
         difference=values_alone.score - original_score,
-        difference_low=low,
-        difference_high=high,
+        difference_low=low - below,
+        difference_high=high + above,
         lost=lost,
         gained=gained,
         p_value=sign_test(lost, gained),
@@ -96,9 +97,25 @@ def paired_values(
         # Recovery is undefined for a draw in which the original has no right answer.
         shares = sums[sums[:, 0] > 0]
         values.recovery = values.score / original_score
-        values.recovery_low, values.recovery_high = _interval(shares[:, 1] / shares[:, 0])
+        low, high = _interval(shares[:, 1] / shares[:, 0])
+        values.recovery_low = max(0.0, low - below / original_score)
+        values.recovery_high = high + above / original_score
     values.verdict = verdict(values)
     return values
+
+
+def are_right_or_wrong(scores: NDArray[Any]) -> bool:
+    """Whether all scores are 0 or 1, so that questions are lost or gained as a whole."""
+    return bool(((scores == 0) | (scores == 1)).all())
+
+
+def _unseen(original: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
+    """How much lower and higher the difference may be by changes that no question shows. A
+    bootstrap draws none of them: of 16 answers, none of them lost, it makes a certainty."""
+    if not are_right_or_wrong(numpy.stack([original, other])):
+        return 0.0, 0.0
+    most = 1 - ((1 - LEVEL) / 2) ** (1 / len(original))
+    return (0.0 if (other < original).any() else most), (0.0 if (other > original).any() else most)
 
 
 def verdict(values: TaskAccuracy) -> str:

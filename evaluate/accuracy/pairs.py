@@ -14,7 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.models import ORIGINAL
-from evaluate.accuracy.answers import Answers, paired_values
+from evaluate.accuracy.answers import Answers, are_right_or_wrong, paired_values
 from evaluate.accuracy.divergence import LEVEL, NEGLIGIBLE
 from evaluate.accuracy.verdicts import BROKEN
 from evaluate.results.cells import kernels_of
@@ -301,11 +301,6 @@ def _task(measure: str, one: TaskAccuracy, other: TaskAccuracy) -> Compared:
         interval=f"{100 * low:+.1f} to {100 * high:+.1f}",
         quality=quality,
     )
-
-
-def are_right_or_wrong(scores: NDArray[Any]) -> bool:
-    """Whether all scores are 0 or 1, so that questions are lost or gained as a whole."""
-    return bool(((scores == 0) | (scores == 1)).all())
 
 
 def _answers(values: TaskAccuracy) -> Answers:

@@ -11,10 +11,10 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.models import ORIGINAL
+from evaluate.accuracy.answers import are_right_or_wrong
 from evaluate.accuracy.divergence import LEVEL, NEGLIGIBLE
 from evaluate.accuracy.pairs import (
     FEWEST,
-    are_right_or_wrong,
     half_widths,
     has_one_original,
     is_broken,

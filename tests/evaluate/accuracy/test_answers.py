@@ -49,9 +49,14 @@ def test_the_same_answers_are_no_loss() -> None:
     original, other = with_losses(0, 0, 30, 10)
     values = paired_values(original, other)
     assert values.verdict == NO_LOSS
-    assert values.recovery == values.recovery_low == values.recovery_high == 1
     assert (values.lost, values.gained, values.p_value) == (0, 0, 1)
-    assert values.difference == values.difference_low == values.difference_high == 0
+    assert (values.recovery, values.difference) == (1, 0)
+    # A model that changes 12.4 % of its answers shows none in one of 200 sets of 40 questions.
+    assert (1 - 0.124) ** 40 == pytest.approx(0.005, rel=0.01)
+    bounds = (values.difference_low, values.difference_high)
+    assert bounds == pytest.approx((-0.124, 0.124), abs=0.001)
+    shares = (values.recovery_low, values.recovery_high)
+    assert shares == pytest.approx((1 - 0.124 / 0.75, 1 + 0.124 / 0.75), abs=0.001)
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,9 @@ def test_an_odd_accuracy_row_is_a_line_that_is_left_out(gate: Any, tmp_path: Pat
         ) as error:
             compare(CompareConfig(results=files, min_quality=0.9))
         assert error.value.exit_code == BAD_INPUT
+
+
+def test_few_questions_without_a_loss_pass_no_gate(gate: Any) -> None:
+    few, many = ([task_row("w8", [1, 0] * half)] for half in (10, 1000))
+    assert gate(few, few, min_quality=0.99)[0] == UNDECIDED
+    assert gate(many, many, min_quality=0.99)[0] == 0
