@@ -52,7 +52,8 @@ def test_the_same_answers_are_no_loss() -> None:
     assert (values.lost, values.gained, values.p_value) == (0, 0, 1)
     assert (values.recovery, values.difference) == (1, 0)
     # A model that changes 12.4 % of its answers shows none in one of 200 sets of 40 questions.
-    assert (1 - 0.124) ** 40 == pytest.approx(0.005, rel=0.01)
+    none_shown = (1 - 0.124) ** 40
+    assert none_shown == pytest.approx(0.005, rel=0.02)
     bounds = (values.difference_low, values.difference_high)
     assert bounds == pytest.approx((-0.124, 0.124), abs=0.001)
     shares = (values.recovery_low, values.recovery_high)
