@@ -5,6 +5,7 @@ one of the two answers better show a difference.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,14 +81,16 @@ def paired_values(
     lost = int((other.scores < original.scores).sum())
     gained = int((other.scores > original.scores).sum())
     sums = _bootstrap_sums(numpy.stack([original.scores, other.scores], 1), seed)
-    low, high = _interval((sums[:, 1] - sums[:, 0]) / len(original.scores))
-    below, above = _unseen(original.scores, other.scores)
+    drawn = _interval((sums[:, 1] - sums[:, 0]) / len(original.scores))
+    unseen = unseen_changes(original.scores, other.scores)
     values_alone = own_values(other, seed, cut_questions)
+    difference = values_alone.score - original_score
+    low, high = widened(difference, drawn, unseen)
     values = values_alone.with_fields(
         original_score=original_score,
-        difference=values_alone.score - original_score,
-        difference_low=low - below,
-        difference_high=high + above,
+        difference=difference,
+        difference_low=low,
+        difference_high=high,
         lost=lost,
         gained=gained,
         p_value=sign_test(lost, gained),
@@ -97,9 +100,10 @@ def paired_values(
         # Recovery is undefined for a draw in which the original has no right answer.
         shares = sums[sums[:, 0] > 0]
         values.recovery = values.score / original_score
-        low, high = _interval(shares[:, 1] / shares[:, 0])
-        values.recovery_low = max(0.0, low - below / original_score)
-        values.recovery_high = high + above / original_score
+        drawn = _interval(shares[:, 1] / shares[:, 0])
+        below, above = (change / original_score for change in unseen)
+        low, values.recovery_high = widened(values.recovery, drawn, (below, above))
+        values.recovery_low = max(0.0, low)
     values.verdict = verdict(values)
     return values
 
@@ -109,13 +113,22 @@ def are_right_or_wrong(scores: NDArray[Any]) -> bool:
     return bool(((scores == 0) | (scores == 1)).all())
 
 
-def _unseen(original: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
+def unseen_changes(original: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
     """How much lower and higher the difference may be by changes that no question shows. A
     bootstrap draws none of them: of 16 answers, none of them lost, it makes a certainty."""
-    if not are_right_or_wrong(numpy.stack([original, other])):
-        return 0.0, 0.0
+    scores = numpy.stack([original, other])
+    if scores.min() < 0 or scores.max() > 1:
+        return 0.0, 0.0  # how much a question can lose is not known
     most = 1 - ((1 - LEVEL) / 2) ** (1 / len(original))
     return (0.0 if (other < original).any() else most), (0.0 if (other > original).any() else most)
+
+
+def widened(
+    value: float, interval: tuple[float, float], by: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval with these further errors, which are independent of those in it."""
+    low, high = interval
+    return value - math.hypot(value - low, by[0]), value + math.hypot(high - value, by[1])
 
 
 def verdict(values: TaskAccuracy) -> str:

@@ -14,7 +14,13 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.models import ORIGINAL
-from evaluate.accuracy.answers import Answers, are_right_or_wrong, paired_values
+from evaluate.accuracy.answers import (
+    Answers,
+    are_right_or_wrong,
+    paired_values,
+    unseen_changes,
+    widened,
+)
 from evaluate.accuracy.divergence import LEVEL, NEGLIGIBLE
 from evaluate.accuracy.verdicts import BROKEN
 from evaluate.results.cells import kernels_of
@@ -80,7 +86,7 @@ def accuracy_pairs(
     that which can be compared is chosen; then that of the same kernels and device, the newest."""
     ones, others = list(judged_rows(first)), list(judged_rows(second))
     if sides is not None:
-        ones, others = _of_side(ones, sides[0]), _of_side(others, sides[1])
+        ones, others = rows_of_side(ones, sides[0]), rows_of_side(others, sides[1])
     pairs, unmatched = [], []
     for one in ones:
         checkpoint = one.checkpoint if sides is None else sides[1].checkpoint
@@ -109,7 +115,7 @@ def is_broken(row: AccuracyRow) -> bool:
     return row.values.verdict == BROKEN
 
 
-def _of_side(rows: list[AccuracyRow], side: Side) -> list[AccuracyRow]:
+def rows_of_side(rows: list[AccuracyRow], side: Side) -> list[AccuracyRow]:
     """The rows of a checkpoint: of its kernels, where the same was judged on them."""
     own = [row for row in rows if row.checkpoint == side.checkpoint]
     if None not in side.weights and side.weights:
@@ -286,7 +292,8 @@ def _task(measure: str, one: TaskAccuracy, other: TaskAccuracy) -> Compared:
         verdict = EQUAL if not is_sure else WORSE if lost > gained else BETTER
     else:  # a question may be lost by a little and another gained by much
         gain = mean_difference(second.scores - first.scores)
-        low, high = gain.low, gain.high
+        unseen = unseen_changes(first.scores, second.scores)
+        low, high = widened(gain.mean, (gain.low, gain.high), unseen)
         verdict = _verdict(low, high)
     quality = None
     if values.recovery is not None:

@@ -8,7 +8,7 @@ from conf.terminal import listed, say
 from evaluate.compare.accuracy import compare_accuracy
 from evaluate.compare.gate import Finding, Verdict, failure
 from evaluate.compare.matching import Matching, matched_checkpoints, matched_files
-from evaluate.compare.missing import not_compared, quality_findings
+from evaluate.compare.missing import broken_findings, not_compared, quality_findings
 from evaluate.compare.pairs import check_distinct
 from evaluate.compare.speed import compare_speed, missing_findings
 from evaluate.results.merging import merged_rows
@@ -37,6 +37,7 @@ def compare(config: CompareConfig) -> None:
     elif config.min_ratio is not None:
         findings += missing_findings(matching)
     findings += compare_accuracy(config, matching)
+    findings += broken_findings(config, matching)
     if faults:
         raise bad_input(f"{len(faults)} lines were left out, the first: {faults[0]}")
     findings += quality_findings(config, matching)

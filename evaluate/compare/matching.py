@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluate.accuracy.pairs import AccuracyPair, Side, accuracy_pairs
+from evaluate.accuracy.pairs import (
+    AccuracyPair,
+    Side,
+    accuracy_pairs,
+    judged_rows,
+    rows_of_side,
+)
 from evaluate.compare.pairs import Pair, two_checkpoints, two_files
 from evaluate.results.cells import Cell, cells, kernels_of
 from evaluate.results.rows import AccuracyRow, Row
@@ -23,6 +29,8 @@ class Matching:
     judged: list[AccuracyPair]
     unjudged: list[AccuracyRow]
     """The first one's accuracy rows without a partner."""
+    of_second: list[AccuracyRow]
+    """All accuracy rows of the second one; of two files, of checkpoints that the first one has."""
 
     @property
     def is_of_files(self) -> bool:
@@ -49,8 +57,10 @@ def matched_files(files: list[Path], row_lists: list[list[Row]]) -> Matching:
     cell_lists = [cells(rows) for rows in row_lists]
     pairs, unmatched = two_files(cell_lists[0], cell_lists[1])
     judged, unjudged = accuracy_pairs(row_lists[0], row_lists[1])
+    known = {row.checkpoint for row in row_lists[0]}
+    of_second = [row for row in judged_rows(row_lists[1]) if row.checkpoint in known]
     titles = _distinct_names(files)
-    return Matching(titles, row_lists, cell_lists, pairs, unmatched, judged, unjudged)
+    return Matching(titles, row_lists, cell_lists, pairs, unmatched, judged, unjudged, of_second)
 
 
 def matched_checkpoints(names: list[str], rows: list[Row]) -> Matching:
@@ -59,7 +69,8 @@ def matched_checkpoints(names: list[str], rows: list[Row]) -> Matching:
     pairs, unmatched = two_checkpoints(cell_list, first, second)
     sides = (_side(first, cell_list), _side(second, cell_list))
     judged, unjudged = accuracy_pairs(rows, rows, sides)
-    return Matching(names, [rows], [cell_list], pairs, unmatched, judged, unjudged)
+    of_second = rows_of_side(list(judged_rows(rows)), sides[1])
+    return Matching(names, [rows], [cell_list], pairs, unmatched, judged, unjudged, of_second)
 
 
 def _side(name: str, cell_list: list[Cell]) -> Side:

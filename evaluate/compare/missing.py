@@ -4,7 +4,7 @@ which nothing was compared."""
 from conf.models import ORIGINAL
 from conf.schema.report import CompareConfig
 from conf.terminal import listed
-from evaluate.accuracy.pairs import judged_rows
+from evaluate.accuracy.pairs import is_broken, judged_rows
 from evaluate.compare.gate import Finding, Verdict, quality_finding
 from evaluate.compare.matching import Matching
 from evaluate.report.decide.quality import qualities
@@ -29,6 +29,18 @@ def quality_findings(config: CompareConfig, matching: Matching) -> list[Finding]
     return [
         quality_finding(label, None if row is None else known.of_row(row), config.min_recovery)
         for label, row in rows.items()
+    ]
+
+
+def broken_findings(config: CompareConfig, matching: Matching) -> list[Finding]:
+    """Second checkpoints that are broken by another measure, engine or device than was compared."""
+    if config.min_quality is None:
+        return []
+    compared = {id(row) for _, row in matching.judged}
+    return [
+        Finding(f"{row.checkpoint} in {row.measure}", Verdict.WORSE, "the second one is broken")
+        for row in matching.of_second
+        if is_broken(row) and id(row) not in compared and row.checkpoint != ORIGINAL
     ]
 
 

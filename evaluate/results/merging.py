@@ -97,7 +97,9 @@ class Session:
 def _measured(row: Row) -> tuple[Any, ...]:
     """What a session measures once: a run, or a rate of a search."""
     if isinstance(row, TrialRow):
-        return row.start, row.repeat, row.settings.rate, row.trial.of_curve
+        # A search that goes on with another GPU begins again there.
+        card = row.environment.card
+        return card, row.start, row.repeat, row.settings.rate, row.trial.of_curve
     return row.start, row.repeat
 
 
@@ -122,10 +124,11 @@ def _number_sessions(files: list[list[Row]]) -> int:
     session_of: dict[int, Session] = {}
     for rows in sorted(files, key=_time_of_file):
         runs = {(row.start, row.repeat) for row in rows if not row.invalid}
-        session = next((session_of[id(row)] for row in rows if id(row) in session_of), None)
+        in_time = sorted(rows, key=lambda row: (row.time, row_identity(row)))
+        session = next((session_of[id(row)] for row in in_time if id(row) in session_of), None)
         if session is None and sessions and not runs & sessions[-1].runs:
             session = sessions[-1]
-        for row in rows:
+        for row in in_time:
             if id(row) in session_of:
                 session = session_of[id(row)]
                 continue

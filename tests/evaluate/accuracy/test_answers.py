@@ -60,6 +60,23 @@ def test_the_same_answers_are_no_loss() -> None:
     assert shares == pytest.approx((1 - 0.124 / 0.75, 1 + 0.124 / 0.75), abs=0.001)
 
 
+def test_intervals_agree_with_the_exact_test() -> None:
+    """Ten lost of 200 are significant, although none was gained."""
+    values = paired_values(*with_losses(10, 0, 110, 80))
+    assert values.p_value is not None
+    assert values.p_value < 0.01
+    for high, none in ((values.difference_high, 0), (values.recovery_high, 1)):
+        assert high is not None
+        assert high < none
+
+
+def test_one_score_between_0_and_1_makes_no_certainty() -> None:
+    scores = numpy.array([1.0] * 15 + [0.5])
+    values = paired_values(*(Answers("f1,none", scores, ["q"]) for _ in range(2)))
+    assert values.recovery_low is not None
+    assert values.recovery_low < 0.8
+
+
 @pytest.mark.parametrize(
     ("pair", "verdict"),
     [

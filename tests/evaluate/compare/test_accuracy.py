@@ -214,3 +214,18 @@ def test_few_questions_without_a_loss_pass_no_gate(gate: Any, questions: int, co
     released, new = (task_row("w8", [1] * questions) for _ in range(2))
     new.time = LATER
     assert gate([released], [new], min_quality=0.99)[0] == code
+
+
+@pytest.mark.parametrize("change", [{"measure": "questions:arc"}, {"engine": "transformers"}, {}])
+def test_a_checkpoint_that_is_broken_by_another_measure_passes_no_gate(
+    gate: Any, change: dict[str, str]
+) -> None:
+    good, broken = block_row("w8", 2, time=LATER), broken_row("w8", 3, LATER)
+    if "measure" in change:
+        broken = task_row("w8", [0] * 30)
+        assert broken.values.verdict == "broken"
+    elif change:
+        broken.environment = broken.environment.with_fields(**change)
+    else:
+        broken.environment = broken.environment.with_fields(device="another")
+    assert gate([block_row("w8", 1)], [good, broken], min_quality=0.9)[0] == GATE_FAILED

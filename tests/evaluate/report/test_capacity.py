@@ -563,6 +563,24 @@ def test_two_continuations_of_one_copy_are_two_sessions(tmp_path: Path) -> None:
     assert [len(ends) for _, ends, _ in found[0]] == [1]
 
 
+def test_a_search_that_begins_again_on_another_card_is_no_second_candidate(tmp_path: Path) -> None:
+    rows = on_card("A", at_minute(searched("original", 10.0, 10.3), 0))
+    begun = len(searched("original", 10.0)) + 2
+    again = on_card("B", at_minute([row.with_fields() for row in rows if row.repeat == 1], 100))
+    (whole,) = ends_of([[*(row for row in rows if row.repeat == 0), *again]], tmp_path)
+    (continued,) = ends_of([[*rows[:begun], *again]], tmp_path)
+    assert continued[:2] == whole[:2]
+
+
+def test_sessions_do_not_depend_on_the_order_of_lines(tmp_path: Path) -> None:
+    """As `cat new.jsonl old.jsonl` makes it."""
+    once, twice = searched("original", 10.0, 10.3), searched("original", 10.2)
+    old = [*at_minute(once[: len(twice)], 0), *at_minute(twice, 100)]
+    added = at_minute(once[len(twice) :], 200)
+    found = [ends_of([*files], tmp_path) for files in itertools.permutations([old, [*added, *old]])]
+    assert found[0] == found[1]
+
+
 def test_searches_of_two_traces_have_names_of_their_own(tmp_path: Path) -> None:
     other = searched("original", 5.0)
     for row in other:
