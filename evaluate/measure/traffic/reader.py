@@ -21,7 +21,7 @@ from evaluate.measure.traffic.formats.known import (
 from evaluate.measure.traffic.formats.unread import unread_texts
 from evaluate.measure.traffic.records import records
 from evaluate.measure.traffic.table import Cells
-from evaluate.measure.traffic.times import FileTimes, in_seconds
+from evaluate.measure.traffic.times import FileTimes, in_seconds, with_sound_times
 
 MOST_RECORDS = 10**7
 
@@ -59,10 +59,12 @@ def read_conversations(
     block_tokens: int = BLOCK_TOKENS,
     may_be_cut: bool = False,
     skip_bad: bool = False,
+    needs_times: bool = True,
 ) -> list[Conversation]:
     """All conversations of a file. `may_be_cut` takes what precedes the place where a JSON list
     breaks off. `unit` is that of the times, if it is not the format's own. `skip_bad` leaves out
-    records that cannot be read."""
+    records that cannot be read. Without `needs_times`, a file whose times cannot be replayed has
+    none."""
     kind: TrafficFormat | None = None
     cells: Cells | None = None
     conversations: list[Conversation] = []
@@ -85,23 +87,28 @@ def read_conversations(
         assert cells is not None
         content = cells.typed(record.content) if record.is_row else record.content
         try:
-            conversation = _conversation(kind, content, record.where)
+            conversation, no_time = _conversation(kind, content, record.where, needs_times)
             unread.update(unread_texts(kind, content, record.where))
         except QuantlineError as fault:
             faults.add(fault)
             continue
+        except RecursionError:
+            faults.add(bad_input(f"{record.where}: is nested too deeply"))
+            continue
         if conversation is not None:
             conversations.append(conversation)
-            times.add(conversation.arrival_s, record.where)
+            times.add(conversation.arrival_s, record.where, no_time)
     if cells is not None:
-        cells.check(path)
+        cells.check(path, conversations)
+    if skip_bad and times.known:
+        conversations = _without(conversations, times, faults)
     faults.close(path, total, skip_bad)
     unanswered = total - faults.count - len(conversations)
     if not conversations:
         raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
     if unanswered and not may_be_cut:  # of our own file it is known
         say(f"{shown_path(path)}: {unanswered:,} of {total:,} records have no answer: left out")
-    times.check()
+    conversations = with_sound_times(conversations, times, path, needs_times)
     _say_unused_blocks(conversations, block_tokens, path)
     assert kind is not None
     if unread:
@@ -140,7 +147,34 @@ def _say_unused_blocks(conversations: list[Conversation], block_tokens: int, pat
         say(f"traffic.block_tokens has no effect: {shown_path(path)} has no hash_ids")
 
 
-def _conversation(kind: TrafficFormat, content: JsonObject, where: str) -> Conversation | None:
+def _without(
+    conversations: list[Conversation], times: FileTimes, faults: _Faults
+) -> list[Conversation]:
+    """The conversations with readable times, in a file that has such times."""
+    unreadable = times.unreadable
+    for fault in unreadable.values():
+        faults.add(fault)
+    kept = [each for number, each in enumerate(conversations) if number not in unreadable]
+    times.count, times.unreadable = len(kept), {}
+    return kept
+
+
+def _conversation(
+    kind: TrafficFormat, content: JsonObject, where: str, needs_times: bool
+) -> tuple[Conversation | None, QuantlineError | None]:
+    """The conversation of a record, and why its time is left out."""
+    try:
+        return _whole_conversation(kind, content, where), None
+    except QuantlineError as fault:
+        if needs_times or kind.time_key not in content:
+            raise
+        timeless = {key: value for key, value in content.items() if key != kind.time_key}
+        return _whole_conversation(kind, timeless, where), fault
+
+
+def _whole_conversation(
+    kind: TrafficFormat, content: JsonObject, where: str
+) -> Conversation | None:
     record = validated(kind.record, content, where)
     try:
         conversation = kind.conversation(record)

@@ -20,7 +20,8 @@ LONGEST_LINE = 1 << 27  # bytes
 SPACE = " \t\r\n"
 BOM = b"\xef\xbb\xbf"  # Windows writes it
 GZIP = b"\x1f\x8b"
-TABLE, PACKED = ".csv", ".gz"
+TABLE = ".csv"
+SUFFIXES = (TABLE, ".json", ".jsonl")
 
 
 def records(path: Path, may_be_cut: bool = False) -> Iterator[Record]:
@@ -53,7 +54,9 @@ def records(path: Path, may_be_cut: bool = False) -> Iterator[Record]:
 
 
 def _is_table(path: Path) -> bool:
-    return path.name.lower().removesuffix(PACKED).endswith(TABLE)
+    """Whether .csv is the last suffix that tells a kind of file. Others follow in a.csv.1."""
+    kinds = [suffix.lower() for suffix in path.suffixes if suffix.lower() in SUFFIXES]
+    return kinds[-1:] == [TABLE]
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -60,6 +60,7 @@ def read_traffic(config: TrafficConfig) -> list[Conversation]:
             config.time_unit,
             config.block_tokens,
             skip_bad=config.skip_bad,
+            needs_times=config.arrivals == REPLAYED,
         )
         conversations = with_answers(conversations, config)
     elif config.source == SHAREGPT:

@@ -1,6 +1,7 @@
 """Tables in CSV: their rows, and which cells are numbers."""
 
 import csv
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -10,34 +11,38 @@ from pydantic import JsonValue
 
 from conf.errors import QuantlineError, bad_input
 from conf.files.json_files import JsonObject, shown, shown_path
+from evaluate.measure.traffic.conversation import Conversation
 from evaluate.measure.traffic.formats.base import TrafficFormat
 from evaluate.measure.traffic.record import Record, decoded
 
 LONGEST_CELL = 1 << 27  # characters; csv's own limit is shorter than a long prompt
 LONGEST_NUMBER = 400  # characters
 WHOLE = re.compile(r"[-+]?\d{1,38}")  # nanoseconds since 1970 have 19 digits
+SPACE_BEFORE = re.compile(r", +\S")
+QUOTED_AFTER_SPACE = re.compile(r', +"(?!")')
+"""Within quotation marks, one is written as two."""
+QUOTED = re.compile(r'("(?:[^"]+|"")*+") *(?=[,\r\n]|\Z)')
+LIKE_AN_INPUT_LENGTH = re.compile(r"(?=.*(input|prompt)).*(tok|len)", re.IGNORECASE)
 DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def rows(lines: Iterable[tuple[str, bytes]], path: Path) -> Iterator[Record]:
     """The rows below the header. Their values are texts: which are numbers, the format tells."""
-    faults: list[QuantlineError] = []
-    # Strict: else a quotation mark that is not closed takes the rest of the file into one cell.
-    reader = csv.reader(_decoded(lines, faults), strict=True)
+    source = _Source(lines)
+    reader = _Reader(source, skips_spaces=True)
     header: list[str] = []
     while True:
-        first = reader.line_num + 1
-        where = f"{shown_path(path)}:{first}"
+        source.begin_row()
+        where = f"{shown_path(path)}:{source.first}"
         try:
-            row = _next_row(reader)
+            row = reader.next_row()
         except csv.Error as error:
             no_csv = bad_input(f"{where}: no CSV ({error})")
-            if not header or reader.line_num > first:  # which line is wrong is not known
+            if not header or len(source.row) > 1:  # which line is wrong is not known
                 raise no_csv from error
-            faults.clear()
             yield Record(where, {}, no_csv)
             continue
-        fault = faults.pop() if faults else None
+        fault = source.fault
         if row is None:
             return
         if not any(cell.strip() for cell in row):
@@ -48,29 +53,87 @@ def rows(lines: Iterable[tuple[str, bytes]], path: Path) -> Iterator[Record]:
             raise fault
         else:
             header = _header(row, where)
+            has_spaces = bool(SPACE_BEFORE.search("".join(source.row)))
+            has_spaces = has_spaces or bool(QUOTED_AFTER_SPACE.search(source.peeked()))
+            reader = _Reader(source, skips_spaces=has_spaces)
 
 
-def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row, whose cells may be long. The limit is one for all readers of the process."""
-    usual = csv.field_size_limit(LONGEST_CELL)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(usual)
+class _Source:
+    """The lines of a table, decoded."""
 
+    def __init__(self, lines: Iterable[tuple[str, bytes]]) -> None:
+        self._lines = iter(lines)
+        self._waiting: list[tuple[str, bytes]] = []
+        self.first = 1
+        """The number of the line with which the row begins."""
+        self.row: list[str] = []
+        """The lines of the row so far."""
+        self.fault: QuantlineError | None = None
+        """Of one of these lines."""
 
-def _decoded(lines: Iterable[tuple[str, bytes]], faults: list[QuantlineError]) -> Iterator[str]:
-    for where, line in lines:
+    def begin_row(self) -> None:
+        self.first += len(self.row)
+        self.row, self.fault = [], None
+
+    def peeked(self) -> str:
+        """The line that follows; empty at the end."""
+        self._waiting += list(itertools.islice(self._lines, 1))
+        return self._waiting[0][1].decode(errors="replace") if self._waiting else ""
+
+    def __iter__(self) -> "_Source":
+        return self
+
+    def __next__(self) -> str:
+        where, line = self._waiting.pop() if self._waiting else next(self._lines)
         try:
-            yield decoded(line, where)
+            text = decoded(line, where)
         except QuantlineError as fault:
-            faults[:] = faults or [fault]
-            yield line.decode(errors="replace")
+            self.fault = self.fault or fault
+            text = line.decode(errors="replace")
+        self.row.append(text)
+        return text
+
+
+class _Reader:
+    """Reads rows. Strict: else a quotation mark that is not closed takes the rest of the file into
+    one cell."""
+
+    def __init__(self, source: _Source, skips_spaces: bool) -> None:
+        self._source = source
+        self._skips_spaces = skips_spaces
+        self._rows = csv.reader(source, strict=True, skipinitialspace=skips_spaces)
+
+    def next_row(self) -> list[str] | None:
+        """The next row, whose cells may be long. The limit is one for all readers of the
+        process."""
+        usual = csv.field_size_limit(LONGEST_CELL)
+        try:
+            return next(self._rows, None)
+        except csv.Error:
+            row = self._spaced_row()
+            if row is None:
+                raise
+            return row
+        finally:
+            csv.field_size_limit(usual)
+
+    def _spaced_row(self) -> list[str] | None:
+        """A row with spaces behind quoted cells, which csv refuses. They belong to the cells. None
+        where there is more behind them."""
+        text = "".join(self._source.row)
+        try:
+            self._parsed(QUOTED.sub(lambda match: match[1], text), strict=True)
+        except csv.Error:
+            return None
+        return self._parsed(text, strict=False)
+
+    def _parsed(self, text: str, strict: bool) -> list[str]:
+        return next(csv.reader([text], strict=strict, skipinitialspace=self._skips_spaces))
 
 
 def _header(cells: list[str], where: str) -> list[str]:
     """The names of the columns. pandas writes its index without one."""
-    names = [name or f"column {number}" for number, name in enumerate(cells, start=1)]
+    names = [name.strip() or f"column {number}" for number, name in enumerate(cells, start=1)]
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
         raise bad_input(f"{where}: the column {shown(repeated[0])} appears twice")
@@ -93,29 +156,45 @@ class Cells:
         self.kind = kind
         self._is_text: dict[str, bool] = {}
         """For each column."""
-        self._only_numbers: dict[str, bool] = {}
-        """For each column of prompts."""
+        self._numbers: dict[str, int] = {}
+        """For each column of prompts that holds only numbers, how many."""
+        self._has_input_lengths = False
+        """Whether another column has the lengths of prompts."""
 
     def typed(self, content: JsonObject) -> JsonObject:
         """A row with its numbers."""
-        return {name: self._typed(name, cell) for name, cell in content.items()}
+        cells = {name: self._typed(name, cell) for name, cell in content.items()}
+        return {name: cell for name, cell in cells.items() if cell != ""}
 
     def _typed(self, column: str, cell: JsonValue) -> JsonValue:
         assert isinstance(cell, str)
-        number = _number(cell)
         if column not in self._is_text:
-            self._is_text[column] = self.kind.reads_text(column)
+            self._add(column)
+        number = _number(cell)
         if not self._is_text[column]:
-            return cell if number is None else number
-        if self.kind.text_key:
-            is_number = self._only_numbers.get(column, True) and number is not None
-            self._only_numbers[column] = is_number
+            return cell.strip() if number is None else number
+        if column in self._numbers:
+            if number is None:
+                del self._numbers[column]
+            else:
+                self._numbers[column] += 1
         return cell
 
-    def check(self, path: Path) -> None:
-        """Raises for a column of prompts that holds lengths: its numbers would be sent as texts."""
-        for column, only_numbers in self._only_numbers.items():
-            if only_numbers:
+    def _add(self, column: str) -> None:
+        self._is_text[column] = self.kind.reads_text(column)
+        if self.kind.reads_prompt(column):
+            self._numbers[column] = 0
+        if LIKE_AN_INPUT_LENGTH.match(column[:LONGEST_NUMBER]):
+            self._has_input_lengths = True
+
+    def check(self, path: Path, conversations: list[Conversation]) -> None:
+        """Raises for a column of prompts that holds lengths: its numbers would be sent as texts. A
+        single number, beside the length of its answer, is no column of lengths."""
+        if self._has_input_lengths or not self._numbers:
+            return
+        is_drawn = any(turn.answer is None for each in conversations for turn in each.turns)
+        for column, count in self._numbers.items():
+            if count > 1 or (count and is_drawn):
                 raise bad_input(
                     f"{shown_path(path)}: the format {self.kind.name} reads the column "
                     f"{shown(column)} as a text, but it holds only numbers; call lengths of "
@@ -124,9 +203,13 @@ class Cells:
 
 
 def _number(cell: str) -> int | float | None:
+    """A whole number is an integer: pandas writes 80.0 in a column with gaps."""
+    cell = cell.strip()
     if WHOLE.fullmatch(cell):
         return int(cell)
     if len(cell) > LONGEST_NUMBER or not DECIMAL.fullmatch(cell):
         return None
     number = float(cell)
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() else number

@@ -1,8 +1,10 @@
 """The unit of a trace's times. Files do not state it; a wrong guess is off by a factor of 1,000."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input
+from conf.files.json_files import shown_path
 from conf.schema.commands import EvaluateConfig
 from conf.schema.traffic import AUTO, MILLISECONDS, REPLAYED, SECONDS, UNITS, TrafficConfig
 from conf.terminal import say
@@ -25,9 +27,14 @@ class FileTimes:
     missing: str = ""
     """Where the first request without one stands."""
     backward: QuantlineError | None = None
+    unreadable: dict[int, QuantlineError] = field(default_factory=dict)
+    """By the number of the request."""
 
-    def add(self, time: float | None, where: str) -> None:
+    def add(self, time: float | None, where: str, fault: QuantlineError | None = None) -> None:
         self.count += 1
+        if fault is not None:
+            self.unreadable[self.count - 1] = fault
+            return
         if time is None:
             self.missing = self.missing or where
             return
@@ -38,15 +45,29 @@ class FileTimes:
             )
         self.known, self.last = self.known + 1, time
 
-    def check(self) -> None:
-        """Raises where a replay would have other times than the file."""
+    @property
+    def fault(self) -> QuantlineError | None:
+        """Why a replay would have other times than the file."""
+        if self.unreadable:
+            return next(iter(self.unreadable.values()))
         if self.known and self.missing:
-            raise bad_input(
+            return bad_input(
                 f"{self.missing}: there is no timestamp; {self.known:,} of {self.count:,} requests "
                 "have one, and all or none must have one"
             )
-        if self.backward is not None:
-            raise self.backward
+        return self.backward
+
+
+def with_sound_times(
+    conversations: list[Conversation], times: FileTimes, path: Path, needs_times: bool
+) -> list[Conversation]:
+    """The conversations, without times where these cannot be replayed. Raises if they would be."""
+    if times.fault is None:
+        return conversations
+    if needs_times:
+        raise times.fault
+    say(f"{shown_path(path)}: is read as a file without times. {times.fault}")
+    return [replace(each, arrival_s=None) for each in conversations]
 
 
 def in_seconds(conversations: list[Conversation], unit: str) -> list[Conversation]:

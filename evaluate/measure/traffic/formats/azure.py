@@ -39,5 +39,6 @@ FORMAT = TrafficFormat(
     (("ContextTokens", "GeneratedTokens"),),
     AzureRecord,
     conversation,
+    time_key="TIMESTAMP",
     has_dates=True,
 )

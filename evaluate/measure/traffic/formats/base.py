@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     StringConstraints,
     TypeAdapter,
     ValidationError,
@@ -21,7 +23,15 @@ from conf.schema.ranges import TOKENS_MOST
 from conf.schema.traffic import SECONDS
 from evaluate.measure.traffic.conversation import Conversation, Passage
 
-Tokens = Annotated[int, Field(ge=1, le=TOKENS_MOST)]
+
+def whole(value: JsonValue) -> JsonValue:
+    """A whole number as an integer. pandas writes 80.0 in a column with gaps."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Tokens = Annotated[int, BeforeValidator(whole), Field(ge=1, le=TOKENS_MOST)]
+MaybeTokens = Annotated[int, BeforeValidator(whole), Field(ge=0, le=TOKENS_MOST)]
+"""Of an answer; a request that failed has none."""
 Text = Annotated[str, StringConstraints(min_length=1)]
 PREFIXES = ("system_prompt", "system", "prefix")
 Moment = Annotated[float, Field(ge=0, le=1e20)]
@@ -70,6 +80,7 @@ class TrafficFormat:
     ValueError for one that contradicts itself."""
     unit: str = SECONDS
     """Of its timestamps."""
+    time_key: str = "timestamp"
     has_dates: bool = False
     """Whether its timestamps are dates, which have no unit."""
     answer_key: str = ""
@@ -101,8 +112,17 @@ class TrafficFormat:
 
     def reads_text(self, key: str) -> bool:
         """Whether the key's value may be a text."""
+        return self._name_of(key) in (*self.text_columns, *_text_keys(self.record))
+
+    def reads_prompt(self, key: str) -> bool:
+        """Whether the key's value is a text that a request cannot lack."""
+        name = self._name_of(key)
+        return bool(self.text_key) and self.reads_text(key) and name not in PREFIXES
+
+    def _name_of(self, key: str) -> str:
+        """The key without its number."""
         match = self.column.fullmatch(key) if self.column else None
-        return (match[1] if match else key) in (*self.text_columns, *_text_keys(self.record))
+        return match[1] if match else key
 
 
 @cache

@@ -6,15 +6,10 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 A request without tokens in its response failed, and is left out.
 """
 
-from typing import Annotated
-
 from pydantic import Field
 
-from conf.schema.ranges import TOKENS_MOST
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
-from evaluate.measure.traffic.formats.base import Moment, TrafficFormat, TrafficRecord
-
-MaybeTokens = Annotated[int, Field(ge=0, le=TOKENS_MOST)]
+from evaluate.measure.traffic.formats.base import MaybeTokens, Moment, TrafficFormat, TrafficRecord
 
 
 class BurstGptRecord(TrafficRecord):
@@ -32,5 +27,9 @@ def conversation(record: BurstGptRecord) -> Conversation | None:
 
 
 FORMAT = TrafficFormat(
-    "burstgpt", (("Request tokens", "Response tokens"),), BurstGptRecord, conversation
+    "burstgpt",
+    (("Request tokens", "Response tokens"),),
+    BurstGptRecord,
+    conversation,
+    time_key="Timestamp",
 )

@@ -6,7 +6,8 @@
 
 A record with a response, a usage or output_tokens is one logged call: a request whose prompt is all
 of its messages. A response may be the whole object of the API, with its choices and its usage.
-Without them a record is a conversation, each answer of which ends a turn.
+Without them a record is a conversation, each answer of which ends a turn. A usage counts only if it
+has the length of the answer. A call whose answer has no tokens failed, and is left out.
 """
 
 from typing import Annotated
@@ -16,6 +17,7 @@ from pydantic import Field, model_validator
 from conf.terminal import listed
 from evaluate.measure.traffic.conversation import Conversation, Passage, Turn
 from evaluate.measure.traffic.formats.base import (
+    MaybeTokens,
     PrefixedRecord,
     Tokens,
     TrafficFormat,
@@ -40,8 +42,8 @@ class Choice(TrafficRecord):
 class Usage(TrafficRecord):
     """Counted tokens."""
 
-    completion_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
+    completion_tokens: MaybeTokens | None = None
+    output_tokens: MaybeTokens | None = None
     """As the API for responses calls them."""
 
     def lengths(self, place: str) -> dict[str, int]:
@@ -50,7 +52,13 @@ class Usage(TrafficRecord):
             "completion_tokens": self.completion_tokens,
             "output_tokens": self.output_tokens,
         }
-        return {f"{place}.{name}": count for name, count in counts.items() if count is not None}
+        return {f"{place}.{name}": count for name, count in counts.items() if count}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the answer has no tokens."""
+        counts = (self.completion_tokens, self.output_tokens)
+        return 0 in counts and not any(counts)
 
 
 class Response(TrafficRecord):
@@ -83,7 +91,20 @@ class ChatRecord(PrefixedRecord):
     @property
     def call(self) -> list[str]:
         """The keys by which it is one logged call."""
-        return [name for name in CALL if getattr(self, name) is not None]
+        keys = [name for name in CALL if getattr(self, name) is not None]
+        if self.usage and not self.usage.lengths("usage"):
+            keys.remove("usage")
+        return keys
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is a logged call without an answer."""
+        usages = [self.usage]
+        if isinstance(self.response, Response):
+            usages.append(self.response.usage)
+        is_empty = any(usage.is_empty for usage in usages if usage)
+        is_answered = bool(self.said) and self.said[-1].is_answer
+        return is_empty and self.answer is None and not is_answered
 
     @property
     def answer(self) -> Passage | None:
@@ -101,6 +122,8 @@ class ChatRecord(PrefixedRecord):
 
 
 def conversation(record: ChatRecord) -> Conversation | None:
+    if record.has_failed:
+        return None
     turns = [_call(record)] if record.call else _turns(record)
     asked = tuple(turn for turn in turns if turn.prompt)
     return Conversation(asked, record.timestamp) if asked else None

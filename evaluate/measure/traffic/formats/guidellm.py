@@ -23,6 +23,7 @@ from evaluate.measure.traffic.formats.base import (
     TrafficFormat,
     answer_of,
     only_length,
+    whole,
 )
 
 PROMPTS = ("prompt", "text", "input", "instruction", "question", "context", "content")
@@ -84,9 +85,9 @@ class GuidellmRecord(TimedRecord):
         texts = [column for column in self._columns(PREFIXES) if column.turn in numbers]
         passages = [Passage(str(column.value)) for column in (*texts, prompt)]
         counts = {
-            column.key: column.value
+            column.key: tokens
             for column in self._columns(OUTPUT_COUNTS)
-            if column.turn in numbers and isinstance(column.value, int)
+            if column.turn in numbers and isinstance(tokens := whole(column.value), int)
         }
         return Turn(tuple(passages), answer_of(only_length(counts)))
 

@@ -33,12 +33,19 @@ LIKE_A_LENGTH = re.compile(
     r"(?=.*(out|completion|answer|response|reply|generat|decode|reason|max|new|(?<![a-z])gen)).*(tok|len)",
     re.IGNORECASE,
 )
-_COUNT = "num|number|nr|no|n|count|total|size|max|min|new|of|words?|char(?:acter)?s?"
+_WORD = "words?|char(?:acter)?s?"
+_COUNT = f"num|number|nr|no|n|count|total|size|max|min|new|of|{_WORD}"
 _ANSWER = "outputs?|out|completions?|answers?|responses?|reply|generat(?:ed|ions?)|gen|decoded?|osl"
-# So is one under the mere name of an answer. A text there is the answer itself.
+_SIZE = "size|total|max|min|new"
+# So is one of words or characters, or under these mere names. A text there is the answer itself.
+# Numbers under answer, reply_count or num_responses are no lengths.
 LIKE_AN_ANSWER = re.compile(
-    rf"(?:(?:{_COUNT})[-_ .]?)*(?:{_ANSWER})(?:[-_ .]?(?:{_COUNT}|\d))*", re.IGNORECASE
+    rf"(?=.*(?:{_WORD}))(?:(?:{_COUNT})[-_ .]?)*(?:{_ANSWER})(?:[-_ .]?(?:{_COUNT}|\d))*"
+    rf"|(?:(?:{_SIZE})[-_ .]?)*(?:output|out|completion|decoded?|osl)(?:[-_ .]?(?:{_SIZE}|\d))*",
+    re.IGNORECASE,
 )
+# In an object beside the prompt, such as sampling_params, this is a limit.
+LIKE_A_LIMIT = re.compile(r".*(max|min|limit)", re.IGNORECASE)
 # Names of this length in several tools.
 LENGTHS = (
     *("output_tokens", "output_tokens_count", "output_length", "output_len"),
@@ -92,14 +99,19 @@ def check_lengths(kind: TrafficFormat, content: JsonObject, where: str, tokens: 
 def _lengths(content: JsonObject) -> Iterator[str]:
     """The keys of what seems to be the length of an answer, also in objects such as `usage`."""
     for key, value in content.items():
-        name = key[:LONGEST_KEY]
         if isinstance(value, dict):
-            yield from (f"{shown_key(key)}.{inner}" for inner in _lengths(value))
-        elif LIKE_A_LENGTH.match(name):
-            if _is_length(value) or (isinstance(value, str) and value.isdigit()):
-                yield shown_key(key)
-        elif LIKE_AN_ANSWER.fullmatch(name) and _is_length(value):
+            for inner, number in value.items():
+                if _is_answer_length(inner, number) and not LIKE_A_LIMIT.match(inner[:LONGEST_KEY]):
+                    yield f"{shown_key(key)}.{shown_key(inner)}"
+        elif _is_answer_length(key, value):
             yield shown_key(key)
+
+
+def _is_answer_length(key: str, value: JsonValue) -> bool:
+    name = key[:LONGEST_KEY]
+    if LIKE_A_LENGTH.match(name):
+        return _is_length(value) or (isinstance(value, str) and value.isdigit())
+    return _is_length(value) and LIKE_AN_ANSWER.fullmatch(name) is not None
 
 
 def _is_length(value: JsonValue) -> bool:

@@ -13,6 +13,7 @@ from evaluate.measure.traffic.formats.messages import MessageRecord, Said, turns
 
 LISTS = ("conversations",)
 CALL = ("response", "usage", "output_tokens")
+USAGE = ("completion_tokens", "output_tokens")
 
 
 class Message(MessageRecord):
@@ -43,7 +44,10 @@ class ShareGptRecord(PrefixedRecord):
     @model_validator(mode="after")
     def _is_no_call(self) -> "ShareGptRecord":
         for name in CALL:
-            if getattr(self, name):
+            value = getattr(self, name)
+            if name == "usage":  # others than of the answer's length say nothing of it
+                value = isinstance(value, dict) and any(value.get(key) for key in USAGE)
+            if value:
                 raise ValueError(
                     f"has {name}, as a logged call has: rename conversations to messages (the "
                     "format chat), or remove it"

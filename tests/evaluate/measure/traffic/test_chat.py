@@ -64,6 +64,29 @@ THOUGHT = {"role": "assistant", "content": "Hello", "reasoning_content": "Hm. "}
             {"messages": said("Hi", "Hello", "And?"), "usage": {"completion_tokens": 7}},
             [turn(Passage(tokens=7), "You", "Hi", "Hello", "And?")],
         ),
+        *(  # without the answer's length they do not make it one call
+            (
+                {"messages": said("Hi", "Hello", "And?"), "usage": usage},
+                [turn(Passage("Hello"), "You", "Hi"), turn(None, "And?")],
+            )
+            for usage in ({}, {"total_tokens": 9}, {"prompt_tokens": 9, "output_tokens": None})
+        ),
+        (
+            {"messages": said("Hi", "Hello"), "usage": {"completion_tokens": 0}},
+            [turn(Passage("Hello"), "You", "Hi")],
+        ),
+        (
+            {"messages": said("Hi"), "usage": {"completion_tokens": 0}, "response": "Hello"},
+            [turn(Passage("Hello"), "You", "Hi")],
+        ),
+        (
+            {"conversations": said("Hi", "Hello"), "usage": {"total_tokens": 9}},
+            [turn(Passage("Hello"), "You", "Hi")],
+        ),
+        (
+            {"messages": [*said("Hi"), THOUGHT | {"reasoning_details": [{"text": "Hm. "}]}]},
+            [turn(Passage("Hm. Hello"), "You", "Hi")],
+        ),
         (
             {"messages": said("Hi"), "usage": {"output_tokens": 7}, "response": "Hello"},
             [turn(Passage(tokens=7), "You", "Hi")],
@@ -148,12 +171,12 @@ def test_messages_with_roles_are_read(
             "a message has tool_calls, which is not read",
         ),
         (
-            {"messages": [{"role": "user", "content": "Hi", "context": "C"}]},
-            "the format chat does not read messages.context, which looks like a text that is sent",
+            {"messages": [*said("Hi"), {"role": "assistant", "content": "A", "thinking": "Hm"}]},
+            "the format chat does not read messages.thinking, which looks like a part of an answer",
         ),
         (
-            {"conversations": [{"from": "human", "value": "Hi", "documents": ["C"]}]},
-            "the format sharegpt does not read conversations.documents, which looks like a text",
+            {"conversations": [{"from": "gpt", "value": "A", "toolCalls": [{"id": "a"}]}]},
+            "the format sharegpt does not read conversations.toolCalls, which looks like a part",
         ),
         ({"conversations": [{"role": "user"}]}, "either from and value, or role and content"),
     ],
@@ -175,9 +198,29 @@ def test_messages_that_would_be_sent_otherwise_are_refused(
 def test_other_texts_of_messages_are_named_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    messages = [message | {"category": "chat", "weight": 1} for message in said("Hi", "Hello")]
+    beside = {"category": "chat", "weight": 1, "statusHistory": [{"done": True}], "text": "Hi"}
+    messages = [message | beside for message in said("Hi", "Hello")]
     path = lines(tmp_path / "t.jsonl", {"messages": messages, "tool_call_id": "a"})
     read_conversations(path)
     assert capfd.readouterr().err == (
-        f"{path}: texts that the format chat does not read: messages.category\n"
+        f"{path}: texts that the format chat does not read: messages.category, "
+        "messages.statusHistory, messages.text\n"
     )
+
+
+def test_a_call_without_tokens_in_its_answer_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failed = {"messages": said("Hi"), "usage": {"completion_tokens": 0}}
+    empty = {
+        "messages": said("Hi"),
+        "response": {
+            "choices": [{"message": {"role": "assistant", "content": None}}],
+            "usage": {"completion_tokens": 0},
+        },
+    }
+    good = {"messages": said("Hi"), "usage": {"completion_tokens": 5}}
+    path = lines(tmp_path / "t.jsonl", failed, good, empty)
+    (conversation,) = read_conversations(path)
+    assert conversation.turns == (turn(Passage(tokens=5), "You", "Hi"),)
+    assert "2 of 3 records have no answer: left out" in capfd.readouterr().err

@@ -1,5 +1,6 @@
 """Files of traffic: every format, and what is wrong with a bad file, in one line."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,20 @@ def blocks(count: int, tokens: int, *rest: Passage) -> Conversation:
         ({"timestamp": 2, "text": "Hi", "output_tokens": 3}, one_turn(Passage("Hi"), 3, 2.0)),
         ({"prompt": "Hi", "output_tokens": 3}, one_turn(Passage("Hi"), 3)),
         ({"prompt": "Hi"}, one_turn(Passage("Hi"))),
+        ({"input_tokens": 7.0, "output_tokens": 3.0}, one_turn(Passage(tokens=7), 3)),
+        ({"prompt": "Hi", "output_tokens_count": 3.0}, one_turn(Passage("Hi"), 3)),
+        *(  # numbers that are no length of the answer
+            ({"prompt": "Hi"} | beside, one_turn(Passage("Hi")))
+            for beside in (
+                {"answer": 42},
+                {"answers": 4},
+                {"reply_count": 4},
+                {"num_responses": 4},
+                {"num_completions": 4},
+                {"sampling_params": {"max_tokens": 512, "max_new_tokens": 9}},
+                {"meta": {"call": {"usage": {"completion_tokens": 9}}}},
+            )
+        ),
         ({"prompt": "Hi", "output_tokens": None}, one_turn(Passage("Hi"))),
         ({"timestamp": 2, "text": "Hi"}, one_turn(Passage("Hi"), None, 2.0)),
         ({"input_tokens": 7}, one_turn(Passage(tokens=7))),
@@ -244,6 +259,11 @@ def test_each_format_is_told_by_its_keys(
         ),
         ('{"prompt": "Hi", "output": 120.0}', "there is no output_tokens, but output: rename it"),
         ('{"prompt": "Hi", "num_decode_tokens": 9}', "no output_tokens, but num_decode_tokens"),
+        *(
+            (f'{{"prompt": "Hi", "{key}": 9}}', f"there is no output_tokens, but {key}: rename it")
+            for key in ("osl", "answer_len", "num_response_tokens", "reply_words", "output_chars")
+        ),
+        ('{"prompt": "Hi", "usage": {"output": 9}}', "there is no output_tokens, but usage.output"),
         ('{"prompt": "Hi", "decode": 9}', "there is no output_tokens, but decode: rename it"),
         ('{"prompt": "Hi", "outputSize": 9}', "there is no output_tokens, but outputSize: rename"),
         ('{"text": "Hi", "gen_len": 9}', "there is no output_tokens, but gen_len: rename it"),
@@ -328,3 +348,17 @@ def test_other_texts_are_named_once(tmp_path: Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == (
         f"{path}: texts that the format vllm does not read: answer, category, prompt_hash\n"
     )
+
+
+@pytest.mark.parametrize("key", ["meta", "prompt", "timestamp", "usage", "output_tokens"])
+@pytest.mark.parametrize("depth", [300, 500, 900, 5000])
+@pytest.mark.parametrize("name", ["vllm", "guidellm", "chat", "sharegpt"])
+def test_a_deeply_nested_record_is_read_or_refused(
+    tmp_path: Path, key: str, depth: int, name: str
+) -> None:
+    path, nested = tmp_path / "t.jsonl", '{"a": ' * depth + "1" + "}" * depth
+    record = {"prompt": "Hi", "messages": [], **chat("Hi", "Hello")}
+    others = {name: value for name, value in record.items() if name != key}
+    path.write_text(f'{json.dumps(others)[:-1]}, "{key}": {nested}}}\n')
+    with contextlib.suppress(QuantlineError):
+        read_conversations(path, name)

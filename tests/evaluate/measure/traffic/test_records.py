@@ -144,7 +144,8 @@ NUMBERS = "reads the column '{}' as a text, but it holds only numbers; call leng
         (',a,"b\n"\n1,2,3\n', "t.csv:3: no known format has the keys column 1, a, b"),
         ('prompt,output_tokens\nHi,3\n"x,3\ny,3\n', "t.csv:3: no CSV (unexpected end of data)"),
         ("input,output_tokens_count\n220,80\n3e2,20\n", NUMBERS.format("input")),
-        ("prompt,system,output_tokens\nHi,9,80\nyou,8,20\n", NUMBERS.format("system")),
+        ("prompt\n42\n", NUMBERS.format("prompt")),
+        ("prompt_0,prompt_1\n42,Hi\n43,you\n", NUMBERS.format("prompt_0")),
         ("timestamp,input,output\n0.5,220,80\n0.9,300,20\n", NUMBERS.format("input")),
         ("prompt,output\nHi,80\n", "t.csv:2: there is no output_tokens, but output: rename it"),
         ("prompt,num_decode_tokens\nHi,80\n", "no output_tokens, but num_decode_tokens: rename"),
@@ -192,6 +193,8 @@ def test_tables_of_pandas_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[
         ("0.1234567890123456789", 0.12345678901234568),
         ("1700000000.123456789", 1700000000.123456789),
         ("1700000000000000000", 1.7e18),
+        ("1700000000.0", 1.7e9),
+        (" 5 ", 5.0),
         (".5", 0.5),
         ("+5", 5.0),
     ],
@@ -208,14 +211,53 @@ def test_a_format_that_is_named_is_told_which_cells_are_texts(tmp_path: Path) ->
     assert read_conversations(path) == [one_turn(Passage(tokens=7), 3, 1700092800.0)]
 
 
-@pytest.mark.parametrize("name", ["T.CSV", "t.csv", "t.Csv.GZ", "a.jsonl.csv"])
+@pytest.mark.parametrize(
+    "name", ["T.CSV", "t.csv", "t.Csv.GZ", "a.jsonl.csv", "t.csv.1", "t.csv.txt"]
+)
 def test_a_table_is_told_by_its_last_suffix(tmp_path: Path, name: str) -> None:
     content = b"input_tokens,output_tokens\n7,3\n"
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith("GZ") else content)
     assert read_conversations(path) == [one_turn(Passage(tokens=7), 3)]
-    assert read_conversations(lines(tmp_path / "a.csv.jsonl", PLAIN)) == [
-        one_turn(Passage(tokens=7), 3)
+    for other in ("a.csv.jsonl", "a.csv.json", "a.csv.jsonl.1"):
+        assert read_conversations(lines(tmp_path / other, PLAIN)) == [
+            one_turn(Passage(tokens=7), 3)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt", "tokens"),
+    [
+        ("input_tokens, output_tokens\n7, 3\n", Passage(tokens=7), 3),
+        ("input_tokens ,output_tokens \n7 ,3 \n", Passage(tokens=7), 3),
+        ("input_tokens,output_tokens\n7, 3\n", Passage(tokens=7), 3),
+        ("input_tokens,output_tokens\n7.0,3.0\n", Passage(tokens=7), 3),
+        ("input_tokens,output_tokens\n7,  \n", Passage(tokens=7), None),
+        ('"output_tokens", "prompt"\n3, "Hi, you"\n', Passage("Hi, you"), 3),
+        ('output_tokens,prompt\n3, "Hi, you"\n', Passage("Hi, you"), 3),
+        ("output_tokens,prompt\n3, Hi\n", Passage(" Hi"), 3),  # a text may begin with a space
+        ('output_tokens,prompt\n3,"a, ""b"""\n', Passage('a, "b"'), 3),
+        ('prompt,output_tokens\n"Hi" ,3\n', Passage("Hi "), 3),
+        ('prompt,output_tokens\n"Hi ,\n""you""" ,"3" \n', Passage('Hi ,\n"you" '), 3),
+        ('"prompt" ,output_tokens\n"Hi",3\n', Passage("Hi"), 3),
+        ("prompt,output_tokens\n42,3\n", Passage("42"), 3),
+        ("prompt,prompt_tokens\n42,1\n", Passage("42"), None),
+    ],
+)
+def test_spaces_and_numbers_of_tables_are_read(
+    tmp_path: Path, content: str, prompt: Passage, tokens: int | None
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    assert read_conversations(path) == [one_turn(prompt, tokens)]
+
+
+def test_a_prefix_may_be_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("prompt,system,output_tokens\nHi,9,80\nyou,8,20\n")
+    assert [each.turns[0].prompt[0] for each in read_conversations(path)] == [
+        Passage("9"),
+        Passage("8"),
     ]
 
 

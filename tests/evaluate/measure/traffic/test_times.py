@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from conf.errors import QuantlineError
-from conf.schema.traffic import FILE, REPLAYED, TrafficConfig
+from conf.schema.traffic import FILE, POISSON, REPLAYED, TrafficConfig
 from evaluate.measure.traffic.resolving import read_traffic
 from evaluate.measure.traffic.times import say_unused
 from tests.conftest import Run, evaluate_config
+from tests.evaluate.measure.traffic.files import chat, lines
 
 PLAIN = {"input_tokens": 7, "output_tokens": 3}
 MOONCAKE = {"input_length": 7, "output_length": 3}
@@ -22,7 +23,7 @@ def trace(tmp_path: Path, record: dict[str, int], *times: float) -> str:
     return str(path)
 
 
-def replayed(path: str, **options: str) -> list[float | None]:
+def replayed(path: str, **options: str | bool) -> list[float | None]:
     config = TrafficConfig(source=FILE, path=path, arrivals=REPLAYED, **options)  # type: ignore[arg-type]
     return [conversation.arrival_s for conversation in read_traffic(config)]
 
@@ -91,3 +92,60 @@ def test_only_files_have_a_unit(command_here: Run) -> None:
     result = command_here("evaluate", "model=tiny", *options)
     assert result.returncode == 2
     assert "traffic.time_unit=ms: works only with traffic=file" in result.stderr
+
+
+UNUSABLE = [
+    (["2024-05-01T00:00:00Z"] * 2, "t.jsonl:1: timestamp is '2024-05-01T00:00:00Z'; should be"),
+    ([5, -1], "t.jsonl:2: timestamp is -1; should be"),
+    ([5, 4], "t.jsonl:2: its timestamp is before that of the request before it; sort the file"),
+    ([5, None], "t.jsonl:2: there is no timestamp; 1 of 2 requests have one, and all or none"),
+]
+
+
+@pytest.mark.parametrize(("times", "message"), UNUSABLE)
+@pytest.mark.parametrize(
+    "record",
+    [
+        PLAIN,
+        {"prompt": "Hi", "output_tokens": 3},
+        {"prompt": "Hi", "output_tokens_count": 3},
+        chat("Hi", "Hello"),
+        {"messages": [{"role": "user", "content": "Hi"}], "output_tokens": 3},
+    ],
+)
+def test_times_that_cannot_be_replayed_are_refused_for_a_replay_alone(
+    tmp_path: Path,
+    record: dict[str, object],
+    times: list[object],
+    message: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = lines(tmp_path / "t.jsonl", *(record | {"timestamp": time} for time in times))
+    with pytest.raises(QuantlineError) as error:
+        replayed(str(path))
+    assert message in str(error.value)
+    read = read_traffic(TrafficConfig(source=FILE, path=str(path), arrivals=POISSON))
+    said = capfd.readouterr().err
+    assert f"{path}: is read as a file without times. {tmp_path}/{message}" in said
+    assert said.count("\n") == 1
+    timeless = lines(tmp_path / "timeless.jsonl", record, record)
+    assert read == read_traffic(TrafficConfig(source=FILE, path=str(timeless)))
+
+
+def test_dates_that_cannot_be_read_are_refused_for_a_replay_alone(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\ntoday,7,3\n")
+    with pytest.raises(QuantlineError, match="should be a date and time"):
+        replayed(str(path))
+    (read,) = read_traffic(TrafficConfig(source=FILE, path=str(path)))
+    assert read.arrival_s is None
+
+
+def test_a_bad_time_among_good_ones_is_a_bad_record(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "t.jsonl", *({"timestamp": time} | PLAIN for time in (1, "x", 2)))
+    config = TrafficConfig(source=FILE, path=str(path), skip_bad=True)
+    assert [each.arrival_s for each in read_traffic(config)] == [1, 2]
+    assert "1 of 3 records are bad: left out" in capfd.readouterr().err
+    assert replayed(str(path), skip_bad=True) == [1, 2]
