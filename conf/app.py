@@ -41,7 +41,7 @@ from conf.entry import (
 )
 from conf.errors import QuantlineError, bad_input
 from conf.escaping import escaped
-from conf.explain import explain
+from conf.explain import check_key, explain
 from conf.files.outputs import check_cache
 from conf.help import help_text
 from conf.job import Job, JobFailure, Outcome
@@ -123,6 +123,7 @@ def _run_jobs(
     flags = [argument for argument in arguments if argument not in overrides]
     sys.argv[1:] = [*flags, *quiet_overrides(), *checked_overrides(command, overrides)]
     parsed = get_args_parser().parse_args()
+    _check_flags(parsed, command)
     # Hydra prints its own errors and exits 1 unless this is set; ours suggest close names.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -134,6 +135,20 @@ def _run_jobs(
         return _launch(command, parsed, Job(main, command))
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
+
+
+def _check_flags(parsed: Namespace, command: Command) -> None:
+    """Refuses flags of Hydra that would have no effect here: the command would run without."""
+    if parsed.hydra_help:
+        raise bad_input("--hydra-help: is not answered here; --help shows the options")
+    if parsed.config_path:
+        folders = sources.TEAM_FOLDERS
+        raise bad_input(f"--config-path: has no effect; {folders} names folders of config files")
+    if not parsed.cfg and (parsed.package or parsed.resolve):
+        flag = "--package" if parsed.package else "--resolve"
+        raise bad_input(f"{flag}: works only with --cfg")
+    if parsed.package and not parsed.package.startswith(("_", "hydra")):
+        check_key(parsed.package, command.schema)
 
 
 def _launch(command: Command, parsed: Namespace, job: Job) -> list[Outcome]:

@@ -4,6 +4,8 @@ Every override is checked first, so that the message for an unknown name or opti
 one. Hydra would advise to add a plus sign.
 """
 
+import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -21,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf import sources
 from conf.cache import cache_root
 from conf.errors import QuantlineError, bad_input, unknown
-from conf.explain import check_key, explain
+from conf.explain import check_key, explain, field_type
 from conf.files.option_file import FILE, options_in
 from conf.launch.hooks import SweepHooks
 from conf.schema.load import EngineConfig
@@ -31,7 +33,7 @@ from conf.short_forms import given_text, in_full
 from conf.unused.rule import Rule
 
 VERSION_BASE = "1.3"
-FREE_MAPPINGS = ("mix.",)
+FREE_MAPPINGS = ("mix",)
 ALLOWED_WITH_FILE = {"recipe.file", *options_with_file()}
 # Hydra raises these for a config that cannot be composed; not all are its own exceptions.
 COMPOSE_ERRORS = (
@@ -83,14 +85,17 @@ def checked_overrides(command: Command, overrides: list[str]) -> list[str]:
     parsed = OverridesParser.create().parse_overrides(overrides)
     folders = sources.folders_of(_search_path(parsed))
     for group in command.groups:
+        _check_chosen(group, parsed, command.schema)
         _check_names(group, parsed, sources.choices(group, folders))
     for override in parsed:
         key = override.key_or_group
-        if key not in command.groups and not key.startswith("hydra") and not _is_engine_option(key):
+        is_own = key not in command.groups and not key.startswith("hydra")
+        if is_own and not _is_engine_option(key, command):
             check_key(key, command.schema)
     _check_recipe_file({override.key_or_group for override in parsed})
     overrides = [
-        _for_hydra(text, override) for text, override in zip(overrides, parsed, strict=True)
+        _for_hydra(text, override, command)
+        for text, override in zip(overrides, parsed, strict=True)
     ]
     keys = {override.key_or_group for override in parsed}
     if keys & {"model.path", "model.id"} and "model" not in keys:
@@ -132,19 +137,21 @@ def _check_recipe_file(keys: set[str]) -> None:
             )
 
 
-def _is_engine_option(key: str) -> bool:
+def _is_engine_option(key: str, command: Command) -> bool:
     """Whether `engine.NAME` is an option of the engine itself, not one of ours."""
     group, _, name = key.partition(".")
     our_options = EngineConfig.__dataclass_fields__
-    return group == "engine" and bool(name) and name.split(".")[0] not in our_options
+    is_of_engine = group == "engine" and group in command.groups
+    return is_of_engine and bool(name) and name.split(".")[0] not in our_options
 
 
-def _for_hydra(text: str, override: Override) -> str:
+def _for_hydra(text: str, override: Override, command: Command) -> str:
     """Adds the plus signs that Hydra requires for new names in a free mapping."""
     key = override.key_or_group
-    if _is_engine_option(key):
+    if _is_engine_option(key, command):
         return "++engine.options." + text.lstrip("+").removeprefix("engine.")
-    if key.startswith(FREE_MAPPINGS):
+    mapping, _, name = key.partition(".")
+    if mapping in FREE_MAPPINGS and (name or isinstance(override.value(), dict)):
         return "++" + text.lstrip("+")
     return text
 
@@ -157,21 +164,38 @@ def _search_path(overrides: list[Override]) -> list[str]:
     return []
 
 
+def _check_chosen(group: str, overrides: list[Override], schema: type[Any]) -> None:
+    """Raises where a group is removed, or given as a list, whose entries Hydra would merge."""
+    takes_several = typing.get_origin(field_type(group, schema)) is dict
+    for override in overrides:
+        if override.key_or_group != group:
+            continue
+        if override.is_delete():
+            raise bad_input(f"~{group}: it cannot be left out; choose one with {group}=NAME")
+        value = override.value()
+        if isinstance(value, list) and not takes_several:
+            names = ",".join(map(str, value))
+            raise bad_input(
+                f"{group}=[{names}]: is a list; choose one with {group}=NAME, or sweep over "
+                f"several with -m {group}=NAME,NAME"
+            )
+
+
 def _check_names(group: str, overrides: list[Override], known: dict[str, Path]) -> None:
     for override in overrides:
         if override.key_or_group != group:
             continue
-        for name in _chosen_names(override):
+        for name in _chosen_names(override, known):
             if name not in known:
                 raise unknown(f"{group}={name}", name, known)
 
 
-def _chosen_names(override: Override) -> list[str]:
-    if override.is_delete():
-        return []
+def _chosen_names(override: Override, known: Iterable[str]) -> list[str]:
+    value = override.value()
+    if isinstance(value, Glob):
+        return value.filter(list(known)) or [str(override.input_line).partition("=")[2]]
     if override.is_sweep_override():
         return [str(value).strip("'\"") for value in override.sweep_string_iterator()]
-    value = override.value()
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from conf.errors import bad_input, environment_failure, reading, unknown
+from conf.errors import bad_input, environment_failure, one_line, reading, unknown
 from conf.schema.commands import AccuracyConfig
 from conf.schema.text import TextSource
 from conf.terminal import say
@@ -117,7 +117,7 @@ def _text_file(path: Path, source: TextSource) -> Iterator[Document]:
     if source.is_chat:
         raise bad_input(f"{path}: a text file holds no chats; use .jsonl or .parquet")
     with reading(path):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     separator = r"\n\s*\n\s*\n" if re.search(r"\n\s*\n\s*\n", text) else r"\n\s*\n"
     return (piece.strip() for piece in re.split(separator, text) if piece.strip())
 
@@ -125,27 +125,43 @@ def _text_file(path: Path, source: TextSource) -> Iterator[Document]:
 def _jsonl_file(path: Path, source: TextSource) -> Iterator[Document]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode())
-            except json.JSONDecodeError as error:
-                raise bad_input(f"{path}:{number}: no JSON ({error.msg})") from error
-            except UnicodeDecodeError as error:
-                raise bad_input(f"{path}:{number}: is not UTF-8 ({error.reason})") from error
-            if not isinstance(row, dict):
-                raise bad_input(f"{path}:{number}: an object is needed, found {type(row).__name__}")
-            yield from _document(row, source, f"{path}:{number}")
+            if line.strip():
+                where = f"{path}:{number}"
+                yield from _document(_json_row(line, where), source, where)
+
+
+def _json_row(line: bytes, where: str) -> TextRow:
+    try:
+        row = json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise bad_input(f"{where}: no JSON ({error.msg})") from error
+    except UnicodeDecodeError as error:
+        raise bad_input(f"{where}: is not UTF-8 ({error.reason})") from error
+    except RecursionError as error:
+        raise bad_input(f"{where}: is nested too deeply") from error
+    except ValueError as error:  # more digits than Python converts
+        raise bad_input(f"{where}: holds a number that is too large") from error
+    if not isinstance(row, dict):
+        raise bad_input(f"{where}: an object is needed, found {type(row).__name__}")
+    return row
 
 
 def _parquet_file(path: Path, source: TextSource) -> Iterator[Document]:
+    """Only the columns of the text are read: others may hold what Python has no value for."""
+    import pyarrow
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise bad_input(f"{path}: no parquet file ({error})") from error
-    for number, row in enumerate(table.to_pylist(), start=1):
+        known = pyarrow.parquet.read_schema(path).names
+        _check_columns(known, source, str(path))
+        table = pyarrow.parquet.read_table(path, columns=_columns(source))
+        # The pages of a damaged file may hold bytes that are no text.
+        rows = table.to_pylist()
+    except UnicodeDecodeError as error:
+        raise bad_input(f"{path}: holds a text that is not UTF-8 ({error.reason})") from error
+    except (OSError, pyarrow.ArrowException) as error:
+        raise bad_input(f"{path}: no parquet file ({one_line(error)})") from error
+    for number, row in enumerate(rows, start=1):
         yield from _document(row, source, f"{path}: row {number}")
 
 
@@ -219,22 +235,38 @@ def _from_rows(rows: Iterable[TextRow], source: TextSource) -> Iterator[Document
         yield from _document(row, source, f"{source.id}: row {number}")
 
 
+def _columns(source: TextSource) -> list[str]:
+    return [source.column, *([source.answer_column] if source.answer_column else [])]
+
+
+def _check_columns(known: Iterable[str], source: TextSource, where: str) -> None:
+    for column in _columns(source):
+        if column not in known:
+            raise unknown(f"{where}: {source.OPTION}.column", column, known)
+
+
 def _document(row: TextRow, source: TextSource, where: str) -> Iterator[Document]:
-    columns = [source.column, *([source.answer_column] if source.answer_column else [])]
-    for column in columns:
-        if column not in row:
-            raise unknown(f"{where}: {source.OPTION}.column", column, row)
+    _check_columns(row, source, where)
     if source.answer_column:
-        turns = zip(("user", "assistant"), columns, strict=True)
-        yield [{"role": role, "content": str(row[column])} for role, column in turns]
-        return
-    value = row[source.column]
-    if source.chat:
-        yield _chat(value, where)
-    elif isinstance(value, str):
-        yield value
+        turns = zip(("user", "assistant"), _columns(source), strict=True)
+        yield [
+            {"role": role, "content": _text(row[column], f"{where}: {column}")}
+            for role, column in turns
+        ]
+    elif source.chat:
+        yield _chat(row[source.column], where)
     else:
-        raise bad_input(f"{where}: {source.column} should be a text and is {type(value).__name__}")
+        yield _text(row[source.column], f"{where}: {source.column}")
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise bad_input(f"{where} should be a text and is {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise bad_input(f"{where} holds half of a surrogate pair, which is no text") from error
+    return value
 
 
 def _chat(value: object, where: str) -> Chat:
@@ -242,4 +274,7 @@ def _chat(value: object, where: str) -> Chat:
     is_chat = all(isinstance(turn, dict) and {"role", "content"} <= set(turn) for turn in turns)
     if not turns or not is_chat:
         raise bad_input(f"{where}: a chat is a list of turns with role and content")
-    return [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in turns]
+    return [
+        {key: _text(turn[key], f"{where}: {key} of turn {number}") for key in ("role", "content")}
+        for number, turn in enumerate(turns, start=1)
+    ]

@@ -20,6 +20,7 @@ from conf.compose import COMPOSE_ERRORS, Command, compose
 from conf.entry import set_child_import_path
 from conf.errors import QuantlineError, bad_input, message_and_code
 from conf.explain import explain
+from conf.launch.options import NONE
 from conf.override_text import option_text
 from conf.schema.report import ReportConfig
 from conf.unused.rule import check_unused, unused_options
@@ -209,6 +210,8 @@ def _config(command: Command, options: Mapping[str, Any], overrides: Sequence[st
             raise bad_input(f"{name}: {error}") from error
     try:
         config = compose(command, [*given, *overrides])
+        if command.sweep is not None and config.launcher.kind != NONE:
+            raise bad_input(f"launcher={config.launcher.kind}: works only for a sweep, with -m")
         check_unused(unused_options(command.unused, config, [*given, *overrides]))
         return config
     except COMPOSE_ERRORS as error:

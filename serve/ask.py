@@ -2,9 +2,15 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from conf.cache import log_file
+from conf.errors import bad_input, environment_failure, one_line
 from conf.schema.load import EngineConfig
 from conf.terminal import library_output_to, say
 from serve.checks import check
@@ -27,10 +33,43 @@ def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     with library_output_to(log):
         from vllm import LLM, SamplingParams
 
-        llm = LLM(str(folder), **({"max_model_len": CONTEXT} | options(engine)))
+        settings = {"max_model_len": CONTEXT} | options(engine)
+        with vllm_errors(f"{folder}: vLLM does not load it with these options"):
+            llm = LLM(str(folder), **settings)
         greedy = SamplingParams(temperature=0, max_tokens=ANSWER_TOKENS)
-        if llm.get_tokenizer().chat_template:
-            outputs = llm.chat([{"role": "user", "content": prompt}], greedy, use_tqdm=False)
-        else:
-            outputs = llm.generate(prompt, greedy, use_tqdm=False)
-        return str(outputs[0].outputs[0].text).strip()
+        with vllm_errors("prompt: vLLM cannot answer it"):
+            return _answer(llm, prompt, greedy)
+
+
+def _answer(llm: Any, prompt: str, sampling: Any) -> str:
+    if llm.get_tokenizer().chat_template:
+        outputs = llm.chat([{"role": "user", "content": prompt}], sampling, use_tqdm=False)
+    else:
+        outputs = llm.generate(prompt, sampling, use_tqdm=False)
+    return str(outputs[0].outputs[0].text).strip()
+
+
+@contextmanager
+def vllm_errors(what: str) -> Iterator[None]:
+    """Turns vLLM's own errors into one message: those about an option or a prompt into bad input,
+    any other into an environment error."""
+    from vllm import exceptions
+
+    refusal = getattr(
+        exceptions, "VLLMClientError", ValueError
+    )  # older versions have no such class
+    try:
+        yield
+    except (ValueError, refusal) as error:
+        raise bad_input(f"{what}: {_reason(error)}") from error
+    except Exception as error:
+        raise environment_failure(f"{what}: {one_line(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without pydantic's headings and the input that it quotes."""
+    if not isinstance(error, ValidationError):
+        return one_line(error)
+    fault = error.errors()[0]
+    names = "".join(f"{key}: " for key in fault["loc"])
+    return names + " ".join(fault["msg"].removeprefix("Value error, ").split())

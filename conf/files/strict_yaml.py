@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from conf.errors import QuantlineError, bad_input
+from conf.files.json_files import shown
 
 BYTES_MOST = 1 << 20
 DEPTH_MOST = 40
@@ -19,11 +21,23 @@ ENTRIES_MOST = 20_000
 TUPLE = "tag:yaml.org,2002:python/tuple"
 MERGE = "tag:yaml.org,2002:merge"
 STRING = "tag:yaml.org,2002:str"
+TYPES = "tag:yaml.org,2002:"
 Keys = tuple[str | int, ...]
 
 
 class _Loader(yaml.SafeLoader):
     """A safe loader that reads the tuples of llm-compressor's files as lists."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node. Where the text does not fit its type, as the date 2020-13-45 or
+        `!!bool maybe`, PyYAML raises whatever its parser of that type happens to meet."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, OverflowError) as error:
+            kind = node.tag.removeprefix(TYPES)
+            raise ConstructorError(
+                problem=f"{shown(node.value)} is no {kind}", problem_mark=node.start_mark
+            ) from error
 
 
 def _tuple(loader: yaml.SafeLoader, node: Any) -> list[Any]:
@@ -63,7 +77,7 @@ def read(path: Path) -> YamlFile:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise bad_input(f"{path}{line}: no YAML ({problem})") from error
-    except (ValueError, RecursionError, OverflowError) as error:  # as a date of day 99
+    except (ValueError, RecursionError, OverflowError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise bad_input(f"{path}: no YAML ({reason})") from error
 

@@ -121,7 +121,7 @@ class QuantizeConfig:
     calibration tokens."""
     prompt: str = QUESTION
     """Prompt for the finished checkpoint; the answer is recorded for serve's canary."""
-    push: str | None = None
+    push: str | None = field(default=None, metadata=not_empty())
     """Upload the verified checkpoint and its card to this repository of the model hub, ORG/NAME."""
     push_private: bool = True
     """Make a repository that is new a private one."""
@@ -279,11 +279,11 @@ class ServeConfig:
     gpu: GpuConfig = MISSING
     config: str | None = None
     """A file of options, as `python -m evaluate.tune` writes it; the command line comes first."""
-    checkpoint: str | None = None
+    checkpoint: str | None = field(default=None, metadata=not_empty())
     """The folder or hub id to serve; null is the newest published checkpoint of the model."""
-    recipe_name: str | None = None
+    recipe_name: str | None = field(default=None, metadata=not_empty())
     """Serve the model's published checkpoint of this recipe; original is the model itself."""
-    results: str | None = None
+    results: str | None = field(default=None, metadata=not_empty())
     """A file of results: serve what its report recommends on this machine."""
     targets: TargetsConfig = field(default_factory=TargetsConfig)
     mix: dict[str, float] = field(default_factory=dict, metadata=SHARE)
@@ -294,7 +294,7 @@ class ServeConfig:
     """Address to listen on; only this machine by default."""
     port: int = field(default=8000, metadata=within(1, 65535))
     """Port to listen on."""
-    api_key_file: str | None = None
+    api_key_file: str | None = field(default=None, metadata=not_empty())
     """A file whose first line is the key that clients must send; or set VLLM_API_KEY."""
     canary: str = field(default="check", metadata=choices("check", "warn", "off"))
     """check: stop if the first answer differs from the one that quantize recorded; warn; or off."""

@@ -142,7 +142,7 @@ class EngineConfig:
     """Longest context; null is what the scenarios need."""
     enforce_eager: bool | None = None
     """Without compiling and graphs; null is yes on a CPU, no on a GPU."""
-    url: str | None = None
+    url: str | None = field(default=None, metadata=not_empty())
     """For vllm_server: a server that is already running, as http://HOST:PORT."""
     allow_missing_kv_scales: bool = False
     """Let an FP8 KV cache run with scales of 1 where the checkpoint has none."""

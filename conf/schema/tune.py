@@ -40,9 +40,9 @@ class TuneConfig:
     accuracy: AccuracyConfig = MISSING
     engine: EngineConfig = MISSING
     gpu: GpuConfig = MISSING
-    checkpoint: str | None = None
+    checkpoint: str | None = field(default=None, metadata=not_empty())
     """The folder or hub id to tune; null is the newest published checkpoint of the model."""
-    recipe_name: str | None = None
+    recipe_name: str | None = field(default=None, metadata=not_empty())
     """Tune the model's published checkpoint of this recipe; original is the model itself. With
     weights=random, the recipe to make up; null is the original."""
     checkpoint_root: str = field(default="checkpoints", metadata=not_empty())

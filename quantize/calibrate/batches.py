@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from conf.errors import bad_input
+from conf.errors import bad_input, reading
+from conf.files.json_files import shown
 from conf.schema.text import CalibrationConfig
 from conf.text import Document, documents
 
@@ -39,6 +40,8 @@ def calibration_samples(
     config: CalibrationConfig, tokenizer: Any
 ) -> tuple[list[Tokens], TextCounts]:
     """The token sequences to calibrate on: a seeded choice, packed or one per document."""
+    if config.pack and tokenizer.eos_token_id is None:
+        raise bad_input("calibration.pack=true: the tokenizer has no end-of-text token")
     counts = TextCounts()
     token_lists = _tokenized_documents(
         documents(config, "calibration", config.seed), config, tokenizer, counts
@@ -98,7 +101,8 @@ def tokenize(document: Document, tokenizer: Any) -> Tokens:
         if not tokenizer.chat_template:
             raise bad_input("calibration: the set holds chats and the model has no chat template")
         # The template writes its own special tokens; adding them again would double the first.
-        text = tokenizer.apply_chat_template(document, tokenize=False)
+        with reading(f"calibration: the chat template refuses {shown(document)}"):
+            text = tokenizer.apply_chat_template(document, tokenize=False)
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if len(tokens) > 1 and tokens[0] == tokens[1] == tokenizer.bos_token_id:
         raise bad_input(

@@ -15,7 +15,7 @@ from conf.errors import (
     reading,
     writing,
 )
-from conf.files.json_files import JsonObject, read_object, shown
+from conf.files.json_files import JsonObject, read_object, shown, shown_path
 from conf.files.write_whole import write_whole
 from conf.models import CONFIG, cached_folder, is_made_here, read_config
 from conf.process.inside import Send, run_program
@@ -175,10 +175,13 @@ def _check_code(folder: Path, model: ModelConfig) -> None:
 
 
 def _check_links(folder: Path) -> None:
-    """Refuses links out of the folder, except those of a hub cache to its own blobs."""
+    """Refuses links out of the folder, except those of a hub cache to its own blobs, and what is
+    neither a file nor a folder: whoever opens a pipe waits forever."""
     root = folder.resolve()
     allowed_roots = [root, root.parent.parent / "blobs"]
     for path in folder.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise bad_input(f"{shown_path(path)}: is a pipe, socket or device, a file is expected")
         if not path.is_symlink():
             continue
         with reading(path):

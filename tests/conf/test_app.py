@@ -101,6 +101,22 @@ COMMANDS = {
         (("evaluate", "model=tiny", "checkpoints=~/nope"), "checkpoints=~/nope: there is no model"),
         (("quantize", "recipe.steps=gtpq"), "choose one of smoothquant, awq, sparsegpt"),
         (("evaluate", "model=tiny", "checkpoints=nope"), "checkpoints=nope: there is no model in"),
+        (("evaluate", "model=[tiny,qwen3-8b]"), "model=[tiny,qwen3-8b]: is a list; choose one"),
+        (("quantize", "recipe=[]"), "recipe=[]: is a list; choose one with recipe=NAME"),
+        (("quantize", "~recipe"), "~recipe: it cannot be left out; choose one with recipe=NAME"),
+        (("quantize", "-m", "recipe=glob(x8*)"), "recipe=glob(x8*): there is no 'glob(x8*)'"),
+        (("serve", "results=/nope", "mix={base: x}"), "mix.base: x is no number"),
+        (("quantize", "model=tiny", "engine.max_model_len=9"), "there is no 'engine"),
+        (("serve", "checkpoint="), "checkpoint='': must not be empty"),
+        (("serve", "recipe="), "recipe_name='': must not be empty"),
+        (("serve", "results="), "results='': must not be empty"),
+        (("serve", "api_key_file="), "api_key_file='': must not be empty"),
+        (("quantize", "push="), "push='': must not be empty"),
+        (("quantize", "--hydra-help"), "--help shows the options"),
+        (("quantize", "--config-path", "/nope"), "--config-path: has no effect"),
+        (("quantize", "--package", "recipe"), "--package: works only with --cfg"),
+        (("quantize", "--resolve"), "--resolve: works only with --cfg"),
+        (("quantize", "--cfg", "job", "--package", "recipe.nope"), "there is no 'recipe.nope'"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(
@@ -120,6 +136,13 @@ def test_a_process_ends_with_the_exit_code_and_the_message(run_command: Run, nam
     assert result.returncode == 2
     assert result.stderr == "error: --foo: options are written NAME=VALUE; --help shows them\n"
     assert result.stdout == ""
+
+
+def test_a_sweep_takes_names_by_a_pattern(command_here: Run) -> None:
+    result = command_here("quantize", "-m", "recipe=glob(w8a8_smooth*)", "group_size=0")
+    assert result.returncode == 2
+    failed = re.findall(r"error: recipe=(\w+) ", result.stderr)
+    assert failed == ["w8a8_smooth_gptq", "w8a8_smooth_ptq"]
 
 
 def test_an_unknown_name_lists_what_exists(command_here: Run) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow
@@ -102,16 +103,55 @@ def test_a_hub_set_is_read_through_datasets(tmp_path: Path) -> None:
         ("a.txt", "x", {"chat": True}, "a text file holds no chats"),
         ("a.doc", "x", {}, r"there is no '.doc'.* Known: .jsonl, .parquet, .txt"),
         ("a.parquet", "x", {}, "no parquet file"),
+        ("a.jsonl", "[" * 10**5, {}, "a.jsonl:1: is nested too deeply"),
+        ("a.jsonl", f'{{"n": {"9" * 5000}}}', {}, "a.jsonl:1: holds a number that is too large"),
+        ("a.jsonl", r'{"text": "\ud800"}', {}, "a.jsonl:1: text holds half of a surrogate pair"),
+        (
+            "a.jsonl",
+            '{"text": [{"role": "user", "content": null}]}',
+            {"chat": True},
+            "a.jsonl:1: content of turn 1 should be a text and is NoneType",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x", "answer": null}',
+            {"answer_column": "answer"},
+            "a.jsonl:1: answer should be a text and is NoneType",
+        ),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(
-    tmp_path: Path, name: str, content: str, source: dict[str, bool], message: str
+    tmp_path: Path, name: str, content: str, source: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(QuantlineError, match=message) as error:
         everything(TextSource(source="file", path=str(path), **source))
     assert error.value.exit_code == 2
+
+
+def test_parquet_with_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = pyarrow.array([b"fine", b"\xff\xfe"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+    with pytest.raises(QuantlineError, match=r"a.parquet: holds a text that is not UTF-8"):
+        everything(TextSource(source="file", path=str(path)))
+
+
+def test_only_the_texts_column_of_parquet_is_read(tmp_path: Path) -> None:
+    """Python has no date in the year 35 million."""
+    path = tmp_path / "a.parquet"
+    times = pyarrow.array([2**50], pyarrow.timestamp("s"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"], "time": times}), path)
+    assert everything(TextSource(source="file", path=str(path))) == ["x"]
+    with pytest.raises(QuantlineError, match=r"a.parquet: .*'txt'. Did you mean text\?"):
+        everything(TextSource(source="file", path=str(path), column="txt"))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("first", encoding="utf-8-sig")
+    assert everything(TextSource(source="file", path=str(path))) == ["first"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

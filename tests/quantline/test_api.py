@@ -117,6 +117,9 @@ def test_every_argument_is_a_typed_keyword(function) -> None:
         (lambda: quantize(model_path="/no/where"), "there is no folder /no/where"),
         (lambda: quantize(push="nameless"), "push=nameless: write ORG/NAME"),
         (lambda: quantize(overrides=["preflight=only"]), "makes no checkpoint"),
+        (lambda: quantize(overrides=["launcher=local"]), "launcher=local: works only for a sweep"),
+        (lambda: quantize(overrides=["engine.dtype=half"]), "there is no 'engine'"),
+        (lambda: evaluate(overrides=["model=[tiny,qwen3-8b]"]), "is a list; choose one with"),
         (lambda: evaluate(scenario=["base", "bas"]), "there is no 'bas'"),
         (lambda: evaluate(model="tiny", checkpoints="/no/where"), "there is no model in"),
         (lambda: recommend(mix="base"), "mix='base': give shares by scenario"),  # type: ignore[arg-type]

@@ -1,14 +1,20 @@
 """Serving: the command that is printed is one that works."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, PositiveInt
+from vllm.exceptions import VLLMValidationError
 
 from conf.errors import QuantlineError
 from conf.models import cached_folder
+from serve.ask import vllm_errors
 from serve.engine.launch import model_folder
 from tests.conftest import Run, quantize_config
+
+Call = Callable[[], object]
 
 
 def test_options_reach_the_servers_command_line(tiny_checkpoint: Path, command_here: Run) -> None:
@@ -52,3 +58,39 @@ def test_a_missing_original_is_made_by_quantize(
         model_folder(quantize_config("model.path=/nowhere").model)
     assert error.value.exit_code == 2
     assert "there is no folder /nowhere" in str(error.value)
+
+
+class Settings(BaseModel):
+    length: PositiveInt
+
+
+def too_long() -> None:
+    raise VLLMValidationError("the prompt is too long")
+
+
+def dead() -> None:
+    raise RuntimeError("the engine core failed")
+
+
+@pytest.mark.parametrize(
+    ("fail", "exit_code", "message"),
+    [
+        (too_long, 2, "prompt=x: the prompt is too long"),
+        (lambda: Settings(length=-1), 2, "prompt=x: length: Input should be greater than 0"),
+        (dead, 3, "prompt=x: the engine core failed"),
+    ],
+)
+def test_an_error_of_vllm_is_one_message(fail: Call, exit_code: int, message: str) -> None:
+    with pytest.raises(QuantlineError) as error, vllm_errors("prompt=x"):
+        fail()
+    assert (error.value.exit_code, str(error.value)) == (exit_code, message)
+
+
+@pytest.mark.slow
+def test_a_prompt_that_is_too_long_is_bad_input(tiny_checkpoint: Path, run_command: Run) -> None:
+    prompt = f"prompt={'word ' * 3000}"
+    result = run_command("serve", f"checkpoint={tiny_checkpoint}", prompt)
+    assert result.returncode == 2
+    assert "error: prompt: vLLM cannot answer it: " in result.stderr
+    assert "maximum context length is 1024" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -103,3 +103,8 @@ def test_a_file_with_plus_signs_counts_and_null_is_none(tmp_path: Path) -> None:
     (tmp_path / "o.yaml").write_text("port: 9000\n")
     assert composed(f"++config={tmp_path / 'o.yaml'}").port == 9000
     assert composed("config=null").port == 8000
+
+
+def test_a_mapping_is_given_as_a_whole(tmp_path: Path) -> None:
+    shares = {"base": 0.6, "serving": 2.0}
+    assert composed("results=r.jsonl", "mix={base:0.6,serving:2}").mix == shares

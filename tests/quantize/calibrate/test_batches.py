@@ -1,5 +1,6 @@
 """Calibration text: every token is used or counted as left out."""
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,22 @@ def test_a_chat_without_a_template_is_an_error(tokenizer: PreTrainedTokenizerFas
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     with pytest.raises(QuantlineError, match="no chat template"):
         tokenize(CHAT, bare)
+
+
+def test_a_chat_that_the_template_refuses_is_named(tokenizer: PreTrainedTokenizerFast) -> None:
+    strict = copy.copy(tokenizer)
+    strict.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(QuantlineError, match=r"refuses .*Hello.*: roles must alternate") as error:
+        tokenize(CHAT, strict)
+    assert error.value.exit_code == 2
+
+
+def test_documents_are_joined_only_with_an_end_of_text_token(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    with pytest.raises(QuantlineError, match=r"calibration.pack=true: the tokenizer has no end-of"):
+        calibration_samples(CalibrationConfig(samples=2, length=32, pack=True), bare)
 
 
 def test_a_doubled_first_token_is_an_error(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -1,6 +1,7 @@
 """Models: made here, taken from a folder, refused when they are not plain safetensors."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -179,6 +180,11 @@ def shard_is_a_link_out(folder: Path) -> None:
     (folder / "model.safetensors").symlink_to(outside)
 
 
+def tokenizer_is_a_pipe(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "tokenizer.json")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -187,6 +193,7 @@ def shard_is_a_link_out(folder: Path) -> None:
         (shard_outside, "the shard '../other.safetensors' lies outside"),
         (shard_missing, "the shard 'gone.safetensors' is missing"),
         (shard_is_a_link_out, "model.safetensors is a link out of the folder"),
+        (tokenizer_is_a_pipe, "tokenizer.json: is a pipe, socket or device"),
         (lambda folder: (folder / "config.json").unlink(), "there is no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), r"config.json:1: no JSON"),
         (lambda folder: edit(folder / "config.json", hidden_size=64), "hidden_size is 64"),
