@@ -55,9 +55,8 @@ def vllm_errors(what: str) -> Iterator[None]:
     any other into an environment error."""
     from vllm import exceptions
 
-    refusal = getattr(
-        exceptions, "VLLMClientError", ValueError
-    )  # older versions have no such class
+    # vLLM 0.25.1 has no such class.
+    refusal = getattr(exceptions, "VLLMClientError", ValueError)
     try:
         yield
     except (ValueError, refusal) as error:
