@@ -61,7 +61,8 @@ IMPORTS: dict[str, set[str]] = {
         *("evaluate.accuracy.answers", "evaluate.results"),
     },
     "evaluate.accuracy.ranks": {
-        *("conf", "evaluate.accuracy.divergence", "evaluate.accuracy.pairs", "evaluate.results"),
+        *("conf", "evaluate.accuracy.answers", "evaluate.accuracy.divergence"),
+        *("evaluate.accuracy.pairs", "evaluate.results"),
     },
     "evaluate.report.programs": {"conf"},
     "evaluate.report": {
