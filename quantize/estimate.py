@@ -220,6 +220,10 @@ def _has_stages(steps: list[Step[Any]], shape: LayerShape) -> bool:
     return not shape.has_experts and any(step.reads_inputs for step in steps)
 
 
+def three_layers_bytes(shape: LayerShape) -> float:
+    return 3 * shape.weights * BYTES_16_BIT
+
+
 def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     """What a step needs beside the activations that are kept on the GPU: three layers' weights (one
     is copied back, one is computed, one is loaded), and what a pass of one batch or the step itself
@@ -228,10 +232,9 @@ def step_bytes(step: Step[Any], shape: LayerShape, batch_tokens: int) -> float:
     batch = batch_tokens * BYTES_16_BIT
     widths = STREAM_COPIES * shape.hidden + WIDEST_COPIES * shape.widest + shape.experts_inside
     a_pass = batch * widths
-    three_layers = 3 * shape.weights * BYTES_16_BIT
     products = shape.squared_widths * BYTES_32_BIT if shape.has_experts and step.solves else 0.0
     solving = step.gpu_bytes(shape.weights, shape.widest)
-    return three_layers + products + max(a_pass, solving)
+    return three_layers_bytes(shape) + products + max(a_pass, solving)
 
 
 def activation_budget(free: float, needed: float) -> float:

@@ -27,6 +27,7 @@ from quantize.estimate import (
     rates,
     step_bytes,
     stream_bytes,
+    three_layers_bytes,
 )
 from quantize.fit import (
     Linears,
@@ -36,7 +37,7 @@ from quantize.fit import (
     for_model,
     step_scopes_of_file,
 )
-from quantize.mixed.plan import check_layer_formats, trial_seconds
+from quantize.mixed.plan import check_layer_formats, trial_bytes, trial_seconds
 from quantize.models.load import empty_model
 from quantize.preflight_plan import Preflight
 from quantize.steps.base.step import BYTES_16_BIT, steps_named
@@ -116,12 +117,17 @@ def _planned(
     text = Text(samples, calibration.length, min(samples, config.batch_size))
     shape = LayerShape.of(model)
     needed = max((step_bytes(step, shape, text.batch_tokens) for step in steps), default=0.0)
+    vocabulary = model.config.get_text_config().vocab_size
+    trials = trial_bytes(recipe, modules, vocabulary, text)
+    if trials:
+        needed = max(needed, three_layers_bytes(shape) + trials)
     stream = stream_bytes(shape, text) + block_bytes(steps, shape, text)
     budget = activation_budget(free, needed)
     placed = min(stream, budget)
     placed_if_room = min(inner_bytes(steps, shape, text), budget - placed)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    host = weights * (2 if on_gpu else 4) * 1.3 + (stream - placed if on_gpu else 2 * stream)
+    host = weights * (2 if on_gpu else 4) * 1.3
+    host += stream - placed if on_gpu else max(2 * stream, trials)
     host *= config.gpus  # each process holds the model
     rate = rates(gpu.bf16_tflops, on_gpu)
     seconds = calibration_seconds(recipe, steps, shape, text, rate) if samples else 0.0

@@ -37,6 +37,10 @@ class Trials:
     judged: Batches
     """Text on which they are judged."""
 
+    @property
+    def _tokens(self) -> int:
+        return sum(batch.numel() for batch in self.judged)
+
     def damages(
         self, model: Any, layers: list[MergedLayer], measured: Measured
     ) -> list[list[float]]:
@@ -45,7 +49,7 @@ class Trials:
             layer.name: [0.0] * len(self.formats) for layer in layers
         }
         tried: set[torch.nn.Module] = set()
-        for part in parts_in_memory(layers):
+        for part in parts_in_memory(layers, self._tokens):
             modules = [module for layer in part for module in layer.modules.values()]
             gradients = gradients_of(model, modules, self.judged)
             for group, products in _products(model, modules, self.calibrated):
@@ -71,7 +75,6 @@ class Trials:
         members = {module: layer.name for layer in layers for module in layer.modules.values()}
         weights = torch.cat([module.weight.data for module in read]).float()
         inputs = next(iter(read.values()))[0].float()
-        tokens = sum(batch.numel() for batch in self.judged)
         for number, form in enumerate(self.formats):
             if form.weights is None:
                 continue
@@ -81,7 +84,7 @@ class Trials:
             for (module, (_, gradient)), error in zip(read.items(), parts, strict=True):
                 effects[members[module]] += (error * gradient.float()).sum(1).cpu()
             for name, effect in effects.items():
-                damages[name][number] += float(effect.double().square().sum()) / (2 * tokens)
+                damages[name][number] += float(effect.double().square().sum()) / (2 * self._tokens)
 
     def _errors(
         self,

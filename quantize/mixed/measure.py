@@ -24,12 +24,13 @@ class Original:
     def __init__(self, model: Any, samples: list[Tokens]) -> None:
         self.model = model
         self.batches = [batch["input_ids"].to(model.device) for batch in batches(samples, BATCH)]
-        logits = [self._logits(batch) for batch in self.batches]
-        self.likelihoods = [entry.softmax(-1) for entry in logits]
+        self.likelihoods: list[torch.Tensor] = []
         """Of every next token, by batch."""
-        self.entropies = [
-            _cross_entropy(*entry) for entry in zip(self.likelihoods, logits, strict=True)
-        ]
+        self.entropies: list[torch.Tensor] = []
+        for batch in self.batches:
+            logits = self._logits(batch)
+            self.likelihoods.append(logits.softmax(-1))
+            self.entropies.append(_cross_entropy(self.likelihoods[-1], logits))
 
     def divergence(self, formats: Formats) -> float:
         """The mean divergence of the next token with modules in these formats."""

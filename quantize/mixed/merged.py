@@ -23,8 +23,9 @@ MERGED = {
 EXPERTS = ".experts."
 FULL_BITS = 16
 SCALE_BITS = {None: 16, "fp8": 8}
-PRODUCT_BYTES = 8 << 30  # most that X'X of several layers take at once
+PART_BYTES = 8 << 30  # most that the trials of several layers hold at once
 FLOAT_BYTES = 4
+EXPERTS_OF_A_TOKEN = 8  # for the memory that experts take together
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,19 @@ class MergedLayer:
     def weights(self) -> int:
         return sum(module.in_features * module.out_features for module in self.modules.values())
 
-    @property
-    def product_bytes(self) -> int:
-        """The size of X'X of the inputs; modules of one parent and width share theirs."""
-        widths = {
+    def trial_bytes(self, tokens: int) -> int:
+        """What its trials hold: X'X of the inputs, and for so many tokens the inputs and the
+        gradients at the outputs. Modules of one parent and width share their inputs."""
+        inputs = {
             (name.rpartition(".")[0], module.in_features) for name, module in self.modules.items()
         }
-        return sum(width * width * FLOAT_BYTES for _, width in widths)
+        values: int = sum(width for _, width in inputs)
+        values += sum(module.out_features for module in self.modules.values())
+        parents = len({parent for parent, _ in inputs})
+        if EXPERTS in next(iter(self.modules)) and parents > EXPERTS_OF_A_TOKEN:
+            values = values * EXPERTS_OF_A_TOKEN // parents
+        products: int = sum(width * width for _, width in inputs)
+        return (products + tokens * values) * FLOAT_BYTES
 
     def bits(self, layer_format: LayerFormat) -> int:
         """The size of all modules in a format, with scales and zero points."""
@@ -65,14 +72,17 @@ def merged_layers(modules: dict[str, torch.nn.Linear]) -> list[MergedLayer]:
     return [MergedLayer(name, members) for name, members in by_name.items()]
 
 
-def parts_in_memory(layers: Iterable[MergedLayer]) -> Iterator[list[MergedLayer]]:
-    """Layers whose X'X fit into memory together."""
+def parts_in_memory(layers: Iterable[MergedLayer], tokens: int) -> Iterator[list[MergedLayer]]:
+    """Layers whose trials on so many tokens fit into memory together."""
     part: list[MergedLayer] = []
+    held = 0
     for layer in layers:
-        if part and sum(each.product_bytes for each in (*part, layer)) > PRODUCT_BYTES:
+        needed = layer.trial_bytes(tokens)
+        if part and held + needed > PART_BYTES:
             yield part
-            part = []
+            part, held = [], 0
         part.append(layer)
+        held += needed
     if part:
         yield part
 

@@ -8,12 +8,14 @@ from conf.schema.mixed import layer_formats
 from conf.schema.recipe import RecipeConfig
 from quantize.estimate import LayerShape, Rates, Text
 from quantize.fit import Linears, check_fit
-from quantize.mixed.merged import merged_layers, parts_in_memory
+from quantize.mixed.measure import BATCH
+from quantize.mixed.merged import FLOAT_BYTES, merged_layers, parts_in_memory
 
 TRIAL_TOKENS = 1 << 16  # of the calibration text that layers are rounded for in the trials
 # Passes over the sequences on which predictions are compared: the original, its gradients with a
 # pass for what is computed again, and the choice.
 JUDGING_PASSES = 5
+LOGIT_COPIES = 4  # of a batch's predictions: their likelihoods and gradients
 
 
 def check_layer_formats(model: Any, recipe: RecipeConfig, name: str, modules: Linears) -> None:
@@ -58,12 +60,33 @@ def trial_seconds(
     if recipe.auto is None:
         return 0.0
     tokens = min(text.tokens, TRIAL_TOKENS)
-    parts = len(list(parts_in_memory(merged_layers(modules))))
-    judged = recipe.auto.samples * recipe.auto.length * JUDGING_PASSES
+    judged_tokens = _judged_tokens(recipe, text)
+    parts = len(list(parts_in_memory(merged_layers(modules), judged_tokens)))
+    judged = judged_tokens * JUDGING_PASSES
     passes = 2.0 * weights * (judged + tokens * parts) / rate.passes
     products = shape.squared_widths * tokens / rate.products
     solved = [form for form in layer_formats(recipe) if form.weights is not None]
     return passes + shape.layers * (products + len(solved) * shape.solved / rate.solving)
+
+
+def trial_bytes(recipe: RecipeConfig, modules: Linears, vocabulary: int, text: Text) -> float:
+    """The memory that the trials need beside the model: the original's predictions, and what a
+    part of the layers holds, or the predictions of one batch with their gradients."""
+    if recipe.auto is None:
+        return 0.0
+    tokens = _judged_tokens(recipe, text)
+    of_parts = [
+        sum(layer.trial_bytes(tokens) for layer in part)
+        for part in parts_in_memory(merged_layers(modules), tokens)
+    ]
+    of_token = vocabulary * FLOAT_BYTES
+    of_batch = LOGIT_COPIES * min(tokens, BATCH * recipe.auto.length) * of_token
+    return tokens * of_token + max(of_batch, *of_parts)
+
+
+def _judged_tokens(recipe: RecipeConfig, text: Text) -> int:
+    assert recipe.auto is not None
+    return min(recipe.auto.samples * recipe.auto.length, text.tokens)
 
 
 def limit_text(recipe: RecipeConfig) -> str:

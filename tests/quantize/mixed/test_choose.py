@@ -117,9 +117,9 @@ def test_parts_of_a_model_are_tried_like_the_whole(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, counts = damages_of(model, recipe()), []
-    monkeypatch.setattr("quantize.mixed.merged.PRODUCT_BYTES", 1)
+    monkeypatch.setattr("quantize.mixed.merged.PART_BYTES", 1)
     layers = merged_layers(modules(model))
-    assert len(list(parts_in_memory(layers))) == len(layers)
+    assert len(list(parts_in_memory(layers, tokens=1))) == len(layers)
     assert damages_of(model, recipe(), lambda *count: counts.append(count)) == whole
     assert counts == [(number, len(layers)) for number in range(1, len(layers) + 1)]
 

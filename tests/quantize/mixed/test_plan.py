@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from conf.errors import QuantlineError
 from conf.schema.model import ModelConfig
+from quantize.mixed.merged import PART_BYTES, merged_layers, parts_in_memory
 from quantize.preflight import preflight
 from quantize.preflight_plan import Preflight
 from tests.conftest import quantize_config
@@ -67,3 +69,28 @@ def test_the_trials_count_as_time(tiny: tuple[ModelConfig, Path]) -> None:
     )
     assert many > few
     assert check(tiny[1], "recipe=auto", "recipe.auto.length=8").recipe.needs_text
+
+
+def test_the_plan_counts_what_trials_hold(tiny: tuple[ModelConfig, Path]) -> None:
+    """The original's predictions of all judged tokens, and at least those of one batch again."""
+    few, many = (
+        check(tiny[1], "recipe=auto", f"recipe.auto.samples={samples}", "calibration.samples=4000")
+        for samples in (4, 2000)
+    )
+    vocabulary = 1024
+    assert many.gpu_gib - few.gpu_gib > (2000 - 4) * 256 * vocabulary * 4 / 2**30
+
+
+def test_trials_of_many_tokens_are_made_in_parts() -> None:
+    modules = {f"layers.{n}.mlp.down_proj": torch.nn.Linear(64, 64) for n in range(4)}
+    layers = merged_layers(modules)
+    assert layers[0].trial_bytes(tokens=10) == (64 * 64 + 10 * (64 + 64)) * 4
+    assert len(list(parts_in_memory(layers, tokens=10))) == 1
+    tokens = PART_BYTES // (2 * 128 * 4)  # two layers hold more
+    assert len(list(parts_in_memory(layers, tokens))) == 4
+
+
+def test_experts_hold_the_tokens_that_they_are_given() -> None:
+    modules = {f"mlp.experts.{n}.down_proj": torch.nn.Linear(64, 32) for n in range(128)}
+    (layer,) = merged_layers(modules)
+    assert layer.trial_bytes(tokens=10) == (128 * 64 * 64 + 10 * 8 * (64 + 32)) * 4
