@@ -11,7 +11,7 @@ from conf.schema.report import TargetsConfig
 from evaluate.report.answer import recommend
 from evaluate.report.programs import Recommended, ServeRequest
 from tests.evaluate.report.made import H200, Cell, runs, write
-from tests.evaluate.report.test_capacity import searched
+from tests.evaluate.report.made_searches import searched
 
 STEADY = [1.0, 1.001, 0.999]
 

@@ -1,107 +1,42 @@
 """Capacity and cost in the report, from trials that are made up."""
 
-import itertools
 import json
 import math
 import statistics
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
-from conf.schema.load import GpuConfig, ScenarioConfig
+from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig
-from conf.schema.traffic import COUNTS_IN_LOAD, ONE_PATTERN, CapacityConfig, TrafficLoad
-from evaluate.missing import missing_repeats
 from evaluate.report.contents import make_report
-from evaluate.report.decide.capacity import START_FACTOR, CapacityTable, LimitedBy, capacities
+from evaluate.report.decide.capacity import START_FACTOR, LimitedBy, capacities
 from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.build import report_file
 from evaluate.report.writing import write_report
-from evaluate.results.capacity_search import Begin, Found, Limit, Trial, found, next_rate
+from evaluate.results.capacity_search import Begin, Limit, Trial, next_rate
 from evaluate.results.results_file import read, row_of
-from evaluate.results.row_types import TrafficSettings, TrialSettings
 from evaluate.results.row_values import SpeedValues
 from evaluate.results.rows import Row, TrialRow, line_content
 from evaluate.results.significance import STATED_MACHINE
 from evaluate.results.summary import summarize
-from tests.evaluate.made_rows import row_with
 from tests.evaluate.report.browser import CHROMIUM, opened, shown
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
-
-RESOLUTION, INPUTS, OUTPUTS, COUNT = 0.05, 200, 100, 400
-PRICES = GpuConfig(price_per_hour=3.6, energy_price_per_kwh=0.36, currency="EUR")
-
-
-def trial_row(checkpoint: str, rate: float, meets: bool, repeat: int, gpus: int = 1) -> TrialRow:
-    """A trial of 10 seconds with 500 J each second on a GPU, in which a request takes 2 seconds."""
-    return row_with(
-        TrialRow,
-        checkpoint=checkpoint,
-        measure="capacity",
-        repeat=repeat,
-        key=f"capacity {checkpoint}",
-        values={
-            "latency_s": 10.0,
-            "request_latency_mean_s": 2.0,
-            "tpot_median_s": 0.01 + rate / 1000,
-            "ttft_p99_s": 0.3,
-            "tpot_p99_s": 0.02,
-            "input_tokens": float(COUNT * INPUTS),
-            "output_tokens": float(COUNT * OUTPUTS),
-            "steady_tokens_per_s": rate * OUTPUTS,
-            "good_share": 0.995 if meets else 0.9,
-            "cut_off_requests": 0.0 if meets else 100.0,
-            "late_first_tokens": 1.0 if meets else 30.0,
-            "late_further_tokens": 1.0 if meets else 10.0,
-            "energy_j": 5000.0 * gpus,
-            "prefix_hits": COUNT * INPUTS / 4,
-            "server_cpu_share": 0.97,
-        },
-        requests={"input_tokens": {"200": COUNT}, "output_tokens": {"100": COUNT}},
-        settings={
-            "rate": rate,
-            "requests": COUNT,
-            "ttft_ms": 500,
-            "tpot_ms": 20,
-            "traffic": {"source": "sharegpt", "sha256": "ab", "arrivals": "poisson"},
-            "capacity": {
-                "share": 0.99, "resolution": RESOLUTION, "first_rate": 1.0, "seconds": 30.0,
-                "least_requests": 200,
-            },
-        },
-        environment={
-            "device": "NVIDIA H200",
-            "engine": "vllm_server",
-            "versions": {"vllm": "0.25.1"},
-            "engine_options": {"enable_prefix_caching": True, "tensor_parallel_size": gpus},
-            "checkpoint_sha256": checkpoint,
-        },
-        time=datetime.fromtimestamp(repeat * 10**6 + rate * 1000, UTC).isoformat(),
-    )  # fmt: skip
-
-
-def searched(checkpoint: str, *limits: float, gpus: int = 1) -> list[TrialRow]:
-    """Searches in a server that holds these rates, one in each repeat."""
-    rows = []
-    for repeat, limit in enumerate(limits):
-        trials: list[Trial] = []
-        while (rate := next_rate(trials, RESOLUTION, Begin(1.0, is_near=False))) is not None:
-            trials.append(Trial(rate, rate <= limit))
-            rows.append(trial_row(checkpoint, rate, rate <= limit, repeat, gpus))
-    return rows
-
+from tests.evaluate.report.made_searches import (
+    COUNT,
+    OUTPUTS,
+    PRICES,
+    RESOLUTION,
+    on_card,
+    searched,
+    table_of,
+    trial_row,
+)
 
 ROWS = [*searched("original", 10.0, 10.3), *searched("fp8", 19.0, 19.4), *searched("w8a8", 10.1)]
-
-
-def table_of(rows: list[TrialRow]) -> CapacityTable:
-    (group,) = comparison_groups(rows)
-    (table,) = capacities(group, PRICES)
-    return table
 
 
 def test_rows_of_trials_are_read_back_as_they_were() -> None:
@@ -166,43 +101,6 @@ def test_rates_are_compared_for_each_gpu() -> None:
     ratio = table.cells[1].ratio
     assert ratio is not None
     assert ratio.ratio == pytest.approx(0.85, rel=0.05)
-
-
-def test_searches_with_other_targets_have_other_titles(tmp_path: Path) -> None:
-    strict = searched("original", 5.0)
-    for row in strict:
-        row.settings.tpot_ms, row.key = 10.0, "strict"
-    path = write(tmp_path / "r.jsonl", [*searched("original", 10.0), *strict])
-    report = make_report(ReportConfig(results=[str(path)]))
-    loose, tight = sorted(choice.workload for choice in report.answers[0].workloads)[::-1]
-    assert "TPOT target 20 ms" in loose
-    assert "TPOT target 10 ms" in tight
-    found = [capacity.targets for capacity in report_file(report).setups[0].capacities]
-    assert [targets.tpot_ms for targets in found if targets] == [20.0, 10.0]
-
-
-def test_searches_of_earlier_versions_are_listed_apart() -> None:
-    """They began every repeat at the same conversation."""
-    later = searched("original", 12.0)
-    for row in later:
-        row.settings.traffic.begins_elsewhere, row.key = True, "later"
-    (group,) = comparison_groups([*searched("original", 10.0), *later])
-    tables = capacities(group, PRICES)
-    assert [len(table.cells) for table in tables] == [1, 1]
-    titles = [table.title for table in tables]
-    assert "each repeat from another conversation on" not in titles[0]
-    assert "each repeat from another conversation on" in titles[1]
-
-
-def test_trials_whose_times_were_drawn_for_each_rate_are_another_search() -> None:
-    newer = searched("original", 12.0)
-    for row in newer:
-        row.settings.capacity.times, row.key = ONE_PATTERN, "newer"
-    (group,) = comparison_groups([*searched("original", 10.0), *newer])
-    older, other = capacities(group, PRICES)
-    assert "arrivals drawn for each rate" in older.title
-    assert (other.title, len(other.cells)) == ("capacity", 1)
-    assert CapacityConfig().recorded()["times"] == ONE_PATTERN
 
 
 def test_money_and_joules_for_a_million_tokens() -> None:
@@ -339,12 +237,6 @@ def test_errors_that_stop_a_search_are_no_late_tokens() -> None:
     assert cell.limited_by is None
 
 
-def on_card(card: str, rows: list[TrialRow]) -> list[TrialRow]:
-    for row in rows:
-        row.environment = row.environment.with_fields(card=card)
-    return rows
-
-
 def test_capacities_of_two_cards_allow_for_the_noise_between_them(tmp_path: Path) -> None:
     """11 % more on one card is significant, on another one it is not."""
     original, fp8 = searched("original", 10.0, 10.0, 10.0), searched("fp8", 11.3, 11.3, 11.3)
@@ -475,127 +367,6 @@ def test_the_page_of_a_search_shows_what_a_search_has(browser: Browser, tmp_path
     page.close()
 
 
-DIFFERENT: dict[str, Any] = {
-    "source": "azure", "sha256": "cd", "arrivals": "bursty", "burstiness": 0.25, "speed": 2.0,
-    "pause_s": 5.0, "prefix_caching": False, "tokens": "characters", "conversations": 7,
-    "requests": 9, "left_out": 3, "longest_tokens": 99, "input_tokens_mean": 5.0,
-    "output_tokens_mean": 6.0, "reusable_share": 0.5, "whole_conversations": True,
-    "begins_elsewhere": True,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*DIFFERENT, "a_later_field"])
-def test_searches_that_differ_have_names_of_their_own(name: str) -> None:
-    other = searched("original", 5.0)
-    for row in other:
-        content = row.settings.traffic.content() | {name: DIFFERENT.get(name, "x")}
-        row.settings.traffic, row.key = TrafficSettings.model_validate(content), "other"
-    (group,) = comparison_groups([*searched("original", 10.0), *other])
-    titles = [table.title for table in capacities(group, PRICES)]
-    assert len(set(titles)) == 2, titles
-
-
-def test_every_setting_of_traffic_is_in_that_test() -> None:
-    assert {*DIFFERENT, *COUNTS_IN_LOAD} == {*TrafficSettings.model_fields}
-
-
-def test_searches_in_bursts_say_so() -> None:
-    first, other = searched("original", 10.0), searched("original", 5.0)
-    for row, burstiness in [*((row, 2.0) for row in first), *((row, 0.25) for row in other)]:
-        row.settings.traffic.arrivals, row.settings.traffic.burstiness = "bursty", burstiness
-        row.key = str(burstiness)
-    (group,) = comparison_groups([*first, *other])
-    titles = [table.title for table in capacities(group, PRICES)]
-    assert titles == ["capacity (burstiness 2.0)", "capacity (burstiness 0.25)"]
-
-
-def ends_of(files: list[list[TrialRow]], folder: Path) -> list[tuple[str, list[Found], int]]:
-    paths = [str(write(folder / f"{n}.jsonl", rows)) for n, rows in enumerate(files)]
-    (answer,) = make_report(ReportConfig(results=paths)).answers
-    return sorted(
-        (cell.candidate, cell.ends, len(cell.rows))
-        for table in answer.capacities
-        for cell in table.cells
-    )
-
-
-def at_minute(rows: list[TrialRow], first: int) -> list[TrialRow]:
-    for minute, row in enumerate(rows, start=first):
-        row.time = datetime.fromtimestamp(60 * minute, UTC).isoformat()
-    return rows
-
-
-def test_an_old_copy_and_what_went_on_are_one_search_in_any_order(tmp_path: Path) -> None:
-    rows = at_minute(searched("original", 10.0), 0)
-    curve = at_minute([trial_row("original", 1.25, meets=True, repeat=0)], 50)[0]
-    curve.settings = TrialSettings.model_validate(curve.settings.content() | {"curve": True})
-    rows.append(curve)
-    whole = ends_of([rows], tmp_path)
-    for cut in range(1, len(rows)):
-        for files in ([rows[:cut], rows], [rows, rows[:cut]]):
-            assert ends_of(files, tmp_path) == whole
-
-
-def test_sessions_do_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
-    """A search, another one that began in a file of its own, and what the first went on to."""
-    first = at_minute(searched("original", 10.0, 10.3), 0)
-    other = at_minute(searched("original", 12.0), 100)
-    cut = len(searched("original", 10.0)) + 3
-    files = [first[:cut], other, first]
-    expected = ends_of([first, other], tmp_path)
-    assert [name for name, _, _ in expected] == ["original", "original #2"]
-    assert [len(ends) for _, ends, _ in expected] == [2, 1]
-    for order in itertools.permutations(files):
-        assert ends_of([*order], tmp_path) == expected
-    # The first went on later: it is still the first session.
-    later = [*first[:cut], *at_minute(first[cut:], 200)]
-    for order in itertools.permutations([first[:cut], other, later]):
-        assert ends_of([*order], tmp_path) == expected
-
-
-def test_two_continuations_of_one_copy_are_two_sessions(tmp_path: Path) -> None:
-    rows = at_minute(searched("original", 10.0), 0)
-    fork = at_minute([row.with_fields() for row in rows[-1:]], 30)
-    fork[0].values = fork[0].values.with_fields(latency_s=11.0)
-    found = [ends_of(files, tmp_path) for files in ([rows, [*rows[:-1], *fork]],)]
-    found.append(ends_of([[*rows[:-1], *fork], rows], tmp_path))
-    assert found[0] == found[1]
-    assert [len(ends) for _, ends, _ in found[0]] == [1]
-
-
-def test_a_search_that_begins_again_on_another_card_is_no_second_candidate(tmp_path: Path) -> None:
-    rows = on_card("A", at_minute(searched("original", 10.0, 10.3), 0))
-    begun = len(searched("original", 10.0)) + 2
-    again = on_card("B", at_minute([row.with_fields() for row in rows if row.repeat == 1], 100))
-    (whole,) = ends_of([[*(row for row in rows if row.repeat == 0), *again]], tmp_path)
-    (continued,) = ends_of([[*rows[:begun], *again]], tmp_path)
-    assert continued[:2] == whole[:2]
-
-
-def test_sessions_do_not_depend_on_the_order_of_lines(tmp_path: Path) -> None:
-    """As `cat new.jsonl old.jsonl` makes it."""
-    once, twice = searched("original", 10.0, 10.3), searched("original", 10.2)
-    old = [*at_minute(once[: len(twice)], 0), *at_minute(twice, 100)]
-    added = at_minute(once[len(twice) :], 200)
-    found = [ends_of([*files], tmp_path) for files in itertools.permutations([old, [*added, *old]])]
-    assert found[0] == found[1]
-
-
-def test_searches_of_two_traces_have_names_of_their_own(tmp_path: Path) -> None:
-    other = searched("original", 5.0)
-    for row in other:
-        row.settings.traffic.sha256, row.key = "cd", "other"
-    path = write(tmp_path / "r.jsonl", [*searched("original", 10.0), *other])
-    report = make_report(ReportConfig(results=[str(path)]))
-    (setup,) = report_file(report).setups
-    names = [capacity.scenario for capacity in setup.capacities]
-    assert names == ["capacity (requests ab)", "capacity (requests cd)"]
-    assert [answer.scenario for answer in setup.capacity_answers] == names
-    hashes = [capacity.targets.traffic_sha256 for capacity in setup.capacities if capacity.targets]
-    assert hashes == ["ab", "cd"]
-    assert [search.name for search in report.answers[0].facts.searches] == names
-
-
 def test_the_short_answer_has_the_capacities(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -611,45 +382,3 @@ def test_the_short_answer_has_the_capacities(
     alone = write(tmp_path / "alone.jsonl", searched("original", 10.0))
     print_answer(ReportConfig(results=[str(alone)], answer="text"))
     assert capsys.readouterr().out.count("serve:") == 1
-
-
-def test_a_curve_is_drawn_and_may_be_added_to_a_search(tmp_path: Path) -> None:
-    rows = searched("original", 10.0)
-    one = trial_row("original", 1.25, meets=False, repeat=0)
-    one.settings = TrialSettings.model_validate(one.settings.content() | {"curve": True})
-    one.values.cut_off_requests = 0.0
-    (before,) = table_of(rows).cells
-    (cell,) = table_of([*rows, one]).cells
-    assert cell.ends == before.ends
-    assert len(cell.rows) == len(rows) + 1
-    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", [*rows, one]))]))
-    assert 1.25 in [trial.rate for trial in report.sets.trials]
-    plain, curved = (
-        ScenarioConfig(from_traffic=True, traffic=TrafficLoad(), capacity=CapacityConfig(curve=n))
-        for n in (0, 1)
-    )
-    assert plain.identity() == curved.identity()
-    assert plain.recorded() == curved.recorded()
-    assert missing_repeats(0, 1, [], rows, plain) == []
-    assert missing_repeats(0, 1, [], rows, curved) == [0]
-    assert missing_repeats(0, 1, [], [*rows, one], curved) == [0]  # at another rate
-    (end,) = before.ends
-    rows.append(one.with_fields(settings=one.settings.with_fields(rate=end.rate / 8)))
-    assert missing_repeats(0, 1, [], rows, curved) == []
-
-
-def test_a_search_is_whole_on_one_card() -> None:
-    """It goes on with its own trials alone: cards of one name have different capacities."""
-    plain = ScenarioConfig(from_traffic=True, traffic=TrafficLoad(), capacity=CapacityConfig())
-    slow = on_card("A", searched("original", 10.0))
-    low = [row for row in slow if row.trial.meets]
-    rate = 1.04 * max(row.settings.rate for row in low)
-    high = on_card("B", [trial_row("original", rate, meets=False, repeat=0)])
-    assert found([row.trial for row in [*low, *high]], RESOLUTION) is not None
-    assert missing_repeats(0, 1, [], [*low, *high], plain) == [0]
-    assert missing_repeats(0, 1, [], [*slow, *high], plain) == []
-    (group,) = comparison_groups([*low, *high])
-    assert capacities(group, PRICES) == []
-    (cell,) = table_of([*slow, *high]).cells
-    assert cell.ends == table_of(slow).cells[0].ends
-    assert cell.rows == slow

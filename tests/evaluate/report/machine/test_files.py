@@ -17,7 +17,7 @@ from evaluate.report.machine.files import SCHEMA, json_schema, write_files
 from evaluate.results.rows import Row
 from tests.conftest import Run
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
-from tests.evaluate.report.test_capacity import searched
+from tests.evaluate.report.made_searches import searched
 
 STEADY = [1.0, 1.001, 0.999]
 LOADS = ("interactive", "high_concurrency")

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from evaluate.report.decide.decision import Answer, decide
 from evaluate.report.decide.mix import choose_mix
 from evaluate.report.decide.quality import Qualities
 from evaluate.report.decide.ranking import speed_ratio
-from evaluate.report.decide.rules.facts import Limits, Shares, WorkloadFacts
+from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares, WorkloadFacts
 from evaluate.report.decide.rules.pick import MixRatio, mix_ratio, pick, workload_ratio
 from evaluate.results.significance import Ratio
 from tests.conftest import ROOT
@@ -46,13 +47,18 @@ def assert_opposite(there: MixRatio | None, back: MixRatio | None) -> None:
     )
 
 
-def test_both_sides_of_a_comparison_give_one_verdict() -> None:
-    chance = random.Random(5)
-    compared = 0
+def cases(seed: int) -> Iterator[tuple[SetupFacts, Shares, list[WorkloadFacts]]]:
+    """Facts, a mix, and the workloads in it."""
+    chance = random.Random(seed)
     for _ in range(CASES):
         facts = random_facts(chance)
         shares = random_shares(chance, facts)
-        workloads = [one for one in facts.workloads if shares.get(one.name, 0) > 0]
+        yield facts, shares, [one for one in facts.workloads if shares.get(one.name, 0) > 0]
+
+
+def test_both_sides_of_a_comparison_give_one_verdict() -> None:
+    compared = 0
+    for facts, shares, workloads in cases(seed=5):
         places = [place for place in range(len(facts.candidates)) if in_all(workloads, place)]
         for one, other in combinations(places, 2):
             there = mix_ratio(workloads, shares, one, other, places[0])
@@ -66,12 +72,8 @@ def in_all(workloads: list[WorkloadFacts], place: int) -> bool:
 
 
 def test_the_interval_of_a_mix_lies_between_those_of_its_workloads() -> None:
-    chance = random.Random(6)
     compared = 0
-    for _ in range(CASES):
-        facts = random_facts(chance)
-        shares = random_shares(chance, facts)
-        workloads = [one for one in facts.workloads if shares.get(one.name, 0) > 0]
+    for facts, shares, workloads in cases(seed=6):
         for place in range(1, len(facts.candidates)):
             if not in_all(workloads, place) or not in_all(workloads, 0):
                 continue

@@ -15,7 +15,7 @@ from evaluate.report.decide.decision import decide
 from evaluate.report.writing import write_report
 from tests.evaluate.report.browser import CHROMIUM, LIMIT_MS
 from tests.evaluate.report.made import Cell, accuracy_row, runs, write
-from tests.evaluate.report.test_capacity import searched
+from tests.evaluate.report.made_searches import searched
 from tests.evaluate.report.test_prefix_cache import MIX, traffic
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
