@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from conf.errors import bad_input, environment_failure, one_line, reading, unknown
+from conf.files.json_files import no_json
 from conf.schema.commands import AccuracyConfig
 from conf.schema.text import TextSource
 from conf.terminal import say
@@ -133,14 +134,10 @@ def _jsonl_file(path: Path, source: TextSource) -> Iterator[Document]:
 def _json_row(line: bytes, where: str) -> TextRow:
     try:
         row = json.loads(line.decode())
-    except json.JSONDecodeError as error:
-        raise bad_input(f"{where}: no JSON ({error.msg})") from error
     except UnicodeDecodeError as error:
         raise bad_input(f"{where}: is not UTF-8 ({error.reason})") from error
-    except RecursionError as error:
-        raise bad_input(f"{where}: is nested too deeply") from error
-    except ValueError as error:  # more digits than Python converts
-        raise bad_input(f"{where}: holds a number that is too large") from error
+    except (ValueError, RecursionError) as error:
+        raise no_json(error, where, is_line=True) from error
     if not isinstance(row, dict):
         raise bad_input(f"{where}: an object is needed, found {type(row).__name__}")
     return row

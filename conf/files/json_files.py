@@ -90,16 +90,22 @@ def parse_object(text: str, where: str, is_line: bool = False) -> JsonObject:
         if not isinstance(content, dict):
             raise bad_input(f"{where}: holds {_type_text(content)}, a JSON object is expected")
         _check_values(content, where, "")
-    except json.JSONDecodeError as error:
-        place = where if is_line else f"{where}:{error.lineno}"
-        raise bad_input(f"{place}: no JSON ({error.msg})") from error
-    except RecursionError as error:
-        raise bad_input(f"{where}: is nested too deeply") from error
-    except _RepeatedKeyError as error:
-        raise bad_input(f"{where}: {error}") from error
-    except ValueError as error:  # more digits than Python converts
-        raise bad_input(f"{where}: holds a number that is too large") from error
+    except (ValueError, RecursionError) as error:
+        raise no_json(error, where, is_line) from error
     return content
+
+
+def no_json(error: Exception, where: str, is_line: bool = False) -> QuantlineError:
+    """What Python's own reader of JSON raised, as one message."""
+    if isinstance(error, json.JSONDecodeError):
+        place = where if is_line else f"{where}:{error.lineno}"
+        return bad_input(f"{place}: no JSON ({error.msg})")
+    if isinstance(error, RecursionError):
+        return bad_input(f"{where}: is nested too deeply")
+    if isinstance(error, _RepeatedKeyError):
+        return bad_input(f"{where}: {error}")
+    # More digits than Python converts.
+    return bad_input(f"{where}: holds a number that is too large")
 
 
 def _object_without_repeats(pairs: list[tuple[str, JsonValue]]) -> JsonObject:

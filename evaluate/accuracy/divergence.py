@@ -149,11 +149,7 @@ def block_means(values: NDArray[Any]) -> NDArray[Any]:
 
 def interval(values: NDArray[Any], seed: int) -> tuple[float, float]:
     """Bootstrap interval of the mean over tokens, drawn in blocks of neighbours."""
-    return interval_of_blocks(block_means(values), seed)
-
-
-def interval_of_blocks(blocks: NDArray[Any], seed: int) -> tuple[float, float]:
-    """Bootstrap interval of the mean over blocks of equal size."""
+    blocks = block_means(values)
     count = len(blocks)
     generator = numpy.random.default_rng(seed)
     means = blocks[generator.integers(0, count, (DRAWS, count))].mean(axis=1)

@@ -15,9 +15,8 @@ from evaluate.accuracy.pairs import (
     compared,
 )
 from evaluate.compare.gate import Finding, Verdict, share_finding
-from evaluate.compare.matching import Matching
+from evaluate.compare.matching import NARROWEST_TABLE, Matching
 
-NARROWEST_TABLE = 120
 BY_VERDICT = {BETTER: Verdict.GOOD, WORSE: Verdict.WORSE, BOTH_BROKEN: Verdict.WORSE}
 MORE_TEXT = "more accuracy.tokens, or more questions, make these intervals narrower"
 

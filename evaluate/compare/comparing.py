@@ -8,9 +8,14 @@ from conf.terminal import listed, say
 from evaluate.compare.accuracy import compare_accuracy
 from evaluate.compare.gate import Finding, Verdict, failure
 from evaluate.compare.matching import Matching, matched_checkpoints, matched_files
-from evaluate.compare.missing import broken_findings, not_compared, quality_findings
+from evaluate.compare.missing import (
+    broken_findings,
+    missing_findings,
+    not_compared,
+    quality_findings,
+)
 from evaluate.compare.pairs import check_distinct
-from evaluate.compare.speed import compare_speed, missing_findings
+from evaluate.compare.speed import compare_speed
 from evaluate.results.merging import merged_rows
 from evaluate.results.rows import AccuracyRow, Row, SpeedRow, TrialRow
 
@@ -34,8 +39,7 @@ def compare(config: CompareConfig) -> None:
     findings: list[Finding] = []
     if matching.pairs:
         findings += compare_speed(config, matching)
-    elif config.min_ratio is not None:
-        findings += missing_findings(matching)
+    findings += missing_findings(config, matching)
     findings += compare_accuracy(config, matching)
     findings += broken_findings(config, matching)
     if faults:

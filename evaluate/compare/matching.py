@@ -14,6 +14,8 @@ from evaluate.compare.pairs import Pair, two_checkpoints, two_files
 from evaluate.results.cells import Cell, cells, kernels_of
 from evaluate.results.rows import AccuracyRow, Row
 
+NARROWEST_TABLE = 120  # columns
+
 
 @dataclass(frozen=True)
 class Matching:

@@ -4,11 +4,21 @@ which nothing was compared."""
 from conf.models import ORIGINAL
 from conf.schema.report import CompareConfig
 from conf.terminal import listed
-from evaluate.accuracy.pairs import is_broken, judged_rows
+from evaluate.accuracy.pairs import is_broken
 from evaluate.compare.gate import Finding, Verdict, quality_finding
 from evaluate.compare.matching import Matching
 from evaluate.report.decide.quality import qualities
 from evaluate.results.rows import Row
+
+
+def missing_findings(config: CompareConfig, matching: Matching) -> list[Finding]:
+    """Workloads that the second lacks."""
+    if config.min_ratio is None:
+        return []
+    return [
+        Finding(f"{cell.label} in {cell.measure}", Verdict.UNKNOWN, "only the first has it")
+        for cell in matching.missing
+    ]
 
 
 def quality_findings(config: CompareConfig, matching: Matching) -> list[Finding]:
@@ -19,9 +29,7 @@ def quality_findings(config: CompareConfig, matching: Matching) -> list[Finding]
     rows: dict[str, Row | None] = {}
     if matching.is_of_files:  # also where it was judged by another measure in the second
         rows |= dict.fromkeys(row.checkpoint for row in matching.missing_accuracy)
-        for row in judged_rows(matching.row_lists[-1]):
-            if row.checkpoint in rows:
-                rows[row.checkpoint] = row
+        rows |= {row.checkpoint: row for row in matching.of_second if row.checkpoint in rows}
     rows |= {row.checkpoint: row for _, row in matching.judged}
     ran = {cell.checkpoint for _, cell in matching.pairs}
     rows = {name: row for name, row in rows.items() if name not in ran}

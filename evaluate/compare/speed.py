@@ -8,8 +8,8 @@ from rich.table import Table
 from conf.schema.kernels import KERNELS_OPTION
 from conf.schema.report import CompareConfig
 from conf.terminal import say, table_console
-from evaluate.compare.gate import NO_RATIO, Finding, Verdict, speed_finding
-from evaluate.compare.matching import Matching
+from evaluate.compare.gate import NO_RATIO, Finding, speed_finding
+from evaluate.compare.matching import NARROWEST_TABLE, Matching
 from evaluate.compare.pairs import Metric, Pair, has_common_runs
 from evaluate.results.cells import by_workload, kernel_names, kernels_of
 from evaluate.results.host_time import OTHERS, busy_share, taken_share
@@ -22,7 +22,6 @@ from evaluate.results.restart_noise import (
 from evaluate.results.rows import Row
 from evaluate.results.significance import STATED_MACHINE, Ratio
 
-NARROWEST_TABLE = 120
 VLLM_ENGINES = ("vllm", "vllm_server")
 COMPARED = (
     *("device", "driver", "power_limit_w", "cpu", "cores", "engine"),
@@ -65,14 +64,7 @@ def _speed_findings(
         what = f"{pair[1].label} in {pair[1].measure}"
         ratio, doubt = metric.ratio(pair, noise), _doubt(pair, config)
         findings.append(speed_finding(what, ratio, doubt, config.min_ratio))
-    return findings + missing_findings(matching)
-
-
-def missing_findings(matching: Matching) -> list[Finding]:
-    return [
-        Finding(f"{cell.label} in {cell.measure}", Verdict.UNKNOWN, "only the first has it")
-        for cell in matching.missing
-    ]
+    return findings
 
 
 def _line(pair: Pair, metric: Metric, config: CompareConfig, noise: Noise) -> list[str]:

@@ -216,17 +216,14 @@ class EngineTrials:
         return not trial.failure and trial.runs < self.tuned.config.repeats
 
     def _trial(self, request: TrialRequest, rows: Sequence[Row]) -> Trial:
-        runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
-        valid = [row for row in runs if not row.invalid]
+        valid = [row for row in _runs_of(request, rows) if not row.invalid]
         misses = missed_targets(valid, self.tuned.config.targets)
         return replace(trial_of(request, rows), misses=misses)
 
     def _saved_s(self, trial: PlannedTrial, new: list[Row]) -> float:
         """Seconds of the runs that were not measured here: those after a stop, or before a
         continuation."""
-        runs = [
-            row for row in new if isinstance(row, SpeedRow) and row.start == trial.request.number
-        ]
+        runs = _runs_of(trial.request, new)
         times = [row.values.latency_s for row in runs if row.values.latency_s is not None]
         missing = self.tuned.config.repeats - len(runs)
         return missing * statistics.fmean(times) if times else 0.0
@@ -261,7 +258,7 @@ class EngineTrials:
 def trial_of(request: TrialRequest, rows: Sequence[Row]) -> Trial:
     """The trial of one start, by the time that ranks setups in the report. `rows` are those of its
     key. Without two valid runs it has failed where rows say why."""
-    runs = [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
+    runs = _runs_of(request, rows)
     valid = [row for row in runs if not row.invalid]
     if len(valid) < LEAST_RUNS:
         reason = _reason(rows, runs)
@@ -273,6 +270,11 @@ def trial_of(request: TrialRequest, rows: Sequence[Row]) -> Trial:
     # An interrupted trial was continued in another start; for the search it is still one.
     logs = tuple(log for start in sample.starts for log in start.logs)
     return Trial(request.assignment, Start(logs), runs=len(valid))
+
+
+def _runs_of(request: TrialRequest, rows: Sequence[Row]) -> list[SpeedRow]:
+    """The runs of one start."""
+    return [row for row in rows if isinstance(row, SpeedRow) and row.start == request.number]
 
 
 def _reason(rows: Sequence[Row], runs: Sequence[SpeedRow]) -> str:

@@ -75,6 +75,7 @@ class Trials:
         members = {module: layer.name for layer in layers for module in layer.modules.values()}
         weights = torch.cat([module.weight.data for module in read]).float()
         inputs = next(iter(read.values()))[0].float()
+        tokens = self._tokens
         for number, form in enumerate(self.formats):
             if form.weights is None:
                 continue
@@ -84,7 +85,7 @@ class Trials:
             for (module, (_, gradient)), error in zip(read.items(), parts, strict=True):
                 effects[members[module]] += (error * gradient.float()).sum(1).cpu()
             for name, effect in effects.items():
-                damages[name][number] += float(effect.double().square().sum()) / (2 * self._tokens)
+                damages[name][number] += float(effect.double().square().sum()) / (2 * tokens)
 
     def _errors(
         self,

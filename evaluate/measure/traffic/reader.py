@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import JsonObject, shown_path, validated
+from conf.files.json_files import JsonObject, no_json, shown_path, validated
 from conf.schema.traffic import AUTO, BLOCK_TOKENS, MOONCAKE
 from conf.terminal import listed, say
 from evaluate.measure.traffic.conversation import Conversation
@@ -92,8 +92,8 @@ def read_conversations(
         except QuantlineError as fault:
             faults.add(fault)
             continue
-        except RecursionError:
-            faults.add(bad_input(f"{record.where}: is nested too deeply"))
+        except RecursionError as error:
+            faults.add(no_json(error, record.where))
             continue
         if conversation is not None:
             conversations.append(conversation)

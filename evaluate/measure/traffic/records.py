@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from conf.errors import QuantlineError, bad_input
-from conf.files.json_files import check_regular, parse_object, shown_path
+from conf.files.json_files import check_regular, no_json, parse_object, shown_path
 from evaluate.measure.traffic.record import Record, decoded
 from evaluate.measure.traffic.table import rows
 
@@ -116,10 +116,8 @@ def _listed(text: str, path: Path, may_be_cut: bool) -> Iterator[Record]:
                 return
             reason = "the file is cut off" if begin >= len(text.rstrip()) else "no JSON"
             raise bad_input(f"{where}: {reason} ({str(error).splitlines()[0]})") from error
-        except RecursionError as error:
-            raise bad_input(f"{where}: is nested too deeply") from error
-        except ValueError as error:  # more digits than Python converts
-            raise bad_input(f"{where}: holds a number that is too large") from error
+        except (ValueError, RecursionError) as error:
+            raise no_json(error, where, is_line=True) from error
         if not may_be_cut or not isinstance(content, dict):  # ours is known by its hash
             try:
                 own = decoded(text[begin:place].encode(errors="surrogateescape"), where)

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from conf.errors import QuantlineError, bad_input
 from conf.files.json_files import JsonObject, shown, shown_path
 from evaluate.measure.traffic.conversation import Conversation
-from evaluate.measure.traffic.formats.base import TrafficFormat
+from evaluate.measure.traffic.formats.base import TrafficFormat, whole
 from evaluate.measure.traffic.record import Record, decoded
 
 LONGEST_CELL = 1 << 27  # characters; csv's own limit is shorter than a long prompt
@@ -202,14 +202,12 @@ class Cells:
                 )
 
 
-def _number(cell: str) -> int | float | None:
-    """A whole number is an integer: pandas writes 80.0 in a column with gaps."""
+def _number(cell: str) -> JsonValue:
+    """The number in a cell; None where there is none."""
     cell = cell.strip()
     if WHOLE.fullmatch(cell):
         return int(cell)
     if len(cell) > LONGEST_NUMBER or not DECIMAL.fullmatch(cell):
         return None
     number = float(cell)
-    if not math.isfinite(number):
-        return None
-    return int(number) if number.is_integer() else number
+    return whole(number) if math.isfinite(number) else None

@@ -12,7 +12,7 @@ from conf.models import ORIGINAL
 from conf.schema.load import GpuConfig, gpus_of
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup
 from evaluate.report.decide.costs import Cost, cost_of, has_energy
-from evaluate.report.decide.rules.prices import Prices
+from evaluate.report.decide.rules.prices import Prices, counted
 from evaluate.report.decide.workload_text import targets_phrases
 from evaluate.results.capacity_search import Found, Limit, found
 from evaluate.results.cells import chosen_options
@@ -214,8 +214,8 @@ class CapacityTable:
 def capacities(group: ComparisonGroup, gpu: GpuConfig) -> list[CapacityTable]:
     """The capacities of a group's candidates, by traffic and targets."""
     names = CandidateNames(group.rows)
-    per_kwh = gpu.energy_price_per_kwh if has_energy(group.rows) else None
-    prices = Prices(gpu.price_per_hour, per_kwh)
+    prices = Prices(gpu.price_per_hour, gpu.energy_price_per_kwh)
+    prices = counted(prices, has_energy(group.rows))
     by_cell: dict[tuple[str, str, str, int], list[TrialRow]] = defaultdict(list)
     for row in group.rows:
         if isinstance(row, TrialRow) and not row.invalid:

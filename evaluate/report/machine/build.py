@@ -117,7 +117,8 @@ def _accuracy(row: Row, qualities: Qualities) -> schema.Accuracy:
 
 
 def prices_of(config: ReportConfig, facts: SetupFacts) -> Prices:
-    return counted(facts, Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh))
+    prices = Prices(config.gpu.price_per_hour, config.gpu.energy_price_per_kwh)
+    return counted(prices, facts.energy)
 
 
 def _costs(config: ReportConfig, cost: TokenCost) -> schema.Costs | None:

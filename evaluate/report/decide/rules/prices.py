@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evaluate.report.decide.rules.facts import RateFacts, SetupFacts, Shares, WorkloadFacts
+from evaluate.report.decide.rules.facts import RateFacts, Shares, WorkloadFacts
 
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -63,9 +63,9 @@ def rate_cost(found: RateFacts, prices: Prices, is_input: bool = False) -> Token
     return token_cost(1 / tokens, joules, prices)
 
 
-def counted(facts: SetupFacts, prices: Prices) -> Prices:
+def counted(prices: Prices, has_energy: bool) -> Prices:
     """The prices that count: where no energy was measured at all, its price does not."""
-    return prices if facts.energy else replace(prices, per_kwh=None)
+    return prices if has_energy else replace(prices, per_kwh=None)
 
 
 def token_cost(gpu_seconds: float, joules: float | None, prices: Prices) -> TokenCost:

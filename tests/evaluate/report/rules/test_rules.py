@@ -68,7 +68,7 @@ class Case:
         facts, shares = self.facts, self.shares
         used = [workload for workload in facts.workloads if shares.get(workload.name, 0) > 0]
         reference = next(place for place, one in enumerate(facts.candidates) if one.original)
-        prices = counted(facts, self.prices)
+        prices = counted(self.prices, facts.energy)
         content = {
             "picked": asdict(pick(facts, shares, self.limits)),
             "costs": [
@@ -183,8 +183,8 @@ def test_missing_energy_makes_no_candidate_cheaper() -> None:
     unknown = replace(measured, joules_input=None, joules_output=None)
     prices = Prices(3.6, 0.36)
     facts = SetupFacts([], [], [SearchFacts("capacity", "", [measured, unknown])])
-    money = rate_cost(measured, counted(facts, prices)).money
+    money = rate_cost(measured, counted(prices, facts.energy)).money
     assert money == pytest.approx(1.0 + 0.05)
-    assert rate_cost(unknown, counted(facts, prices)).money is None
+    assert rate_cost(unknown, counted(prices, facts.energy)).money is None
     on_cpu = replace(facts, energy=False)
-    assert rate_cost(unknown, counted(on_cpu, prices)).money == pytest.approx(1.0)
+    assert rate_cost(unknown, counted(prices, on_cpu.energy)).money == pytest.approx(1.0)
