@@ -53,6 +53,8 @@ class Group:
         self.config, self.turns, self.results = config, turns, results
         self.workers: dict[int, Running[Event]] = {}
         self.stack = ExitStack()
+        self.limit_s: float | None = None
+        """Seconds between two reports of an engine, after which it counts as hanging."""
         self.others: frozenset[int] = frozenset()
         if config.engine.url is None:
             self.others = GpuWatch(gpus_of(config.engine.options)).processes_once_calm()
@@ -73,6 +75,7 @@ class Group:
         own_cache = variables([turn.plan.name for turn in self.turns], place)
         share_model_infos(own_cache)
         worker = start(WORKER, job, Path(job.log), environment(job.engine.options) | own_cache)
+        worker.limit_s = self.limit_s
         self.workers[place] = self.stack.enter_context(closing(worker))
 
     def wait_until_loaded(self) -> None:

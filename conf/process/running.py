@@ -1,6 +1,7 @@
 """Starts processes of ours: leaves no process behind, raises their failures as errors."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Generic
 
 from conf.cache import log_file
+from conf.durations import duration
 from conf.errors import QuantlineError, environment_failure
 from conf.process.endings import ending, oom_kills
 from conf.process.messages import Failure, decode, encode
@@ -19,6 +21,7 @@ from conf.process.program import Event, Program, Request
 
 GUARD = Path(__file__).with_name("guard.py")
 NO_LOG = "it wrote no log"
+BLOCK = 1 << 16  # bytes read at once
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,10 @@ class Running(Generic[Event]):
             os.close(life_line_end)
         assert self.process.stdin is not None
         self.input = self.process.stdin
-        self.pipe = os.fdopen(read_end, encoding="utf-8")
+        self.pipe = os.fdopen(read_end, "rb", buffering=0)
+        self.rest, self.lines = bytearray(), deque[bytes]()
+        self.limit_s: float | None = None
+        """Seconds without an event after which it counts as hanging; None for no limit."""
         self.buffered: deque[Event] = deque()
         self.failure: Failure | None = None
         self.is_closed = False
@@ -113,31 +119,63 @@ class Running(Generic[Event]):
             raise self.crash()
 
     def _arriving(self) -> Iterator[Event]:
-        for line in self.pipe:
+        for line in self._lines():
             message = decode(line, self.message_types)
             if isinstance(message, Failure):
                 self.failure = message
             else:
                 yield message
 
+    def _lines(self) -> Iterator[bytes]:
+        while True:
+            while self.lines:
+                yield self.lines.popleft()
+            if not self._has_more():
+                return
+            block = self.pipe.read(BLOCK)
+            if not block:
+                return
+            self.rest += block
+            if b"\n" in block:
+                *lines, rest = self.rest.split(b"\n")
+                self.lines.extend(map(bytes, lines))
+                self.rest = rest
+
+    def _has_more(self) -> bool:
+        """Waits for more events, or the end. Kills a process that is silent for too long."""
+        arriving = select.poll()
+        arriving.register(self.pipe, select.POLLIN)
+        if arriving.poll(None if self.limit_s is None else self.limit_s * 1e3):
+            return True
+        reason = f"{self.called} hung: it reported nothing for {duration(self.limit_s or 0)}"
+        self.failure = Failure.of(environment_failure(f"{reason}{self._see_log()}"))
+        self._kill()
+        return False
+
+    def _see_log(self) -> str:
+        return f" (see {self.log})" if self.log else ""
+
     def crash(self) -> QuantlineError:
         """Why it ended without a message, from its exit status and the end of its log."""
         code = self.process.wait()
         text = self.log.read_text(errors="replace") if self.log else NO_LOG
-        where = f" (see {self.log})" if self.log else ""
-        return environment_failure(f"{self.called} {ending(code, text, self.kills_before)}{where}")
+        cause = ending(code, text, self.kills_before)
+        return environment_failure(f"{self.called} {cause}{self._see_log()}")
 
     def close(self) -> None:
         """Kills it and all processes that it started."""
         if self.is_closed:
             return
         self.is_closed = True
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self._kill()
         self.begin()
         self.pipe.close()
         os.close(self.life_line)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def start(

@@ -45,6 +45,9 @@ class Load:
     """Whether hits in the prefix cache are part of the workload."""
     most_s: float | None = None
     """Seconds after which a request to a server has failed; None for the client's own limit."""
+    silence_s: float | None = None
+    """Seconds after which a server that sends nothing, for any request, has failed all that wait;
+    None for no such limit."""
 
     @property
     def conversations(self) -> list[list[int]]:

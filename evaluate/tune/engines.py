@@ -4,6 +4,7 @@ The settings are part of a row's key, so that a later command finds the trials o
 """
 
 import statistics
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,10 @@ from evaluate.tune.space import DEFAULT, Assignment, Space
 from evaluate.tune.target import TunedCheckpoint
 from evaluate.tune.trials import LEAST_RUNS, SEARCH, IsBeaten, Judgement, Trial, TrialRequest
 
+HUNG, SURELY_HUNG_S = 5, 3600.0
+"""An engine hangs that reports nothing for so many times as long as a whole start took, or for so
+long before any start is known."""
+LEAST_HUNG_S = 600.0  # compiling something new may take minutes
 TRIES = 2
 """Commands after whose failures settings count as failing: one may have been the machine's."""
 
@@ -66,6 +71,8 @@ class EngineTrials:
     failures: dict[TrialRequest, str] = field(default_factory=dict)
     beaten: set[TrialRequest] = field(default_factory=set)
     numbers: dict[Assignment, int] = field(default_factory=dict)
+    longest_s: float | None = None
+    """The longest time that loading and measuring engines together took."""
     search: str = field(default_factory=lambda: uuid4().hex)
     """The name of this search in its rows."""
 
@@ -154,7 +161,9 @@ class EngineTrials:
         self, trials: list[PlannedTrial], is_beaten: IsBeaten
     ) -> Generator[Trial, None, None]:
         turns = [trial.turn for trial in trials]
+        begin = time.monotonic()
         with Group(self.tuned.config, turns, self.recorder.path) as group:
+            group.limit_s = self._limit_s()
             for place, trial in enumerate(trials):
                 self.display.begin(trial.request)
                 with self._guarded(trial):
@@ -167,6 +176,13 @@ class EngineTrials:
                         raced = self._raced(trial, sent, is_beaten)
                         self.events.record_events(turns[place], raced)
                 yield self._result(trial)
+        if not any(trial.request in self.failures for trial in trials):
+            self.longest_s = max(self.longest_s or 0.0, time.monotonic() - begin)
+
+    def _limit_s(self) -> float:
+        if self.longest_s is None:
+            return SURELY_HUNG_S
+        return max(LEAST_HUNG_S, HUNG * self.longest_s)
 
     @contextmanager
     def _guarded(self, trial: PlannedTrial) -> Iterator[None]:

@@ -16,7 +16,9 @@ from evaluate.measure.workload import Load, PlannedRequest
 
 SECONDS_FOR_A_RUN = 3600
 ANSWERED, ASKED = b'"completion_tokens":', b'"prompt_tokens":'
+LOOKS_IN_SILENCE = 8  # until a silence is long enough to be a fault
 NO_ANSWER = "the server did not answer in time"
+SILENT = "the server sent nothing for"
 NUMBER = re.compile(rb"\s*(\d+)")
 # A text cannot hold these: JSON escapes its quotes.
 ERROR = b'data: {"error"'
@@ -51,15 +53,23 @@ class _Run:
         self.bodies = [self._body(planned) for planned in load.requests]
         self.connections = Connections(server.url, server.headers)
         self.begin = 0.0
+        self.waiting: set[asyncio.Timeout] = set()
+        """The limits of the requests that are being answered."""
+        self.heard = 0.0
+        """When the server last sent something, or had nothing to send."""
+        self.is_silent = False
 
     async def send(self) -> list[Request]:
         await self.connections.open(self._at_begin())
         self.begin = time.perf_counter()
         conversations = self.load.conversations
         tasks = [asyncio.create_task(self._converse(places)) for places in conversations]
-        stopping = asyncio.create_task(self._cancel_when_stopped(tasks))
+        watching = [asyncio.create_task(self._cancel_when_stopped(tasks))]
+        if self.load.silence_s is not None:
+            watching.append(asyncio.create_task(self._end_silence(self.load.silence_s)))
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        stopping.cancel()
+        for watcher in watching:
+            watcher.cancel()
         self.connections.close()
         for outcome in outcomes:
             if isinstance(outcome, Exception):  # not a cancelled request
@@ -78,6 +88,17 @@ class _Run:
         await self.stopped.wait()
         for task in tasks:
             task.cancel()
+
+    async def _end_silence(self, most_s: float) -> None:
+        """Fails what waits for a server that has sent nothing for so long."""
+        while True:
+            await asyncio.sleep(most_s / LOOKS_IN_SILENCE)
+            if not self.waiting:
+                self.heard = self._now()
+            elif self._now() - self.heard > most_s:
+                self.is_silent = True
+                for limit in self.waiting:
+                    limit.reschedule(asyncio.get_running_loop().time())
 
     async def _converse(self, places: list[int]) -> None:
         """Sends the requests of a conversation, each after the answer before. A client of a closed
@@ -103,11 +124,17 @@ class _Run:
         request.start = sent if self.takes_turns else due
         request.send_delay = sent - due if self.is_open else 0.0
         request.error = UNFINISHED
+        if not self.waiting:
+            self.heard = sent
         try:
-            async with asyncio.timeout(self.most_s):
-                request.error = await self._stream(self.bodies[place], request)
+            async with asyncio.timeout(self.most_s) as limit:
+                self.waiting.add(limit)
+                try:
+                    request.error = await self._stream(self.bodies[place], request)
+                finally:
+                    self.waiting.discard(limit)
         except (OSError, TimeoutError) as error:
-            request.error = f"{type(error).__name__}: {str(error) or NO_ANSWER}"
+            request.error = f"{type(error).__name__}: {str(error) or self._why_late()}"
         if request.error:
             request.token_times = []
         self.bodies[place] = b""
@@ -120,7 +147,7 @@ class _Run:
 
         def on_block(block: bytes) -> None:
             nonlocal rest, failure
-            now = self._now()
+            now = self.heard = self._now()
             lines, _, rest = (rest + block).rpartition(b"\n")
             if ERROR in lines:
                 failure = _text_of_error(lines)
@@ -137,6 +164,9 @@ class _Run:
         if answer.status != 200:
             return f"HTTP {answer.status}: {answer.error_text[:200].decode(errors='replace')}"
         return failure
+
+    def _why_late(self) -> str:
+        return f"{SILENT} {self.load.silence_s:.0f} s" if self.is_silent else NO_ANSWER
 
     def _consider(self, request: Request) -> None:
         if self.stop is not None and self.stop(request):

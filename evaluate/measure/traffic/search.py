@@ -37,6 +37,9 @@ PAUSES_S = (0, 1, 2, 4, 8, 16, 32)
 """Before each attempt to reach a server that refused requests: gateways often count by the minute.
 """
 SECONDS_ALONE = 60.0  # for the answers of all these attempts together: a server may hang
+MOST_SILENT = 20
+"""A server that sends nothing at all for so many times the target of a first token hangs, or for
+`SECONDS_ALONE` if that is longer."""
 TOKENS_ALONE = 16  # of such an answer at most: a long one may take minutes
 STEADY = 4.0
 """Conversations of a trial begin for so many times as long as one of them takes. In a shorter time
@@ -187,8 +190,13 @@ class Searcher:
         def takes_too_long(request: Request) -> bool:
             return bool(request.token_times) and request.token_times[-1] > capacity.seconds
 
-        load = all_at_once(self.load_at(scenario))
+        load = all_at_once(self._load_at(scenario))
         return answer_rate(load, self.run(load, takes_too_long).requests, capacity.seconds)
+
+    def _load_at(self, scenario: ScenarioConfig) -> Load:
+        assert scenario.ttft_ms is not None
+        silence_s = max(SECONDS_ALONE, MOST_SILENT * scenario.ttft_ms / 1e3)
+        return replace(self.load_at(scenario), silence_s=silence_s)
 
     def _steady_trial(self, rate: float, end: Found | None = None) -> TrialMeasured:
         """A trial whose requests arrive for long enough. How long they take is known after a trial:
@@ -225,7 +233,7 @@ class Searcher:
     def _trial(self, rate: float, count: int, of_curve: bool) -> TrialMeasured:
         capacity = self._capacity
         scenario = replace(self.scenario, rate=rate, requests=count)
-        load = self.load_at(scenario)
+        load = self._load_at(scenario)
         misses = Misses(scenario, allowed=int(count * (1 - capacity.share) + 1e-9))
 
         def stop(request: Request) -> bool:

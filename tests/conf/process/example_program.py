@@ -49,6 +49,9 @@ def work(order: Order, send: Send[Event]) -> None:
     if order.action == "wait":
         send(Ready(os.getpid()))
         wait_for_turn()
+    elif order.action == "many":
+        for number in range(50):
+            send(Ready(number))
     elif order.action == "sleep":
         sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         forked = os.fork() or time.sleep(600) or 0

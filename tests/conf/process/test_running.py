@@ -108,3 +108,23 @@ def test_closing_ends_all_that_it_started(tmp_path: Path) -> None:
         family = [psutil.Process(number) for number in (ready.process, ready.child)]
     assert running.process.returncode == -signal.SIGKILL
     wait_until_gone(family)
+
+
+def test_a_process_that_reports_nothing_for_too_long_is_killed(tmp_path: Path) -> None:
+    with closing(start(EXAMPLE, Order("wait"), tmp_path / "log")) as running:
+        events = running.events()
+        assert isinstance(next(events), Ready)
+        running.limit_s = 0.2
+        with pytest.raises(QuantlineError, match=r"^the example hung: .* \(see .*log\)$") as raised:
+            next(events)
+    assert raised.value.exit_code == ENVIRONMENT_FAILURE
+    assert running.process.poll() is not None
+
+
+def test_events_that_arrive_together_are_all_read(tmp_path: Path) -> None:
+    with closing(start(EXAMPLE, Order("many"), tmp_path / "log")) as running:
+        running.begin()
+        running.process.wait()
+        running.wait_until(Ready)
+        kinds = [type(event) for event in running.events()]
+    assert kinds == [Ready] * 50 + [Done]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluate.measure.engines.http_client import Server, last_number, send_load
+from evaluate.measure.engines.http_client import SILENT, Server, last_number, send_load
 from evaluate.measure.engines.http_stream import Connections
 from evaluate.measure.metrics import NOT_SENT, Request
 from evaluate.measure.workload import Load, PlannedRequest
@@ -109,6 +109,19 @@ def test_faults_of_the_server_are_errors_of_single_requests() -> None:
     nobody = StandIn(port=9)
     (request,) = sent(nobody, load(1))
     assert request.error.startswith("ConnectionRefusedError")
+
+
+def test_a_server_that_sends_nothing_fails_what_waits_for_it() -> None:
+    with running(StandIn(first_s=600.0)) as stand_in:
+        requests = sent(stand_in, replace(load(3), silence_s=0.2))
+    assert [request.error for request in requests] == [f"TimeoutError: {SILENT} 0 s"] * 3
+    slow = StandIn(pace_s=0.2)
+    with running(slow) as stand_in:  # each answer takes longer than the limit
+        requests = sent(stand_in, replace(load(3, tokens=8), silence_s=1.0))
+    assert [request.output_tokens for request in requests] == [8] * 3
+    with running(StandIn(slots=1, pace_s=0.3)) as stand_in:  # as in a full engine
+        requests = sent(stand_in, replace(load(3, tokens=5), silence_s=1.0))
+    assert all(request.is_answered for request in requests)
 
 
 def test_a_run_that_is_decided_ends_early() -> None:

@@ -43,6 +43,8 @@ class MadeUpGroup:
     """A group of engines without processes."""
 
     started: ClassVar[list[dict[str, Any]]] = []
+    limits: ClassVar[list[float | None]] = []
+    limit_s: float | None = None
 
     def __init__(self, config: object, turns: list[Turn], results: Path) -> None:
         self.turns, self.workers = turns, dict[int, object]()
@@ -57,6 +59,7 @@ class MadeUpGroup:
         engine = self.turns[place].engine
         assert engine is not None
         self.started.append(engine.options)
+        self.limits.append(self.limit_s)
         self.workers[place] = object()
 
     def wait_until_loaded(self) -> None:
@@ -85,6 +88,7 @@ def _run(repeat: int, seconds: float) -> RunMeasured:
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EngineTrials]:
     monkeypatch.setattr("evaluate.tune.engines.Group", MadeUpGroup)
     monkeypatch.setattr(MadeUpGroup, "started", [])
+    monkeypatch.setattr(MadeUpGroup, "limits", [])
 
     def make(*overrides: str) -> EngineTrials:
         results = f"results={tmp_path / 'r.jsonl'}"
@@ -100,6 +104,19 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Eng
 
 def measured(engines: EngineTrials, *requests: TrialRequest, beaten: float = 9.0) -> list[Trial]:
     return list(engines.measure(requests, lambda start: start.mean > beaten))
+
+
+def test_an_engine_hangs_by_the_time_that_others_took(
+    trials: Callable[..., EngineTrials],
+) -> None:
+    engines = trials()
+    measured(engines, TrialRequest(BROKEN))
+    measured(engines, TrialRequest(DEFAULT))
+    measured(engines, TrialRequest(SLOWER))
+    engines.longest_s = 300.0
+    measured(engines, TrialRequest(QUIET))
+    measured(engines, TrialRequest(DEFAULT, 1))
+    assert MadeUpGroup.limits == [3600.0, 3600.0, 600.0, 1500.0, 1500.0]
 
 
 def test_each_run_is_a_row_with_its_settings(
