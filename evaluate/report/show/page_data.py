@@ -30,10 +30,17 @@ def setups_of(record: Record, groups: list[ComparisonGroup]) -> list[int] | None
     return places if places and len(places) < len(groups) else None
 
 
+def _opening(report: Report) -> int:
+    """The setup at which the page opens: the first with an answer."""
+    has_answer = [answer.overall.candidate is not None for answer in report.answers]
+    return has_answer.index(True) if any(has_answer) else 0
+
+
 def page_data(report: Report) -> str:
     """The data as JSON that cannot close its script element."""
     content = {
         "shownLines": SHOWN_LINES,
+        "opening": _opening(report),
         "setups": [asdict(_setup(group)) for group in report.groups],
         "known": {"scenario": report.names.scenarios, "candidate": report.names.candidates},
         "sets": {

@@ -6,7 +6,7 @@
     data.sets[name] = set.lines.map(record);
   }
   const root = document.documentElement;
-  const state = { setup: 0, scenario: new Set(), candidate: new Set() };
+  const state = { setup: data.opening, scenario: new Set(), candidate: new Set() };
   const FILTERS = { scenario: "scenarios", candidate: "checkpoints" };
 
   const emptyColumns = document.head.appendChild(document.createElement("style"));

@@ -55,15 +55,15 @@ window.quantlineSettings = function (data) {
   // A link ends in #?setup=1&targets.tpot_ms=20.
   function hashOf(setup, settings, first) {
     const found = options(settings, first);
-    if (setup > 0) found.unshift(["setup", String(setup)]);
+    if (setup !== data.opening) found.unshift(["setup", String(setup)]);
     return found.length ? "#?" + new URLSearchParams(found).toString() : "";
   }
 
   function linked() {
     if (!location.hash.startsWith("#?")) return null;
     const found = [...new URLSearchParams(location.hash.slice(2))];
-    const setup = Number(found.find(([name]) => name === "setup")?.[1] ?? 0);
-    return { setup: data.whatIf[setup] ? setup : 0, found };
+    const setup = Number(found.find(([name]) => name === "setup")?.[1] ?? data.opening);
+    return { setup: data.whatIf[setup] ? setup : data.opening, found };
   }
 
   // The number that a link or a box has; null where there is none that counts.

@@ -287,6 +287,22 @@ def test_a_link_with_nonsense_is_read_as_far_as_it_goes(page: Page) -> None:
     assert not any(name in page.url for name in ("constructor", "toString", "1e", "recovery"))
 
 
+def test_the_page_opens_at_a_setup_with_an_answer(browser: Browser, tmp_path: Path) -> None:
+    """The first setup has the most runs, and no original."""
+    without = [Cell("w8a8", STEADY * 3, load, engine="transformers") for load in LOADS]
+    both = [Cell(name, STEADY, LOADS[0]) for name in ("original", "fp8")]
+    write(tmp_path / "results.jsonl", [*runs(*without), *runs(*both)])
+    write_report(config(tmp_path))
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    assert page.locator("#engine").input_value() == "vllm 0.25.1"
+    page.locator("#engine").select_option("transformers")
+    page.evaluate("location.hash = '#?setup=0'")
+    page.reload()
+    assert page.locator("#engine").input_value() == "transformers"
+    page.close()
+
+
 def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, folder: Path) -> None:
     page = browser.new_page(viewport={"width": 420, "height": 900})
     page.goto((folder / "report.html").as_uri())
