@@ -63,7 +63,7 @@ window.quantlineSettings = function (data) {
     if (!location.hash.startsWith("#?")) return null;
     const found = [...new URLSearchParams(location.hash.slice(2))];
     const setup = Number(found.find(([name]) => name === "setup")?.[1] ?? data.opening);
-    return { setup: data.whatIf[setup] ? setup : data.opening, found };
+    return { setup: data.setups[setup] ? setup : data.opening, found };
   }
 
   // The number that a link or a box has; null where there is none that counts.
