@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from conf.errors import bad_input, environment_failure, one_line, reading, unknown
-from conf.files.json_files import no_json
+from conf.files.json_files import no_json, without_repeats
 from conf.schema.commands import AccuracyConfig
 from conf.schema.text import TextSource
 from conf.terminal import say
@@ -133,7 +133,7 @@ def _jsonl_file(path: Path, source: TextSource) -> Iterator[Document]:
 
 def _json_row(line: bytes, where: str) -> TextRow:
     try:
-        row = json.loads(line.decode())
+        row = without_repeats(line.decode())
     except UnicodeDecodeError as error:
         raise bad_input(f"{where}: is not UTF-8 ({error.reason})") from error
     except (ValueError, RecursionError) as error:

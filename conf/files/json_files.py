@@ -86,13 +86,18 @@ def parse_object(text: str, where: str, is_line: bool = False) -> JsonObject:
     """The JSON object in a text: no key twice, every number finite, every string valid Unicode.
     For a single line, `where` names the line."""
     try:
-        content = json.loads(text, object_pairs_hook=_object_without_repeats)
+        content = without_repeats(text)
         if not isinstance(content, dict):
             raise bad_input(f"{where}: holds {_type_text(content)}, a JSON object is expected")
         _check_values(content, where, "")
     except (ValueError, RecursionError) as error:
         raise no_json(error, where, is_line) from error
     return content
+
+
+def without_repeats(text: str) -> Any:
+    """The JSON value in a text whose objects have no key twice. Raises what `no_json` explains."""
+    return json.loads(text, object_pairs_hook=_object_without_repeats)
 
 
 def no_json(error: Exception, where: str, is_line: bool = False) -> QuantlineError:

@@ -212,6 +212,11 @@ class EvaluateConfig:
     capacity: CapacityConfig = field(default_factory=CapacityConfig)
 
     def __post_init__(self) -> None:
+        if not self.scenario and self.accuracy.kind == "none":
+            raise ValueError(
+                "scenario=none without accuracy=quick, questions, lm_eval or sensitivity: there is "
+                "nothing to measure"
+            )
         searches = [name for name, scenario in self.scenario.items() if scenario.search]
         if searches and not (self.targets.ttft_ms and self.targets.tpot_ms):
             raise ValueError(

@@ -103,6 +103,7 @@ def test_a_hub_set_is_read_through_datasets(tmp_path: Path) -> None:
         ("a.txt", "x", {"chat": True}, "a text file holds no chats"),
         ("a.doc", "x", {}, r"there is no '.doc'.* Known: .jsonl, .parquet, .txt"),
         ("a.parquet", "x", {}, "no parquet file"),
+        ("a.jsonl", '{"text": "x", "text": "y"}', {}, "a.jsonl:1: the key 'text' appears twice"),
         ("a.jsonl", "[" * 10**5, {}, "a.jsonl:1: is nested too deeply"),
         ("a.jsonl", f'{{"n": {"9" * 5000}}}', {}, "a.jsonl:1: holds a number that is too large"),
         ("a.jsonl", r'{"text": "\ud800"}', {}, "a.jsonl:1: text holds half of a surrogate pair"),
