@@ -1,6 +1,7 @@
 """Reads a file of traffic in any of the known formats. An error is one line with file and place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from conf.errors import QuantlineError, bad_input
@@ -19,6 +20,7 @@ from evaluate.measure.traffic.formats.known import (
     unknown_format,
 )
 from evaluate.measure.traffic.formats.unread import unread_texts
+from evaluate.measure.traffic.record import Record
 from evaluate.measure.traffic.records import records
 from evaluate.measure.traffic.table import Cells
 from evaluate.measure.traffic.times import FileTimes, in_seconds, with_sound_times
@@ -65,56 +67,109 @@ def read_conversations(
     breaks off. `unit` is that of the times, if it is not the format's own. `skip_bad` leaves out
     records that cannot be read. Without `needs_times`, a file whose times cannot be replayed has
     none."""
-    kind: TrafficFormat | None = None
-    cells: Cells | None = None
-    conversations: list[Conversation] = []
-    unread: set[str] = set()
-    faults, times, total = _Faults(), FileTimes(), 0
+    reader = _Reader(path, name, unit, block_tokens, needs_times)
     for record in records(path, may_be_cut):
-        total += 1
-        if total > MOST_RECORDS:
-            raise bad_input(f"{shown_path(path)}: has more than {MOST_RECORDS:,} records")
+        reader.read(record)
+    reader.leave_out_faults(skip_bad)
+    if not may_be_cut:  # of our own file it is known
+        reader.say_unanswered()
+    return reader.in_seconds()
+
+
+@dataclass
+class _Reader:
+    """What was read of one file. The first good record decides its format."""
+
+    path: Path
+    name: str
+    unit: str
+    block_tokens: int
+    needs_times: bool
+    kind: TrafficFormat | None = None
+    conversations: list[Conversation] = field(default_factory=list)
+    faults: _Faults = field(default_factory=_Faults)
+    times: FileTimes = field(default_factory=FileTimes)
+    unread: set[str] = field(default_factory=set)
+    """Keys with texts that the format does not read."""
+    total: int = 0
+
+    @cached_property
+    def cells(self) -> Cells:
+        assert self.kind is not None
+        return Cells(self.kind)
+
+    def read(self, record: Record) -> None:
+        self.total += 1
+        if self.total > MOST_RECORDS:
+            raise bad_input(f"{shown_path(self.path)}: has more than {MOST_RECORDS:,} records")
         if record.fault is not None:
-            faults.add(record.fault)
-            continue
+            self.faults.add(record.fault)
+            return
+        if self.kind is None:
+            self.kind = self._format_by(record)
+        if self.kind is not None:
+            self._read_as(self.kind, record)
+
+    def _format_by(self, record: Record) -> TrafficFormat | None:
+        """The format of the file, by this record; None, with a fault, if it has none."""
+        kind = FORMATS.get(self.name) or format_of(record.content)
         if kind is None:
-            kind = FORMATS.get(name) or format_of(record.content)
-            if kind is None:
-                faults.add(faults.first or unknown_format(record.content, record.where))
-                continue
-            kind = _for_file(kind, unit, block_tokens, path)
-            cells = Cells(kind)
-        assert cells is not None
-        content = cells.typed(record.content) if record.is_row else record.content
+            self.faults.add(self.faults.first or unknown_format(record.content, record.where))
+            return None
+        return _for_file(kind, self.unit, self.block_tokens, self.path)
+
+    def _read_as(self, kind: TrafficFormat, record: Record) -> None:
+        content = self.cells.typed(record.content) if record.is_row else record.content
         try:
-            conversation, no_time = _conversation(kind, content, record.where, needs_times)
-            unread.update(unread_texts(kind, content, record.where))
+            conversation, no_time = _conversation(kind, content, record.where, self.needs_times)
+            self.unread.update(unread_texts(kind, content, record.where))
         except QuantlineError as fault:
-            faults.add(fault)
-            continue
+            self.faults.add(fault)
+            return
         except RecursionError as error:
-            faults.add(no_json(error, record.where))
-            continue
+            self.faults.add(no_json(error, record.where))
+            return
         if conversation is not None:
-            conversations.append(conversation)
-            times.add(conversation.arrival_s, record.where, no_time)
-    if cells is not None:
-        cells.check(path, conversations)
-    if skip_bad and times.known:
-        conversations = _without(conversations, times, faults)
-    faults.close(path, total, skip_bad)
-    unanswered = total - faults.count - len(conversations)
-    if not conversations:
-        raise bad_input(f"{shown_path(path)}: has no request with a prompt and an answer")
-    if unanswered and not may_be_cut:  # of our own file it is known
-        say(f"{shown_path(path)}: {unanswered:,} of {total:,} records have no answer: left out")
-    conversations = with_sound_times(conversations, times, path, needs_times)
-    _say_unused_blocks(conversations, block_tokens, path)
-    assert kind is not None
-    if unread:
-        names = listed([shown_key(key) for key in sorted(unread)])
-        say(f"{shown_path(path)}: texts that the format {kind.name} does not read: {names}")
-    return in_seconds(conversations, kind.unit if unit == AUTO else unit)
+            self.conversations.append(conversation)
+            self.times.add(conversation.arrival_s, record.where, no_time)
+
+    def leave_out_faults(self, skip_bad: bool) -> None:
+        """Leaves out records that cannot be read, or raises."""
+        if self.kind is not None:
+            self.cells.check(self.path, self.conversations)
+        if skip_bad and self.times.known:
+            self._leave_out_unreadable_times()
+        self.faults.close(self.path, self.total, skip_bad)
+        if not self.conversations:
+            raise bad_input(f"{shown_path(self.path)}: has no request with a prompt and an answer")
+
+    def _leave_out_unreadable_times(self) -> None:
+        """Takes only conversations with readable times, in a file that has such times."""
+        unreadable = self.times.unreadable
+        for fault in unreadable.values():
+            self.faults.add(fault)
+        numbered = enumerate(self.conversations)
+        self.conversations = [each for number, each in numbered if number not in unreadable]
+        self.times.count, self.times.unreadable = len(self.conversations), {}
+
+    def say_unanswered(self) -> None:
+        unanswered = self.total - self.faults.count - len(self.conversations)
+        if unanswered:
+            counts = f"{unanswered:,} of {self.total:,} records have no answer"
+            say(f"{shown_path(self.path)}: {counts}: left out")
+
+    def in_seconds(self) -> list[Conversation]:
+        """The conversations with sound times, in seconds. Says what has no effect."""
+        assert self.kind is not None
+        found = with_sound_times(self.conversations, self.times, self.path, self.needs_times)
+        _say_unused_blocks(found, self.block_tokens, self.path)
+        if self.unread:
+            names = listed([shown_key(key) for key in sorted(self.unread)])
+            say(
+                f"{shown_path(self.path)}: texts that the format {self.kind.name} does not read: "
+                f"{names}"
+            )
+        return in_seconds(found, self.kind.unit if self.unit == AUTO else self.unit)
 
 
 def _for_file(kind: TrafficFormat, unit: str, block_tokens: int, path: Path) -> TrafficFormat:
@@ -145,18 +200,6 @@ def _say_unused_blocks(conversations: list[Conversation], block_tokens: int, pat
     prompts = (turn.prompt for conversation in conversations for turn in conversation.turns)
     if not any(passage.seed for prompt in prompts for passage in prompt):
         say(f"traffic.block_tokens has no effect: {shown_path(path)} has no hash_ids")
-
-
-def _without(
-    conversations: list[Conversation], times: FileTimes, faults: _Faults
-) -> list[Conversation]:
-    """The conversations with readable times, in a file that has such times."""
-    unreadable = times.unreadable
-    for fault in unreadable.values():
-        faults.add(fault)
-    kept = [each for number, each in enumerate(conversations) if number not in unreadable]
-    times.count, times.unreadable = len(kept), {}
-    return kept
 
 
 def _conversation(
