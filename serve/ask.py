@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from conf.cache import log_file
-from conf.errors import bad_input, environment_failure, one_line
+from conf.errors import bad_input, environment_failure, one_line, reading
+from conf.models import TOKENIZER
 from conf.schema.load import EngineConfig
 from conf.terminal import library_output_to, say
 from serve.checks import check
@@ -25,6 +26,9 @@ def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     """The checkpoint's greedy answer, from the same kernels that a server would use."""
     say_unused_kernels(engine)
     check(folder, folder, engine)
+    settings = {"max_model_len": CONTEXT} | options(engine)
+    if "tokenizer" not in settings:
+        _check_length(folder / TOKENIZER, prompt, settings["max_model_len"])
     os.environ.update(environment(engine.options))
     # vLLM's processes take over the path of this one.
     sys.path += [path for path in plugin_path() if path not in sys.path]
@@ -33,12 +37,28 @@ def ask(folder: Path, prompt: str, engine: EngineConfig) -> str:
     with library_output_to(log):
         from vllm import LLM, SamplingParams
 
-        settings = {"max_model_len": CONTEXT} | options(engine)
         with vllm_errors(f"{folder}: vLLM does not load it with these options"):
             llm = LLM(str(folder), **settings)
         greedy = SamplingParams(temperature=0, max_tokens=ANSWER_TOKENS)
         with vllm_errors("prompt: vLLM cannot answer it"):
             return _answer(llm, prompt, greedy)
+
+
+def _check_length(path: Path, prompt: str, context: object) -> None:
+    """Raises at once where the prompt alone, without a chat template, leaves no room for an answer:
+    vLLM would say so only after it has loaded the checkpoint."""
+    if not path.is_file() or not isinstance(context, int):
+        return
+    from tokenizers import Tokenizer
+
+    with reading(path):
+        tokenizer = Tokenizer.from_file(str(path))
+    tokens = len(tokenizer.encode(prompt, add_special_tokens=False).ids)
+    if tokens >= context:
+        raise bad_input(
+            f"prompt: has {tokens} tokens, and engine.max_model_len is {context}, answer included; "
+            "shorten it, or raise engine.max_model_len"
+        )
 
 
 def _answer(llm: Any, prompt: str, sampling: Any) -> str:
