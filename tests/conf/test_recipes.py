@@ -18,6 +18,7 @@ NEEDED = {
     ("model", "custom"): ["model.path=/x"],
     ("calibration", "file"): ["calibration.path=x.txt"],
     ("traffic", "file"): ["traffic.path=x.jsonl"],
+    ("scenario", "none"): ["accuracy=quick"],
     ("scenario", "capacity"): ["targets.ttft_ms=500", "targets.tpot_ms=50"],
 }
 FILES = [
