@@ -27,6 +27,7 @@ ENVIRONMENT_ERRNOS = frozenset(
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
 # pathlib has no classes for these.
 SYMLINK_LOOP, NO_HOME = "Symlink loop from ", "Could not determine home directory"
+RUST_PANIC = "PanicException"  # not an Exception; each of these libraries has a class of its own
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -116,7 +117,9 @@ def reading(what: Path | str) -> Iterator[None]:
         yield
     except QuantlineError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != RUST_PANIC:
+            raise
         reason = environment_reason(error)
         if reason:
             raise environment_failure(f"{what}: {reason}") from error

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from conf.cache import log_file
 from conf.errors import bad_input, environment_failure, one_line, reading
+from conf.files.tokenizer_file import read_tokenizer
 from conf.models import TOKENIZER
 from conf.schema.load import EngineConfig
 from conf.terminal import library_output_to, say
@@ -49,11 +50,9 @@ def _check_length(path: Path, prompt: str, context: object) -> None:
     vLLM would say so only after it has loaded the checkpoint."""
     if not path.is_file() or not isinstance(context, int):
         return
-    from tokenizers import Tokenizer
-
+    tokenizer = read_tokenizer(path)
     with reading(path):
-        tokenizer = Tokenizer.from_file(str(path))
-    tokens = len(tokenizer.encode(prompt, add_special_tokens=False).ids)
+        tokens = len(tokenizer.encode(prompt, add_special_tokens=False).ids)
     if tokens >= context:
         raise bad_input(
             f"prompt: has {tokens} tokens, and engine.max_model_len is {context}, answer included; "

@@ -15,6 +15,7 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.errors import bad_input
+from conf.files.tokenizer_file import read_tokenizer
 from evaluate.accuracy import verdicts
 from evaluate.measure.text_view import TextView
 from evaluate.results.row_values import Position, QuickAccuracy
@@ -168,9 +169,7 @@ def agreements(original: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
 
 def worst_positions(original: TextView, other: TextView, tokenizer: Path) -> list[Position]:
     """The positions with the largest divergence, as text."""
-    from tokenizers import Tokenizer
-
-    reader = Tokenizer.from_file(str(tokenizer))
+    reader = read_tokenizer(tokenizer)
     divergence = divergences(original, other)
     positions = []
     for place in numpy.argsort(-divergence)[:WORST]:

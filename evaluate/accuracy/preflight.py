@@ -5,7 +5,8 @@ not one for each."""
 
 from pathlib import Path
 
-from conf.errors import bad_input, reading
+from conf.errors import bad_input
+from conf.files.tokenizer_file import read_tokenizer
 from conf.models import TOKENIZER, read_config, required_int
 from conf.schema.commands import AccuracyConfig
 from conf.text import documents, windows
@@ -38,8 +39,5 @@ def check_text(accuracy: AccuracyConfig, folder: Path) -> None:
     if not path.is_file():
         next(documents(accuracy.text, "evaluation", accuracy.seed), None)
         return
-    from tokenizers import Tokenizer
-
-    with reading(path):
-        tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = read_tokenizer(path)
     windows(accuracy, lambda text: list(tokenizer.encode(text).ids))

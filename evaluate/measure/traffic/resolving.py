@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conf.errors import bad_input, reading
+from conf.errors import bad_input
+from conf.files.tokenizer_file import read_tokenizer
 from conf.models import TOKENIZER, read_config, required_int
 from conf.schema.commands import EvaluateConfig
 from conf.schema.load import ScenarioConfig
@@ -196,10 +197,7 @@ def _ordered(conversations: list[Conversation], traffic: TrafficConfig) -> list[
 
 
 def _encoder(path: Path) -> Encode:
-    from tokenizers import Tokenizer
-
-    with reading(path):
-        tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = read_tokenizer(path)
 
     def encode(text: str) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids

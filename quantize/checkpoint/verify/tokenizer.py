@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
-from tokenizers import Tokenizer
 
-from conf.errors import bad_input
 from conf.files.json_files import read_object, read_text, shown, validated
+from conf.files.tokenizer_file import read_tokenizer
 from conf.models import TOKENIZER
 
 OBJECTS = ("special_tokens_map.json", "added_tokens.json", "chat_template.json")
@@ -87,14 +86,8 @@ def _exists(path: Path) -> bool:
 
 
 def _tokenizer_faults(path: Path, vocabulary: int | None) -> list[str]:
-    text = read_text(path)
     read_object(path)
-    try:
-        tokens = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic of the Rust library is not an Exception
-        raise bad_input(f"{path}: is no tokenizer ({shown(str(error))})") from error
+    tokens = read_tokenizer(path).get_vocab(with_added_tokens=True)
     if not tokens:
         return [f"{path.name}: has no tokens"]
     token, token_number = max(tokens.items(), key=lambda item: item[1])

@@ -17,6 +17,7 @@ from conf.schema.model import ModelConfig
 from quantize.models.fetch import check_folder, fetch
 from quantize.models.load import check_finite, check_usable, load
 from quantize.models.source import check_source
+from tests.conf.files.made_tokenizers import PREFIX_LONGER_THAN_TOKENS
 from tests.conftest import Run
 from tests.quantize.models.mutations import UNKNOWABLE, attack, micro
 
@@ -265,6 +266,10 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     ),
     # What is loaded, used and written beside the weights.
     "a broken tokenizer": (text("tokenizer.json", "{"), "tokenizer"),
+    "a tokenizer at which its library panics": (
+        text("tokenizer.json", json.dumps(PREFIX_LONGER_THAN_TOKENS)),
+        "tokenizer",
+    ),
     "a broken template": (text("chat_template.jinja", "{% for %}"), "cannot be asked"),
     "a template that fails": (text("chat_template.jinja", "{{ 1 / 0 }}"), "cannot be asked"),
     "a broken generation config": (text("generation_config.json", "{"), "generation_config.json:1"),

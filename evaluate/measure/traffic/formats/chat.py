@@ -48,16 +48,12 @@ class Usage(TrafficRecord):
 
     def lengths(self, place: str) -> dict[str, int]:
         """The length of the answer, by the keys that give it."""
-        counts = {
-            "completion_tokens": self.completion_tokens,
-            "output_tokens": self.output_tokens,
-        }
-        return {f"{place}.{name}": count for name, count in counts.items() if count}
+        return {f"{place}.{name}": count for name, count in self if count}
 
     @property
     def is_empty(self) -> bool:
         """Whether the answer has no tokens."""
-        counts = (self.completion_tokens, self.output_tokens)
+        counts = [count for _, count in self]
         return 0 in counts and not any(counts)
 
 

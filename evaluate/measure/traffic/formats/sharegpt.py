@@ -9,11 +9,10 @@ from pydantic import Field, JsonValue, model_validator
 
 from evaluate.measure.traffic.conversation import Conversation
 from evaluate.measure.traffic.formats.base import PrefixedRecord, TrafficFormat
+from evaluate.measure.traffic.formats.chat import CALL, Usage
 from evaluate.measure.traffic.formats.messages import MessageRecord, Said, turns_of
 
 LISTS = ("conversations",)
-CALL = ("response", "usage", "output_tokens")
-USAGE = ("completion_tokens", "output_tokens")
 
 
 class Message(MessageRecord):
@@ -46,7 +45,9 @@ class ShareGptRecord(PrefixedRecord):
         for name in CALL:
             value = getattr(self, name)
             if name == "usage":  # others than of the answer's length say nothing of it
-                value = isinstance(value, dict) and any(value.get(key) for key in USAGE)
+                value = isinstance(value, dict) and any(
+                    value.get(key) for key in Usage.model_fields
+                )
             if value:
                 raise ValueError(
                     f"has {name}, as a logged call has: rename conversations to messages (the "
