@@ -1,6 +1,6 @@
 """Registers our kernels in vLLM: the entry point of the group `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. It does three things, each only when vLLM has imported a
+vLLM calls it in each of its processes. It does four things, each only when vLLM has imported a
 certain module, so that a process that loads no model pays nothing:
 - vLLM learns the format of weights in codebooks (VPTQ), which it does not have, also on a CPU;
 - an engine's config gets our entry in additional_config, unless it was asked for vLLM's kernels,
@@ -17,11 +17,13 @@ from types import ModuleType
 from typing import Any
 
 from serve.kernels import overlap, record
+from serve.kernels.amx import request_amx
 from serve.kernels.imports import after_import
 from serve.kernels.settings import ENTRY, OPTION, Settings, read_settings
 
 logger = logging.getLogger("vllm.quantline")
 ENGINE_ARGS, WORKER = "vllm.engine.arg_utils", "vllm.v1.worker.gpu_worker"
+CPU_WORKER = "vllm.v1.worker.cpu_worker"
 FORMATS = "vllm.model_executor.layers.quantization"
 MODULES = ("int8", "fp8", "weight_only", "w4afp8")
 """Modules of serve.kernels.linear. Each has register(), which puts its classes into the lists."""
@@ -36,6 +38,8 @@ def register() -> None:
             after_import(ENGINE_ARGS, _complete_configs)
             after_import(WORKER, _insert_kernels)
             overlap.register()
+        else:
+            after_import(CPU_WORKER, request_amx)
     except Exception:
         logger.exception("quantline: its kernels were not registered; vLLM's own are used")
 

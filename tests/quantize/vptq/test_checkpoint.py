@@ -16,6 +16,7 @@ from conf.schema.model import ModelConfig
 from quantize.checkpoint import manifest, save
 from quantize.checkpoint.reload import mean_divergence, probe_logits
 from quantize.checkpoint.verify import verify
+from quantize.models.float32 import convert_to_float32
 from quantize.models.load import answer, load
 from quantize.pipeline import quantize
 from quantize.vptq.layer import VectorLayer
@@ -165,9 +166,10 @@ def test_vllm_computes_what_plain_torch_computes(
     copy: Path, tiny: tuple[ModelConfig, Path]
 ) -> None:
     """Merged layers, one of whose parts has its columns in another order; prompts and single tokens
-    by vLLM's own loader and model."""
+    by vLLM's own loader and model. Both compute in 32 bits, also where the CPU has bf16 units."""
     model, _ = load(copy, tiny[0])
     reorder_columns(copy, model)
+    convert_to_float32(model)
     command = [sys.executable, "-m", served.__name__, str(copy)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     lines = [line for line in result.stdout.splitlines() if line.startswith(served.MARK)]

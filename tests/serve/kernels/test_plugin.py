@@ -123,12 +123,14 @@ def test_a_module_that_cannot_be_imported_fails_as_without_us(on_cuda: Path) -> 
         importlib.import_module("worker_for_tests")
 
 
-def test_only_the_format_is_added_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_the_format_is_added_and_amx_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     modules: list[str] = []
     monkeypatch.setattr(plugin, "_is_cuda", lambda: False)
     monkeypatch.setattr(plugin, "after_import", lambda name, _: modules.append(name))
     register()
-    assert modules == [plugin.FORMATS]
+    assert modules == [plugin.FORMATS, plugin.CPU_WORKER]
 
 
 def test_a_format_that_cannot_be_added_is_logged(
