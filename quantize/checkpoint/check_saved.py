@@ -33,8 +33,8 @@ from quantize.models.load import answer, empty_model, load
 from quantize.models.release import release
 
 # Mean divergence of the next token between the reloaded checkpoint and the model in memory. It is
-# 0 on a GPU in bf16. Rounding to the original's dtype gives about 1e-6 in float32. A wrong tensor
-# gives far more.
+# 0 in bf16. Rounding to the original's dtype gives about 1e-6 in float32. A wrong tensor gives
+# far more.
 MOST_RELOAD_DIVERGENCE = 0.02
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from compressed_tensors.offload import disable_offloading
-from compressed_tensors.quantization.lifecycle import forward, forward_helpers
+from compressed_tensors.quantization.lifecycle import forward
 from compressed_tensors.utils import patch_attr
+
+from quantize.checkpoint.rounding import rounded_in_float32
 
 PROBE_TOKENS = 64
 LOWEST_TOKEN = 16  # lower ones are special tokens
@@ -86,34 +88,6 @@ def coarse_activations_kept() -> Iterator[None]:
         return rounded
 
     with patch_attr(forward, "forward_quantize", round_others):
-        yield
-
-
-@contextmanager
-def rounded_in_float32() -> Iterator[None]:
-    """Makes compressed-tensors divide by scales in float32 when a forward pass rounds.
-
-    It divides in the model's own type there, but in float32 when it saves on a GPU. A 16-bit
-    quotient is often halfway between two codes, so that the model in memory would have other
-    weights than the file.
-    """
-    round_in_own_type = forward_helpers._quantize_dequantize
-
-    def round_in_float32(
-        x: torch.Tensor,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor | None,
-        q_min: torch.Tensor,
-        q_max: torch.Tensor,
-        args: Any,
-        global_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        rounded: torch.Tensor = round_in_own_type(
-            x.float(), scale.float(), zero_point, q_min, q_max, args, global_scale
-        )
-        return rounded.to(scale.dtype)
-
-    with patch_attr(forward_helpers, "_quantize_dequantize", round_in_float32):
         yield
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from conf.files.json_files import read_object
 from conf.formats.quantization_config import KEY
 from conf.models import CONFIG, read_config
+from quantize.checkpoint.rounding import rounded_in_float32
 from quantize.models.headers import read_headers
 from quantize.models.mixtures import with_routers
 from quantize.models.source import TORCH_DTYPES
@@ -33,7 +34,8 @@ def save(model: PreTrainedModel, tokenizer: Any, folder: Path, dtype: torch.dtyp
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
-    model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
+    with rounded_in_float32():
+        model.save_pretrained(folder, save_compressed=True, max_shard_size=SHARD_SIZE)
     _complete_quantization(folder / CONFIG, model)
     tokenizer.save_pretrained(folder)
     make_readable(folder)
