@@ -1,12 +1,15 @@
 """Rounding to codes by compressed-tensors, in float32."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from compressed_tensors.quantization.lifecycle import forward_helpers
 from compressed_tensors.utils import patch_attr
+
+ROUNDINGS = ("_quantize_dequantize", "_quantize")
+"""In a forward pass, and when it saves."""
 
 
 @contextmanager
@@ -17,39 +20,16 @@ def rounded_in_float32() -> Iterator[None]:
     GPUs. A 16-bit quotient is often halfway between two codes. So the file of a CPU would have
     other weights than that of a GPU, and the model in memory other weights than the file.
     """
-    fake_quantize, quantize = forward_helpers._quantize_dequantize, forward_helpers._quantize
-
-    def fake_quantize_in_float32(
-        x: torch.Tensor,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor | None,
-        q_min: torch.Tensor,
-        q_max: torch.Tensor,
-        args: Any,
-        global_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        rounded: torch.Tensor = fake_quantize(
-            x.float(), scale.float(), zero_point, q_min, q_max, args, global_scale
-        )
-        return rounded.to(scale.dtype)
-
-    def quantize_in_float32(
-        x: torch.Tensor,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor | None,
-        q_min: torch.Tensor,
-        q_max: torch.Tensor,
-        args: Any,
-        dtype: torch.dtype | None = None,
-        global_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        codes: torch.Tensor = quantize(
-            x.float(), scale.float(), zero_point, q_min, q_max, args, dtype, global_scale
-        )
-        return codes.to(dtype or x.dtype)
-
-    with (
-        patch_attr(forward_helpers, "_quantize_dequantize", fake_quantize_in_float32),
-        patch_attr(forward_helpers, "_quantize", quantize_in_float32),
-    ):
+    with ExitStack() as patches:
+        for name in ROUNDINGS:
+            divided = _dividing_in_float32(getattr(forward_helpers, name))
+            patches.enter_context(patch_attr(forward_helpers, name, divided))
         yield
+
+
+def _dividing_in_float32(rounding: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def rounded(*, x: torch.Tensor, scale: torch.Tensor, **others: Any) -> torch.Tensor:
+        result = rounding(x=x.float(), scale=scale.float(), **others)
+        return result.to(others.get("dtype") or x.dtype)
+
+    return rounded
