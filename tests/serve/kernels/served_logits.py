@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from conf.hardware import gpu_memory_gib
 from conf.schema.kernels import KernelsConfig
 from conf.schema.load import EngineConfig
 from serve.engine.launch import environment, options
@@ -24,13 +25,15 @@ BATCHES = (1, 8, 40)
 """Prompts that are answered together: steps of one token for each."""
 BATCH_LENGTH, ANSWER = 24, 16
 LIKELY = 20  # vLLM's most
+MEMORY_GIB = 14
+"""What an engine takes of a GPU, so that several fit on a large one side by side."""
 
 
 def main(folder: str, kernels: str, out: str) -> None:
     engine = EngineConfig(
         max_model_len=CONTEXT,
         kernels=KernelsConfig([kernels]),
-        options={"enable_prefix_caching": False},
+        options={"enable_prefix_caching": False} | memory(),
     )
     os.environ.update(environment(engine.options))
     from vllm import LLM
@@ -50,6 +53,13 @@ def main(folder: str, kernels: str, out: str) -> None:
         [answer_of(output) for output in (*single, *batches)],
     )
     Path(out).write_text(json.dumps(asdict(scores)))
+
+
+def memory() -> dict[str, Any]:
+    if not (gpus := gpu_memory_gib()):
+        return {}
+    total, _ = gpus[0]
+    return {"gpu_memory_utilization": min(0.85, MEMORY_GIB / total)}
 
 
 def batch_of(tokens: list[int], size: int) -> list[list[int]]:
