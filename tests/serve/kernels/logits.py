@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,29 +15,7 @@ from pydantic import TypeAdapter
 from conf.schema.model import ModelConfig
 from quantize.models.load import load
 from serve.kernels.record import LayerKernels, read_log
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-@dataclass(frozen=True)
-class Place:
-    """One token of a greedy answer."""
-
-    token: int
-    likely: dict[int, float]
-    """The log-probabilities of the most likely tokens."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What an engine says of the same prompts."""
-
-    prompts: list[list[int]]
-    """Tokens of the prompts that were sent one at a time."""
-    scores: list[list[float]]
-    """The log-probabilities of their tokens, from the second one on."""
-    answers: list[list[Place]]
-    """To prompts alone and in batches."""
+from tests.serve.kernels.scores import ROOT, Place, Scores
 
 
 @dataclass(frozen=True)
@@ -101,7 +80,11 @@ def served(folder: Path, kernels: str, out: Path) -> Served:
     """Loads a checkpoint in a process of its own; `kernels` is auto, vllm or a family."""
     module = "tests.serve.kernels.served_logits"
     command = [sys.executable, "-m", module, str(folder), kernels, str(out)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    # A forked engine fails where anything has asked for a GPU before.
+    variables = os.environ | {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables
+    )
     assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
     scores = TypeAdapter(Scores).validate_python(json.loads(out.read_text()))
     return Served(scores, read_log(result.stdout + result.stderr))

@@ -14,7 +14,7 @@ from conf.hardware import gpu_memory_gib
 from conf.schema.kernels import KernelsConfig
 from conf.schema.load import EngineConfig
 from serve.engine.launch import environment, options
-from tests.serve.kernels.logits import ROOT, Place, Scores
+from tests.serve.kernels.scores import ROOT, Place, Scores
 
 CONTEXT = 2048
 TEXT = ROOT / "docs" / "quantizing.md"
