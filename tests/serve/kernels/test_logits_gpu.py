@@ -62,9 +62,8 @@ def test_our_kernels_give_the_logits_of_vllms_own(recipe: str, model: str, tmp_p
     }
     assert products - OF_VLLM, f"no kernel of ours ran: {ours.layers}"
     found = differences(ours.scores, theirs.scores)
-    print(
-        f"{recipe} of {model}: prompts {fmean(found.prompts):.4f}, answers {fmean(found.answers):.4f}"
-    )
+    means = f"prompts {fmean(found.prompts):.4f}, answers {fmean(found.answers):.4f}"
+    print(f"{recipe} of {model}: {means}")
     print(f"largest {max(found.prompts + found.answers):.3f}, {len(found.answers)} places")
     assert len(found.answers) >= FEWEST_PLACES * len(theirs.scores.answers)
     assert found.faults(TINY if model == "tiny" else tolerance) == []
