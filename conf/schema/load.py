@@ -20,6 +20,8 @@ from conf.schema.traffic import CapacityConfig, TrafficLoad
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 # vLLM's options that say how much memory an engine takes.
 KV_CACHE_SIZE, MEMORY_SHARE = "kv_cache_memory_bytes", "gpu_memory_utilization"
+SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
+"""What is set for engines that are loaded together."""
 # The share for engines that are loaded together: vLLM requires it to be free when it starts.
 SHARE_BESIDE_OTHERS = 0.01
 DTYPES = ("auto", "bfloat16", "float", "float16", "float32", "half")

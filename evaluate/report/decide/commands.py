@@ -12,7 +12,7 @@ from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.override_text import command_text, option_text
 from conf.schema.kernels import KERNELS_OPTION, VLLM
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineOptions
+from conf.schema.load import KV_CACHE_SIZE, SIDE_BY_SIDE, EngineOptions
 from conf.terminal import listed
 from evaluate.report.decide.comparison import CandidateNames, ComparisonGroup, Entry, Workload
 from evaluate.report.decide.mix import shares_of
@@ -30,8 +30,6 @@ from evaluate.results.rows import Row
 
 # Set for a measurement or by the machine; a server chooses its own values.
 NOT_HANDED_ON = ("dtype", "enforce_eager", "max_model_len", PREFIX_OPTION)
-# Sizes of engines that were measured side by side; a server has the GPU to itself.
-SIDE_BY_SIDE = (KV_CACHE_SIZE, MEMORY_SHARE)
 SECOND_LAYOUT = "second_layout"
 
 CACHE = option_text(f"engine.{PREFIX_OPTION}", True)
@@ -51,6 +49,7 @@ class Missing:
 
 def served_options(measured: EngineOptions) -> EngineOptions:
     """The engine options of a measurement that a server uses, too."""
+    # A server has the GPU to itself.
     left_out = {*NOT_HANDED_ON, *(SIDE_BY_SIDE if KV_CACHE_SIZE in measured else ())}
     return {name: value for name, value in measured.items() if name not in left_out}
 

@@ -5,12 +5,13 @@ is a scenario with its lengths. Nothing is compared across groups.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
+from conf.schema.load import MEMORY_SHARE, SHARE_BESIDE_OTHERS, SIDE_BY_SIDE
 from evaluate.report.decide.workload_text import OF_TRAFFIC, sending_order
 from evaluate.results.cells import (
     CONTEXT_OPTION,
@@ -202,14 +203,15 @@ class CandidateNames:
     ones of a group's rows."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.usual = _usual([_named_options(row) for row in rows])
+        self.is_loading_named = _tells_apart(SIDE_BY_SIDE, rows)
+        self.usual = _usual([self._options(row) for row in rows])
         self.weights: dict[str, set[str]] = defaultdict(set)
         for row in rows:
             self.weights[row.checkpoint].add(_sha256(row))
         self.kernels_versions = {row.environment.kernels_version for row in rows} - {None}
 
     def of(self, row: Row) -> str:
-        options, usual = _named_options(row), self.usual
+        options, usual = self._options(row), self.usual
         differences = [
             f"{option}={value}" for option, value in options.items() if usual.get(option) != value
         ]
@@ -219,6 +221,32 @@ class CandidateNames:
         if len(self.kernels_versions) > 1 and row.environment.kernels_version is not None:
             differences.append(f"version {row.environment.kernels_version} of our kernels")
         return row.checkpoint + (f" ({', '.join(differences)})" if differences else "")
+
+    def _options(self, row: Row) -> dict[str, str]:
+        """Without those of engines that are loaded together, where the names differ without them:
+        one command may load some engines together, and another one alone."""
+        options = _named_options(row)
+        if not self.is_loading_named and _is_beside_others(row):
+            return _without(options, SIDE_BY_SIDE)
+        return options
+
+
+def _tells_apart(names: Collection[str], rows: Sequence[Row]) -> bool:
+    """Whether rows of a checkpoint differ in these options alone."""
+    whole = {(row.checkpoint, frozenset(_named_options(row).items())) for row in rows}
+    others = {
+        (checkpoint, frozenset(_without(dict(options), names).items()))
+        for checkpoint, options in whole
+    }
+    return len(others) < len(whole)
+
+
+def _is_beside_others(row: Row) -> bool:
+    return row.environment.engine_options.get(MEMORY_SHARE) == SHARE_BESIDE_OTHERS
+
+
+def _without(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name not in names}
 
 
 def _named_options(row: Row) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from conf.schema.kernels import KERNELS_OPTION
-from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE
+from conf.schema.load import SIDE_BY_SIDE
 from conf.terminal import listed
 from evaluate.report.decide.comparison import ComparisonGroup, Entry, Workload
 from evaluate.report.decide.kernels import OURS
@@ -14,7 +14,7 @@ from evaluate.results.row_types import LayerKernels
 from evaluate.results.significance import Ratio
 
 TTFT, TPOT = "ttft_last_s", "tpot_median_s"
-NOT_COMPARED = (*OURS, KV_CACHE_SIZE, MEMORY_SHARE)
+NOT_COMPARED = (*OURS, *SIDE_BY_SIDE)
 """Options in which the two sides may differ: what chooses our kernels, and the size of the KV
 cache, which follows from the memory that is left."""
 

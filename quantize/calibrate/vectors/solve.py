@@ -112,8 +112,8 @@ def _fit(
     cost = (factored.diagonal * scale).square()  # of an error of one in a scaled column
     vectors = scaled.reshape(-1, codebooks.vector_length)
     importance = cost.repeat_interleave(len(vectors) // len(cost))
-    chosen = _sample(len(vectors), settings.samples * codebooks.entries, vectors.device)
-    vectors, importance = vectors[chosen], importance[chosen]
+    chosen, importance = sample(importance, settings.samples * codebooks.entries)
+    vectors = vectors[chosen]
     main = _stored(kmeans(vectors, importance, codebooks.entries, settings.rounds), stored_as)
     residual = None
     if codebooks.residual_entries:
@@ -128,12 +128,21 @@ def _stored(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype).float()
 
 
-def _sample(count: int, wanted: int, device: torch.device) -> torch.Tensor:
-    """Numbers of vectors, chosen at random; all where no more are wanted."""
-    if count <= wanted:
-        return torch.arange(count, device=device)
-    generator = torch.Generator(device=device).manual_seed(SEED)
-    return torch.randperm(count, generator=generator, device=device)[:wanted]
+def sample(importance: torch.Tensor, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers of vectors, chosen at random by their importance, and how much each of them counts:
+    for itself, and for those like it that were not chosen. All where no more are wanted.
+
+    One column of some layers has nearly all of the output's energy. Were its vectors chosen as
+    seldom as others, the codebook would miss most of them. This is priority sampling: sums over
+    the sample are right on average.
+    """
+    if len(importance) <= wanted:
+        return torch.arange(len(importance), device=importance.device), importance
+    generator = torch.Generator(device=importance.device).manual_seed(SEED)
+    uniform = torch.rand(len(importance), generator=generator, device=importance.device)
+    priorities, order = (importance / uniform.clamp_min(TINY)).topk(wanted + 1)
+    chosen = order[:wanted]
+    return chosen, importance[chosen].clamp_min(priorities[wanted])
 
 
 def _walk(

@@ -5,7 +5,7 @@ import torch
 
 from conf.formats.quant_args import Codebooks
 from quantize.calibrate.vectors.kmeans import kmeans, nearest
-from quantize.calibrate.vectors.solve import Factor, Settings, solve
+from quantize.calibrate.vectors.solve import Factor, Settings, sample, solve
 from quantize.vptq.layer import VectorLayer
 
 BOOKS = Codebooks(4, 16, 16)
@@ -53,6 +53,39 @@ def test_important_vectors_are_met_more_closely() -> None:
     entries = kmeans(vectors, importance, 32, rounds=10)
     errors = (vectors - entries[nearest(vectors, entries)]).square().sum(1)
     assert float(errors[:200].mean()) < float(errors[200:].mean()) / 1.3
+
+
+def test_a_sample_has_the_important_vectors_and_stands_for_the_others() -> None:
+    importance = torch.rand(10_000, generator=torch.Generator().manual_seed(4))
+    importance[::500] = 1e6
+    chosen, counts = sample(importance, 1000)
+    assert len(chosen.unique()) == 1000
+    assert set(range(0, 10_000, 500)) <= set(chosen.tolist())
+    others = importance[chosen] < 1
+    assert float(counts[others].sum()) == pytest.approx(
+        float(importance[importance < 1].sum()), rel=0.1
+    )
+    assert torch.equal(counts[~others], importance[chosen][~others])
+
+
+def test_all_vectors_are_taken_where_no_more_are_wanted() -> None:
+    importance = torch.tensor([3.0, 0.0, 1.0])
+    chosen, counts = sample(importance, 3)
+    assert chosen.tolist() == [0, 1, 2]
+    assert torch.equal(counts, importance)
+
+
+def test_a_column_with_nearly_all_of_the_energy_is_met_in_a_sample() -> None:
+    weights = torch.randn(256, 64, generator=torch.Generator().manual_seed(5))
+    inputs = torch.randn(512, 64, generator=torch.Generator().manual_seed(6))
+    inputs[:, 5] *= 1000
+    products = inputs.t() @ inputs
+    books = Codebooks(4, 128)
+    settings = Settings(rounds=5, samples=2, dampening=0.01, act_order=True)
+    tensors = solve(weights, Factor.of(products, settings), books, settings, torch.float32)
+    rounded = VectorLayer(books, *weights.shape, tensors).dequantize()
+    error = (inputs @ (rounded - weights).t()).square().sum()
+    assert float(error) < 0.01 * float((inputs @ weights.t()).square().sum())
 
 
 def test_fewer_vectors_than_entries_are_met_exactly() -> None:
