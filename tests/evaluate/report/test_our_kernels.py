@@ -154,6 +154,22 @@ def test_names_say_which_kernels_ran_whatever_the_number_of_runs() -> None:
     )
 
 
+def test_names_do_not_say_which_engines_were_loaded_together_unless_that_is_all() -> None:
+    together = {"kv_cache_memory_bytes": 2**30, "gpu_memory_utilization": 0.01}
+    cells = [
+        cell("original", 1.0, "decode", options=AUTO | together),
+        cell("w4a16", 0.6, "decode", options=AUTO | together),
+        cell("w4a16", 0.9, "decode"),
+    ]
+    (group,) = ranked(runs(*cells))
+    assert set(group.candidates) == {
+        "original (kernels=auto)", "w4a16 (kernels=auto)", "w4a16",
+    }  # fmt: skip
+    (group,) = ranked(runs(*cells, cell("w4a16", 0.9, "decode", options=together)))
+    assert "w4a16" in group.candidates
+    assert any("kv_cache_memory_bytes" in name for name in group.candidates)
+
+
 def test_a_list_is_named_as_it_is_typed_and_versions_are_kept_apart() -> None:
     cells = [
         cell("w8a8", 1.0, "decode", options={"kernels": ["one_token", "sparse"]}),
