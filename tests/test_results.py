@@ -49,7 +49,7 @@ CODER_W4AFP8 = "results/h200-qwen2.5-coder-1.5b/w4afp8.jsonl.gz"
 CODER_VLLM = "results/h200-qwen2.5-coder-1.5b/vllm-kernels.jsonl.gz"
 CODER_GPTQ = "results/h200-qwen2.5-coder-1.5b/three-bits.jsonl.gz"
 CAPACITY = "results/h200-qwen3-8b-traffic/capacity.jsonl.gz"
-TUNED = "results/h200-qwen3-8b-traffic/tuned.jsonl.gz"
+TUNED = "results/h200-qwen3-8b-traffic/tuned-all.jsonl.gz"
 EXPERTS = "results/h200-qwen3-30b-a3b/results.jsonl.gz"
 MIXTURE = "Qwen3-30B-A3B"
 
@@ -335,7 +335,7 @@ def test_what_one_card_holds_is_what_the_rows_say(monkeypatch: pytest.MonkeyPatc
     assert records == {}
 
 
-@pytest.mark.parametrize(("scenario", "lines"), [("decode_bound", 7), ("high_concurrency", 3)])
+@pytest.mark.parametrize(("scenario", "lines"), [("decode_bound", 6), ("high_concurrency", 13)])
 def test_what_tuning_gains_is_what_the_rows_say(scenario: str, lines: int) -> None:
     rows, faults = read(ROOT / TUNED)
     assert not faults
