@@ -30,6 +30,11 @@ EngineOptions = dict[str, Any]
 """The engine's own options by name. The engine declares their types."""
 
 
+def is_beside_others(options: EngineOptions) -> bool:
+    """Whether an engine was loaded together with others."""
+    return bool(options.get(MEMORY_SHARE) == SHARE_BESIDE_OTHERS)
+
+
 LOADS = ("batch", "concurrency", "rate")
 # Fields that older rows do not have. They are in a row's settings and key only where they are set.
 ADDED = ("from_traffic", "search", "traffic", "capacity")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from conf.hardware import CPU
 from conf.models import ORIGINAL
 from conf.schema.kernels import KERNELS_OPTION
-from conf.schema.load import MEMORY_SHARE, SHARE_BESIDE_OTHERS, SIDE_BY_SIDE
+from conf.schema.load import SIDE_BY_SIDE, is_beside_others
 from evaluate.report.decide.workload_text import OF_TRAFFIC, sending_order
 from evaluate.results.cells import (
     CONTEXT_OPTION,
@@ -226,7 +226,7 @@ class CandidateNames:
         """Without those of engines that are loaded together, where the names differ without them:
         one command may load some engines together, and another one alone."""
         options = _named_options(row)
-        if not self.is_loading_named and _is_beside_others(row):
+        if not self.is_loading_named and is_beside_others(row.environment.engine_options):
             return _without(options, SIDE_BY_SIDE)
         return options
 
@@ -239,10 +239,6 @@ def _tells_apart(names: Collection[str], rows: Sequence[Row]) -> bool:
         for checkpoint, options in whole
     }
     return len(others) < len(whole)
-
-
-def _is_beside_others(row: Row) -> bool:
-    return row.environment.engine_options.get(MEMORY_SHARE) == SHARE_BESIDE_OTHERS
 
 
 def _without(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The GPU memory that a candidate needs: weights, graphs, and the KV cache of the workload."""
 
 from conf.hardware import CPU
-from conf.schema.load import MEMORY_SHARE, SHARE_BESIDE_OTHERS
+from conf.schema.load import is_beside_others
 from evaluate.report.decide.comparison import Entry
 from evaluate.results.row_types import Memory, WorkloadSettings
 
@@ -30,7 +30,7 @@ def _graphs_gib(entry: Entry) -> float:
     neighbours, too."""
     environment = entry.row.environment
     options = environment.engine_options
-    if options.get(MEMORY_SHARE) != SHARE_BESIDE_OTHERS:
+    if not is_beside_others(options):
         return entry.row.memory.graphs_gib or 0.0
     has_graphs = environment.device != CPU and not options.get("enforce_eager")
     return ASSUMED_GRAPHS_GIB if has_graphs else 0.0
