@@ -57,7 +57,8 @@ HOOKS = (
     Hook("config/compilation", "CompilationConfig.cudagraph_capture_sizes"),
     Hook("config/compilation", "CompilationConfig.mode"),
     *(Hook(f"{LINEAR}/__init__", name) for name in (
-        "_POSSIBLE_INT8_KERNELS", "_POSSIBLE_FP8_KERNELS", "_POSSIBLE_KERNELS",
+        "_POSSIBLE_INT8_KERNELS", "_POSSIBLE_FP8_KERNELS", "_POSSIBLE_WFP8A16_KERNELS",
+        "_POSSIBLE_KERNELS",
         "Int8ScaledMMLinearKernel", "Int8ScaledMMLinearLayerConfig", "FP8ScaledMMLinearKernel",
         "FP8ScaledMMLinearLayerConfig", "MPLinearKernel", "MPLinearLayerConfig")),
     Hook(SCALED, "ScaledMMLinearKernel.__init__", ("c", "layer_param_names")),
@@ -92,6 +93,9 @@ HOOKS = (
     Hook(MARLIN, "marlin_permute_scales", ("s", "size_k", "size_n", "group_size")),
     Hook(MARLIN, "marlin_zero_points", ("zp", "size_k", "size_n", "num_bits")),
     Hook(MARLIN, "marlin_make_workspace_new", ("device", "max_blocks_per_sm")),
+    Hook(f"{MARLIN}_fp8", "fp8_fused_exponent_bias_into_scales", ("scales",)),
+    Hook(f"{MARLIN}_fp8", "apply_fp8_marlin_linear", (
+        "input", "weight", "weight_scale", "workspace", "size_n", "size_k", "bias")),
     Hook(QUANT, "convert_packed_uint4b8_to_signed_int4_inplace", ("t",)),
     *(Hook(QUANT, f"GroupShape.{name}")
       for name in ("is_per_tensor", "is_per_token", "is_per_channel", "PER_TOKEN")),

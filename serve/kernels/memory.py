@@ -16,12 +16,14 @@ from serve.kernels.settings import Settings
 PACKED, WORDS = {".weight_packed": ".weight_scale", ".qweight": ".scales"}, "I32"
 """The packed integers of weight-only formats, W4AFP8 among them, and their scales."""
 EXPERTS = ".experts."  # run by other kernels
-STORED_8_BIT = ("I8", "F8_E4M3")
+STORED_FP8 = "F8_E4M3"
+STORED_8_BIT = ("I8", STORED_FP8)
 WEIGHT = ".weight"
 BITS_OF_W4AFP8 = 4
 FURTHER_LAYOUTS = {WEIGHT_ONLY: 3, W4AFP8: 4, SPARSE: 3}
-"""Beside vLLM's own: Marlin's or Machete's, the stored words, and those of few tokens; for W4AFP8
-all four of them; for 2:4 weights two of few tokens, and that of cuSPARSELt."""
+"""Beside vLLM's own: Marlin's or Machete's, the stored words, and those of few tokens (an FP8 head
+has one less); for W4AFP8 all four of them; for 2:4 weights two of few tokens, and that of
+cuSPARSELt."""
 SPARSE_SHARE = 10 / 16
 """Bytes of a compressed 2:4 weight over dense ones: half of the numbers, and two bits for each."""
 
@@ -43,7 +45,7 @@ def extra_bytes(
     for name, tensor in tensors.items():
         family = _family(name, tensor, quantization, is_pruned)
         if family is not None and family in settings.families:
-            held = tensor.bytes if family == SPARSE else _packed_bytes(name, tensors)
+            held = _packed_bytes(name, tensors) if tensor.dtype == WORDS else tensor.bytes
             extra += most_copies(family) * held
     return extra
 
@@ -96,7 +98,17 @@ def _family(
     """The family that copies a weight; None for other tensors, and where none does."""
     if tensor.dtype == WORDS and EXPERTS not in name and name.endswith(tuple(PACKED)):
         return _packed_family(name.rpartition(".")[0], quantization)
+    if _is_plain_fp8_head(name, tensor, quantization):
+        return WEIGHT_ONLY
     return SPARSE if is_pruned and is_eight_bit(name, tensor) else None
+
+
+def _is_plain_fp8_head(name: str, tensor: Tensor, quantization: QuantizationConfig | None) -> bool:
+    """Whether it is an FP8 head whose activations stay in 16 bit."""
+    if quantization is None or tensor.dtype != STORED_FP8 or not name.endswith(WEIGHT):
+        return False
+    group = group_of(quantization, name.removesuffix(WEIGHT))
+    return group is not None and group.is_head and group.activations is None
 
 
 def _packed_family(module: str, quantization: QuantizationConfig | None) -> str:

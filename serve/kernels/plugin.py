@@ -25,7 +25,7 @@ logger = logging.getLogger("vllm.quantline")
 ENGINE_ARGS, WORKER = "vllm.engine.arg_utils", "vllm.v1.worker.gpu_worker"
 CPU_WORKER = "vllm.v1.worker.cpu_worker"
 FORMATS = "vllm.model_executor.layers.quantization"
-MODULES = ("int8", "fp8", "weight_only", "w4afp8")
+MODULES = ("int8", "fp8", "fp8_head", "weight_only", "w4afp8")
 """Modules of serve.kernels.linear. Each has register(), which puts its classes into the lists."""
 DONE = "_quantline_is_registered"
 

@@ -32,6 +32,7 @@ VLLM = [
     Place("from_vllm.packed", "Marlin", "marlin"),
     Place("from_vllm.packed", "Machete", "machete"),
     Place("from_vllm.packed", "CutlassW4A8", "w4a8"),
+    Place("from_vllm.marlin_fp8", "MarlinFp8", "marlin_fp8"),
 ]
 INT8: Catalog = {
     ONE_TOKEN: [
@@ -60,6 +61,14 @@ FP8: Catalog = {
     ],
     CUBLAS: [Place("cublas", "CublasFp8")],
 }
+FP8_PLAIN: Catalog = {
+    WEIGHT_ONLY: [
+        Place("streamed.dense", "StreamedFp8"),
+        Place("few_tokens", "FewTokensFp8Plain"),
+        Place("one_token", "OneTokenFp8"),
+    ]
+}
+"""FP8 weights whose activations are never rounded."""
 STREAMED_PACKED = Place("streamed.packed", "StreamedPacked", "streamed_packed")
 PACKED: Catalog = {
     WEIGHT_ONLY: [STREAMED_PACKED, Place("unpack", "Unpack")],
@@ -76,7 +85,7 @@ ALL = [
     *VLLM,
     *(
         place
-        for catalog in (INT8, FP8, PACKED, PACKED_FP8)
+        for catalog in (INT8, FP8, FP8_PLAIN, PACKED, PACKED_FP8)
         for of in catalog.values()
         for place in of
     ),

@@ -38,6 +38,8 @@ class LayerKind:
     """The name of the product that is vLLM's own choice."""
     rounded: torch.dtype | None
     """The type that activations are rounded to; None where they stay as they are."""
+    fallback: str = ""
+    """The kernel that runs a layer which is left to vLLM, where that is not `own`."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def _leave(name: str, kind: LayerKind, weight: Weight | None, reason: str) -> No
     try:
         rows, columns = (weight.rows, weight.columns) if weight is not None else (0, 0)
         sort = kind_name(kind.name, weight) if weight is not None else kind.name
-        ran = (TokenRange(None, kind.own),)
+        ran = (TokenRange(None, kind.fallback or kind.own),)
         record.note(LayerKernels(sort, rows, columns, ran, refused={ALL: reason}), name)
     except Exception as error:
         logger.warning("quantline: %s is left to vLLM: %s (%s)", name, reason, error)

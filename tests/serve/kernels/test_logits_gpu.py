@@ -1,7 +1,7 @@
 """A real checkpoint on our kernels and on vLLM's own: log-probabilities of prompts of 1 to 1,800
 tokens, and of greedy answers alone and in batches.
 
-Each case quantizes a model whose widths are multiples of 128, and starts vLLM twice. Qwen2.5-Coder
+Most cases quantize a model whose widths are multiples of 128, and start vLLM twice. Qwen2.5-Coder
 0.5B is a real model, with biases; `tiny`, whose two layers add up less noise, shows small errors.
 The first start on a GPU measures our kernels. All of it takes some minutes, and the network.
 """
@@ -24,6 +24,7 @@ from tests.serve.kernels.logits import (
     W8A8,
     Tolerance,
     differences,
+    faults_in_torch,
     served,
 )
 
@@ -39,7 +40,7 @@ CASES: dict[str, tuple[str, Tolerance]] = {
 AMPERE, ADA, HOPPER = 8.0, 8.9, 9.0
 NEEDED = {"fp8_dynamic": ADA, "w4afp8_gptq": HOPPER}
 """Compute capabilities. vLLM's W4AFP8 runs on Hopper only."""
-OF_VLLM = {"cutlass_int8", "cutlass_fp8", "cutlass_w4a8", "marlin", "machete"}
+OF_VLLM = {"cutlass_int8", "cutlass_fp8", "cutlass_w4a8", "marlin", "marlin_fp8", "machete"}
 FEWEST_PLACES = 2
 """Tokens of an answer that are compared, on average: decoding begins with the second one."""
 
@@ -69,8 +70,24 @@ def test_our_kernels_give_the_logits_of_vllms_own(recipe: str, model: str, tmp_p
     assert found.faults(TINY if model == "tiny" else tolerance) == []
 
 
-def checkpoint_of(model: str, recipe: str, folder: Path) -> Path:
-    options = [f"model={model}", f"recipe={recipe}", f"output_dir={folder}"]
+@pytest.mark.parametrize(("head", "kind"), [("int8", "w8a16"), ("fp8", "fp8a16")])
+def test_an_8_bit_head_on_our_kernels_gives_the_logits_of_torch(
+    head: str, kind: str, tmp_path: Path
+) -> None:
+    """vLLM's own kernel for an FP8 head needs a package that not every installation has."""
+    if (compute_capability(GpuConfig()) or 0.0) < ADA:
+        pytest.skip(f"it needs compute capability {ADA:g}")
+    folder = checkpoint_of("tiny", "fp8_dynamic", tmp_path, f"lm_head={head}")
+    ours = served(folder, "auto", tmp_path / "ours.json")
+    model = quantize_config("model=tiny").model
+    rows = model.architecture.vocab_size if model.architecture else 0
+    (layer,) = [layer for layer in ours.layers if (layer.kind, layer.rows) == (kind, rows)]
+    assert {part.product for part in layer.ranges} - OF_VLLM, f"no kernel of ours ran: {layer}"
+    assert faults_in_torch(folder, model, ours.scores) == []
+
+
+def checkpoint_of(model: str, recipe: str, folder: Path, *more: str) -> Path:
+    options = [f"model={model}", f"recipe={recipe}", f"output_dir={folder}", *more]
     made = quantize(quantize_config(*options, "calibration.samples=16", "calibration.length=128"))
     assert made is not None
     return made

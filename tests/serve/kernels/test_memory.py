@@ -110,6 +110,21 @@ def test_a_sparse_weight_has_three_compressed_layouts(
     assert extra_bytes(INT8, None, settings, is_pruned) == 64 * 64 * share
 
 
+@pytest.mark.parametrize(
+    ("activations", "families", "extra"),
+    [(None, ["auto"], 3 * 512 * 64), (None, ["one_token"], 0), (FP8, ["auto"], 0)],
+)
+def test_an_fp8_head_with_activations_of_16_bit_may_be_copied(
+    activations: QuantArgs | None, families: list[str], extra: int
+) -> None:
+    head = QuantGroup("h", QuantArgs("float", 8, "channel"), activations, ["re:.*lm_head$"])
+    body = QuantGroup("b", QuantArgs("float", 8, "channel"), FP8, [UP])
+    config = QuantizationConfig("compressed-tensors", [body, head])
+    tensors = {name: Tensor("F8_E4M3", (512, 64)) for name in ("lm_head.weight", f"{UP}.weight")}
+    settings = Settings.of(KernelsConfig(families, True))
+    assert extra_bytes(tensors, config, settings, False) == extra
+
+
 def test_fit_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu(monkeypatch, W4A16)
     monkeypatch.setattr(fit_module, "tensors", lambda _: PACKED)

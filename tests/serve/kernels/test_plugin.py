@@ -97,7 +97,7 @@ def test_kernels_are_inserted_when_a_worker_is_imported(
     inserted: list[str] = []
 
     def find(name: str) -> Any:
-        if name.endswith("fp8"):
+        if "fp8" in name:
             raise ImportError("no such module")
         return SimpleNamespace(register=lambda: inserted.append(name))
 

@@ -47,18 +47,10 @@ class Marlin(Product):
         if weight.zeros is not None and weight.bits != 4:
             raise Unusable("takes zero points of 4-bit weights only")
         rows, columns = weight.rows, weight.columns
-        if not (rows % 64 == columns % 128 == 0 or rows % 128 == columns % 64 == 0):
-            raise Unusable(f"{rows} x {columns} is no multiple of 64 x 128 or 128 x 64")
+        check_marlin_shape(weight)
         device, group = weight.codes.device, weight.group_size or CHANNEL
         empty = torch.empty(0, dtype=torch.int32, device=device)
-        words = _call(
-            _operations().gptq_marlin_repack,
-            b_q_weight=weight.codes.t().contiguous(),
-            perm=empty,
-            size_k=columns,
-            size_n=rows,
-            num_bits=weight.bits,
-        )
+        words = marlin_words(weight.codes, columns, weight.bits)
         scales = marlin_utils.marlin_permute_scales(
             weight.scales.t().contiguous(), size_k=columns, size_n=rows, group_size=group
         )
@@ -68,8 +60,7 @@ class Marlin(Product):
             zeros = marlin_utils.marlin_zero_points(
                 turned, size_k=turned.shape[0], size_n=rows, num_bits=weight.bits
             ).to(device)
-        blocks = getattr(marlin_utils, "MARLIN_MAX_BLOCKS_PER_SM", 1)
-        return [words, scales, zeros, marlin_utils.marlin_make_workspace_new(device, blocks)]
+        return [words, scales, zeros, marlin_workspace(device)]
 
     def multiply(
         self, inputs: Inputs, tensors: list[torch.Tensor], options: Options
@@ -189,6 +180,35 @@ class CutlassW4A8(Product):
             maybe_schedule=None if number is None else W4A8_SCHEDULES[number],
         )
         return product
+
+
+def check_marlin_shape(weight: Weight) -> None:
+    """Raises Unusable where Marlin has no tile for a weight."""
+    rows, columns = weight.rows, weight.columns
+    if not (rows % 64 == columns % 128 == 0 or rows % 128 == columns % 64 == 0):
+        raise Unusable(f"{rows} x {columns} is no multiple of 64 x 128 or 128 x 64")
+
+
+def marlin_words(words: torch.Tensor, columns: int, bits: int) -> torch.Tensor:
+    """Marlin's layout of 32-bit words [N, K * bits / 32], the first column in the lowest bits."""
+    turned: torch.Tensor = _call(
+        _operations().gptq_marlin_repack,
+        b_q_weight=words.t().contiguous(),
+        perm=torch.empty(0, dtype=torch.int32, device=words.device),
+        size_k=columns,
+        size_n=words.shape[0],
+        num_bits=bits,
+    )
+    return turned
+
+
+def marlin_workspace(device: torch.device) -> torch.Tensor:
+    """What Marlin's blocks tell each other."""
+    from vllm.model_executor.layers.quantization.utils import marlin_utils
+
+    blocks = getattr(marlin_utils, "MARLIN_MAX_BLOCKS_PER_SM", 1)
+    workspace: torch.Tensor = marlin_utils.marlin_make_workspace_new(device, blocks)
+    return workspace
 
 
 def rounded_group_scales(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ from vllm.platforms import current_platform
 from vllm.scalar_type import scalar_types
 
 from serve.kernels import record
-from serve.kernels.linear import conditions, fp8, int8, packed, w4afp8, weight_only
+from serve.kernels.linear import conditions, fp8, fp8_head, int8, packed, w4afp8, weight_only
 from serve.kernels.linear.conditions import (
     answer,
     capability_refusal,
@@ -36,6 +36,7 @@ from serve.kernels.record import LayerKernels, TokenRange
 CLASSES = [
     int8.QuantlineInt8LinearKernel,
     fp8.QuantlineFp8LinearKernel,
+    fp8_head.QuantlineFp8HeadKernel,
     weight_only.QuantlineWeightOnlyLinearKernel,
     w4afp8.QuantlineW4AFp8LinearKernel,
 ]
@@ -48,6 +49,9 @@ class CutlassW4A8: ...
 
 
 class Machete: ...
+
+
+class Humming: ...
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +77,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "asked_families", lambda: families)
     for module in (int8, fp8, conditions):
         monkeypatch.setattr(module, "vllms_choice", lambda *_: Cutlass)
+    monkeypatch.setattr(fp8_head, "vllms_choice", lambda *_: Humming)
     monkeypatch.setattr(
         packed, "vllms_choice", lambda _, c: Machete if c.out_type is None else CutlassW4A8
     )
@@ -146,9 +151,9 @@ def test_an_old_gpu_is_refused_and_that_is_logged(
     monkeypatch.setattr(conditions, "capability", lambda: 75)
     assert capability_refusal() == "needs compute capability 8, and this is 7.5"
     assert capability_refusal(fp8.ADA) == "needs compute capability 8.9, and this is 7.5"
-    for kernel in CLASSES[:2]:
+    for kernel in CLASSES[:3]:
         assert kernel.is_supported(75) == (True, None), "vLLM would forget the reason"
-    for kernel in CLASSES[2:]:
+    for kernel in CLASSES[3:]:
         assert kernel.get_min_capability() <= 75
     assert not weight_only.QuantlineWeightOnlyLinearKernel.can_implement(packed_config())[0]
     config = kernels.Int8ScaledMMLinearLayerConfig(False, True, True)
@@ -205,6 +210,33 @@ def test_which_fp8_layers_are_taken(
     assert reason is None or reason in str(why)
     refused = {"all": f"our kernel {why}"}
     assert record.read_log(log.text) == ([] if can else [replace(LAYER, refused=refused)])
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"weight_quant_key": kFp8StaticTensorSym}, None),
+        ({"weight_quant_key": kFp8Static128BlockSym}, "not for blocks"),
+        ({"out_dtype": torch.float16}, "takes and gives bfloat16"),
+    ],
+)
+def test_which_fp8_heads_are_taken(
+    changes: dict[str, Any], reason: str | None, log: pytest.LogCaptureFixture
+) -> None:
+    fields = {
+        "weight_quant_key": kFp8StaticChannelSym,
+        "activation_quant_key": kFp8DynamicTensorSym,
+        "weight_shape": (256, 128),
+        "input_dtype": torch.bfloat16,
+        "out_dtype": torch.bfloat16,
+    }
+    config = kernels.FP8ScaledMMLinearLayerConfig(**fields | changes)
+    can, why = fp8_head.QuantlineFp8HeadKernel.can_implement(config)
+    assert can is (reason is None)
+    assert reason is None or reason in str(why)
+    assert [layer.kind for layer in record.read_log(log.text)] == ([] if can else ["fp8a16"])
 
 
 def packed_config(**changes: Any) -> Any:

@@ -14,16 +14,20 @@ from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.kernels.linear import FP8ScaledMMLinearLayerConfig
 from vllm.model_executor.layers.quantization.utils.quant_utils import (
+    kFp8DynamicTensorSym,
     kFp8DynamicTokenSym,
     kFp8StaticChannelSym,
 )
 from vllm.scalar_type import scalar_types
 
-from serve.kernels.linear import fp8, packed, planning, w4afp8, weight_only
+from serve.kernels import record
+from serve.kernels.linear import fp8, fp8_head, packed, planning, w4afp8, weight_only
 from serve.kernels.plans.planner import Planner
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.products.product import Inputs, Options, Product, Weight
+from serve.kernels.record import LayerKernels, TokenRange
 from tests.serve.kernels.linear.made import FewInPlain, OwnInRounded, timed
+from tests.serve.kernels.products_for_tests import Plain
 
 ROWS, COLUMNS, GROUP = 128, 256, 128
 FP8 = torch.float8_e4m3fn
@@ -77,20 +81,32 @@ class OwnW4A8(Packed):
 
 
 class CutlassStandIn:
+    loaded: Any = None
+
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        self.loaded = layer
+
+
+class HummingStandIn(CutlassStandIn):
+    """What vLLM takes for FP8 weights with 16-bit activations."""
 
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for module in (fp8, weight_only, w4afp8):
+    for module in (fp8, fp8_head, weight_only, w4afp8):
         for name in ("not_offered", "engine_refusal"):
             monkeypatch.setattr(module, name, lambda *_: None)
         monkeypatch.setattr(module, "asked_families", lambda: ("one_token",))
-    monkeypatch.setattr(fp8, "capability_refusal", lambda *_: None)
+    for module in (fp8, fp8_head):
+        monkeypatch.setattr(module, "capability_refusal", lambda *_: None)
     for module in (fp8, packed):
         monkeypatch.setattr(module, "vllms_choice", lambda *_: CutlassStandIn)
-    times = {"cutlass_fp8": 9.0, "few_plain": 5.0, "machete": 9.0, "few": 5.0, "cutlass_w4a8": 9.0}
+    monkeypatch.setattr(fp8_head, "vllms_choice", lambda *_: HummingStandIn)
+    own = dict.fromkeys(("cutlass_fp8", "marlin_fp8", "machete", "cutlass_w4a8"), 9.0)
+    times = own | {"few_plain": 5.0, "few": 5.0}
     monkeypatch.setenv("QUANTLINE_CACHE", str(tmp_path))
     planner = Planner(lambda: PlanStore(Identity("GPU", "2", "3")), timed(times))
     monkeypatch.setattr(planning, "planner", lambda second_layout: planner)
@@ -111,22 +127,67 @@ def check(ours: Any, layer: Any, dense: torch.Tensor, rounding: float) -> None:
         assert off(ours.apply_weights(layer, x), x.float() @ dense.t()) < most
 
 
-def test_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fp8, "CutlassFp8", OwnFp8)
-    monkeypatch.setattr(fp8, "products_of", lambda *_: [FewInPlain()])
+NAMES = ("weight", "weight_scale", "input_scale", "input_scale_ub")
+BF16 = torch.bfloat16
+
+
+def fp8_layer() -> tuple[Any, torch.Tensor]:
     codes, scales = torch.randn(ROWS, COLUMNS).to(FP8), torch.rand(ROWS, 1) + 0.1
     layer: Any = torch.nn.Module()
     layer.weight = torch.nn.Parameter(codes.t(), requires_grad=False)
     layer.weight_scale = torch.nn.Parameter(scales, requires_grad=False)
     layer.logical_widths = [96, 32]
-    bf16 = torch.bfloat16
+    return layer, codes.float() * scales
+
+
+def test_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fp8, "CutlassFp8", OwnFp8)
+    monkeypatch.setattr(fp8, "products_of", lambda *_: [FewInPlain()])
+    layer, dense = fp8_layer()
     config = FP8ScaledMMLinearLayerConfig(
-        kFp8StaticChannelSym, kFp8DynamicTokenSym, (ROWS, COLUMNS), bf16, bf16
+        kFp8StaticChannelSym, kFp8DynamicTokenSym, (ROWS, COLUMNS), BF16, BF16
     )
-    names = ("weight", "weight_scale", "input_scale", "input_scale_ub")
-    ours: Any = fp8.QuantlineFp8LinearKernel(config, names)
-    check(ours, layer, codes.float() * scales, rounding=0.05)
+    ours: Any = fp8.QuantlineFp8LinearKernel(config, NAMES)
+    check(ours, layer, dense, rounding=0.05)
     assert ours.loaded.passes_rounded
+
+
+class OwnMarlinFp8(Plain):
+    name = "marlin_fp8"
+
+
+def fp8_head_kernel() -> Any:
+    config = FP8ScaledMMLinearLayerConfig(
+        kFp8StaticChannelSym, kFp8DynamicTensorSym, (ROWS, COLUMNS), BF16, BF16
+    )
+    return fp8_head.QuantlineFp8HeadKernel(config, NAMES)
+
+
+def test_an_fp8_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fp8_head, "MarlinFp8", OwnMarlinFp8)
+    monkeypatch.setattr(fp8_head, "products_of", lambda *_: [FewInPlain()])
+    layer, dense = fp8_layer()
+    layer.org_vocab_size = ROWS
+    ours = fp8_head_kernel()
+    check(ours, layer, dense, rounding=0.01)
+    assert ours.loaded.passes_plain
+    assert not ours.loaded.passes_rounded
+
+
+def test_other_layers_with_fp8_weights_alone_are_left_to_vllm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record.forget()
+    caplog.set_level("INFO", logger="vllm.quantline")
+    own = TokenRange(None, "Humming")
+    monkeypatch.setattr(fp8_head, "run_by_vllm", lambda *_: (own,))
+    layer, _ = fp8_layer()
+    ours = fp8_head_kernel()
+    ours.process_weights_after_loading(layer)
+    assert ours.loaded is None
+    assert ours.vllms.loaded is layer
+    refused = {"all": "our kernel takes heads only"}
+    assert record.read_log(caplog.text) == [LayerKernels("fp8a16", ROWS, COLUMNS, (own,), refused)]
 
 
 def packed_layer(has_zeros: bool) -> tuple[Any, torch.Tensor]:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from serve.kernels.products.from_vllm.marlin_fp8 import MarlinFp8
 from serve.kernels.products.from_vllm.packed import (
     CutlassW4A8,
     Machete,
@@ -83,6 +84,10 @@ def test_plain_activations_are_rounded_inside(dtype: torch.dtype) -> None:
     result = product.multiply(Inputs(plain), product.prepare(weight), ()).double()
     right = plain.double() @ dense.t()
     assert float((result - right).norm() / right.norm()) < 0.05
+
+
+def test_marlin_with_fp8_weights() -> None:
+    check(MarlinFp8(), *eight_bit(FP8), None)
 
 
 @pytest.mark.parametrize("product", [Marlin(), Machete()], ids=["marlin", "machete"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from serve.kernels.products.from_vllm import packed
+from serve.kernels.products.from_vllm.marlin_fp8 import MarlinFp8
 from serve.kernels.products.from_vllm.packed import (
     W4A8_SCHEDULES,
     CutlassW4A8,
@@ -24,6 +25,7 @@ PACKED = Weight(
     group_size=128,
 )
 ZEROS = torch.zeros(128, 2, dtype=torch.int32)
+HEAD = Weight(torch.zeros(128, 192).to(torch.float8_e4m3fn), torch.ones(128, 1), 8, 192)
 INT8 = Weight(torch.zeros(32, 64, dtype=torch.int8), torch.ones(32, 1), 8, 64)
 
 
@@ -35,6 +37,9 @@ INT8 = Weight(torch.zeros(32, 64, dtype=torch.int8), torch.ones(32, 1), 8, 64)
         (Marlin(), replace(PACKED, bits=8, columns=128, zeros=ZEROS), "of 4-bit weights only"),
         (Marlin(), replace(PACKED, columns=250), "128 x 250 is no multiple of"),
         (Marlin(), replace(PACKED, scales=PACKED.scales.float()), "no scales of torch.float32"),
+        (MarlinFp8(), INT8, "weights are torch.int8, not torch.float8_e4m3fn"),
+        (MarlinFp8(), replace(HEAD, columns=200), "200 columns are no multiple of 64"),
+        (MarlinFp8(), replace(HEAD, codes=HEAD.codes[:96]), "96 x 192 is no multiple of 64 x 128"),
         (Machete(), replace(PACKED, group_size=32), "takes no groups of 32"),
         (Machete(), PACKED, "runs on Hopper only"),
         (CutlassW4A8(), replace(PACKED, group_size=64), "takes no groups of 64"),
