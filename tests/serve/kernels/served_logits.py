@@ -12,7 +12,7 @@ from typing import Any
 
 from conf.hardware import gpu_memory_gib
 from conf.schema.kernels import KernelsConfig
-from conf.schema.load import EngineConfig
+from conf.schema.load import KV_CACHE_SIZE, MEMORY_SHARE, EngineConfig
 from serve.engine.launch import environment, options
 from tests.serve.kernels.scores import ROOT, Place, Scores
 
@@ -27,6 +27,9 @@ BATCH_LENGTH, ANSWER = 24, 16
 LIKELY = 20  # vLLM's most
 MEMORY_GIB = 14
 """What an engine takes of a GPU, so that several fit on a large one side by side."""
+CACHE_BYTES = 2 * 2**30
+"""Of its KV cache. Without a size vLLM measures what is free, and stops where another process gives
+memory back meanwhile."""
 
 
 def main(folder: str, kernels: str, out: str) -> None:
@@ -59,7 +62,7 @@ def memory() -> dict[str, Any]:
     if not (gpus := gpu_memory_gib()):
         return {}
     total, _ = gpus[0]
-    return {"gpu_memory_utilization": min(0.85, MEMORY_GIB / total)}
+    return {MEMORY_SHARE: min(0.85, MEMORY_GIB / total), KV_CACHE_SIZE: CACHE_BYTES}
 
 
 def batch_of(tokens: list[int], size: int) -> list[list[int]]:
