@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter
 
 from conf.schema.model import ModelConfig
 from quantize.models.load import load
+from serve.engine.launch import environment
 from serve.kernels.record import LayerKernels, read_log
 from tests.serve.kernels.scores import ROOT, Place, Scores
 
@@ -81,7 +81,7 @@ def served(folder: Path, kernels: str, out: Path) -> Served:
     module = "tests.serve.kernels.served_logits"
     command = [sys.executable, "-m", module, str(folder), kernels, str(out)]
     # A forked engine fails where anything has asked for a GPU before.
-    variables = os.environ | {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}
+    variables = environment() | {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}
     result = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables
     )
