@@ -67,7 +67,7 @@ demo: $(READY) ## quantize SmolLM2 on this machine, ask it something, measure it
 	    prompt='What is the capital of Japan?'
 	@$(BIN)/python -m evaluate model=smollm2-135m checkpoint_root=$(DEMO) results=$(DEMO)/demo.jsonl \
 	    scenario=interactive scenario.interactive.input_tokens=32 \
-	    scenario.interactive.output_tokens=8 repeats=2
+	    scenario.interactive.output_tokens=8 repeats=5
 
 test: lint $(DEV_READY) $(LM_EVAL_READY) $(TRITON_READY) try-cluster browser ## lint, types and all tests that this machine can run
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30

@@ -36,17 +36,22 @@ from tests.conftest import ROOT
 
 FOLDER = "results/h200-qwen3-8b"
 README, RESULTS = ROOT / "README.md", ROOT / "docs" / "results.md"
+ACCURACY = ROOT / "docs" / "accuracy.md"
 KERNELS = "results/h200-qwen3-8b-kernels/results.jsonl.gz"
 VPTQ = ROOT / "results" / "h200-vptq"
 OURS, OVER_BF16 = "our kernels against vLLM's own", "our kernels against bf16"
 AGAIN = "results/h200-qwen3-8b-kernels/again.jsonl.gz"
 BATCHES = "results/h200-qwen3-8b-kernels/batches.jsonl.gz"
+W4A16 = "results/h200-qwen3-8b-kernels/w4a16.jsonl.gz"
+HEADS = "results/h200-qwen3-8b-kernels/heads.jsonl.gz"
 TWO_STARTS = "results/h200-qwen3-8b-sweep/weight-only.jsonl.gz"
 CODER = "results/h200-qwen2.5-coder-1.5b/results.jsonl.gz"
 CODER_VPTQ = "results/h200-qwen2.5-coder-1.5b/questions-vptq.jsonl.gz"
 CODER_SPEED = "results/h200-qwen2.5-coder-1.5b/speed.jsonl.gz"
 CODER_W4AFP8 = "results/h200-qwen2.5-coder-1.5b/w4afp8.jsonl.gz"
 CODER_VLLM = "results/h200-qwen2.5-coder-1.5b/vllm-kernels.jsonl.gz"
+CODER_MORE = "results/h200-qwen2.5-coder-1.5b/more-recipes.jsonl.gz"
+HALF_CODEBOOKS = "results/h200-qwen2.5-coder-0.5b/codebooks.jsonl.gz"
 CODER_GPTQ = "results/h200-qwen2.5-coder-1.5b/three-bits.jsonl.gz"
 CAPACITY = "results/h200-qwen3-8b-traffic/capacity.jsonl.gz"
 TUNED = "results/h200-qwen3-8b-traffic/tuned-all.jsonl.gz"
@@ -164,6 +169,41 @@ def test_what_our_kernels_gain_is_what_the_rows_say(
                     assert cell == speedup(speedup_of(entry))
                 checked += 1
     assert checked == cells
+
+
+def test_w4a16_on_vllms_own_kernels_is_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (group,) = make_report(ReportConfig(results=[W4A16])).groups
+    gains = {gain.scenario: gain.speedup for gain in gain_records(group)}
+    (_, *lines) = next(t for t in tables(RESULTS) if t[0][0] == "requests at once")
+    for requests, *cells in lines:
+        name = f"batch_{requests}"
+        (workload,) = [one for one in group.workloads if one.name == name]
+        entries = [workload.of(name) for name in ("w4a16_gptq (kernels=auto)", "w4a16_gptq")]
+        over_bf16 = [speedup(speedup_of(entry)) for entry in entries if entry is not None]
+        assert cells == [*over_bf16, speedup(gains[name])]
+    assert len(lines) == 9
+
+
+def test_the_tokens_of_8_bit_heads_are_what_the_rows_say() -> None:
+    rows, faults = read(ROOT / HEADS)
+    assert not faults
+    times: dict[tuple[str, bool], dict[str, list[float]]] = {}
+    for row in rows:
+        assert isinstance(row, SpeedRow)
+        overlaps = "one_token_overlap" in str(row.environment.engine_options["kernels"])
+        scenarios = times.setdefault((row.checkpoint, overlaps), {})
+        scenarios.setdefault(row.measure, []).append(1e3 * (row.values.tpot_median_s or 0.0))
+    setups = [
+        ("fp8_dynamic", False), ("fp8_head", False), ("w4a16_gptq", False),
+        ("w4a16_head_int8", False), ("fp8_dynamic", True),
+    ]  # fmt: skip
+    header, *lines = next(t for t in tables(RESULTS) if t[0][0] == "milliseconds a token")
+    for setup, (_, *cells) in zip(setups, lines, strict=True):
+        found = times.pop(setup)
+        medians = [found.get(name.strip("`")) for name in header[1:]]
+        assert cells == ["not run" if m is None else f"{statistics.median(m):.2f}" for m in medians]
+    assert times == {}
 
 
 def test_the_published_kernel_grid_is_what_the_rows_say(tmp_path: Path) -> None:
@@ -287,6 +327,18 @@ def test_the_quality_on_our_kernels_and_vllms_is_what_the_rows_say() -> None:
         judged = [values[name.strip("`")] for values in (ours, vllms)]
         agreed = [f"{values.agreed_tokens_mean:.1f}" for values in judged]
         assert cells == [*map(kept, judged), *agreed]
+
+
+def test_the_quality_by_size_is_what_the_rows_say() -> None:
+    """Of those that were judged on a GPU; others were not published as rows."""
+    large = quick_values(CODER_MORE) | quick_values(CODER_W4AFP8) | quick_values(CODER_SPEED)
+    by_size = {"0.5B": quick_values(HALF_CODEBOOKS), "1.5B": large}
+    (_, *sizes), *lines = next(t for t in tables(ACCURACY) if t[0][1:] == ["135M", "0.5B", "1.5B"])
+    printed = {name.strip("`"): dict(zip(sizes, cells, strict=True)) for name, *cells in lines}
+    for size, judged in by_size.items():
+        cells = {name: printed[name][size] for name in judged if name != "original"}
+        assert cells == {name: kept(judged[name]) for name in cells}
+    assert len(by_size["1.5B"]) == 1 + 9 + 8
 
 
 def test_the_quality_of_three_bits_is_what_the_rows_say() -> None:
