@@ -1,5 +1,6 @@
 """Real engines on the test model: what is recorded, what a crash leaves, what is invalid."""
 
+import json
 import os
 import shutil
 import signal
@@ -309,6 +310,49 @@ def check_traffic(command_here: Run, url: str, results: Path) -> None:
     assert one.settings.traffic.reusable_share == pytest.approx(share)
 
 
+def check_bursts(command_here: Run, url: str, results: Path) -> None:
+    """A file of texts, sent in bursts."""
+    lines = [{"text": f"{number} " * 12, "output_tokens": 3 + number % 2} for number in range(6)]
+    path = results.with_name("texts.jsonl")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = command_here(
+        "evaluate", "model=tiny", "scenario=traffic", "engine=vllm_server", f"engine.url={url}",
+        f"traffic.path={path}", "traffic.arrivals=bursty", "traffic.rate=50", "repeats=1",
+        f"results={results}",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    (row,) = rows(results)
+    assert faults(row) == []
+    assert row.requests.output_tokens == {"3": 3, "4": 3}
+    assert (row.settings.traffic.arrivals, row.settings.traffic.tokens) == ("bursty", "tokenizer")
+
+
+@pytest.mark.slow
+def test_a_trace_is_replayed_in_an_engine_without_http(
+    tiny: object, command_here: Run, tmp_path: Path
+) -> None:
+    """Blocks of equal hashes are found in the prefix cache, and requests are sent at their
+    times."""
+    lines = [
+        {"timestamp": 250 * n, "input_length": 140 + n, "output_length": 4, "hash_ids": [7, n + 20]}
+        for n in range(4)
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = command_here(
+        "evaluate", "model=tiny", "checkpoints=[]", "scenario=traffic", f"traffic.path={trace}",
+        "traffic.arrivals=replayed", "traffic.block_tokens=128", "repeats=1",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    (row,) = rows(tmp_path / "results.jsonl")
+    assert faults(row) == []
+    assert row.settings.traffic.arrivals == "replayed"
+    assert row.requests.input_tokens == {f"{140 + n}": 1 for n in range(4)}
+    sent = sorted(begun for begun, *_ in row.requests.times_s)
+    assert sent == pytest.approx([0.0, 0.25, 0.5, 0.75], abs=0.2)
+    assert row.values.prefix_hits == 3 * 128
+
+
 @pytest.mark.slow
 def test_a_server_under_load_and_a_warm_prefix_cache(
     tiny: tuple[ModelConfig, Path], command_here: Run, tmp_path: Path
@@ -343,6 +387,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         assert all("warm prefix cache" in faults(row)[0] for row in second)
         assert {row.generation for row in second} == {1}
         check_traffic(command_here, url, tmp_path / "traffic.jsonl")
+        check_bursts(command_here, url, tmp_path / "bursts.jsonl")
     gone = command_here(*command, **team)
     assert gone.returncode == 3
     assert "no server answers there" in gone.stderr
