@@ -19,7 +19,7 @@ by cuBLAS, batches of tokens for weight_only, and kernels of compiled graphs tha
 one in front has ended: of all graphs, or of those for steps of one token."""
 ON_REQUEST = (OVERLAP, ONE_TOKEN_OVERLAP)
 """On an H200, overlapping is faster for one token, and slower for batches or level with them. The
-graphs for one token alone are compiled beside the others, and were not measured yet."""
+graphs for one token alone are compiled beside the others, and gained nothing there."""
 AUTOMATIC = tuple(family for family in FAMILIES if family not in ON_REQUEST)
 """What auto stands for."""
 LAST_WITHOUT_BATCHED = 6
