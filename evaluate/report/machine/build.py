@@ -1,6 +1,7 @@
 """Builds the content of report.json from a report."""
 
 import math
+from collections.abc import Mapping
 
 from conf import VERSION as QUANTLINE
 from conf.models import ORIGINAL
@@ -8,7 +9,7 @@ from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
 from evaluate.report.decide.capacity import CapacityCell
 from evaluate.report.decide.commands import missing_of, rows_of, serve_commands
-from evaluate.report.decide.comparison import Entry
+from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.costs import Cost
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.memory import need_gib
@@ -41,21 +42,20 @@ def report_file(report: Report) -> schema.ReportFile:
 def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> schema.SetupAnswer:
     group, mix = answer.group, config.mix
     shares, unmeasured = shares_of(group, mix) if group.workloads else ({}, [])
-    choices = {choice.workload: choice for choice in answer.workloads}
     missing = missing_of(group, answer.facts, mix, config.results[-1])
+    checkpoints = _checkpoints(config, qualities, answer, {} if unmeasured else shares)
+    searched = _capacity_answers(answer)
+    overall_costs = {one.name: one.mix_costs for one in checkpoints}
+    if not group.workloads:  # the first search is the answer
+        overall_costs = {one.serve: one.costs for one in searched[:1] if one.serve}
     return schema.SetupAnswer(
         setup=schema.Setup(group.model, group.device, group.engine_title, group.title),
-        answer=recommendation(answer.overall),
+        answer=recommendation(answer.overall, overall_costs),
         serve_commands=chosen_commands(answer),
-        capacity_answers=[recommendation(choice) for choice in _searched(answer)],
-        checkpoints=_checkpoints(config, qualities, answer, {} if unmeasured else shares),
+        capacity_answers=searched,
+        checkpoints=checkpoints,
         scenarios=[
-            schema.Scenario(
-                name=workload.name,
-                share=shares.get(workload.name, 0.0),
-                recommendation=recommendation(choices[workload.name]),
-                ranks=[_rank(config, answer.facts, entry) for entry in workload.entries],
-            )
+            _scenario(config, answer, workload, shares.get(workload.name, 0.0))
             for workload in group.workloads
         ],
         capacities=[
@@ -80,12 +80,28 @@ def candidate_rows(answer: Answer) -> dict[str, Row]:
     return rows
 
 
-def _searched(answer: Answer) -> list[Choice]:
+def _scenario(
+    config: ReportConfig, answer: Answer, workload: Workload, share: float
+) -> schema.Scenario:
+    choice = next(one for one in answer.workloads if one.workload == workload.name)
+    ranks = [_rank(config, answer.facts, entry) for entry in workload.entries]
+    costs = {rank.checkpoint: rank.costs for rank in ranks}
+    return schema.Scenario(workload.name, share, recommendation(choice, costs), ranks)
+
+
+def _capacity_answers(answer: Answer) -> list[schema.Recommendation]:
     """The choices of the capacity searches, which follow those of the workloads."""
-    return answer.workloads[len(answer.group.workloads) :]
+    choices = answer.workloads[len(answer.group.workloads) :]
+    return [
+        recommendation(choice, {cell.candidate: _capacity_costs(cell.cost) for cell in table.cells})
+        for choice, table in zip(choices, answer.capacities, strict=True)
+    ]
 
 
-def recommendation(choice: Choice) -> schema.Recommendation:
+def recommendation(
+    choice: Choice, costs: Mapping[str, schema.Costs | None]
+) -> schema.Recommendation:
+    """A choice, with what it serves at these costs of the candidates."""
     return schema.Recommendation(
         scenario=choice.workload,
         serve=choice.candidate,
@@ -96,6 +112,7 @@ def recommendation(choice: Choice) -> schema.Recommendation:
         next=choice.second or None,
         would_change=choice.changes,
         excluded=[schema.Excluded(one.candidate, one.reasons) for one in choice.refused],
+        costs=costs.get(choice.candidate) if choice.candidate else None,
     )
 
 
