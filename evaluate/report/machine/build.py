@@ -19,7 +19,7 @@ from evaluate.report.decide.recommend import Choice
 from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
 from evaluate.report.decide.rules.make_facts import entry_facts
 from evaluate.report.decide.rules.pick import pick
-from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, mix_cost, token_cost
+from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, entry_cost, mix_cost
 from evaluate.report.machine import schema
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
@@ -138,10 +138,11 @@ def prices_of(config: ReportConfig, facts: SetupFacts) -> Prices:
     return counted(prices, facts.energy)
 
 
-def _costs(config: ReportConfig, cost: TokenCost) -> schema.Costs | None:
-    if cost.money is None and cost.joules is None:
+def _costs(config: ReportConfig, outputs: TokenCost, inputs: TokenCost) -> schema.Costs | None:
+    known = (outputs.money, inputs.money, outputs.joules, inputs.joules)
+    if known == (None, None, None, None):
         return None
-    return schema.Costs(config.gpu.currency, cost.money, None, cost.joules, None)
+    return schema.Costs(config.gpu.currency, *known)
 
 
 def _checkpoints(
@@ -154,8 +155,12 @@ def _checkpoints(
     for place, candidate in enumerate(facts.candidates):
         costs = None
         if workloads and reference is not None:
-            cost = mix_cost(workloads, shares, place, reference, prices_of(config, facts))
-            costs = _costs(config, cost)
+            prices = prices_of(config, facts)
+            outputs, inputs = (
+                mix_cost(workloads, shares, place, reference, prices, is_input)
+                for is_input in (False, True)
+            )
+            costs = _costs(config, outputs, inputs)
         row = rows[candidate.name]
         accuracy = _accuracy(row, qualities)
         checkpoints.append(schema.Checkpoint(candidate.name, row.checkpoint, accuracy, costs))
@@ -171,9 +176,8 @@ def _reference(facts: SetupFacts, shares: Shares) -> int | None:
 
 def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
     facts, latency = entry_facts(entry), entry.cell.summary(entry.cell.ranked_by)
-    cost = TokenCost(None, None)
-    if facts.tokens_s:
-        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config, setup))
+    prices = prices_of(config, setup)
+    outputs, inputs = entry_cost(facts, prices), entry_cost(facts, prices, is_input=True)
     return schema.Rank(
         checkpoint=entry.candidate,
         rank=entry.rank,
@@ -185,7 +189,7 @@ def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
         tpot_ms=facts.tpot_ms,
         output_tokens_per_s=facts.tokens_s,
         memory_gib=need_gib(entry),
-        costs=_costs(config, cost),
+        costs=_costs(config, outputs, inputs),
     )
 
 

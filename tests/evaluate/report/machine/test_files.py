@@ -94,11 +94,18 @@ def test_costs_follow_the_price(tmp_path: Path) -> None:
     assert setup["answer"]["serve"] == "w8a8"
     mix_costs = next(one["mix_costs"] for one in setup["checkpoints"] if one["name"] == "w8a8")
     assert setup["answer"]["costs"] == mix_costs
+    cell = Cell("w8a8", STEADY)
+    assert mix_costs["money_per_million_input_tokens"] == pytest.approx(
+        0.0008 / cell.inputs * 1e6, rel=1e-3
+    )
     for scenario in setup["scenarios"]:
         served = scenario["recommendation"]
         assert served["serve"] == "w8a8"
         ranks = {one["checkpoint"]: one["costs"] for one in scenario["ranks"]}
         assert served["costs"] == ranks["w8a8"]
+        assert served["costs"]["money_per_million_input_tokens"] == pytest.approx(
+            mix_costs["money_per_million_input_tokens"], rel=1e-3
+        )
 
 
 def test_the_capacity_has_its_cost(tmp_path: Path) -> None:
