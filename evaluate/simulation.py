@@ -144,7 +144,7 @@ def _facts(name: str, samples: Draw) -> WorkloadFacts:
     noise = _noise_of(samples)
     times = [math.exp(sample.mean) for sample in samples]
     entries = [
-        EntryFacts(place, time, time, None, None, None, None, None)
+        EntryFacts(place, time, time, None, None, None, None, None, None)
         for place, time in enumerate(times)
     ]
     ratios = [compare(one, other, noise) for one, other in combinations(samples, 2)]

@@ -2,6 +2,7 @@
 
 from conf.schema.report import TargetsConfig
 from evaluate.report.decide.capacity import CapacityCell, CapacityTable
+from evaluate.report.decide.costs import Cost
 from evaluate.report.decide.quality import Qualities, Quality
 from evaluate.report.decide.recommend import (
     UNJUDGED,
@@ -72,9 +73,20 @@ def capacity_text(cell: CapacityCell, ratio: Ratio | None, quality: Quality | No
         words += f", {users:.3g} requests in progress at once"
     if ratio is not None:
         words += f", {ratio.ratio:.2f} times the original's ({between(ratio.low, ratio.high)})"
-    cost = cell.cost
-    if cost is not None and cost.per_million_input is not None:
-        words += f"; {cost.per_million_input:.3g} {cost.currency} per million input tokens"
-    if cost is not None and cost.per_million_output is not None:
-        words += f"; {cost.per_million_output:.3g} {cost.currency} per million output tokens"
+    if cell.cost is not None:
+        words += _cost_text(cell.cost)
     return words + quality_text(quality)
+
+
+def _cost_text(cost: Cost) -> str:
+    """The known money and energy for input and for output tokens."""
+    words = ""
+    for kind, money, joules in (
+        ("input", cost.per_million_input, cost.joules_per_million_input),
+        ("output", cost.per_million_output, cost.joules_per_million_output),
+    ):
+        known = [] if money is None else [f"{money:.3g} {cost.currency}"]
+        known += [] if joules is None else [f"{float(f'{joules:.3g}'):,.10g} J"]
+        if known:
+            words += f"; {' and '.join(known)} per million {kind} tokens"
+    return words

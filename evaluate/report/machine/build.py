@@ -1,6 +1,7 @@
 """Builds the content of report.json from a report."""
 
 import math
+from collections.abc import Mapping
 
 from conf import VERSION as QUANTLINE
 from conf.models import ORIGINAL
@@ -8,7 +9,7 @@ from conf.schema.report import ReportConfig, changed_options
 from evaluate.report.contents import Report
 from evaluate.report.decide.capacity import CapacityCell
 from evaluate.report.decide.commands import missing_of, rows_of, serve_commands
-from evaluate.report.decide.comparison import Entry
+from evaluate.report.decide.comparison import Entry, Workload
 from evaluate.report.decide.costs import Cost
 from evaluate.report.decide.decision import Answer
 from evaluate.report.decide.memory import need_gib
@@ -18,7 +19,7 @@ from evaluate.report.decide.recommend import Choice
 from evaluate.report.decide.rules.facts import Limits, SetupFacts, Shares
 from evaluate.report.decide.rules.make_facts import entry_facts
 from evaluate.report.decide.rules.pick import pick
-from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, mix_cost, token_cost
+from evaluate.report.decide.rules.prices import Prices, TokenCost, counted, entry_cost, mix_cost
 from evaluate.report.machine import schema
 from evaluate.results.rows import Row
 from evaluate.results.significance import Ratio
@@ -41,21 +42,20 @@ def report_file(report: Report) -> schema.ReportFile:
 def setup_answer(config: ReportConfig, qualities: Qualities, answer: Answer) -> schema.SetupAnswer:
     group, mix = answer.group, config.mix
     shares, unmeasured = shares_of(group, mix) if group.workloads else ({}, [])
-    choices = {choice.workload: choice for choice in answer.workloads}
     missing = missing_of(group, answer.facts, mix, config.results[-1])
+    checkpoints = _checkpoints(config, qualities, answer, {} if unmeasured else shares)
+    searched = _capacity_answers(answer)
+    overall_costs = {one.name: one.mix_costs for one in checkpoints}
+    if not group.workloads:  # the first search is the answer
+        overall_costs = {one.serve: one.costs for one in searched[:1] if one.serve}
     return schema.SetupAnswer(
         setup=schema.Setup(group.model, group.device, group.engine_title, group.title),
-        answer=recommendation(answer.overall),
+        answer=recommendation(answer.overall, overall_costs),
         serve_commands=chosen_commands(answer),
-        capacity_answers=[recommendation(choice) for choice in _searched(answer)],
-        checkpoints=_checkpoints(config, qualities, answer, {} if unmeasured else shares),
+        capacity_answers=searched,
+        checkpoints=checkpoints,
         scenarios=[
-            schema.Scenario(
-                name=workload.name,
-                share=shares.get(workload.name, 0.0),
-                recommendation=recommendation(choices[workload.name]),
-                ranks=[_rank(config, answer.facts, entry) for entry in workload.entries],
-            )
+            _scenario(config, answer, workload, shares.get(workload.name, 0.0))
             for workload in group.workloads
         ],
         capacities=[
@@ -80,12 +80,28 @@ def candidate_rows(answer: Answer) -> dict[str, Row]:
     return rows
 
 
-def _searched(answer: Answer) -> list[Choice]:
+def _scenario(
+    config: ReportConfig, answer: Answer, workload: Workload, share: float
+) -> schema.Scenario:
+    choice = next(one for one in answer.workloads if one.workload == workload.name)
+    ranks = [_rank(config, answer.facts, entry) for entry in workload.entries]
+    costs = {rank.checkpoint: rank.costs for rank in ranks}
+    return schema.Scenario(workload.name, share, recommendation(choice, costs), ranks)
+
+
+def _capacity_answers(answer: Answer) -> list[schema.Recommendation]:
     """The choices of the capacity searches, which follow those of the workloads."""
-    return answer.workloads[len(answer.group.workloads) :]
+    choices = answer.workloads[len(answer.group.workloads) :]
+    return [
+        recommendation(choice, {cell.candidate: _capacity_costs(cell.cost) for cell in table.cells})
+        for choice, table in zip(choices, answer.capacities, strict=True)
+    ]
 
 
-def recommendation(choice: Choice) -> schema.Recommendation:
+def recommendation(
+    choice: Choice, costs: Mapping[str, schema.Costs | None]
+) -> schema.Recommendation:
+    """A choice, with what it serves at these costs of the candidates."""
     return schema.Recommendation(
         scenario=choice.workload,
         serve=choice.candidate,
@@ -96,6 +112,7 @@ def recommendation(choice: Choice) -> schema.Recommendation:
         next=choice.second or None,
         would_change=choice.changes,
         excluded=[schema.Excluded(one.candidate, one.reasons) for one in choice.refused],
+        costs=costs.get(choice.candidate) if choice.candidate else None,
     )
 
 
@@ -121,10 +138,11 @@ def prices_of(config: ReportConfig, facts: SetupFacts) -> Prices:
     return counted(prices, facts.energy)
 
 
-def _costs(config: ReportConfig, cost: TokenCost) -> schema.Costs | None:
-    if cost.money is None and cost.joules is None:
+def _costs(config: ReportConfig, outputs: TokenCost, inputs: TokenCost) -> schema.Costs | None:
+    known = (outputs.money, inputs.money, outputs.joules, inputs.joules)
+    if known == (None, None, None, None):
         return None
-    return schema.Costs(config.gpu.currency, cost.money, None, cost.joules, None)
+    return schema.Costs(config.gpu.currency, *known)
 
 
 def _checkpoints(
@@ -137,8 +155,12 @@ def _checkpoints(
     for place, candidate in enumerate(facts.candidates):
         costs = None
         if workloads and reference is not None:
-            cost = mix_cost(workloads, shares, place, reference, prices_of(config, facts))
-            costs = _costs(config, cost)
+            prices = prices_of(config, facts)
+            outputs, inputs = (
+                mix_cost(workloads, shares, place, reference, prices, is_input)
+                for is_input in (False, True)
+            )
+            costs = _costs(config, outputs, inputs)
         row = rows[candidate.name]
         accuracy = _accuracy(row, qualities)
         checkpoints.append(schema.Checkpoint(candidate.name, row.checkpoint, accuracy, costs))
@@ -154,9 +176,8 @@ def _reference(facts: SetupFacts, shares: Shares) -> int | None:
 
 def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
     facts, latency = entry_facts(entry), entry.cell.summary(entry.cell.ranked_by)
-    cost = TokenCost(None, None)
-    if facts.tokens_s:
-        cost = token_cost(1 / facts.tokens_s, facts.joules, prices_of(config, setup))
+    prices = prices_of(config, setup)
+    outputs, inputs = entry_cost(facts, prices), entry_cost(facts, prices, is_input=True)
     return schema.Rank(
         checkpoint=entry.candidate,
         rank=entry.rank,
@@ -168,7 +189,7 @@ def _rank(config: ReportConfig, setup: SetupFacts, entry: Entry) -> schema.Rank:
         tpot_ms=facts.tpot_ms,
         output_tokens_per_s=facts.tokens_s,
         memory_gib=need_gib(entry),
-        costs=_costs(config, cost),
+        costs=_costs(config, outputs, inputs),
     )
 
 

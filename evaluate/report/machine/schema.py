@@ -76,6 +76,8 @@ class Recommendation:
     next: str | None = None
     would_change: list[str] = field(default_factory=list)
     excluded: list[Excluded] = field(default_factory=list)
+    costs: Costs | None = None
+    """Of what it serves: over the mix, in the scenario, or at the capacity."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ class Cell:
                 latency_s=latency,
                 ttft_last_s=latency * 0.1,
                 tpot_median_s=latency * 0.9 / max(1, self.outputs - 1),
+                input_tokens=self.batch * self.inputs,
+                output_tokens=self.batch * self.outputs,
                 generated_tokens_per_s=self.batch * self.outputs / latency,
                 decode_tokens_per_s=self.batch * self.outputs / latency / 0.9,
                 overall_tokens_per_s=self.batch * (self.inputs + self.outputs) / latency,

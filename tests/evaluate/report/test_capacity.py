@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from conf.schema.load import GpuConfig
 from conf.schema.report import ReportConfig
 from evaluate.report.contents import make_report
 from evaluate.report.decide.capacity import START_FACTOR, LimitedBy, capacities
+from evaluate.report.decide.choose_capacity import capacity_text
 from evaluate.report.decide.comparison import comparison_groups
 from evaluate.report.machine.answering import print_answer
 from evaluate.report.machine.build import report_file
@@ -148,8 +150,25 @@ def test_energy_that_was_not_measured_makes_nothing_cheaper(tmp_path: Path) -> N
 def test_without_a_price_there_are_joules_alone() -> None:
     (group,) = comparison_groups(searched("original", 10.0))
     (table,) = capacities(group, GpuConfig())
-    assert table.cells[0].cost is not None
-    assert table.cells[0].cost.per_million_output is None
+    (cell,) = table.cells
+    assert cell.cost is not None
+    assert cell.cost.per_million_output is None
+    text = capacity_text(cell, None, None)
+    costs = "62,500 J per million input tokens; 125,000 J per million output tokens"
+    assert text.split("; ", 1)[1] == f"{costs}; its accuracy was not measured"
+
+
+def test_without_energy_the_recommendation_has_money_alone() -> None:
+    rows = searched("original", 10.0)
+    for row in rows:
+        forget_energy(row)
+    (cell,) = table_of(rows).cells
+    assert cell.cost is not None
+    text = capacity_text(cell, None, None)
+    assert f"; {cell.cost.per_million_output:.3g} EUR per million output tokens; " in text
+    (group,) = comparison_groups(rows)
+    (cell,) = capacities(group, GpuConfig())[0].cells
+    assert "per million" not in capacity_text(cell, None, None)
 
 
 def test_a_search_that_has_not_ended_has_no_capacity() -> None:
@@ -179,8 +198,8 @@ def test_the_report_says_what_holds_most_and_what_it_costs(tmp_path: Path) -> No
     markdown, page = written([*ROWS, *judged], tmp_path)
     assert "**Serve fp8**: holds 19" in markdown
     assert "times the original's" in markdown
-    assert "EUR per million input tokens" in markdown
-    assert "EUR per million output tokens" in markdown
+    assert "EUR and 62,500 J per million input tokens; " in markdown
+    assert "EUR and 125,000 J per million output tokens; " in markdown
     assert "servers that were searched in one start only" in markdown
     assert "each setup was started once" not in markdown
     assert "## How much traffic one GPU holds" in markdown
@@ -375,6 +394,7 @@ def test_the_short_answer_has_the_capacities(
     print_answer(ReportConfig(results=[str(path)], answer="text"))
     said = capsys.readouterr().out
     assert "  for:     capacity\n  serve:   original\n  why:     holds " in said
+    assert "; 125,000 J per million output tokens" in said
     print_answer(ReportConfig(results=[str(path)], answer="json"))
     (setup,) = json.loads(capsys.readouterr().out)["setups"]
     (answer,) = setup["capacity_answers"]
@@ -382,3 +402,33 @@ def test_the_short_answer_has_the_capacities(
     alone = write(tmp_path / "alone.jsonl", searched("original", 10.0))
     print_answer(ReportConfig(results=[str(alone)], answer="text"))
     assert capsys.readouterr().out.count("serve:") == 1
+
+
+def test_the_short_answer_has_the_costs_of_what_it_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = accuracy_row("fp8", 0.999, "no loss seen")
+    searches = [*searched("original", 10.0), *searched("fp8", 19.0, 19.4), judged]
+    path = write(tmp_path / "r.jsonl", searches)
+    config = ReportConfig(results=[str(path)], answer="json", gpu=PRICES)
+    print_answer(config)
+    (setup,) = json.loads(capsys.readouterr().out)["setups"]
+    assert setup["answer"]["serve"] == "fp8"
+    costs = setup["answer"]["costs"]
+    assert costs == setup["capacity_answers"][0]["costs"]
+    (reported,) = report_file(make_report(config)).setups
+    fp8 = next(one for one in reported.capacities if one.checkpoint == "fp8")
+    assert fp8.costs is not None
+    assert costs == asdict(fp8.costs)
+    assert costs["joules_per_million_input_tokens"] == pytest.approx(62_500)
+    assert costs["joules_per_million_output_tokens"] == pytest.approx(125_000)
+    money = (costs["money_per_million_input_tokens"], costs["money_per_million_output_tokens"])
+    assert money[1] == pytest.approx(2 * money[0])
+    assert costs["currency"] == "EUR"
+
+
+def test_an_answer_without_a_recommendation_has_no_costs(tmp_path: Path) -> None:
+    rows = [*searched("original", 0.0), *searched("fp8", 0.0)]
+    report = make_report(ReportConfig(results=[str(write(tmp_path / "r.jsonl", rows))], gpu=PRICES))
+    (setup,) = report_file(report).setups
+    assert (setup.answer.serve, setup.answer.costs) == (None, None)

@@ -41,6 +41,8 @@ class EntryFacts:
     """Output tokens a second for each GPU."""
     joules: float | None
     """For each output token."""
+    inputs_per_output: float | None
+    """Input tokens for each output token."""
 
 
 @dataclass(frozen=True)

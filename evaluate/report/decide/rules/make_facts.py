@@ -81,6 +81,7 @@ def entry_facts(entry: Entry, place: int = 0) -> EntryFacts:
     sample = cell.sample(cell.ranked_by)
     ttft = next((value for name in TTFT if (value := entry.median(name)) is not None), None)
     tpot, tokens_s = entry.median(TPOT), entry.median("generated_tokens_per_s")
+    inputs, outputs = entry.median(INPUT), entry.median(OUTPUT)
     median = rounded(entry.median(cell.ranked_by))
     return EntryFacts(
         candidate=place,
@@ -93,6 +94,7 @@ def entry_facts(entry: Entry, place: int = 0) -> EntryFacts:
         if tokens_s
         else None,
         joules=rounded(entry.median("joules_per_output_token")),
+        inputs_per_output=rounded(inputs / outputs) if inputs and outputs else None,
     )
 
 

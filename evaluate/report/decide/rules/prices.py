@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evaluate.report.decide.rules.facts import RateFacts, Shares, WorkloadFacts
+from evaluate.report.decide.rules.facts import EntryFacts, RateFacts, Shares, WorkloadFacts
 
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -33,18 +33,21 @@ def mix_cost(
     candidate: int,
     reference: int,
     prices: Prices,
+    is_input: bool = False,
 ) -> TokenCost:
-    """The cost over a mix. Each workload counts with the tokens that the reference, the original,
-    makes in its share of the time; so all candidates do the same work."""
+    """The cost over a mix, for output tokens or for input tokens. Each workload counts with the
+    tokens that the reference, the original, makes in its share of the time; so all candidates do
+    the same work."""
     tokens = gpu_seconds = joules = 0.0
     has_speed = has_energy = True
     for workload in workloads:
         own, other = workload.entry(candidate), workload.entry(reference)
-        if own is None or other is None or not own.tokens_s or not other.tokens_s:
+        each = None if other is None else _tokens_per_output(other, is_input)
+        if own is None or other is None or not own.tokens_s or not other.tokens_s or not each:
             has_speed = False
             break
         made = shares[workload.name] * other.tokens_s
-        tokens += made
+        tokens += made * each
         gpu_seconds += made / own.tokens_s
         has_energy = has_energy and own.joules is not None
         joules += made * (own.joules or 0.0)
@@ -52,6 +55,19 @@ def mix_cost(
         return TokenCost(None, None)
     each_joules = joules / tokens if has_energy else None
     return token_cost(gpu_seconds / tokens, each_joules, prices)
+
+
+def entry_cost(entry: EntryFacts, prices: Prices, is_input: bool = False) -> TokenCost:
+    """The cost in one workload, for output tokens or for input tokens."""
+    each = _tokens_per_output(entry, is_input)
+    if not entry.tokens_s or not each:
+        return TokenCost(None, None)
+    joules = None if entry.joules is None else entry.joules / each
+    return token_cost(1 / (entry.tokens_s * each), joules, prices)
+
+
+def _tokens_per_output(entry: EntryFacts, is_input: bool) -> float | None:
+    return entry.inputs_per_output if is_input else 1.0
 
 
 def rate_cost(found: RateFacts, prices: Prices, is_input: bool = False) -> TokenCost:

@@ -123,15 +123,14 @@ window.quantlineOutcome = function (data, make, state) {
     const lines = picked.standings.map((standing) => ({
       standing,
       ratio: canCompare ? rules.mixRatio(used, shares, standing.candidate, reference, reference) : null,
-      cost: rules.mixCost(facts, shares, standing.candidate, reference, prices),
+      costs: costsOf((kind) => rules.mixCost(facts, shares, standing.candidate, reference, prices, kind)),
     }));
     if (lines.length === 0) return null;
     const most = Math.max(1, ...lines.map((line) => line.ratio?.ratio ?? 0)) * 1.05;
-    const [hasMoney, hasJoules] = [lines.some((line) => line.cost.money !== null), lines.some((line) => line.cost.joules !== null)];
+    const known = knownCosts(lines, own.currency);
     const hasQuality = lines.some(({ standing }) => facts.candidates[standing.candidate].judged && !facts.candidates[standing.candidate].original);
-    const head = ["checkpoint", "times as fast", ...(hasQuality ? ["quality left"] : []),
-      ...(hasMoney ? [`${own.currency} per M tokens out`] : []), ...(hasJoules ? ["kJ per M tokens out"] : [])];
-    const body = lines.map(({ standing, ratio, cost }) => {
+    const head = ["checkpoint", "times as fast", ...(hasQuality ? ["quality left"] : []), ...known.map(({ title }) => title)];
+    const body = lines.map(({ standing, ratio, costs }) => {
       const candidate = facts.candidates[standing.candidate];
       const note = noteOf(standing, picked);
       const status = standing.candidate === picked.candidate ? "picked" : standing.misses.length || standing.unjudged ? "refused" : "";
@@ -139,16 +138,22 @@ window.quantlineOutcome = function (data, make, state) {
         make("th", { scope: "row" }, ...breakable(candidate.name), note ? make("small", {}, note) : null),
         bar(ratio, most),
         hasQuality ? make("td", {}, candidate.recovery === null ? "-" : percent(candidate.recovery, 1)) : null,
-        hasMoney ? make("td", {}, figure(cost.money)) : null,
-        hasJoules ? make("td", {}, figure(cost.joules === null ? null : cost.joules / 1000)) : null);
+        ...known.map(({ place }) => make("td", {}, figure(costs[place]))));
     });
     return framed("All checkpoints under these settings", head, body);
   }
 
   // Money in and out, then kilojoules in and out.
-  function costsOf(found, prices) {
-    const both = ["input_tokens", "output_tokens"].map((kind) => rules.rateCost(found, prices, kind));
+  function costsOf(costOfKind) {
+    const both = ["input_tokens", "output_tokens"].map((kind) => costOfKind(kind));
     return [...both.map((cost) => cost.money), ...both.map(({ joules }) => (joules === null ? null : joules / 1000))];
+  }
+
+  // The titles and places of the costs that any line has.
+  function knownCosts(lines, currency) {
+    return [currency, "kJ"].flatMap((unit) => ["in", "out"].map((way) => `${unit} per M tokens ${way}`))
+      .map((title, place) => ({ title, place }))
+      .filter(({ place }) => lines.some(({ costs }) => costs[place] !== null));
   }
 
   // A capacity search: what holds the most, and all candidates.
@@ -156,13 +161,12 @@ window.quantlineOutcome = function (data, make, state) {
     const { facts, settings, own } = state;
     const prices = pricesOf(facts, settings);
     const picked = rules.pickRate(facts, search, settings.limits);
-    const lines = search.rates.map((found) => ({ found, costs: costsOf(found, prices) }));
+    const lines = search.rates.map((found) => ({ found, costs: costsOf((kind) => rules.rateCost(found, prices, kind)) }));
     const best = lines.find(({ found }) => found.candidate === picked.candidate);
     const words = best ? ` holds ${figure(best.found.rate)} requests/s per GPU (${figure(best.found.low)} to ${figure(best.found.high)})` : "no recommendation";
-    const known = [0, 1, 2, 3].filter((place) => lines.some(({ costs }) => costs[place] !== null));
+    const known = knownCosts(lines, own.currency);
     const most = Math.max(...search.rates.map((found) => found.high), 1e-9);
-    const titles = [own.currency, "kJ"].flatMap((unit) => ["in", "out"].map((way) => `${unit} per M tokens ${way}`));
-    const head = ["checkpoint", "requests/s per GPU", ...known.map((place) => titles[place])];
+    const head = ["checkpoint", "requests/s per GPU", ...known.map(({ title }) => title)];
     const body = lines.map(({ found, costs }) => {
       const missed = (picked.misses[found.candidate] ?? []).map(missText);
       if (picked.no_rate.includes(found.candidate)) missed.unshift("no rate meets the targets");
@@ -171,7 +175,7 @@ window.quantlineOutcome = function (data, make, state) {
       return make("tr", { class: found.candidate === picked.candidate ? "picked" : missed.length ? "refused" : "" },
         make("th", { scope: "row" }, ...breakable(facts.candidates[found.candidate].name), note ? make("small", {}, note) : null),
         bar({ ratio: found.rate, low: found.low, high: found.high }, most, figure(found.rate)),
-        ...known.map((place) => make("td", {}, figure(costs[place]))));
+        ...known.map(({ place }) => make("td", {}, figure(costs[place]))));
     });
     return {
       candidate: picked.candidate,

@@ -4,7 +4,7 @@
 window.quantlineRules = (function () {
   const SMALLEST = 1e-9;
   const CLOSE = 0.02;
-  const ENTRY = ["candidate", "time", "median", "ttft_ms", "tpot_ms", "memory_gib", "tokens_s", "joules"];
+  const ENTRY = ["candidate", "time", "median", "ttft_ms", "tpot_ms", "memory_gib", "tokens_s", "joules", "inputs_per_output"];
 
   // The facts as the rule reads them: the page holds entries as lists, to be small.
   function read(packed) {
@@ -228,15 +228,17 @@ window.quantlineRules = (function () {
     return { money: money === null ? null : money * 1e6, joules: joules === null ? null : joules * 1e6 };
   }
 
-  function mixCost(facts, shares, candidate, reference, prices) {
+  // Over a mix, for a million of its "input_tokens" or "output_tokens".
+  function mixCost(facts, shares, candidate, reference, prices, kind) {
     let [tokens, seconds, joules, hasEnergy] = [0, 0, 0, true];
     for (const workload of facts.workloads) {
       if (!((shares[workload.name] ?? 0) > 0)) continue;
       const own = entryOf(workload, candidate);
       const other = entryOf(workload, reference);
-      if (!own?.tokens_s || !other?.tokens_s) return { money: null, joules: null };
+      const each = kind === "input_tokens" ? other?.inputs_per_output : 1;
+      if (!own?.tokens_s || !other?.tokens_s || !each) return { money: null, joules: null };
       const made = shares[workload.name] * other.tokens_s;
-      tokens += made;
+      tokens += made * each;
       seconds += made / own.tokens_s;
       hasEnergy = hasEnergy && own.joules !== null;
       joules += made * (own.joules ?? 0);

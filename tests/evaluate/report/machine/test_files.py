@@ -90,6 +90,22 @@ def test_costs_follow_the_price(tmp_path: Path) -> None:
     assert costs["original"] == pytest.approx(0.001 / 64 * 1e6, rel=1e-3)
     assert costs["w8a8"] == pytest.approx(0.0008 / 64 * 1e6, rel=1e-3)
     assert costs["w4a16"] is None  # it did not run all of the mix
+    (setup,) = content["setups"]
+    assert setup["answer"]["serve"] == "w8a8"
+    mix_costs = next(one["mix_costs"] for one in setup["checkpoints"] if one["name"] == "w8a8")
+    assert setup["answer"]["costs"] == mix_costs
+    cell = Cell("w8a8", STEADY)
+    assert mix_costs["money_per_million_input_tokens"] == pytest.approx(
+        0.0008 / cell.inputs * 1e6, rel=1e-3
+    )
+    for scenario in setup["scenarios"]:
+        served = scenario["recommendation"]
+        assert served["serve"] == "w8a8"
+        ranks = {one["checkpoint"]: one["costs"] for one in scenario["ranks"]}
+        assert served["costs"] == ranks["w8a8"]
+        assert served["costs"]["money_per_million_input_tokens"] == pytest.approx(
+            mix_costs["money_per_million_input_tokens"], rel=1e-3
+        )
 
 
 def test_the_capacity_has_its_cost(tmp_path: Path) -> None:

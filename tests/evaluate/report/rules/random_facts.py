@@ -71,6 +71,7 @@ def _entry(chance: random.Random, place: int) -> EntryFacts:
         memory_gib=maybe(float(chance.choice([8, 10, 16]))),
         tokens_s=maybe(round(1000 / median, 3)),
         joules=maybe(round(chance.uniform(0.1, 2), 4)),
+        inputs_per_output=maybe(round(chance.uniform(0.1, 20), 4)),
     )
 
 

@@ -12,11 +12,13 @@ from playwright.sync_api import Browser
 
 from evaluate.report.decide.rules.facts import (
     CandidateFacts,
+    EntryFacts,
     Limits,
     RateFacts,
     SearchFacts,
     SetupFacts,
     Shares,
+    WorkloadFacts,
 )
 from evaluate.report.decide.rules.pick import Problem, pick
 from evaluate.report.decide.rules.pick_rate import pick_rate
@@ -40,7 +42,8 @@ BY_PAGE = """(cases) => cases.map(({ facts: packed, shares, limits, prices }) =>
     return {
         picked: rules.pick(facts, shares, limits),
         costs: facts.candidates.map(
-            (_, place) => rules.mixCost(facts, shares, place, reference, counted)),
+            (_, place) => ["input_tokens", "output_tokens"].map(
+                (kind) => rules.mixCost(facts, shares, place, reference, counted, kind))),
         rates: facts.searches.map((search) => rules.pickRate(facts, search, limits)),
         rate_costs: facts.searches.map(
             (search) => search.rates.flatMap((rate) => ["input_tokens", "output_tokens"].map(
@@ -72,7 +75,10 @@ class Case:
         content = {
             "picked": asdict(pick(facts, shares, self.limits)),
             "costs": [
-                asdict(mix_cost(used, shares, place, reference, prices))
+                [
+                    asdict(mix_cost(used, shares, place, reference, prices, is_input))
+                    for is_input in (True, False)
+                ]
                 for place in range(len(facts.candidates))
             ],
             "rates": [asdict(pick_rate(facts, one, self.limits)) for one in facts.searches],
@@ -175,6 +181,28 @@ def test_a_significantly_higher_rate_is_served_where_a_higher_one_is_uncertain()
     picked = pick_rate(SetupFacts(candidates, [], [search]), search, Limits())
     assert (picked.candidate, picked.tied, picked.second) == (1, [2], 0)
     assert picked.reference == 0
+
+
+def test_a_mix_has_the_cost_of_its_input_tokens() -> None:
+    """The original makes 50 tokens a second of each workload in its half of the time, from 100 and
+    from 400 input tokens. The candidate does the same in half the time and energy."""
+
+    def workload(name: str, inputs_per_output: float | None) -> WorkloadFacts:
+        original = EntryFacts(0, 1.0, 1.0, None, None, None, 100.0, 2.0, inputs_per_output)
+        faster = EntryFacts(1, 0.5, 0.5, None, None, None, 200.0, 1.0, inputs_per_output)
+        return WorkloadFacts(name, True, [original, faster], [1.01], [])
+
+    workloads, shares = [workload("short", 2.0), workload("long", 8.0)], {"short": 0.5, "long": 0.5}
+    prices = Prices(per_hour=3.6)
+    outputs = [mix_cost(workloads, shares, place, 0, prices) for place in (0, 1)]
+    assert [one.money for one in outputs] == pytest.approx([10.0, 5.0])
+    inputs = [mix_cost(workloads, shares, place, 0, prices, is_input=True) for place in (0, 1)]
+    assert [one.money for one in inputs] == pytest.approx([2.0, 1.0])
+    assert [one.joules for one in inputs] == pytest.approx([0.4e6, 0.2e6])
+    workloads[1] = workload("long", None)
+    assert mix_cost(workloads, shares, 1, 0, prices) == outputs[1]
+    unknown = mix_cost(workloads, shares, 1, 0, prices, is_input=True)
+    assert (unknown.money, unknown.joules) == (None, None)
 
 
 def test_missing_energy_makes_no_candidate_cheaper() -> None:

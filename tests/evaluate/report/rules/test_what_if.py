@@ -212,25 +212,28 @@ def shares(page: Page) -> list[str]:
 
 def test_prices_change_the_costs_of_the_mix_and_of_the_capacity(page: Page, folder: Path) -> None:
     content = json.loads((folder / "report.json").read_text())
-    costs = {
-        one["name"]: one["mix_costs"]["money_per_million_output_tokens"]
-        for one in content["setups"][0]["checkpoints"]
-        if one["mix_costs"]
-    }
-
-    rates = {
-        one["checkpoint"]: one["costs"]["money_per_million_output_tokens"]
-        for one in content["setups"][0]["capacities"]
-    }
+    setup = content["setups"][0]
+    mix_costs = {one["name"]: one["mix_costs"] for one in setup["checkpoints"]}
+    rate_costs = {one["checkpoint"]: one["costs"] for one in setup["capacities"]}
+    expected = [
+        costs[f"money_per_million_{kind}_tokens"]
+        for costs in (mix_costs["w8a8"], rate_costs["w8a8"])
+        for kind in ("input", "output")
+    ]
 
     def shown() -> list[float]:
-        mix, rate = (row.locator("td") for row in page.locator(".outcome tr.picked").all())
-        return [float(mix.nth(2).inner_text()), float(rate.nth(2).inner_text())]
+        figures = []
+        for table in page.locator(".outcome table").all():
+            titles = table.locator("thead th").all_inner_texts()
+            cells = table.locator("tr.picked > *").all_inner_texts()
+            line = dict(zip(titles, cells, strict=True))
+            figures += [float(line[f"USD per M tokens {way}"]) for way in ("in", "out")]
+        return figures
 
     assert "w8a8 holds" in page.locator(".outcome .rate").inner_text()
-    assert shown() == pytest.approx([costs["w8a8"], rates["w8a8"]], rel=0.01)
+    assert shown() == pytest.approx(expected, rel=0.01)
     slide(page, "gpu.price_per_hour", 7.2)
-    assert shown() == pytest.approx([2 * costs["w8a8"], 2 * rates["w8a8"]], rel=0.01)
+    assert shown() == pytest.approx([2 * cost for cost in expected], rel=0.01)
 
 
 def test_commands_to_serve_and_to_measure_are_copied(page: Page) -> None:
