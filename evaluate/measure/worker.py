@@ -189,6 +189,7 @@ class _Measurement:
                     requests=compact,
                     invalid=measured.invalid,
                     error=measured.error,
+                    slowest_s=measured.slowest_s,
                 )
             )
 
